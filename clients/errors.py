@@ -1,0 +1,72 @@
+"""What can go wrong between a payload and its result.
+
+    InferenceError
+    ├── BadRequest
+    │   ├── BadPayload          the payload is not what the model's client takes
+    │   ├── BadParameter        a parameter is unknown, of the wrong type or out of range
+    │   └── TensorsRefused      Triton refuses the tensors: name, type or shape
+    ├── UnknownModel            there is no such model
+    ├── UnknownVersion          the model has no such version
+    ├── ModelUnavailable        the model, or Triton, is not ready
+    ├── ModelFailed             the model ran and failed
+    └── DeadlineExceeded        the time for this request is used up
+
+A client raises these, or its own subclasses of them: the dispatcher answers a subclass as it
+answers the class. Any other exception is a bug in the client: the caller gets a constant text,
+the log gets the traceback.
+"""
+
+from __future__ import annotations
+
+
+class InferenceError(Exception):
+    """The base of all errors that a caller is told about.
+
+    Args:
+        message: what was wrong, and what came.
+        hint: what was expected, or how to mend it.
+        position: which payload of a batch it was, counted from 0; `None` for all of them.
+
+    """
+
+    def __init__(self, message: str, *, hint: str = "", position: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.position = position
+
+
+class BadRequest(InferenceError):
+    """The caller has to change the request."""
+
+
+class BadPayload(BadRequest):
+    """The payload is not what the model's client takes."""
+
+
+class BadParameter(BadRequest):
+    """A parameter is unknown, of the wrong type or out of its range."""
+
+
+class TensorsRefused(BadRequest):
+    """Triton refuses the tensors: their names, types or shapes are not the model's."""
+
+
+class UnknownModel(InferenceError):
+    """There is no model of this name."""
+
+
+class UnknownVersion(InferenceError):
+    """The model has no such version."""
+
+
+class ModelUnavailable(InferenceError):
+    """The model is not loaded or not ready, or Triton cannot be reached."""
+
+
+class ModelFailed(InferenceError):
+    """The model was run and failed."""
+
+
+class DeadlineExceeded(InferenceError):
+    """The time for this request is used up."""

@@ -1,0 +1,89 @@
+"""Pictures: base64 in, pixels out. Shared by every client that looks at one."""
+
+from __future__ import annotations
+
+import binascii
+import io
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps
+
+from clients.errors import BadPayload
+
+Picture = npt.NDArray[np.uint8]
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+EXPECTED = "expected base64 of a JPEG, PNG, WebP or BMP picture"
+
+# The smallest of pictures, for examples: a PNG of one grey pixel.
+EXAMPLE = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGOoBwAAgQCAUm0W4wAAAABJRU5ErkJggg=="
+)
+
+
+def decode_base64(text: str, name: str) -> bytes:
+    """Return the bytes that `text` encodes; line breaks and a `data:` prefix are allowed.
+
+    Raises:
+        BadPayload: it is not base64.
+
+    """
+    if text.startswith("data:"):
+        text = text.partition(",")[2]
+    if "\n" in text or "\r" in text:
+        text = text.replace("\n", "").replace("\r", "")
+    try:
+        return binascii.a2b_base64(text, strict_mode=True)
+    except ValueError as error:  # binascii.Error, or characters beyond ASCII
+        raise BadPayload(f"`{name}` is not base64: {error}", hint=EXPECTED) from error
+
+
+def decode_picture(data: bytes, name: str, max_pixels: int) -> Picture:
+    """Return the pixels of an encoded picture.
+
+    Args:
+        data: a JPEG, PNG, WebP or BMP file.
+        name: what to call it in an error.
+        max_pixels: the most pixels it may have, judged by its header before it is decoded.
+
+    Returns:
+        uint8 of shape [height, width, 3], RGB, upright: the EXIF orientation is applied, as a
+        browser or a viewer does. An alpha channel is dropped.
+
+    Raises:
+        BadPayload: it is no picture, a damaged one, or too large.
+
+    """
+    try:
+        picture = Image.open(io.BytesIO(data), formats=FORMATS)
+    except Image.DecompressionBombError as error:
+        raise too_large(name, str(error), max_pixels) from error
+    except (OSError, ValueError, SyntaxError) as error:
+        raise BadPayload(
+            f"`{name}` is not a picture: {len(data)} bytes that begin with {data[:8]!r}",
+            hint=EXPECTED,
+        ) from error
+    if picture.width * picture.height > max_pixels:
+        raise too_large(name, f"{picture.width}×{picture.height}", max_pixels)
+    try:
+        return np.asarray(as_rgb(ImageOps.exif_transpose(picture)))
+    except Exception as error:
+        # Pillow's decoders raise a dozen kinds of exception over damaged files.
+        raise BadPayload(
+            f"`{name}` is a damaged {picture.format} picture: {error}", hint=EXPECTED
+        ) from error
+
+
+def as_rgb(picture: Image.Image) -> Image.Image:
+    if picture.mode.startswith("I;16"):
+        # Pillow clips 16-bit grey at 255; its upper byte is the picture.
+        picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
+    return picture.convert("RGB")
+
+
+def too_large(name: str, size: str, max_pixels: int) -> BadPayload:
+    return BadPayload(
+        f"`{name}` is a picture of {size} pixels",
+        hint=f"expected at most {max_pixels:,} pixels: make it smaller before sending it",
+    )

@@ -1,0 +1,168 @@
+"""Triton over gRPC. The one file that imports `tritonclient`.
+
+The channel is made once per process, after the fork (gRPC does not survive one), and is shared by
+all threads: `tritonclient.grpc` is thread-safe except for streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import grpc
+import numpy as np
+import numpy.typing as npt
+from tritonclient import grpc as triton
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from clients.errors import (
+    DeadlineExceeded,
+    InferenceError,
+    ModelFailed,
+    ModelUnavailable,
+    TensorsRefused,
+    UnknownModel,
+    UnknownVersion,
+)
+from clients.model_server import ModelServer, ModelState, Tensors
+
+# Triton's errors are told apart by their gRPC status alone, never by their text.
+TRANSLATION: Mapping[grpc.StatusCode, type[InferenceError]] = {
+    grpc.StatusCode.OK: ModelFailed,
+    grpc.StatusCode.CANCELLED: ModelFailed,
+    grpc.StatusCode.UNKNOWN: ModelFailed,
+    grpc.StatusCode.INVALID_ARGUMENT: TensorsRefused,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
+    grpc.StatusCode.NOT_FOUND: UnknownModel,
+    grpc.StatusCode.ALREADY_EXISTS: ModelFailed,
+    grpc.StatusCode.PERMISSION_DENIED: ModelFailed,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: ModelUnavailable,
+    grpc.StatusCode.FAILED_PRECONDITION: ModelFailed,
+    grpc.StatusCode.ABORTED: ModelFailed,
+    grpc.StatusCode.OUT_OF_RANGE: TensorsRefused,
+    grpc.StatusCode.UNIMPLEMENTED: ModelFailed,
+    grpc.StatusCode.INTERNAL: ModelFailed,
+    grpc.StatusCode.UNAVAILABLE: ModelUnavailable,
+    grpc.StatusCode.DATA_LOSS: ModelFailed,
+    grpc.StatusCode.UNAUTHENTICATED: ModelFailed,
+}
+
+
+def translated(error: InferenceServerException) -> InferenceError:
+    """Return the contract's error for one of Triton's."""
+    # tritonclient writes the code as "StatusCode.NOT_FOUND", and nothing for its own complaints
+    # about arrays, which it makes before anything is sent.
+    name = str(error.status() or "StatusCode.INVALID_ARGUMENT").removeprefix("StatusCode.")
+    kind = TRANSLATION.get(getattr(grpc.StatusCode, name, grpc.StatusCode.UNKNOWN), ModelFailed)
+    return kind(first_line(error.message()))
+
+
+def first_line(text: object) -> str:
+    """Return what went wrong without the traceback that a Python backend adds below it."""
+    return str(text or "").partition("\n")[0].strip()
+
+
+class Triton(ModelServer):
+    """A Triton that listens for gRPC at `address` ("host:port")."""
+
+    def __init__(self, address: str) -> None:
+        self._client = triton.InferenceServerClient(address)
+        self._max_batch_sizes: dict[str, int] = {}
+
+    def infer(  # noqa: PLR0913  as in the seam
+        self,
+        model: str,
+        inputs: Tensors,
+        *,
+        outputs: Sequence[str] = (),
+        classes: Mapping[str, int] | None = None,
+        version: str = "",
+        timeout: float,
+    ) -> dict[str, npt.NDArray[np.generic]]:
+        classes = classes or {}
+        wanted = [
+            triton.InferRequestedOutput(name, class_count=classes.get(name, 0))
+            for name in outputs or classes
+        ]
+        try:
+            answer = self._client.infer(
+                model,
+                [tensor(name, array) for name, array in inputs.items()],
+                model_version=version,
+                outputs=wanted or None,
+                client_timeout=timeout,
+            )
+        except InferenceServerException as error:
+            raise self._explained(translated(error), model, version, timeout) from error
+        return {
+            output.name: answer.as_numpy(output.name) for output in answer.get_response().outputs
+        }
+
+    def max_batch_size(self, model: str, *, timeout: float) -> int:
+        known = self._max_batch_sizes.get(model)
+        if known is None:
+            try:
+                config = self._client.get_model_config(model, client_timeout=timeout).config
+            except InferenceServerException as error:
+                raise self._explained(translated(error), model, "", timeout) from error
+            known = self._max_batch_sizes[model] = int(config.max_batch_size)
+        return known
+
+    def is_ready(self, *, timeout: float) -> bool:
+        try:
+            return bool(self._client.is_server_ready(client_timeout=timeout))
+        except InferenceServerException:
+            return False
+
+    def models(self, *, timeout: float) -> list[ModelState]:
+        try:
+            index = self._client.get_model_repository_index(client_timeout=timeout).models
+        except InferenceServerException as error:
+            raise translated(error) from error
+        return [
+            ModelState(m.name, m.version, m.state == "READY", first_line(m.reason)) for m in index
+        ]
+
+    def _explained(
+        self, error: InferenceError, model: str, version: str, timeout: float
+    ) -> InferenceError:
+        """Say which of model, version and readiness it was: Triton's status leaves that open."""
+        if not isinstance(error, UnknownModel | ModelUnavailable):
+            return error
+        try:
+            states = [state for state in self.models(timeout=timeout) if state.name == model]
+        except InferenceError:
+            return ModelUnavailable(
+                "Triton does not answer", hint="it may be starting: try again in a few seconds"
+            )
+        ready = [state.version for state in states if state.ready]
+        if not states:
+            return UnknownModel(f"there is no model {model!r} in the model repository")
+        if not ready:
+            reasons = {state.reason for state in states if state.reason}
+            return ModelUnavailable(
+                f"the model {model!r} is not ready" + "".join(f": {r}" for r in sorted(reasons)),
+                hint="see the log of the start; /ping says which models are missing",
+            )
+        if version and version not in ready:
+            return UnknownVersion(
+                f"the model {model!r} has no version {version!r}",
+                hint=f"versions that are served: {', '.join(sorted(ready))}",
+            )
+        return error
+
+
+def tensor(name: str, array: npt.NDArray[np.generic]) -> triton.InferInput:
+    """Return `array` as Triton takes it.
+
+    Raises:
+        TensorsRefused: Triton has no type for the array's dtype.
+
+    """
+    dtype = np_to_triton_dtype(array.dtype)
+    if dtype is None:
+        raise TensorsRefused(
+            f"input {name!r} is an array of {array.dtype}, for which Triton has no type"
+        )
+    sent = triton.InferInput(name, list(array.shape), dtype)
+    sent.set_data_from_numpy(np.ascontiguousarray(array))
+    return sent

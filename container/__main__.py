@@ -1,0 +1,155 @@
+"""`./serve`: starts Triton, gunicorn and NGINX and stays in the foreground until they end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from container.probes import ask, over_tcp
+from container.programs import gunicorn_program, nginx_program, triton_program
+from container.supervisor import Machine, Supervisor
+from container.triton import NoTriton, find_triton
+from dispatcher.settings import SettingError, Settings, read_settings, rows
+
+USAGE = """usage: serve [serve]
+
+Starts Triton, gunicorn and NGINX in the foreground. SIGTERM or SIGINT finishes what is in flight
+and stops them. Settings are environment variables:
+"""
+MISUSED = 2  # the exit code of a command that was called wrongly
+
+
+def main(arguments: list[str]) -> int:
+    """Run the container; return the exit code."""
+    if arguments in (["--help"], ["-h"]):
+        sys.stdout.write(usage())
+        return 0
+    if arguments not in ([], ["serve"]):
+        sys.stderr.write(f"serve: unknown arguments: {' '.join(arguments)}\n\n{usage()}")
+        return MISUSED
+    try:
+        settings = read_settings(os.environ)
+    except SettingError as error:
+        for line in str(error).splitlines():
+            say(line)
+        return MISUSED
+    with run_folder(settings.run_dir) as run_dir:
+        return run(settings, run_dir)
+
+
+def run(settings: Settings, run_dir: Path) -> int:
+    """Start the three programs and watch them; return the exit code."""
+    if not settings.required_models:
+        settings = replace(settings, required_models=models_in(settings.model_repository))
+    if taken := list(taken_ports(settings)):
+        for line in taken:
+            say(line)
+        return 1
+    nginx = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+    if nginx is None:
+        say("no nginx found; `make setup`, or `apt-get install nginx-light`, brings it")
+        return 1
+    try:
+        triton = find_triton(settings.triton_home, os.environ.get("PATH", os.defpath), run_dir)
+    except NoTriton as error:
+        say(str(error))
+        return 1
+    say(f"Triton: {triton.kind}; models: {', '.join(settings.required_models) or 'none'}")
+    # Names what Triton's Python backends leave in shared memory when they are killed.
+    shm_prefix = f"triton_dispatcher_{os.getpid()}_"
+    try:
+        return Supervisor(
+            [
+                triton_program(settings, triton, shm_prefix),
+                gunicorn_program(settings, run_dir),
+                nginx_program(settings, run_dir, nginx),
+            ],
+            Machine(),
+            say,
+            settings.start_timeout,
+            settings.stop_timeout,
+            announce=lambda took: announce(settings, took),
+        ).run()
+    finally:
+        for left in Path("/dev/shm").glob(f"{shm_prefix}*"):  # noqa: S108  Triton's choice
+            left.unlink(missing_ok=True)
+
+
+def announce(settings: Settings, took: float) -> None:
+    """Say where to send a request, or what is missing."""
+    ping = ask(over_tcp(settings.port), "/ping")
+    if ping.status == 200:
+        say(f"ready after {took:.1f} s: POST http://127.0.0.1:{settings.port}/invocations")
+    else:
+        say(f"NOT ready, /ping is {ping.status}: {(ping.json() or {}).get('error')}")
+
+
+def taken_ports(settings: Settings) -> Iterator[str]:
+    """Yield a sentence for every port that another program has.
+
+    Found out before anything starts: else the other program would answer in place of ours.
+    """
+    variables = {row.attribute: row.variable for row in rows()}
+    for attribute, address in (
+        ("port", "0.0.0.0"),
+        ("triton_http_port", "127.0.0.1"),
+        ("triton_grpc_port", "127.0.0.1"),
+        ("triton_metrics_port", "127.0.0.1"),
+    ):
+        number = getattr(settings, attribute)
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((address, number))
+                listener.listen()
+            except OSError as error:
+                yield (
+                    f"port {number} cannot be used: {error.strerror}; "
+                    f"set {variables[attribute]} to another"
+                )
+
+
+def models_in(repository: Path) -> tuple[str, ...]:
+    """Return the names of the models in a repository."""
+    return tuple(
+        sorted(p.name for p in repository.iterdir() if p.is_dir() and not p.name.startswith("."))
+    )
+
+
+@contextmanager
+def run_folder(wanted: Path | None) -> Iterator[Path]:
+    """Give a folder for sockets and temporary files; a new one is removed at the end."""
+    if wanted is not None:
+        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # The backends are linked anew: another version may have been here before.
+        shutil.rmtree(wanted / "backends", ignore_errors=True)
+        yield wanted
+        return
+    with tempfile.TemporaryDirectory(prefix="triton-dispatcher-", ignore_cleanup_errors=True) as d:
+        yield Path(d)
+
+
+def usage() -> str:
+    """Return the help text, the table of settings included."""
+    lines = [USAGE]
+    for row in rows():
+        lines.append(f"  {row.variable}={row.default}")
+        lines.append(f"      {row.meaning} ({row.expected})")
+    return "\n".join(lines) + "\n"
+
+
+def say(line: str) -> None:
+    """Print a line for the operator."""
+    sys.stderr.write(f"serve: {line}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

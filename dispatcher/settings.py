@@ -1,0 +1,321 @@
+"""Every setting, in one immutable table: `./serve --help`, the documentation and its test read it.
+
+A value comes from the environment variable named beside it. A bad value stops the start with a
+message that names the variable, what it holds and what was expected.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+PORT = "TCP port, 1 to 65535"
+
+
+class SettingError(ValueError):
+    """One or more environment variables hold a value that cannot be used; one line for each."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a reader wants to know of one setting."""
+
+    attribute: str
+    variable: str
+    default: str
+    expected: str
+    meaning: str
+
+
+def setting(variable: str, default: str, read: Callable[[str], Any], meaning: str) -> Any:
+    """Declare a field of `Settings`; `read` turns the variable's text into the field's value."""
+    return field(
+        metadata={"variable": variable, "default": default, "read": read, "meaning": meaning}
+    )
+
+
+def expects(expected: str) -> Callable[[Callable[[str], Any]], Callable[[str], Any]]:
+    """Say beside a reader what it accepts: the text stands in errors and in the documentation."""
+
+    def mark(read: Callable[[str], Any]) -> Callable[[str], Any]:
+        read.expected = expected  # type: ignore[attr-defined]
+        return read
+
+    return mark
+
+
+@expects(PORT)
+def read_port(text: str) -> int:
+    """Read a TCP port."""
+    return within(1, 65535)(text)
+
+
+@expects("LOW-HIGH, two TCP ports, or nothing")
+def read_port_range(text: str) -> range | None:
+    """Read `LOW-HIGH`, both ends belonging to it; nothing is `None`."""
+    if not text:
+        return None
+    low, dash, high = text.partition("-")
+    ports = range(read_port(low), read_port(high) + 1)
+    if not dash or not ports:
+        raise ValueError(text)
+    return ports
+
+
+def whole(low: int, high: int) -> Callable[[str], int]:
+    """Read a whole number from `low` to `high`."""
+    return expects(f"whole number, {low} to {high}")(within(low, high))
+
+
+def within(low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        number = int(text)
+        if not low <= number <= high:
+            raise ValueError(text)
+        return number
+
+    return read
+
+
+def seconds(low: float, high: float) -> Callable[[str], float]:
+    """Read a time in seconds from `low` to `high`."""
+
+    @expects(f"seconds, {low:g} to {high:g}")
+    def read(text: str) -> float:
+        number = float(text)
+        if not low <= number <= high:  # NaN fails both
+            raise ValueError(text)
+        return number
+
+    return read
+
+
+@expects("path of a folder")
+def read_folder(text: str) -> Path:
+    """Read the path of a folder that exists."""
+    path = Path(text).absolute()
+    if not text or not path.is_dir():
+        raise ValueError(text)
+    return path
+
+
+@expects("path")
+def read_path(text: str) -> Path:
+    """Read a path that need not exist."""
+    if not text:
+        raise ValueError(text)
+    return Path(text).absolute()
+
+
+@expects("paths of folders, separated by colons, or nothing")
+def read_folders(text: str) -> tuple[Path, ...]:
+    """Read several folders, as `PATH` spells them."""
+    return tuple(read_folder(part) for part in text.split(":") if part)
+
+
+@expects("names, separated by commas, or nothing")
+def read_names(text: str) -> tuple[str, ...]:
+    """Read several names."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+@expects("debug, info, warning or error")
+def read_log_level(text: str) -> str:
+    """Read the name of a log level."""
+    if text.lower() not in {"debug", "info", "warning", "error"}:
+        raise ValueError(text)
+    return text.lower()
+
+
+# One time limit, `timeout`, is what the platform waits for an answer. Each part inside it gives up
+# a little earlier than the one around it, so that the caller gets the most specific error.
+CLIENT_SHARE = 0.90
+WORKER_SHARE = 0.95
+PROXY_SHARE = 0.98
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings of one container, read and checked."""
+
+    port: int = setting("SAGEMAKER_BIND_TO_PORT", "8080", read_port, "port that NGINX listens on")
+    safe_ports: range | None = setting(
+        "SAGEMAKER_SAFE_PORT_RANGE",
+        "",
+        read_port_range,
+        "where set, Triton's three ports are the first of this range unless they are set too",
+    )
+    triton_http_port: int = setting(
+        "TRITON_HTTP_PORT", "8000", read_port, "Triton's HTTP, on loopback"
+    )
+    triton_grpc_port: int = setting(
+        "TRITON_GRPC_PORT", "8001", read_port, "Triton's gRPC, on loopback"
+    )
+    triton_metrics_port: int = setting(
+        "TRITON_METRICS_PORT", "8002", read_port, "Triton's metrics, on loopback"
+    )
+    model_repository: Path = setting(
+        "MODEL_REPOSITORY",
+        str(PROJECT / "model_repository"),
+        read_folder,
+        "folder with one folder per model, as Triton wants it",
+    )
+    required_models: tuple[str, ...] = setting(
+        "REQUIRED_MODELS",
+        "",
+        read_names,
+        "models without which /ping is 503; nothing means every model in the repository",
+    )
+    clients_path: tuple[Path, ...] = setting(
+        "CLIENTS_PATH", "", read_folders, "folders with client classes of your own"
+    )
+    triton_home: Path = setting(
+        "TRITON_HOME",
+        "/opt/tritonserver",
+        read_path,
+        "where NVIDIA's image keeps Triton; looked at before PATH and the embedded one",
+    )
+    run_dir: Path | None = setting(
+        "RUN_DIR",
+        "",
+        expects("path, or nothing")(lambda text: read_path(text) if text else None),
+        "folder for sockets and temporary files; nothing means a new one, removed at the end",
+    )
+    workers: int = setting("MODEL_SERVER_WORKERS", "1", whole(1, 64), "gunicorn's processes")
+    threads: int = setting(
+        "MODEL_SERVER_THREADS", "16", whole(1, 256), "threads, thus requests at a time, per worker"
+    )
+    timeout: float = setting(
+        "MODEL_SERVER_TIMEOUT",
+        "60",
+        seconds(1, 3600),
+        "what the platform waits for an answer; "
+        "model calls, gunicorn and NGINX give up a little earlier, in this order",
+    )
+    max_body_mb: int = setting(
+        "MODEL_SERVER_MAX_BODY_MB", "25", whole(1, 2048), "largest request body, in MiB"
+    )
+    max_megapixels: int = setting(
+        "MODEL_SERVER_MAX_MEGAPIXELS",
+        "50",
+        whole(1, 1000),
+        "largest picture, in millions of pixels, judged by its header before it is decoded",
+    )
+    max_batch: int = setting(
+        "MODEL_SERVER_MAX_BATCH", "1000", whole(1, 100_000), "most payloads in one request"
+    )
+    start_timeout: float = setting(
+        "SERVE_START_TIMEOUT",
+        "480",
+        seconds(1, 3600),
+        "how long Triton, gunicorn and NGINX may take to answer after the start",
+    )
+    stop_timeout: float = setting(
+        "SERVE_STOP_TIMEOUT",
+        "25",
+        seconds(1, 3600),
+        "from SIGTERM to SIGKILL for what is still running",
+    )
+    log_level: str = setting(
+        "MODEL_SERVER_LOG_LEVEL", "info", read_log_level, "least severe message that is logged"
+    )
+
+    @property
+    def client_timeout(self) -> float:
+        """Seconds that one request may take inside a web worker."""
+        return self.timeout * CLIENT_SHARE
+
+    @property
+    def worker_timeout(self) -> int:
+        """Seconds without a sign of life after which gunicorn replaces a worker."""
+        return math.ceil(self.timeout * WORKER_SHARE)
+
+    @property
+    def proxy_timeout(self) -> float:
+        """Seconds that NGINX waits for gunicorn."""
+        return self.timeout * PROXY_SHARE
+
+    def environment(self) -> dict[str, str]:
+        """Every setting as environment variables, from which `read_settings` makes an equal one."""
+        return {
+            f.metadata["variable"]: written(getattr(self, f.name))
+            for f in fields(self)
+            if getattr(self, f.name) is not None
+        }
+
+
+def written(value: object) -> str:
+    if isinstance(value, range):
+        return f"{value.start}-{value.stop - 1}"
+    if isinstance(value, tuple):
+        return (":" if value and isinstance(value[0], Path) else ",").join(map(str, value))
+    return str(value)
+
+
+def rows() -> Iterator[Row]:
+    """Yield the table, a row per setting, in the order of their declaration."""
+    for f in fields(Settings):
+        yield Row(
+            f.name,
+            f.metadata["variable"],
+            f.metadata["default"],
+            f.metadata["read"].expected,
+            f.metadata["meaning"],
+        )
+
+
+INNER_PORTS = ("triton_http_port", "triton_grpc_port", "triton_metrics_port")
+
+
+def read_settings(environment: Mapping[str, str]) -> Settings:
+    """Read the settings from `environment`.
+
+    Raises:
+        SettingError: one or more values cannot be used; the message has a line for each.
+
+    """
+    values: dict[str, Any] = {}
+    wrong: list[str] = []
+    for f in fields(Settings):
+        variable, read = f.metadata["variable"], f.metadata["read"]
+        text = environment.get(variable, f.metadata["default"]).strip()
+        try:
+            values[f.name] = read(text)
+        except ValueError:
+            wrong.append(f"{variable} is {text!r}; expected: {read.expected}")
+    if wrong:
+        raise SettingError("\n".join(wrong))
+    return with_ports_in_range(Settings(**values), environment)
+
+
+def with_ports_in_range(settings: Settings, environment: Mapping[str, str]) -> Settings:
+    """Give Triton the first free ports of the safe range, and see that no port is used twice."""
+    variables = {f.name: f.metadata["variable"] for f in fields(Settings)}
+    chosen = {name: getattr(settings, name) for name in INNER_PORTS}
+    if settings.safe_ports is not None:
+        given = {name for name in INNER_PORTS if environment.get(variables[name], "").strip()}
+        taken = {settings.port} | {chosen[name] for name in given}
+        free = iter([number for number in settings.safe_ports if number not in taken])
+        for name in INNER_PORTS:
+            if name not in given:
+                chosen[name] = next(free, 0)
+            if chosen[name] not in settings.safe_ports:
+                raise SettingError(
+                    f"{variables['safe_ports']} is {written(settings.safe_ports)!r}, which has no "
+                    f"room for {variables[name]}; expected: at least {len(INNER_PORTS)} ports "
+                    f"besides {variables['port']}, and no inner port outside of them"
+                )
+    users: dict[int, str] = {}
+    for name, number in {"port": settings.port, **chosen}.items():
+        if number in users:
+            raise SettingError(
+                f"{variables[name]} is {number}, which {users[number]} has already; "
+                "expected: a port of its own for each"
+            )
+        users[number] = variables[name]
+    return replace(settings, **chosen)

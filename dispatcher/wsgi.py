@@ -1,0 +1,27 @@
+"""What a gunicorn worker runs: the one place where the web worker's parts are put together."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from flask import Flask
+
+from clients.base import Environment
+from clients.registry import load_clients
+from clients.triton import Triton
+from dispatcher.app import create_app
+from dispatcher.settings import read_settings
+
+
+def build() -> Flask:
+    """Return the application, made from the environment; called once per worker, after the fork."""
+    settings = read_settings(os.environ)
+    logging.basicConfig(
+        level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
+    )
+    server = Triton(f"127.0.0.1:{settings.triton_grpc_port}")
+    environment = Environment(
+        server, settings.model_repository, max_pixels=settings.max_megapixels * 1_000_000
+    )
+    return create_app(settings, load_clients(environment, settings.clients_path), server)

@@ -1,0 +1,220 @@
+"""Where things are, and the real container, started once for all tests that need it."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parent.parent
+PICTURES = PROJECT / "tests" / "pictures"
+SHARED = PROJECT.parent / "shared" / "models"
+
+needs_shared = pytest.mark.skipif(
+    not SHARED.is_dir(),
+    reason="the larger collection of models and pictures is not beside the project",
+)
+
+
+def picture(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A running container."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def call(
+        self,
+        path: str,
+        body: bytes | str | None = None,
+        method: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=65)
+        try:
+            connection.request(
+                method or ("POST" if body is not None else "GET"), path, body, headers or {}
+            )
+            response = connection.getresponse()
+            return Answer(response.status, dict(response.getheaders()), response.read())
+        finally:
+            connection.close()
+
+    def ask(self, **body: Any) -> Answer:
+        return self.call("/invocations", json.dumps(body))
+
+
+def free_ports(count: int) -> range:
+    """Return neighbouring ports that nobody listens on."""
+    for low in range(20000 + os.getpid() % 9000, 32000, count):
+        sockets = []
+        try:
+            for port in range(low, low + count):
+                listener = socket.socket()
+                sockets.append(listener)
+                listener.bind(("127.0.0.1", port))
+            return range(low, low + count)
+        except OSError:
+            continue
+        finally:
+            for listener in sockets:
+                listener.close()
+    raise RuntimeError("no free ports")
+
+
+def descendants(pid: int) -> set[int]:
+    """Return the process ids of all that a process started, directly or not."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found: set[int] = set()
+    todo = [pid]
+    while todo:
+        for child in children.get(todo.pop(), []):
+            found.add(child)
+            todo.append(child)
+    return found
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Return which of some processes still run; a zombie does not."""
+    running = set()
+    for pid in pids:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state != "Z":
+            running.add(pid)
+    return running
+
+
+def start(folder: Path, **settings: str) -> Endpoint:
+    """Start `./serve` on free ports; it may not be ready yet."""
+    ports = free_ports(4)
+    log = folder / "serve.log"
+    environment = {
+        **os.environ,
+        "PYTHON": sys.executable,
+        "SAGEMAKER_BIND_TO_PORT": str(ports[0]),
+        "SAGEMAKER_SAFE_PORT_RANGE": f"{ports[1]}-{ports[-1]}",
+        **settings,
+    }
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [PROJECT / "serve", "serve"], env=environment, stdout=output, stderr=output, cwd=folder
+        )
+    return Endpoint(ports[0], process, log)
+
+
+def wait_for(condition: Any, seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {seconds} s: {what}")
+        time.sleep(0.05)
+
+
+def wait_until_announced(endpoint: Endpoint) -> None:
+    """Wait until all three programs run, whether or not the models are ready."""
+    wait_for(
+        lambda: (
+            endpoint.process.poll() is not None
+            or ("eady after" in endpoint.log.read_text() and "/ping" in endpoint.log.read_text())
+            or "POST http" in endpoint.log.read_text()
+        ),
+        120,
+        f"the start; {endpoint.log} says:\n{endpoint.log.read_text()[-3000:]}",
+    )
+    assert endpoint.process.poll() is None, endpoint.log.read_text()[-3000:]
+
+
+def stop(endpoint: Endpoint, number: signal.Signals = signal.SIGTERM) -> int:
+    """Stop a container, and see that nothing is left of it."""
+    process = endpoint.process
+    if process.poll() is not None:
+        return process.returncode
+    started = descendants(process.pid)
+    process.send_signal(number)
+    try:
+        code = process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        for pid in started:
+            os.kill(pid, signal.SIGKILL)
+        raise
+    assert not alive(started), "processes are left"
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", endpoint.port)) != 0, "the port is still open"
+    assert not list(Path("/dev/shm").glob(f"triton_dispatcher_{process.pid}_*"))
+    return code
+
+
+@contextmanager
+def running(folder: Path, **settings: str) -> Iterator[Endpoint]:
+    endpoint = start(folder, **settings)
+    try:
+        wait_until_announced(endpoint)
+        yield endpoint
+    finally:
+        stop(endpoint)
+
+
+@pytest.fixture(scope="session")
+def models() -> None:
+    """Skip where the weights were not made."""
+    for name in ("resnet", "yolov5", "bert_base"):
+        if not (PROJECT / "model_repository" / name / "1" / "model.onnx").is_file():
+            pytest.fail(f"{name} has no weights: run `make weights`")
+
+
+@pytest.fixture(scope="session")
+def repository(models: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project's models, with a second version of bert_base beside the first."""
+    folder = tmp_path_factory.mktemp("repository")
+    shutil.copytree(PROJECT / "model_repository", folder, dirs_exist_ok=True, symlinks=True)
+    shutil.copytree(folder / "bert_base" / "1", folder / "bert_base" / "2")
+    config = folder / "bert_base" / "config.pbtxt"
+    config.write_text(config.read_text() + "version_policy: { all { } }\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def endpoint(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """The container with the three models."""
+    with running(tmp_path_factory.mktemp("run"), MODEL_REPOSITORY=str(repository)) as endpoint:
+        yield endpoint

@@ -1,0 +1,76 @@
+"""A model server without a network: each model is a function of its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from clients.errors import UnknownModel, UnknownVersion
+from clients.model_server import ModelServer, ModelState, Tensors
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+@dataclass
+class FakeTriton(ModelServer):
+    """Runs `models[name](inputs)`; a model that is an exception raises it.
+
+    `calls` notes the arguments of every run.
+    """
+
+    models_run: dict[str, Callable[[Tensors], Arrays] | Exception] = field(default_factory=dict)
+    batch_size: int = 4
+    ready: bool = True
+    states: list[ModelState] | Exception | None = None
+    calls: list[dict[str, Any]] = field(default_factory=list)
+
+    def infer(
+        self,
+        model: str,
+        inputs: Tensors,
+        *,
+        outputs: Sequence[str] = (),
+        classes: Mapping[str, int] | None = None,
+        version: str = "",
+        timeout: float,
+    ) -> Arrays:
+        self.calls.append(
+            {"model": model, "inputs": inputs, "classes": classes, "version": version,
+             "timeout": timeout}
+        )  # fmt: skip
+        if model not in self.models_run:
+            raise UnknownModel(f"no {model}")
+        if version not in ("", "1"):
+            raise UnknownVersion(f"no version {version}")
+        run = self.models_run[model]
+        if isinstance(run, Exception):
+            raise run
+        answer = run(inputs)
+        for name, count in (classes or {}).items():
+            answer[name] = best_classes(answer[name], count)
+        return answer
+
+    def max_batch_size(self, model: str, *, timeout: float) -> int:
+        return self.batch_size
+
+    def is_ready(self, *, timeout: float) -> bool:
+        return self.ready
+
+    def models(self, *, timeout: float) -> list[ModelState]:
+        if isinstance(self.states, Exception):
+            raise self.states
+        if self.states is not None:
+            return self.states
+        return [ModelState(name, "1", ready=True, reason="") for name in self.models_run]
+
+
+def best_classes(logits: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+    """Answer as Triton's classification extension does, with the index for a label."""
+    rows = [
+        [f"{row[i]:f}:{i}:label {i}".encode() for i in np.argsort(-row, kind="stable")[:count]]
+        for row in logits
+    ]
+    return np.array(rows, object)

@@ -1,0 +1,117 @@
+"""Decoding: every format, upright, and nothing that is not a picture."""
+
+from __future__ import annotations
+
+import base64
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from clients.errors import BadPayload
+from clients.pictures import EXAMPLE, decode_base64, decode_picture
+from clients.resnet import squashed
+
+COLOURS = np.zeros((8, 16, 3), np.uint8)
+COLOURS[:, :8] = [255, 0, 0]
+COLOURS[:, 8:] = [0, 0, 255]
+
+
+def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
+    out = io.BytesIO()
+    image.save(out, kind, **options)
+    return out.getvalue()
+
+
+def decode(data: bytes, max_pixels: int = 10_000) -> np.ndarray:
+    return decode_picture(data, "img", max_pixels)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "WEBP", "JPEG"])
+def test_every_format_gives_red_green_blue(kind: str) -> None:
+    options = {"lossless": True} if kind == "WEBP" else {}
+    pixels = decode(encoded(Image.fromarray(COLOURS), kind, **options))
+    assert pixels.shape == (8, 16, 3)
+    assert pixels.dtype == np.uint8
+    tolerance = 8 if kind == "JPEG" else 0
+    assert np.abs(pixels[4, 2].astype(int) - [255, 0, 0]).max() <= tolerance
+    assert np.abs(pixels[4, 13].astype(int) - [0, 0, 255]).max() <= tolerance
+
+
+def test_the_picture_is_upright() -> None:
+    """EXIF orientation 6: shown rightly when turned by 90 degrees clockwise."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    pixels = decode(encoded(Image.fromarray(COLOURS), "PNG", exif=exif))
+    assert pixels.shape == (16, 8, 3)
+    assert pixels[2, 4].tolist() == [255, 0, 0]  # what was left is now above
+
+
+@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "1", "CMYK", "LA"])
+def test_every_mode_becomes_rgb(mode: str) -> None:
+    image = Image.fromarray(COLOURS).convert(mode)
+    kind = "JPEG" if mode == "CMYK" else "PNG"
+    assert decode(encoded(image, kind)).shape == (8, 16, 3)
+
+
+def test_sixteen_bit_grey_keeps_its_shades() -> None:
+    grey = Image.fromarray(np.full((4, 4), 0x8040, np.uint16))
+    assert decode(encoded(grey, "PNG"))[0, 0].tolist() == [0x80, 0x80, 0x80]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"hello, I am a text file", b"GIF89a" + bytes(40), b"\xff\xd8\xff", b"%PDF-1.7"],
+    ids=["empty", "text", "gif", "jpeg header", "pdf"],
+)
+def test_what_is_no_picture_is_refused(data: bytes) -> None:
+    with pytest.raises(BadPayload) as caught:
+        decode(data)
+    assert "JPEG, PNG, WebP or BMP" in caught.value.hint
+
+
+def test_a_cut_off_picture_is_refused() -> None:
+    whole = encoded(
+        Image.fromarray(np.random.default_rng(1).integers(0, 255, (64, 64, 3), np.uint8)), "PNG"
+    )
+    with pytest.raises(BadPayload, match="damaged"):
+        decode(whole[: len(whole) // 2])
+
+
+def test_a_picture_too_large_is_refused_by_its_header() -> None:
+    """30,000 × 30,000 pixels in 100 bytes: nothing of it may be decoded."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
+
+    header = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 2, 0, 0, 0)
+    bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
+    with pytest.raises(BadPayload, match="pixels") as caught:
+        decode(bomb, 50_000_000)
+    assert "at most 50,000,000 pixels" in caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["???", "abc", "Zm9v YmFy", "zürich"])
+def test_what_is_no_base64_is_refused(text: str) -> None:
+    with pytest.raises(BadPayload, match="`img` is not base64"):
+        decode_base64(text, "img")
+
+
+@pytest.mark.parametrize("text", ["Zm9vYmFy", "data:image/png;base64,Zm9vYmFy", "Zm9v\r\nYmFy\n"])
+def test_base64_as_people_send_it(text: str) -> None:
+    assert decode_base64(text, "img") == b"foobar"
+
+
+def test_the_example_is_a_picture() -> None:
+    assert decode(base64.b64decode(EXAMPLE)).shape == (1, 1, 3)
+
+
+def test_squashed_is_pillow_s_own_resize() -> None:
+    noise = np.random.default_rng(2).integers(0, 255, (300, 451, 3), np.uint8)
+    expected = np.asarray(Image.fromarray(noise).resize((224, 224)), np.float32) / 255
+    assert np.array_equal(squashed(noise), expected)

@@ -1,0 +1,78 @@
+"""Clients are found, and one that cannot be used disables itself and says why."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from clients.base import Environment
+from clients.registry import load_clients
+from tests.conftest import PROJECT
+from tests.fake_triton import FakeTriton
+
+GOOD = """
+from clients.base import Client
+
+class Mine(Client):
+    modelname = "mine"
+    example = {"x": 1}
+
+    def inference(self, payload):
+        return payload["x"]
+"""
+
+
+@pytest.fixture
+def environment() -> Environment:
+    return Environment(FakeTriton(), PROJECT / "model_repository")
+
+
+def test_the_built_in_clients_are_found(environment: Environment) -> None:
+    registry = load_clients(environment)
+    assert set(registry.clients) == {"resnet", "yolov5", "bert_base"}
+    assert registry.broken == {}
+
+
+@pytest.mark.parametrize("name", ["mine.py", "mine/__init__.py", "errors.py"])
+def test_a_file_or_a_folder_of_one_s_own_is_found(
+    environment: Environment, tmp_path: Path, name: str
+) -> None:
+    """Its name cannot hide one of the project's own modules."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(GOOD)
+    registry = load_clients(environment, [tmp_path])
+    assert set(registry.clients) == {"resnet", "yolov5", "bert_base", "mine"}
+    assert registry.clients["mine"].inference({"x": 5}) == 5
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("import nothing_of_this_name", ["cannot be imported", "nothing_of_this_name"]),
+        ("def broken(:", ["cannot be imported", "SyntaxError"]),
+        ("raise RuntimeError('at import')", ["cannot be imported", "at import"]),
+        (GOOD.replace("inference", "infer"), ["Mine", "lacks the method inference"]),
+        (GOOD.replace('modelname = "mine"', ""), ["Mine", "no name"]),
+        (GOOD.replace('"mine"', "5"), ["Mine", "no name"]),
+        (GOOD.replace('example = {"x": 1}', ""), ["Mine", "no example"]),
+        (GOOD.replace('"mine"', '"resnet"'), ["Mine", "'resnet' belongs to", "resnet.py"]),
+        (
+            GOOD + "    def __init__(self, environment):\n        raise OSError('no labels')",
+            ["Mine", "cannot be made", "no labels"],
+        ),
+        (GOOD + "    parameters = {'a': 3}", ["Mine", "Parameter"]),
+    ],
+)
+def test_a_broken_one_disables_itself_and_is_named(
+    environment: Environment, tmp_path: Path, source: str, words: list[str]
+) -> None:
+    (tmp_path / "bad.py").write_text(textwrap.dedent(source))
+    (tmp_path / "other.py").write_text(GOOD.replace('"mine"', '"other"'))
+    registry = load_clients(environment, [tmp_path])
+    assert set(registry.clients) == {"resnet", "yolov5", "bert_base", "other"}
+    (reason,) = registry.broken.values()
+    assert str(tmp_path / "bad.py") in reason
+    for word in words:
+        assert word in reason

@@ -1,0 +1,110 @@
+"""Settings: a bad value stops the start and names itself; ports are never used twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dispatcher.settings import SettingError, read_settings, rows
+
+
+def test_defaults_are_the_documented_ones() -> None:
+    settings = read_settings({})
+    assert settings.port == 8080
+    assert (settings.triton_http_port, settings.triton_grpc_port, settings.triton_metrics_port) == (
+        8000,
+        8001,
+        8002,
+    )
+    assert settings.timeout == 60
+    assert settings.max_body_mb == 25
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("SAGEMAKER_BIND_TO_PORT", "0"),
+        ("SAGEMAKER_BIND_TO_PORT", "65536"),
+        ("SAGEMAKER_BIND_TO_PORT", "http"),
+        ("SAGEMAKER_SAFE_PORT_RANGE", "9000"),
+        ("SAGEMAKER_SAFE_PORT_RANGE", "9005-9000"),
+        ("MODEL_SERVER_WORKERS", "0"),
+        ("MODEL_SERVER_WORKERS", "two"),
+        ("MODEL_SERVER_WORKERS", ""),
+        ("MODEL_SERVER_TIMEOUT", "nan"),
+        ("MODEL_SERVER_TIMEOUT", "-1"),
+        ("MODEL_REPOSITORY", "/there/is/no/such/folder"),
+        ("CLIENTS_PATH", "/there/is/no/such/folder"),
+        ("MODEL_SERVER_LOG_LEVEL", "loud"),
+    ],
+)
+def test_a_bad_value_names_itself(variable: str, value: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        read_settings({variable: value})
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"{variable} is {value!r}; expected: ")
+
+
+def test_all_bad_values_are_named_at_once() -> None:
+    with pytest.raises(SettingError) as caught:
+        read_settings({"MODEL_SERVER_WORKERS": "x", "MODEL_SERVER_THREADS": "y"})
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_inner_ports_lie_in_the_safe_range() -> None:
+    settings = read_settings(
+        {"SAGEMAKER_SAFE_PORT_RANGE": "9000-9010", "SAGEMAKER_BIND_TO_PORT": "9001"}
+    )
+    inner = [settings.triton_http_port, settings.triton_grpc_port, settings.triton_metrics_port]
+    assert inner == [9000, 9002, 9003]
+
+
+def test_a_port_given_inside_the_range_is_kept_and_not_given_twice() -> None:
+    settings = read_settings({"SAGEMAKER_SAFE_PORT_RANGE": "9000-9010", "TRITON_GRPC_PORT": "9000"})
+    inner = [settings.triton_http_port, settings.triton_grpc_port, settings.triton_metrics_port]
+    assert inner == [9001, 9000, 9002]
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"SAGEMAKER_SAFE_PORT_RANGE": "9000-9001"},
+        {"SAGEMAKER_SAFE_PORT_RANGE": "9000-9010", "TRITON_HTTP_PORT": "8000"},
+        {"TRITON_HTTP_PORT": "8080"},
+        {"TRITON_HTTP_PORT": "8001"},
+    ],
+)
+def test_ports_that_cannot_work_are_refused(environment: dict[str, str]) -> None:
+    with pytest.raises(SettingError, match="expected: "):
+        read_settings(environment)
+
+
+@pytest.mark.parametrize("timeout", ["2", "60", "3600"])
+def test_each_part_gives_up_before_the_one_around_it(timeout: str) -> None:
+    settings = read_settings({"MODEL_SERVER_TIMEOUT": timeout})
+    assert settings.client_timeout < settings.proxy_timeout < settings.timeout
+    assert settings.client_timeout < settings.worker_timeout
+
+
+def test_workers_read_the_same_settings(tmp_path: Path) -> None:
+    """What is handed to the workers through their environment is what `serve` read."""
+    settings = read_settings(
+        {
+            "SAGEMAKER_SAFE_PORT_RANGE": "9000-9010",
+            "MODEL_REPOSITORY": str(tmp_path),
+            "CLIENTS_PATH": f"{tmp_path}:{tmp_path}",
+            "REQUIRED_MODELS": "a, b",
+            "RUN_DIR": str(tmp_path / "run"),
+            "MODEL_SERVER_TIMEOUT": "12.5",
+        }
+    )
+    assert read_settings(settings.environment()) == settings
+
+
+def test_every_setting_says_what_it_is_for() -> None:
+    for row in rows():
+        assert row.meaning
+        assert row.expected
+    variables = [row.variable for row in rows()]
+    assert len(set(variables)) == len(variables)
