@@ -61,11 +61,23 @@ def first_line(text: object) -> str:
     return str(text or "").partition("\n")[0].strip()
 
 
+# gRPC waits longer and longer, up to two minutes, before it tries again to reach a server that was
+# not there: too long for one that is starting or was restarted beside us.
+CHANNEL = (
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    # tritonclient's own, which it leaves out as soon as it is given any: tensors have no limit.
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+)
+
+
 class Triton(ModelServer):
     """A Triton that listens for gRPC at `address` ("host:port")."""
 
     def __init__(self, address: str) -> None:
-        self._client = triton.InferenceServerClient(address)
+        self._client = triton.InferenceServerClient(address, channel_args=list(CHANNEL))
         self._max_batch_sizes: dict[str, int] = {}
 
     def infer(  # noqa: PLR0913  as in the seam

@@ -23,6 +23,7 @@ USAGE = """usage: serve [serve]
 Starts Triton, gunicorn and NGINX in the foreground. SIGTERM or SIGINT finishes what is in flight
 and stops them. Settings are environment variables:
 """
+CONNECT_S = 3.0  # the web worker looks for Triton twice a second
 MISUSED = 2  # the exit code of a command that was called wrongly
 
 
@@ -75,20 +76,35 @@ def run(settings: Settings, run_dir: Path) -> int:
             say,
             settings.start_timeout,
             settings.stop_timeout,
-            announce=lambda took: announce(settings, took),
+            Announcement(settings.port),
         ).run()
     finally:
         for left in Path("/dev/shm").glob(f"{shm_prefix}*"):  # noqa: S108  Triton's choice
             left.unlink(missing_ok=True)
 
 
-def announce(settings: Settings, took: float) -> None:
-    """Say where to send a request, or what is missing."""
-    ping = ask(over_tcp(settings.port), "/ping")
-    if ping.status == 200:
-        say(f"ready after {took:.1f} s: POST http://127.0.0.1:{settings.port}/invocations")
-    else:
-        say(f"NOT ready, /ping is {ping.status}: {(ping.json() or {}).get('error')}")
+class Announcement:
+    """Says where to send a request once `/ping` is 200; or, after a while, why it is not."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.give_up_at: float | None = None
+
+    def __call__(self, took: float) -> bool:
+        """Return whether the outcome is known; `took` is the seconds since the start."""
+        if self.give_up_at is None:
+            # All programs run, and Triton has tried every model: what is missing now stays so,
+            # but for the web worker's connection to Triton.
+            self.give_up_at = took + CONNECT_S
+        ping = ask(over_tcp(self.port), "/ping")
+        if ping.status == 200:
+            say(f"ready after {took:.1f} s: POST http://127.0.0.1:{self.port}/invocations")
+            return True
+        if took < self.give_up_at:
+            return False
+        reason = (ping.json() or {}).get("error", {}).get("message", "no answer")
+        say(f"NOT ready, /ping is {ping.status}: {reason}")
+        return True
 
 
 def taken_ports(settings: Settings) -> Iterator[str]:

@@ -44,6 +44,13 @@ def over_tcp(port: int) -> http.client.HTTPConnection:
     return http.client.HTTPConnection("127.0.0.1", port, timeout=LOOK_S)
 
 
+def listens(port: int) -> bool:
+    """Whether a port of this machine takes connections."""
+    with socket.socket() as probe:
+        probe.settimeout(LOOK_S)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def ask(connection: http.client.HTTPConnection, path: str, method: str = "GET") -> Answer:
     """Return the answer to one request; the connection is closed afterwards."""
     try:

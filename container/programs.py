@@ -8,7 +8,7 @@ import string
 import sys
 from pathlib import Path
 
-from container.probes import UnixConnection, ask, over_tcp
+from container.probes import UnixConnection, ask, listens, over_tcp
 from container.supervisor import Program
 from container.triton import Triton
 from dispatcher.settings import PROJECT, Settings
@@ -109,7 +109,7 @@ def nginx_program(settings: Settings, run_dir: Path, executable: str) -> Program
         "NGINX",
         [executable, "-e", "stderr", "-c", str(configuration), "-p", str(run_dir)],
         dict(os.environ),
-        ready=lambda: ask(over_tcp(settings.port), "/ping").status != 0,
+        ready=lambda: listens(settings.port),
         stop_signal=signal.SIGQUIT,
     )
 

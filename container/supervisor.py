@@ -77,7 +77,8 @@ class Supervisor:
         say: takes a line for the operator.
         start_timeout: seconds from the start until all must be ready.
         stop_timeout: seconds from a signal until what is left is killed.
-        announce: called once, when all are ready, with the seconds that took.
+        settled: called with the seconds since the start, from when all are ready until it says
+            that the outcome of the start is known, and told.
 
     """
 
@@ -86,7 +87,7 @@ class Supervisor:
     say: Callable[[str], None]
     start_timeout: float
     stop_timeout: float
-    announce: Callable[[float], None]
+    settled: Callable[[float], bool]
     _running: dict[int, Program] = field(default_factory=dict)
     _asked: set[int] = field(default_factory=set)
     _exit_code: int = 0
@@ -95,35 +96,35 @@ class Supervisor:
     def run(self) -> int:
         """Return the exit code: 0 only where a signal asked for the end and all went well."""
         started = self.system.now()
-        starting = []
         for program in self.programs:
             self._running[self.system.spawn(program)] = program
-            starting.append(program)
+        unready, settled = list(self.programs), False
         while self._running:
-            for number in self.system.wait(self._patience(starting=bool(starting))):
+            for number in self.system.wait(None if settled and not self._stopping else TICK_S):
                 if number in STOP_SIGNALS:
                     self._asked_to_stop(number)
             for pid, code in self.system.ended():
                 self._ended(pid, code)
-            if self._kill_at is not None:
+            if self._stopping:
                 self._stop_next()
                 continue
+            for program in [program for program in unready if program.ready()]:
+                unready.remove(program)
+                self.say(f"{program.name} is ready after {self.system.now() - started:.1f} s")
             took = self.system.now() - started
-            for program in [program for program in starting if program.ready()]:
-                starting.remove(program)
-                self.say(f"{program.name} is ready after {took:.1f} s")
-                if not starting:
-                    self.announce(took)
-            if starting and took > self.start_timeout:
-                self.say(f"{starting[0].name} is not ready after {took:.0f} s: giving up")
+            if not unready:
+                settled = settled or self.settled(took)
+            elif took > self.start_timeout:
+                self.say(f"{unready[0].name} is not ready after {took:.0f} s: giving up")
                 self._begin_to_stop(exit_code=1)
         return self._exit_code
 
-    def _patience(self, starting: bool) -> float | None:
-        return TICK_S if starting or self._kill_at is not None else None
+    @property
+    def _stopping(self) -> bool:
+        return self._kill_at is not None
 
     def _asked_to_stop(self, number: Signals) -> None:
-        if self._kill_at is None:
+        if not self._stopping:
             self.say(f"{number.name}: finishing what is in flight, then stopping")
             self._begin_to_stop(exit_code=0)
         else:
@@ -136,7 +137,7 @@ class Supervisor:
             return  # an orphan that was left to us, as process 1 of a container
         # What it started goes with it.
         self.system.signal_group(pid, signal.SIGKILL)
-        if self._kill_at is None:
+        if not self._stopping:
             self.say(f"{program.name} died ({described(code)}): stopping the others")
             self._begin_to_stop(exit_code=code if code > 0 else 128 - code if code < 0 else 1)
 
@@ -176,7 +177,7 @@ class Machine:
         self._waker = waker
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         for end in (self._wake, waker):
-            end.setblocking(False)
+            end.settimeout(0)
         signal.set_wakeup_fd(waker.fileno())
         for number in (*STOP_SIGNALS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)

@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -154,8 +155,7 @@ def wait_until_announced(endpoint: Endpoint) -> None:
     wait_for(
         lambda: (
             endpoint.process.poll() is not None
-            or ("eady after" in endpoint.log.read_text() and "/ping" in endpoint.log.read_text())
-            or "POST http" in endpoint.log.read_text()
+            or re.search("serve: (NOT ready|.*POST http)", endpoint.log.read_text())
         ),
         120,
         f"the start; {endpoint.log} says:\n{endpoint.log.read_text()[-3000:]}",

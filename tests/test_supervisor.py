@@ -66,7 +66,12 @@ def supervise(script: Script, *, ready: bool = True) -> tuple[int, list[str], li
         Program("gunicorn", ["g"], {}, lambda: ready),
         Program("NGINX", ["n"], {}, lambda: ready, stop_signal=QUIT),
     ]
-    code = Supervisor(programs, script, said.append, 60, 25, announced.append).run()
+
+    def settled(took: float) -> bool:
+        announced.append(took)
+        return took >= 3
+
+    code = Supervisor(programs, script, said.append, 60, 25, settled).run()
     return code, said, announced
 
 
@@ -78,7 +83,7 @@ def test_a_signal_stops_all_in_reverse_order_and_exits_0(number: Signals) -> Non
     assert script.spawned == ["Triton", "gunicorn", "NGINX"]
     asked = [(pid, n) for _, pid, n in script.sent if pid > 0]
     assert asked == [(3, QUIT), (2, TERM), (1, TERM)]
-    assert announced == [1]
+    assert announced == [1, 2, 3], "asked until it is settled, then no more"
     assert f"{number.name}: finishing what is in flight, then stopping" in said
 
 

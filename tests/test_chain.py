@@ -1,0 +1,427 @@
+"""The real chain: Triton, gunicorn and NGINX, with real weights, against reference answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from onnx import TensorProto, helper, save
+
+from tests.conftest import (
+    PICTURES,
+    PROJECT,
+    SHARED,
+    Endpoint,
+    descendants,
+    needs_shared,
+    picture,
+    running,
+    start,
+    stop,
+    wait_for,
+    wait_until_announced,
+)
+
+REFERENCE = PROJECT / "tests" / "reference"
+
+
+def reference(name: str, folder: Path = REFERENCE) -> Any:
+    return json.loads((folder / name).read_text())
+
+
+def assert_resnet_as_reference(result: list[str], expected: list[dict[str, Any]]) -> None:
+    """The same five in the same order, logits within 0.1."""
+    parts = [text.split(":", 2) for text in result]
+    assert [(int(index), label) for _, index, label in parts] == [
+        (e["index"], e["label"]) for e in expected
+    ]
+    for (score, _, _), e in zip(parts, expected, strict=True):
+        assert float(score) == pytest.approx(e["logit"], abs=0.1)
+
+
+def assert_yolov5_as_reference(result: list[list[float]], expected: dict[str, Any]) -> None:
+    """The same classes in the same order, scores within 0.02, corners within 3 pixels."""
+    assert [row[0] for row in result] == [e["class_id"] for e in expected["objects"]]
+    for (_, score, x1, x2, y1, y2, width, height), e in zip(
+        result, expected["objects"], strict=True
+    ):
+        assert score == pytest.approx(e["score"], abs=0.02)
+        assert [x1, y1, x2, y2] == pytest.approx(e["x1_y1_x2_y2"], abs=3)
+        assert (width, height) == (expected["width"], expected["height"])
+
+
+def assert_words_as_reference(
+    result: list[dict[str, Any]], text: str, expected: list[dict[str, Any]]
+) -> None:
+    """The same words with scores within 0.005, in order where scores differ by over 0.002."""
+    came = {row["token"]: row["score"] for row in result}
+    for e in expected:
+        filled = text.replace("[MASK]", e["word"], 1)
+        assert came[filled] == pytest.approx(e["score"], abs=0.005)
+    scores = [row["score"] for row in result]
+    assert scores == sorted(scores, reverse=True)
+
+
+# The three models
+
+
+@pytest.mark.parametrize("name", ["chelsea.png", "coffee.png"])
+def test_resnet_classifies_a_photograph(endpoint: Endpoint, name: str) -> None:
+    answer = endpoint.ask(
+        modelname="resnet", payload={"img": picture(PICTURES / name)}, parameters={"top_k": 5}
+    )
+    assert answer.status == 200
+    assert_resnet_as_reference(answer.json["result"], reference("resnet.json")[name])
+
+
+@pytest.mark.parametrize("name", ["chelsea.png", "coffee.png"])
+def test_yolov5_finds_the_objects(endpoint: Endpoint, name: str) -> None:
+    answer = endpoint.ask(modelname="yolov5", payload={"img": picture(PICTURES / name)})
+    assert answer.status == 200
+    assert_yolov5_as_reference(answer.json["result"], reference("yolov5.json")[name])
+
+
+@pytest.mark.parametrize("case", reference("bert_base.json"), ids=lambda case: case["text"])
+def test_bert_fills_the_blank(endpoint: Endpoint, case: dict[str, Any]) -> None:
+    answer = endpoint.ask(modelname="bert_base", payload={"text": case["text"]})
+    assert answer.status == 200
+    result = answer.json["result"]
+    if len(case["masks"]) == 1:
+        assert_words_as_reference(result, case["text"], case["masks"][0])
+    else:
+        assert len(result) == len(case["masks"])
+        assert_words_as_reference(result[0], case["text"], case["masks"][0])
+
+
+@needs_shared
+@pytest.mark.parametrize("name", ["dog.jpg", "bus.jpg"])
+def test_larger_photographs_too(endpoint: Endpoint, name: str) -> None:
+    img = picture(SHARED / "pictures" / name)
+    answer = endpoint.ask(modelname="resnet", payload={"img": img}, parameters={"top_k": 5})
+    expected = reference("resnet.json", SHARED / "reference")[name]
+    assert_resnet_as_reference(answer.json["result"], expected)
+    answer = endpoint.ask(modelname="yolov5", payload={"img": img})
+    expected = reference("yolov5.json", SHARED / "reference")[name]
+    assert_yolov5_as_reference(answer.json["result"], expected)
+
+
+def test_a_list_is_answered_in_order_as_if_one_by_one(endpoint: Endpoint) -> None:
+    """20 pictures are more than one batch of either model."""
+    names = ["chelsea.png", "coffee.png"] * 10
+    payload = [{"img": picture(PICTURES / name)} for name in names]
+    answer = endpoint.ask(modelname="resnet", payload=payload, parameters={"top_k": 5})
+    assert answer.status == 200
+    for name, result in zip(names, answer.json["result"], strict=True):
+        assert_resnet_as_reference(result, reference("resnet.json")[name])
+    answer = endpoint.ask(modelname="yolov5", payload=payload[:10])
+    for name, result in zip(names[:10], answer.json["result"], strict=True):
+        assert_yolov5_as_reference(result, reference("yolov5.json")[name])
+
+
+def test_sentences_of_different_length_do_not_disturb_each_other(endpoint: Endpoint) -> None:
+    cases = [case for case in reference("bert_base.json") if len(case["masks"]) == 1]
+    answer = endpoint.ask(modelname="bert_base", payload=[{"text": c["text"]} for c in cases])
+    for case, result in zip(cases, answer.json["result"], strict=True):
+        assert_words_as_reference(result, case["text"], case["masks"][0])
+
+
+def test_requests_that_come_together_get_their_own_answers(endpoint: Endpoint) -> None:
+    """Triton puts them into common batches; each caller must get back what is theirs."""
+    names = ["chelsea.png", "coffee.png"] * 8
+    answers: dict[int, list[str]] = {}
+
+    def call(place: int) -> None:
+        answers[place] = endpoint.ask(
+            modelname="resnet",
+            payload={"img": picture(PICTURES / names[place])},
+            parameters={"top_k": 5},
+        ).json["result"]
+
+    threads = [threading.Thread(target=call, args=(place,)) for place in range(len(names))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for place, name in enumerate(names):
+        assert_resnet_as_reference(answers[place], reference("resnet.json")[name])
+
+
+@pytest.mark.parametrize("version", [1, "1", 2])
+def test_a_version_is_chosen(endpoint: Endpoint, version: int | str) -> None:
+    text = "The world has [MASK] people."
+    answer = endpoint.ask(modelname="bert_base", modelversion=version, payload={"text": text})
+    assert answer.status == 200
+    assert answer.json["modelversion"] == str(version)
+    assert answer.json["result"][0]["token"] == "The world has many people."
+
+
+# What goes wrong
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"modelname": "restnet", "payload": {}}, 404, ["'restnet'", "resnet, "]),
+        (
+            {"modelname": "bert_base", "modelversion": 7, "payload": {"text": "[MASK]"}},
+            404,
+            ["no version '7'", "1, 2"],
+        ),
+        ({"modelname": "resnet", "payload": {"img": "%%%"}}, 400, ["base64"]),
+        ({"modelname": "yolov5", "payload": {"img": "aGVsbG8="}}, 400, ["JPEG, PNG, WebP or BMP"]),
+        ({"modelname": "bert_base", "payload": {"text": "no blank"}}, 400, ["[MASK]"]),
+        ({"modelname": "resnet", "payload": {}}, 400, ["`img` is missing"]),
+        ({"payload": {}}, 400, ["`modelname` is missing"]),
+    ],
+)
+def test_a_wrong_request_is_told_what_was_expected(
+    endpoint: Endpoint, body: dict[str, Any], status: int, words: list[str]
+) -> None:
+    answer = endpoint.call("/invocations", json.dumps(body))
+    assert answer.status == status
+    error = answer.json["error"]
+    for word in words:
+        assert word in f"{error['message']} | {error['hint']}"
+    assert endpoint.call("/ping").status == 200
+
+
+def test_nginx_refuses_with_the_same_json(endpoint: Endpoint) -> None:
+    answer = endpoint.call("/invocations", b" " * (26 * 2**20))
+    assert answer.status == 413
+    assert answer.json["error"]["code"] == "request_entity_too_large"
+    assert "25 MiB" in answer.json["error"]["message"]
+    answer = endpoint.call("/" + "x" * 40_000)
+    assert answer.status == 414
+    assert set(answer.json["error"]) == {"code", "message", "hint"}
+    answer = endpoint.call("/ping", headers={"X": "x" * 40_000})
+    assert answer.status == 400
+    assert set(answer.json["error"]) == {"code", "message", "hint"}
+    assert "nginx/" not in str(answer.headers), "the version is nobody's business"
+
+
+def test_the_routing_404_is_json(endpoint: Endpoint) -> None:
+    answer = endpoint.call("/nowhere")
+    assert answer.status == 404
+    assert answer.json["error"]["code"] == "not_found"
+
+
+# Health and life
+
+
+def test_ping(endpoint: Endpoint) -> None:
+    for method in ("GET", "POST"):
+        answer = endpoint.call("/ping", method=method)
+        assert (answer.status, answer.body) == (200, b"")
+
+
+def test_the_start_says_what_it_does(endpoint: Endpoint) -> None:
+    log = endpoint.log.read_text()
+    for step in ("Triton is ready after ", "gunicorn is ready after ", "NGINX is ready after "):
+        assert log.count(f"serve: {step}") == 1
+    assert f"POST http://127.0.0.1:{endpoint.port}/invocations" in log
+
+
+def test_triton_is_not_to_be_reached_from_outside(endpoint: Endpoint) -> None:
+    """All listening TCP sockets of the container but NGINX's are bound to loopback."""
+    inodes = set()
+    for pid in descendants(endpoint.process.pid):
+        for link in Path(f"/proc/{pid}/fd").glob("*"):
+            try:
+                inodes.add(str(link.readlink()))
+            except OSError:
+                continue
+    listening = {}
+    tables = [Path("/proc/net/tcp").read_text(), Path("/proc/net/tcp6").read_text()]
+    for line in "".join(table.partition("\n")[2] for table in tables).splitlines():
+        fields = line.split()
+        if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+            address, _, port = fields[1].partition(":")
+            listening[int(port, 16)] = address
+    assert listening.pop(endpoint.port) == "00000000"
+    assert len(listening) == 3
+    loopback = "0100007F"
+    assert set(listening.values()) <= {loopback, f"0000000000000000FFFF0000{loopback}"}
+
+
+@pytest.fixture
+def small_repository(tmp_path: Path, models: None) -> Path:
+    folder = tmp_path / "repository"
+    shutil.copytree(PROJECT / "model_repository" / "bert_base", folder / "bert_base")
+    return folder
+
+
+BERT = {"modelname": "bert_base", "payload": {"text": "The world has [MASK] people."}}
+
+
+def test_ping_is_503_with_the_reason_while_a_required_model_is_broken(
+    small_repository: Path, tmp_path: Path
+) -> None:
+    broken = small_repository / "resnet"
+    (broken / "1").mkdir(parents=True)
+    shutil.copy(PROJECT / "model_repository" / "resnet" / "config.pbtxt", broken)
+    shutil.copy(PROJECT / "model_repository" / "resnet" / "labels.txt", broken)
+    (broken / "1" / "model.onnx").write_bytes(b"this is no ONNX file")
+    with running(tmp_path, MODEL_REPOSITORY=str(small_repository)) as endpoint:
+        answer = endpoint.call("/ping")
+        assert answer.status == 503
+        assert "'resnet'" in answer.json["error"]["message"]
+        assert "bert_base" not in answer.json["error"]["message"]
+        assert endpoint.ask(**BERT).status == 200, "the other models are served"
+        answer = endpoint.ask(
+            modelname="resnet", payload={"img": picture(PICTURES / "chelsea.png")}
+        )
+        assert answer.status == 503
+        assert answer.json["error"]["code"] == "model_unavailable"
+        assert "NOT ready" in endpoint.log.read_text()
+
+
+def test_ping_is_200_when_the_broken_model_is_not_required(
+    small_repository: Path, tmp_path: Path
+) -> None:
+    (small_repository / "empty" / "1").mkdir(parents=True)
+    settings = {"MODEL_REPOSITORY": str(small_repository), "REQUIRED_MODELS": "bert_base"}
+    with running(tmp_path, **settings) as endpoint:
+        assert endpoint.call("/ping").status == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_and_exits_0(
+    small_repository: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Callers keep asking while it stops: each is answered rightly or turned away, none is lost."""
+    endpoint = start(tmp_path, MODEL_REPOSITORY=str(small_repository))
+    wait_until_announced(endpoint)
+    statuses: list[int] = []
+    lost: list[BaseException] = []
+    done = threading.Event()
+
+    def keep_asking() -> None:
+        while not done.is_set():
+            try:
+                statuses.append(endpoint.ask(**BERT).status)
+            except ConnectionRefusedError:
+                return  # the door is closed: nothing was taken in
+            except Exception as error:
+                lost.append(error)
+                return
+
+    callers = [threading.Thread(target=keep_asking) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    time.sleep(1)
+    before = time.monotonic()
+    assert stop(endpoint, number) == 0, endpoint.log.read_text()[-2000:]
+    assert time.monotonic() - before < 30
+    done.set()
+    for caller in callers:
+        caller.join()
+    assert lost == []
+    assert set(statuses) == {200}
+    assert len(statuses) > 10
+
+
+def master_of(endpoint: Endpoint, name: str) -> int:
+    """Return the process that `serve` started under a name."""
+    for pid in descendants(endpoint.process.pid):
+        status = Path(f"/proc/{pid}/status").read_text()
+        command = Path(f"/proc/{pid}/cmdline").read_text()
+        if f"PPid:\t{endpoint.process.pid}\n" in status and name in command:
+            return pid
+    raise AssertionError(f"no {name}")
+
+
+@pytest.mark.parametrize("name", ["tritonserver", "gunicorn", "nginx: master"])
+def test_when_one_dies_the_others_are_stopped_and_the_exit_code_says_so(
+    small_repository: Path, tmp_path: Path, name: str
+) -> None:
+    endpoint = start(tmp_path, MODEL_REPOSITORY=str(small_repository))
+    wait_until_announced(endpoint)
+    started = descendants(endpoint.process.pid)
+    os.kill(master_of(endpoint, name), signal.SIGKILL)
+    assert endpoint.process.wait(30) == 128 + signal.SIGKILL
+    assert "died (SIGKILL): stopping the others" in endpoint.log.read_text()
+    wait_for(lambda: not still(started), 5, "the end of all that was started")
+
+
+def still(pids: set[int]) -> set[int]:
+    return {pid for pid in pids if Path(f"/proc/{pid}").exists()}
+
+
+def test_two_containers_run_side_by_side(
+    endpoint: Endpoint, small_repository: Path, tmp_path: Path
+) -> None:
+    with running(tmp_path, MODEL_REPOSITORY=str(small_repository)) as second:
+        assert second.port != endpoint.port
+        assert second.ask(**BERT).status == 200
+        assert endpoint.ask(**BERT).status == 200
+    assert endpoint.ask(**BERT).status == 200
+
+
+def test_a_port_that_is_taken_is_named_before_anything_starts(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    second = start(tmp_path, SAGEMAKER_BIND_TO_PORT=str(endpoint.port))
+    assert second.process.wait(20) == 1
+    log = second.log.read_text()
+    assert f"port {endpoint.port} cannot be used" in log
+    assert "SAGEMAKER_BIND_TO_PORT" in log
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("MODEL_SERVER_WORKERS", "many"), ("MODEL_REPOSITORY", "/no/such/folder")],
+)
+def test_a_bad_setting_stops_the_start(tmp_path: Path, variable: str, value: str) -> None:
+    refused = start(tmp_path, **{variable: value})
+    assert refused.process.wait(20) == 2
+    assert f"serve: {variable} is '{value}'; expected: " in refused.log.read_text()
+
+
+def test_a_client_of_one_s_own_is_served(
+    small_repository: Path, tmp_path: Path, own_client: Callable[[Path], None]
+) -> None:
+    own_client(tmp_path)
+    settings = {
+        "MODEL_REPOSITORY": str(small_repository),
+        "CLIENTS_PATH": str(tmp_path / "clients"),
+    }
+    with running(tmp_path, **settings) as endpoint:
+        answer = endpoint.ask(modelname="double", payload={"numbers": [1, 2.5]})
+        assert (answer.status, answer.json) == (
+            200,
+            {"modelname": "double", "result": [2.0, 5.0]},
+        )
+        answer = endpoint.ask(modelname="double", payload={"numbers": ["x"]})
+        assert answer.status == 400
+
+
+@pytest.fixture
+def own_client(small_repository: Path) -> Callable[[Path], None]:
+    """The example of the README, as it stands there, and a model for it that doubles numbers."""
+    blocks = (PROJECT / "README.md").read_text().split("```")
+    source = next(b.removeprefix("python\n") for b in blocks if b.startswith("python\n"))
+    config = next(b.partition("\n")[2] for b in blocks if 'name: "double"' in b)
+
+    def write(folder: Path) -> None:
+        (folder / "clients").mkdir()
+        (folder / "clients" / "double.py").write_text(source)
+        (small_repository / "double" / "1").mkdir(parents=True)
+        (small_repository / "double" / "config.pbtxt").write_text(config)
+        graph = helper.make_graph(
+            [helper.make_node("Add", ["INPUT", "INPUT"], ["OUTPUT"])],
+            "double",
+            [helper.make_tensor_value_info("INPUT", TensorProto.FLOAT, ["batch", "n"])],
+            [helper.make_tensor_value_info("OUTPUT", TensorProto.FLOAT, ["batch", "n"])],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        save(model, small_repository / "double" / "1" / "model.onnx")
+
+    return write
