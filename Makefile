@@ -1,0 +1,51 @@
+# make serve   sets everything up and serves the three models
+# make test    sets everything up and runs the tests
+
+VENV ?= .venv
+LOCKS := $(wildcard container/requirements/*.txt)
+RUN := $(VENV)/bin/python -m
+
+.PHONY: serve test test-slow check format weights bench lock clean
+
+serve: weights
+	PYTHON=$(VENV)/bin/python exec ./serve
+
+test: weights $(VENV)/.dev
+	$(RUN) pytest -m "not slow"
+
+test-slow: weights $(VENV)/.dev
+	$(RUN) pytest -m slow
+
+check: $(VENV)/.dev
+	$(RUN) ruff format --check .
+	$(RUN) ruff check .
+	$(RUN) mypy
+	$(RUN) pytest -q tests/test_architecture.py
+
+format: $(VENV)/.dev
+	$(RUN) ruff format .
+	$(RUN) ruff check --fix .
+
+weights: $(VENV)/.serve
+	$(RUN) container.weights
+
+bench: weights
+	$(RUN) bench.start
+
+$(VENV)/.serve: $(LOCKS) container/install
+	container/install $(VENV) serve triton weights
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.serve
+	container/install $(VENV) dev
+	@touch $@
+
+# Pins anew what container/requirements/*.in ask for.
+lock: $(VENV)/.dev
+	cd container/requirements && for name in serve weights dev triton; do \
+	  $(abspath $(VENV))/bin/uv pip compile --quiet --universal --python-version 3.11 \
+	    --generate-hashes --no-emit-index-url --no-header \
+	    $$([ $$name = triton ] && echo --no-deps) $$name.in -o $$name.txt || exit 1; done
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,201 @@
+"""One run for many requests: group, concatenate, run, split, and keep faults apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from container.backends.model_config import DYNAMIC, TensorSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    Tensors = Mapping[str, NDArray[Any]]
+
+
+class RequestError(ValueError):
+    """A request cannot be answered for a reason of its own, which the text says to its sender."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One request: its tensors by name and the names of the outputs that it asks for."""
+
+    inputs: Tensors
+    outputs: tuple[str, ...]
+
+
+class Run(Protocol):
+    """One run of the model.
+
+    Takes tensors by name and the names of the outputs that are wanted, which it returns by
+    name. Raises whatever the runtime raises.
+    """
+
+    def __call__(self, inputs: Tensors, outputs: Sequence[str], /) -> Tensors:
+        """Run the model once."""
+
+
+def run_items(items: Sequence[Item], run: Run, *, max_batch_size: int) -> list[Tensors | Exception]:
+    """Answer every item, in order: with its outputs by name, or with what went wrong.
+
+    Items whose tensors differ only in the first dimension share a run, as long as they are not
+    more than `max_batch_size` rows together; a run is asked for what any of its items wants. Where
+    a shared run fails, each of its items is run alone, so that only the one at fault fails. With
+    `max_batch_size` 0 there is no batch dimension and every item is run alone.
+    """
+    answers: list[Tensors | Exception] = [RequestError("the request was not run.")] * len(items)
+    if max_batch_size <= 0:
+        for index, item in enumerate(items):
+            answers[index] = _alone(item, run)
+        return answers
+    rows: dict[int, int] = {}
+    for index, item in enumerate(items):
+        try:
+            rows[index] = _rows(item, max_batch_size)
+        except RequestError as error:
+            answers[index] = error
+    for group in groups(items, rows, max_batch_size):
+        answers_of_group = _together(
+            [items[index] for index in group], [rows[index] for index in group], run
+        )
+        for index, answer in zip(group, answers_of_group, strict=True):
+            answers[index] = answer
+    return answers
+
+
+def groups(items: Sequence[Item], rows: Mapping[int, int], max_batch_size: int) -> list[list[int]]:
+    """Return the indices of the items that can share a run, those of one run together.
+
+    `rows` has the size of the batch dimension of every item that takes part.
+    """
+    made: list[list[int]] = []
+    open_groups: dict[object, tuple[list[int], int]] = {}
+    for index, count in rows.items():
+        key = tuple(
+            sorted(
+                (name, array.dtype.str, array.shape[1:])
+                for name, array in items[index].inputs.items()
+            )
+        )
+        group, taken = open_groups.get(key, (None, 0))
+        if group is None or taken + count > max_batch_size:
+            group, taken = [], 0
+            made.append(group)
+        group.append(index)
+        open_groups[key] = (group, taken + count)
+    return made
+
+
+def conform(inputs: Tensors, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[Any]]:
+    """Return the tensors in the shapes that the file expects; a scalar loses its dimension.
+
+    Raises:
+        RequestError: a tensor is unknown or its shape is not one that the file accepts.
+
+    """
+    conforming = {}
+    for name, array in inputs.items():
+        spec = specs.get(name)
+        if spec is None:
+            raise RequestError(
+                f"input '{name}' is unknown, but the model expects {', '.join(specs)}."
+            )
+        if not spec.shape and array.size == 1:
+            conforming[name] = array.reshape(())
+        elif array.ndim == len(spec.shape) and all(
+            expected in (DYNAMIC, size)
+            for size, expected in zip(array.shape, spec.shape, strict=True)
+        ):
+            conforming[name] = array
+        else:
+            raise RequestError(
+                f"input '{name}' has shape {list(array.shape)}, but the model expects "
+                f"{list(spec.shape)}."
+            )
+    return conforming
+
+
+def decoded(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array of str for one of bytes; RequestError if they are not UTF-8."""
+    flat = np.empty(array.size, dtype=object)
+    for index, element in enumerate(array.flat):
+        try:
+            flat[index] = element.decode() if isinstance(element, bytes) else str(element)
+        except UnicodeDecodeError as error:
+            raise RequestError(
+                f"element {index} of input '{name}' was expected to be UTF-8, but {error.reason} "
+                f"at byte {error.start}."
+            ) from None
+    return flat.reshape(array.shape)
+
+
+def contiguous(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the array in C order, copied only if it is not; a scalar stays one."""
+    return np.asarray(array, order="C")
+
+
+def _rows(item: Item, max_batch_size: int) -> int:
+    sizes = {name: array.shape[0] if array.ndim else None for name, array in item.inputs.items()}
+    counts = set(sizes.values())
+    if len(counts) != 1 or None in counts:
+        said = ", ".join(f"'{name}' has {size}" for name, size in sizes.items()) or "there is none"
+        raise RequestError(f"the inputs were expected to have one batch size, but {said}.")
+    count = int(counts.pop() or 0)
+    if count > max_batch_size:
+        raise RequestError(
+            f"the batch size is {count}, but at most {max_batch_size} is expected (max_batch_size)."
+        )
+    return count
+
+
+def _alone(item: Item, run: Run) -> Tensors | Exception:
+    try:
+        outputs = run(item.inputs, item.outputs)
+        return {name: contiguous(outputs[name]) for name in item.outputs}
+    except Exception as error:
+        return error
+
+
+def _together(items: Sequence[Item], rows: Sequence[int], run: Run) -> list[Tensors | Exception]:
+    wanted = tuple(dict.fromkeys(name for item in items for name in item.outputs))
+    try:
+        outputs = run(_concatenated(items), wanted)
+        return list(_split(outputs, items, rows))
+    except Exception as error:
+        if len(items) == 1:
+            return [error]
+    return [
+        answer
+        for item, count in zip(items, rows, strict=True)
+        for answer in _together([item], [count], run)
+    ]
+
+
+def _concatenated(items: Sequence[Item]) -> Tensors:
+    if len(items) == 1:
+        return items[0].inputs
+    return {name: np.concatenate([item.inputs[name] for item in items]) for name in items[0].inputs}
+
+
+def _split(outputs: Tensors, items: Sequence[Item], rows: Sequence[int]) -> list[Tensors]:
+    total = sum(rows)
+    whole = {}
+    for name, array in outputs.items():
+        if array.ndim == 0 or array.shape[0] != total:
+            raise ValueError(
+                f"output '{name}' has shape {list(array.shape)}, but a first dimension of {total} "
+                "was expected, the batch size; a model whose outputs do not follow it needs "
+                "max_batch_size 0."
+            )
+        whole[name] = contiguous(array)
+    answers: list[Tensors] = []
+    start = 0
+    for item, count in zip(items, rows, strict=True):
+        answers.append({name: whole[name][start : start + count] for name in item.outputs})
+        start += count
+    return answers

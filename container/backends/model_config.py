@@ -1,0 +1,268 @@
+"""What a model's configuration says, completed from and compared with what its file holds.
+
+The rules are those of NVIDIA's native backends, so that a model repository which loads here
+loads there too: `AutoCompleteMaxBatch`, `AutoCompleteIO`, `ValidateInputs` and
+`ValidateOutputs` of the onnxruntime backend, `CompareDimsSupported` of the backend library.
+A configuration is the dictionary that Triton makes of `config.pbtxt`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+DYNAMIC = -1
+"""A dimension of any size, in Triton's configuration and in the shapes that are read here."""
+
+DEFAULT_MAX_BATCH_SIZE = 4
+"""The native onnxruntime backend's default for a model that can batch and does not say how far."""
+
+_UNSUPPORTED_FIELDS = ("batch_input", "batch_output")
+
+
+class ModelConfigError(ValueError):
+    """A model cannot be served as configured; the text is one sentence for who wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """An input or output of a model file.
+
+    `data_type` is spelled as in the configuration (`TYPE_FP32`); `shape` includes the batch
+    dimension, has -1 where any size is accepted, and is empty for a scalar.
+    """
+
+    name: str
+    data_type: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The tensors of a model file; `optional` are inputs that have a default in the file."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    optional: tuple[TensorSpec, ...] = ()
+
+
+def max_batch_size(config: Mapping[str, Any]) -> int:
+    """Return the configured maximum, 0 where the model does not batch."""
+    return int(config.get("max_batch_size") or 0)
+
+
+def instance_count(config: Mapping[str, Any]) -> int:
+    """Return how many instances Triton starts: a group's count holds for each of its GPUs."""
+    groups = config.get("instance_group") or []
+    return max(
+        1,
+        sum(
+            int(group.get("count") or 1) * max(1, len(group.get("gpus") or [])) for group in groups
+        ),
+    )
+
+
+def needs_completion(config: Mapping[str, Any]) -> bool:
+    """Say whether inputs or outputs are missing; a configuration with both is left as it is."""
+    return not ((config.get("input") or config.get("batch_input")) and config.get("output"))
+
+
+def completion(config: Mapping[str, Any], signature: Signature) -> dict[str, Any]:
+    """Return the fields that the file adds to a configuration without inputs or outputs.
+
+    Where every input and output begins with a dynamic dimension, the model batches: the
+    maximum is the configured one or `DEFAULT_MAX_BATCH_SIZE`, and dynamic batching is turned
+    on where it is above 1 and no scheduler is chosen.
+
+    Raises:
+        ModelConfigError: `max_batch_size` is set, but a tensor has no dynamic first dimension.
+
+    """
+    if not needs_completion(config):
+        return {}
+    fields: dict[str, Any] = {}
+    limit = max_batch_size(config)
+    if limit > 0:
+        _check_batching(config, signature)
+    elif all(_can_batch(spec) for spec in (*signature.inputs, *signature.outputs)):
+        limit = fields["max_batch_size"] = DEFAULT_MAX_BATCH_SIZE
+    schedulers = ("sequence_batching", "dynamic_batching", "ensemble_scheduling")
+    if limit > 1 and not any(name in config for name in schedulers):
+        fields["dynamic_batching"] = {}
+    for field, specs in (("input", signature.inputs), ("output", signature.outputs)):
+        if not config.get(field):
+            fields[field] = [_described(spec, batched=limit > 0) for spec in specs]
+    return fields
+
+
+def check(config: Mapping[str, Any], signature: Signature) -> None:
+    """Compare a complete configuration with the file.
+
+    Dimensions of an input may be dynamic on either side; those of an output have to be equal,
+    as on the native backend.
+
+    Raises:
+        ModelConfigError: naming the tensor, what the configuration says and what the file says.
+
+    """
+    refuse_unsupported(config)
+    inputs = config.get("input") or []
+    if max_batch_size(config) > 0:
+        _check_batching(config, signature)
+        for tensor in inputs:
+            if tensor.get("optional"):
+                raise ModelConfigError(
+                    f"{_unable(config)}: input '{tensor['name']}' is optional in the "
+                    "configuration, but that is expected only where max_batch_size is 0."
+                )
+    known = {spec.name: spec for spec in (*signature.inputs, *signature.optional)}
+    for tensor in inputs:
+        _compare(config, "input", tensor, known)
+    controls = _sequence_controls(config)
+    for tensor in controls:
+        _compare(config, "input", tensor, known)
+    outputs = {spec.name: spec for spec in signature.outputs}
+    for tensor in config.get("output") or []:
+        _compare(config, "output", tensor, outputs)
+    _check_all_given(config, signature, [*inputs, *controls])
+
+
+def refuse_unsupported(config: Mapping[str, Any]) -> None:
+    """Raise ModelConfigError for what Triton's Python-based backends cannot do."""
+    for field in _UNSUPPORTED_FIELDS:
+        if config.get(field):
+            raise ModelConfigError(
+                f"{_unable(config)}: the configuration has {field}, but ragged batches are "
+                "expected only by the native backends."
+            )
+    for tensor in config.get("input") or []:
+        if tensor.get("allow_ragged_batch"):
+            raise ModelConfigError(
+                f"{_unable(config)}: input '{tensor['name']}' has allow_ragged_batch, but ragged "
+                "batches are expected only by the native backends."
+            )
+    if (config.get("sequence_batching") or {}).get("state"):
+        raise ModelConfigError(
+            f"{_unable(config)}: sequence_batching has state, but implicit state is expected only "
+            "by the native backends."
+        )
+
+
+def _unable(config: Mapping[str, Any]) -> str:
+    return f"unable to load model '{config.get('name', '')}'"
+
+
+def _can_batch(spec: TensorSpec) -> bool:
+    return bool(spec.shape) and spec.shape[0] == DYNAMIC
+
+
+def _check_batching(config: Mapping[str, Any], signature: Signature) -> None:
+    for kind, specs in (("input", signature.inputs), ("output", signature.outputs)):
+        for spec in specs:
+            if not _can_batch(spec):
+                raise ModelConfigError(
+                    f"{_unable(config)}: max_batch_size is {max_batch_size(config)} in the "
+                    f"configuration, but {kind} '{spec.name}' has shape {list(spec.shape)} in the "
+                    "file, where batching expects a dynamic (-1) first dimension."
+                )
+
+
+def _described(spec: TensorSpec, *, batched: bool) -> dict[str, Any]:
+    dims = list(spec.shape[1:] if batched else spec.shape)
+    tensor: dict[str, Any] = {"name": spec.name, "data_type": spec.data_type, "dims": dims}
+    if not dims:
+        # Triton accepts no tensor without dimensions: it is declared as [1], and where there is
+        # a batch dimension besides, reshaped to nothing.
+        tensor["dims"] = [1]
+        if batched:
+            tensor["reshape"] = {"shape": []}
+    return tensor
+
+
+def _dims(tensor: Mapping[str, Any]) -> list[int]:
+    reshape = tensor.get("reshape")
+    dims = tensor.get("dims") if reshape is None else reshape.get("shape")
+    return [int(size) for size in dims or []]
+
+
+def _compare(
+    config: Mapping[str, Any],
+    kind: str,
+    tensor: Mapping[str, Any],
+    known: Mapping[str, TensorSpec],
+) -> None:
+    name = tensor["name"]
+    spec = known.get(name)
+    if spec is None:
+        raise ModelConfigError(
+            f"{_unable(config)}: the configuration has {kind} '{name}', but the file's {kind}s are "
+            f"{_listed(known)}."
+        )
+    if tensor["data_type"] != spec.data_type:
+        raise ModelConfigError(
+            f"{_unable(config)}: {kind} '{name}' is {tensor['data_type']} in the configuration, "
+            f"but {spec.data_type} in the file."
+        )
+    dims = _dims(tensor)
+    if not spec.shape:
+        fits = all(size == 1 for size in dims)
+    else:
+        full = [DYNAMIC, *dims] if max_batch_size(config) > 0 else dims
+        fits = _same_shape(full, spec.shape, exact=kind == "output")
+    if not fits:
+        shape = list(spec.shape)
+        batch = " behind the batch dimension" if max_batch_size(config) > 0 else ""
+        raise ModelConfigError(
+            f"{_unable(config)}: {kind} '{name}' has dims {dims}{batch} in the configuration, but "
+            f"shape {shape} in the file."
+        )
+
+
+def _same_shape(configured: Sequence[int], actual: Sequence[int], *, exact: bool) -> bool:
+    if len(configured) != len(actual):
+        return False
+    return all(
+        one == other or (not exact and DYNAMIC in (one, other))
+        for one, other in zip(configured, actual, strict=True)
+    )
+
+
+def _sequence_controls(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the inputs that Triton itself adds to the requests of a sequence, dims [1] each."""
+    controls = []
+    for tensor in (config.get("sequence_batching") or {}).get("control_input") or []:
+        for control in tensor.get("control") or []:
+            data_type = control.get("data_type")
+            for filled, its_type in (
+                ("int32_false_true", "TYPE_INT32"),
+                ("fp32_false_true", "TYPE_FP32"),
+                ("bool_false_true", "TYPE_BOOL"),
+            ):
+                if control.get(filled):
+                    data_type = its_type
+            controls.append({"name": tensor["name"], "data_type": data_type, "dims": [1]})
+    return controls
+
+
+def _check_all_given(
+    config: Mapping[str, Any], signature: Signature, tensors: Iterable[Mapping[str, Any]]
+) -> None:
+    given = {tensor["name"]: bool(tensor.get("optional")) for tensor in tensors}
+    for spec in signature.inputs:
+        if spec.name not in given:
+            raise ModelConfigError(
+                f"{_unable(config)}: input '{spec.name}' is missing from the configuration, but "
+                f"the file expects it as {spec.data_type} with shape {list(spec.shape)}."
+            )
+        if given[spec.name]:
+            raise ModelConfigError(
+                f"{_unable(config)}: input '{spec.name}' is optional in the configuration, but the "
+                "file has no default for it."
+            )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names) or "none"

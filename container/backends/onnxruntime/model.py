@@ -1,0 +1,98 @@
+"""Triton's `onnxruntime` backend in Python, for a Triton that is shipped without the native one.
+
+A model's configuration means here what it means to NVIDIA's native backend. Triton loads this
+file by its path and starts one process of it for each model instance.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+import triton_python_backend_utils as pb_utils
+
+# Triton finds this file, perhaps through a symbolic link, but not the package it belongs to. The
+# package's home goes last, so that it hides nothing that is installed.
+sys.path.append(str(Path(__file__).resolve().parents[3]))
+
+from container.backends import model_config, triton_requests
+from container.backends.onnxruntime import session
+from container.backends.onnxruntime.execution_providers import (
+    execution_providers,
+)
+from container.backends.onnxruntime.session_settings import (
+    session_settings,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class TritonPythonModel:
+    """One model instance, as Triton's Python backend expects it."""
+
+    @staticmethod
+    def auto_complete_config(auto_complete_model_config: Any) -> Any:
+        """Add inputs, outputs and batching from the file where the configuration has none.
+
+        Raises:
+            ModelConfigError: the file cannot be read or contradicts `max_batch_size`.
+
+        """
+        # The methods that add a tensor refuse `reshape`, which a scalar with a batch dimension
+        # needs; Triton takes back the dictionary, whoever changed it.
+        config = auto_complete_model_config.as_dict()
+        if model_config.needs_completion(config):
+            config.update(model_config.completion(config, session.read_signature(_file(config))))
+        return auto_complete_model_config
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Open the session and compare its tensors with the configuration.
+
+        Raises:
+            ModelConfigError: with one sentence on what does not fit.
+
+        """
+        config = json.loads(args["model_config"])
+        model_config.refuse_unsupported(config)
+        providers, warnings = execution_providers(
+            config,
+            args["model_instance_kind"],
+            int(args["model_instance_device_id"]),
+            session.available_providers(),
+        )
+        triton_requests.log_warnings(config["name"], warnings)
+        opened = session.OnnxSession(
+            _file(config),
+            session_settings(config),
+            providers,
+            {tensor["name"]: tensor["dims"] for tensor in config["output"]},
+        )
+        model_config.check(config, opened.signature)
+        self._session: session.OnnxSession | None = opened
+        self._max_batch_size = model_config.max_batch_size(config)
+        self._outputs = [tensor["name"] for tensor in config["output"]]
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Answer the requests of one dynamic batch, in as few runs as their shapes allow."""
+        if self._session is None:
+            raise RuntimeError("the session was closed, but a request came after it.")
+        return triton_requests.answer(
+            requests,
+            self._session.prepare,
+            self._session.run,
+            outputs=self._outputs,
+            max_batch_size=self._max_batch_size,
+        )
+
+    def finalize(self) -> None:
+        """Free the session and its memory."""
+        self._session = None
+
+
+def _file(config: Mapping[str, Any]) -> Path:
+    # Triton's model folder is that of the file named in the configuration, if it names one.
+    configured = PurePath(config.get("default_model_filename") or "").name
+    return session.model_file(Path(pb_utils.get_model_dir()), configured)

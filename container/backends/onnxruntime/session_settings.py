@@ -1,0 +1,85 @@
+"""A model's configuration as settings of an ONNX Runtime session, in the native spellings.
+
+https://github.com/triton-inference-server/onnxruntime_backend#model-config-options
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from container.backends import parameters
+from container.backends.cpu_share import default_thread_count
+from container.backends.model_config import ModelConfigError, instance_count
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_GRAPH_LEVELS = {
+    -1: "ORT_ENABLE_BASIC",
+    0: "ORT_ENABLE_ALL",
+    1: "ORT_ENABLE_EXTENDED",
+    2: "ORT_DISABLE_ALL",
+}
+"""`optimization.graph.level` as the native backend reads it; other numbers are its default, 0."""
+
+_SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
+_ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """What a session is opened with.
+
+    `graph_level` is the name of a `GraphOptimizationLevel`; `session_entries` and `run_entries`
+    are ONNX Runtime's own keys and values; None leaves a choice to ONNX Runtime.
+    """
+
+    intra_op_threads: int
+    inter_op_threads: int
+    parallel: bool = False
+    graph_level: str = "ORT_ENABLE_ALL"
+    mem_arena: bool | None = None
+    mem_pattern: bool | None = None
+    session_entries: dict[str, str] = field(default_factory=dict)
+    run_entries: dict[str, str] = field(default_factory=dict)
+    op_libraries: tuple[str, ...] = ()
+
+
+def session_settings(config: Mapping[str, Any], cpus: int | None = None) -> SessionSettings:
+    """Read the settings from a configuration.
+
+    Where the configuration does not say how many threads, an instance gets its share of `cpus`
+    (default: those this process may use). Waiting threads sleep instead of spinning unless
+    `session.intra_op.allow_spinning` says "1": they share the cores with the web workers.
+
+    Raises:
+        ModelConfigError: naming the parameter whose value is not one of those expected.
+
+    """
+    texts = parameters.texts(config)
+    mode = parameters.parsed_int("execution_mode", texts.get("execution_mode", "0"))
+    if mode not in (0, 1):
+        raise ModelConfigError(
+            f"parameter 'execution_mode' is '{mode}', but expected is '0' (sequential) or "
+            "'1' (parallel)."
+        )
+    share = default_thread_count(instance_count(config), cpus)
+    entries = {key: text for key, text in texts.items() if key.startswith("session.")}
+    for key in _SPINNING:
+        # ONNX Runtime takes any other value for a yes, without a word.
+        entries[key] = "1" if parameters.parsed_bool(key, entries.get(key, "0")) else "0"
+    optimization = config.get("optimization") or {}
+    level = int((optimization.get("graph") or {}).get("level") or 0)
+    libraries = (config.get("model_operations") or {}).get("op_library_filename") or []
+    return SessionSettings(
+        intra_op_threads=parameters.count_of(config, "intra_op_thread_count") or share,
+        inter_op_threads=parameters.count_of(config, "inter_op_thread_count") or share,
+        parallel=mode == 1,
+        graph_level=_GRAPH_LEVELS.get(level, "ORT_ENABLE_ALL"),
+        mem_arena=parameters.bool_of(config, "enable_mem_arena"),
+        mem_pattern=parameters.bool_of(config, "enable_mem_pattern"),
+        session_entries=entries,
+        run_entries={key: texts[key] for key in (_ARENA_SHRINKAGE,) if key in texts},
+        op_libraries=tuple(libraries),
+    )

@@ -1,0 +1,78 @@
+"""Triton's `pytorch` backend in Python, for TorchScript models (`pytorch_libtorch`).
+
+A model's configuration means here what it means to NVIDIA's native backend. Triton loads this
+file by its path and starts one process of it for each model instance.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+import triton_python_backend_utils as pb_utils
+
+# Triton finds this file, perhaps through a symbolic link, but not the package it belongs to. The
+# package's home goes last, so that it hides nothing that is installed.
+sys.path.append(str(Path(__file__).resolve().parents[3]))
+
+from container.backends import model_config, triton_requests
+from container.backends.pytorch import torchscript, torchscript_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class TritonPythonModel:
+    """One model instance, as Triton's Python backend expects it."""
+
+    @staticmethod
+    def auto_complete_config(auto_complete_model_config: Any) -> Any:
+        """Refuse a configuration without inputs or outputs: the file cannot complete it.
+
+        Raises:
+            ModelConfigError: the configuration lists no inputs or no outputs.
+
+        """
+        torchscript_settings.check_listed(auto_complete_model_config.as_dict())
+        return auto_complete_model_config
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Load the module and match its arguments with the configuration.
+
+        Raises:
+            ModelConfigError: with one sentence on what does not fit.
+
+        """
+        config = json.loads(args["model_config"])
+        model_config.refuse_unsupported(config)
+        torchscript_settings.check_listed(config)
+        settings, warnings = torchscript_settings.torch_settings(config)
+        triton_requests.log_warnings(config["name"], warnings)
+        name = PurePath(config.get("default_model_filename") or torchscript.DEFAULT_FILE).name
+        self._module: torchscript.TorchScriptModule | None = torchscript.TorchScriptModule(
+            Path(pb_utils.get_model_dir()) / name,
+            torchscript_settings.configured_signature(config),
+            settings,
+            args["model_instance_kind"],
+            int(args["model_instance_device_id"]),
+        )
+        self._max_batch_size = model_config.max_batch_size(config)
+        self._outputs = [tensor["name"] for tensor in config["output"]]
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Answer the requests of one dynamic batch, in as few runs as their shapes allow."""
+        if self._module is None:
+            raise RuntimeError("the module was freed, but a request came after it.")
+        return triton_requests.answer(
+            requests,
+            self._module.prepare,
+            self._module.run,
+            outputs=self._outputs,
+            max_batch_size=self._max_batch_size,
+        )
+
+    def finalize(self) -> None:
+        """Free the module and its memory."""
+        self._module = None

@@ -1,0 +1,293 @@
+"""Small ONNX models, made here so that every answer can be worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+Tensor = tuple[str, int, Sequence[int | str]]
+
+FLOAT, INT64, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
+
+EVERY_TYPE = {
+    "BOOL": TensorProto.BOOL,
+    "UINT8": TensorProto.UINT8,
+    "UINT16": TensorProto.UINT16,
+    "UINT32": TensorProto.UINT32,
+    "UINT64": TensorProto.UINT64,
+    "INT8": TensorProto.INT8,
+    "INT16": TensorProto.INT16,
+    "INT32": TensorProto.INT32,
+    "INT64": TensorProto.INT64,
+    "FP16": TensorProto.FLOAT16,
+    "FP32": TensorProto.FLOAT,
+    "FP64": TensorProto.DOUBLE,
+}
+
+
+def save(
+    file: Path,
+    nodes: list[Any],
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    **initializers: np.ndarray[Any, Any],
+) -> None:
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info(*tensor) for tensor in inputs],
+        [helper.make_tensor_value_info(*tensor) for tensor in outputs],
+        [numpy_helper.from_array(array, name) for name, array in initializers.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, file)
+
+
+def plus_one(file: Path, shape: Sequence[int | str] = ("n", 3)) -> None:
+    """x, float32 -> y = x + 1"""
+    nodes = [helper.make_node("Add", ["x", "one"], ["y"])]
+    save(file, nodes, [("x", FLOAT, shape)], [("y", FLOAT, shape)], one=np.float32(1)[...])
+
+
+def scalar_rows(file: Path) -> None:
+    plus_one(file, ["n"])
+
+
+def scalar(file: Path) -> None:
+    plus_one(file, [])
+
+
+def fixed_batch(file: Path) -> None:
+    plus_one(file, [1, 3])
+
+
+def batch_size(file: Path) -> None:
+    """x [n, 1] float32 -> rows [n, 1] = n everywhere, the rows that were run together"""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"], start=0, end=1),
+        helper.make_node("Cast", ["shape"], ["size"], to=FLOAT),
+        helper.make_node("Mul", ["x", "zero"], ["nothing"]),
+        helper.make_node("Add", ["nothing", "size"], ["rows"]),
+    ]
+    tensors: tuple[list[Tensor], list[Tensor]] = (
+        [("x", FLOAT, ["n", 1])],
+        [("rows", FLOAT, ["n", 1])],
+    )
+    save(file, nodes, *tensors, zero=np.float32(0)[...])
+
+
+def total(file: Path) -> None:
+    """x [n, m] float32 -> total [n, 1], the sum of each row"""
+    nodes = [helper.make_node("ReduceSum", ["x", "axes"], ["total"], keepdims=1)]
+    save(file, nodes, [("x", FLOAT, ["n", "m"])], [("total", FLOAT, ["n", 1])], axes=np.array([1]))
+
+
+def lookup(file: Path) -> None:
+    """index [n, 1] int64 -> value [n, 1] = (10, 20, 30)[index], echo = index"""
+    nodes = [
+        helper.make_node("Gather", ["table", "index"], ["value"]),
+        helper.make_node("Identity", ["index"], ["echo"]),
+    ]
+    save(
+        file,
+        nodes,
+        [("index", INT64, ["n", 1])],
+        [("value", FLOAT, ["n", 1]), ("echo", INT64, ["n", 1])],
+        table=np.array([10, 20, 30], np.float32),
+    )
+
+
+def words(file: Path) -> None:
+    nodes = [helper.make_node("Identity", ["text"], ["same"])]
+    save(file, nodes, [("text", STRING, ["n", "m"])], [("same", STRING, ["n", "m"])])
+
+
+def every_type(file: Path) -> None:
+    save(
+        file,
+        [helper.make_node("Identity", [f"in_{name}"], [f"out_{name}"]) for name in EVERY_TYPE],
+        [(f"in_{name}", code, ["n", 2]) for name, code in EVERY_TYPE.items()],
+        [(f"out_{name}", code, ["n", 2]) for name, code in EVERY_TYPE.items()],
+    )
+
+
+def with_default(file: Path) -> None:
+    """x [3], bias [3] (1, 2, 3 where it is not given) -> y = x + bias"""
+    save(
+        file,
+        [helper.make_node("Add", ["x", "bias"], ["y"])],
+        [("x", FLOAT, [3]), ("bias", FLOAT, [3])],
+        [("y", FLOAT, [3])],
+        bias=np.array([1, 2, 3], np.float32),
+    )
+
+
+def two_inputs(file: Path) -> None:
+    nodes = [helper.make_node("Add", ["x", "start"], ["y"])]
+    tensors: list[Tensor] = [("x", FLOAT, ["n", 1]), ("start", FLOAT, ["n", 1])]
+    save(file, nodes, tensors, [("y", FLOAT, ["n", 1])])
+
+
+def broken(file: Path) -> None:
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"not a model")
+
+
+def tensor(kind: str, name: str, data_type: str, dims: str, more: str = "") -> str:
+    return f'{kind} {{ name: "{name}" data_type: TYPE_{data_type} dims: [{dims}] {more} }}\n'
+
+
+def parameter(key: str, value: str) -> str:
+    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
+
+
+def together(rows: int) -> str:
+    """Dynamic batching that waits until that many rows are there, ten seconds at most."""
+    return (
+        f"dynamic_batching {{ preferred_batch_size: [{rows}] "
+        "max_queue_delay_microseconds: 10000000 }\n"
+    )
+
+
+ONE = "instance_group { count: 1 kind: KIND_CPU }\n"
+X, Y = tensor("input", "x", "FP32", "3"), tensor("output", "y", "FP32", "3")
+_INDEX = tensor("input", "index", "INT64", "1")
+_LOOKUP = tensor("output", "value", "FP32", "1") + tensor("output", "echo", "INT64", "1")
+
+Writer = Callable[[Path], None]
+
+SERVED: dict[str, tuple[Writer, str | None]] = {
+    "bare": (plus_one, None),
+    "scalar_rows": (scalar_rows, "max_batch_size: 2\n" + ONE),
+    "scalar": (scalar, ONE),
+    "half_given": (plus_one, "max_batch_size: 16\n" + X + ONE),
+    "batch_size": (
+        batch_size,
+        "max_batch_size: 4\n"
+        + tensor("input", "x", "FP32", "1")
+        + tensor("output", "rows", "FP32", "1")
+        + together(4)
+        + ONE,
+    ),
+    "total": (
+        total,
+        "max_batch_size: 4\n"
+        + tensor("input", "x", "FP32", "-1")
+        + tensor("output", "total", "FP32", "1")
+        + together(2)
+        + ONE,
+    ),
+    "lookup": (lookup, "max_batch_size: 8\n" + _INDEX + _LOOKUP + together(3) + ONE),
+    "lookup_alone": (lookup, "max_batch_size: 8\n" + _INDEX + _LOOKUP + ONE),
+    "loose": (plus_one, "max_batch_size: 4\n" + tensor("input", "x", "FP32", "-1") + Y + ONE),
+    "words": (
+        words,
+        tensor("input", "text", "STRING", "-1, -1")
+        + tensor("output", "same", "STRING", "-1, -1")
+        + ONE,
+    ),
+    "word_rows": (
+        words,
+        "max_batch_size: 4\n"
+        + tensor("input", "text", "STRING", "-1")
+        + tensor("output", "same", "STRING", "-1")
+        + together(2)
+        + ONE,
+    ),
+    "every_type": (every_type, "max_batch_size: 4\n" + ONE),
+    "empty": (
+        total,
+        tensor("input", "x", "FP32", "-1, -1") + tensor("output", "total", "FP32", "-1, 1") + ONE,
+    ),
+    "with_default": (
+        with_default,
+        X + tensor("input", "bias", "FP32", "3", "optional: true") + Y + ONE,
+    ),
+    "sequence": (
+        two_inputs,
+        "max_batch_size: 2\n"
+        + tensor("input", "x", "FP32", "1")
+        + tensor("output", "y", "FP32", "1")
+        + 'sequence_batching { control_input { name: "start" control { '
+        "kind: CONTROL_SEQUENCE_START fp32_false_true: [0, 1] } } }\n" + ONE,
+    ),
+    "trio": (plus_one, "instance_group { count: 3 kind: KIND_CPU }\n"),
+    "accelerated": (
+        plus_one,
+        X.replace("dims: [3]", "dims: [-1, 3]")
+        + Y.replace("dims: [3]", "dims: [-1, 3]")
+        + 'optimization { execution_accelerators { cpu_execution_accelerator { name: "openvino" '
+        "} } }\n"
+        + parameter("intra_op_thread_count", "2")
+        + parameter("execution_mode", "1")
+        + ONE,
+    ),
+}
+
+REFUSED: dict[str, tuple[Writer, str, list[str]]] = {
+    "unknown_input": (
+        plus_one,
+        "max_batch_size: 2\n" + tensor("input", "z", "FP32", "3") + Y,
+        ["the configuration has input 'z', but the file's inputs are 'x'."],
+    ),
+    "unknown_output": (
+        plus_one,
+        "max_batch_size: 2\n" + X + tensor("output", "z", "FP32", "3"),
+        ["the configuration has output 'z', but the file's outputs are 'y'."],
+    ),
+    "wrong_type": (
+        plus_one,
+        "max_batch_size: 2\n" + tensor("input", "x", "INT64", "3") + Y,
+        ["input 'x' is TYPE_INT64 in the configuration, but TYPE_FP32 in the file."],
+    ),
+    "wrong_dims": (
+        plus_one,
+        "max_batch_size: 2\n" + tensor("input", "x", "FP32", "4") + Y,
+        ["input 'x' has dims [4] behind the batch dimension", "shape [-1, 3] in the file."],
+    ),
+    "inexact_output": (
+        plus_one,
+        "max_batch_size: 2\n" + X + tensor("output", "y", "FP32", "-1"),
+        ["output 'y' has dims [-1] behind the batch dimension", "shape [-1, 3] in the file."],
+    ),
+    "fixed_batch": (
+        fixed_batch,
+        "max_batch_size: 2\n" + X + Y,
+        ["max_batch_size is 2", "input 'x' has shape [1, 3] in the file", "dynamic (-1) first"],
+    ),
+    "missing_input": (
+        two_inputs,
+        "max_batch_size: 2\n"
+        + tensor("input", "x", "FP32", "1")
+        + tensor("output", "y", "FP32", "1"),
+        ["input 'start' is missing from the configuration", "TYPE_FP32 with shape [-1, 1]."],
+    ),
+    "bad_threads": (
+        plus_one,
+        parameter("intra_op_thread_count", "two"),
+        ["parameter 'intra_op_thread_count' is 'two', but expected is a whole number."],
+    ),
+    "bad_accelerator": (
+        plus_one,
+        'optimization { execution_accelerators { cpu_execution_accelerator { name: "abacus" } } }',
+        ["the CPU execution accelerator 'abacus' is unknown, but expected is 'openvino'."],
+    ),
+    "broken": (broken, "", ["ONNX Runtime cannot open", "model.onnx"]),
+}
+
+
+def write_repository(folder: Path) -> list[str]:
+    """Write every model into the repository and return their names."""
+    files = {name: (write, config) for name, (write, config, _) in REFUSED.items()}
+    for name, (write, config) in {**SERVED, **files}.items():
+        write(folder / name / "1" / "model.onnx")
+        if config is not None:
+            text = f'backend: "onnxruntime"\n{config}'
+            (folder / name / "config.pbtxt").write_text(text)
+    return [*SERVED, *files]

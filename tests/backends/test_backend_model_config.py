@@ -1,0 +1,153 @@
+"""Completing and checking a configuration, without a file and without Triton."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from container.backends.model_config import (
+    ModelConfigError,
+    Signature,
+    TensorSpec,
+    check,
+    completion,
+    instance_count,
+    refuse_unsupported,
+)
+
+
+def spec(name: str, *shape: int, data_type: str = "TYPE_FP32") -> TensorSpec:
+    return TensorSpec(name, data_type, shape)
+
+
+def tensor(name: str, *dims: int, **more: Any) -> dict[str, Any]:
+    return {"name": name, "data_type": "TYPE_FP32", "dims": list(dims), **more}
+
+
+ROWS = Signature((spec("x", -1, 3),), (spec("y", -1, -1),))
+FIXED = Signature((spec("x", 1, 3),), (spec("y", -1, 3),))
+SCALAR = Signature((spec("x"),), (spec("y"),))
+
+
+class TestCompletion:
+    def test_dynamic_first_dimensions_mean_batching(self) -> None:
+        assert completion({"name": "m", "max_batch_size": 0}, ROWS) == {
+            "max_batch_size": 4,
+            "dynamic_batching": {},
+            "input": [tensor("x", 3)],
+            "output": [tensor("y", -1)],
+        }
+
+    def test_one_fixed_first_dimension_means_none(self) -> None:
+        assert completion({"name": "m"}, FIXED) == {
+            "input": [tensor("x", 1, 3)],
+            "output": [tensor("y", -1, 3)],
+        }
+
+    def test_one_row_needs_no_scheduler(self) -> None:
+        assert "dynamic_batching" not in completion({"name": "m", "max_batch_size": 1}, ROWS)
+
+    @pytest.mark.parametrize("scheduler", ["dynamic_batching", "sequence_batching"])
+    def test_a_chosen_scheduler_is_kept(self, scheduler: str) -> None:
+        added = completion({"name": "m", "max_batch_size": 8, scheduler: {}}, ROWS)
+        assert sorted(added) == ["input", "output"]
+
+    def test_a_configuration_with_inputs_and_outputs_is_left_alone(self) -> None:
+        config = {"name": "m", "input": [tensor("x", -1, 3)], "output": [tensor("y", -1, -1)]}
+        assert completion(config, ROWS) == {}
+
+    def test_given_inputs_are_kept(self) -> None:
+        added = completion({"name": "m", "max_batch_size": 2, "input": [tensor("x", 3)]}, ROWS)
+        assert sorted(added) == ["dynamic_batching", "output"]
+
+    def test_scalars_are_declared_as_one(self) -> None:
+        assert completion({"name": "m"}, SCALAR)["input"] == [tensor("x", 1)]
+        rows = Signature((spec("x", -1),), (spec("y", -1),))
+        assert completion({"name": "m"}, rows)["output"] == [tensor("y", 1, reshape={"shape": []})]
+
+    def test_batching_of_a_fixed_dimension_is_refused(self) -> None:
+        with pytest.raises(ModelConfigError, match=r"max_batch_size is 8 .* 'x' has shape"):
+            completion({"name": "m", "max_batch_size": 8}, FIXED)
+
+
+class TestCheck:
+    def config(self, **more: Any) -> dict[str, Any]:
+        return {
+            "name": "m",
+            "max_batch_size": 8,
+            "input": [tensor("x", 3)],
+            "output": [tensor("y", -1)],
+            **more,
+        }
+
+    @pytest.mark.parametrize("dims", [[3], [-1]])
+    def test_dynamic_inputs_fit_either_way(self, dims: list[int]) -> None:
+        check(self.config(input=[tensor("x", *dims)]), ROWS)
+
+    def test_reshape_counts_instead_of_dims(self) -> None:
+        check(self.config(input=[tensor("x", 3, 1, reshape={"shape": ["3"]})]), ROWS)
+
+    def test_a_scalar_is_one(self) -> None:
+        config = {"name": "m", "input": [tensor("x", 1)], "output": [tensor("y", 1, 1)]}
+        check(config, SCALAR)
+        with pytest.raises(ModelConfigError, match=r"'x' has dims \[2\] .* shape \[\] in the file"):
+            check({**config, "input": [tensor("x", 2)]}, SCALAR)
+
+    def test_not_every_output_needs_a_declaration(self) -> None:
+        check(self.config(), Signature(ROWS.inputs, (*ROWS.outputs, spec("z", -1))))
+
+    @pytest.mark.parametrize(
+        ("more", "message"),
+        [
+            ({"input": [tensor("z", 3)]}, "has input 'z', but the file's inputs are 'x'"),
+            ({"output": [tensor("z", 3)]}, "has output 'z', but the file's outputs are 'y'"),
+            ({"input": [tensor("x", 4)]}, r"'x' has dims \[4\] behind .* shape \[-1, 3\]"),
+            ({"input": [tensor("x", 3, 3)]}, r"'x' has dims \[3, 3\] behind"),
+            ({"output": [tensor("y", 5)]}, r"output 'y' has dims \[5\] behind"),
+            ({"input": []}, "input 'x' is missing .* TYPE_FP32 with shape"),
+            (
+                {"input": [{**tensor("x", 3), "data_type": "TYPE_INT8"}]},
+                "'x' is TYPE_INT8 in the configuration, but TYPE_FP32 in the file",
+            ),
+            ({"input": [tensor("x", 3, optional=True)]}, "'x' is optional .* max_batch_size is 0"),
+            ({"batch_input": [{}]}, "has batch_input, but ragged"),
+            ({"input": [tensor("x", 3, allow_ragged_batch=True)]}, "'x' has allow_ragged_batch"),
+            ({"sequence_batching": {"state": [{}]}}, "sequence_batching has state"),
+        ],
+    )
+    def test_what_does_not_fit_is_named(self, more: dict[str, Any], message: str) -> None:
+        with pytest.raises(ModelConfigError, match=rf"unable to load model 'm': .*{message}.*\.$"):
+            check(self.config(**more), ROWS)
+
+    def test_an_optional_input_needs_a_default_in_the_file(self) -> None:
+        config = self.config(max_batch_size=0, input=[tensor("x", -1, 3, optional=True)])
+        config["output"] = [tensor("y", -1, -1)]
+        with pytest.raises(ModelConfigError, match=r"'x' is optional .* no default"):
+            check(config, ROWS)
+        check(config, Signature((), ROWS.outputs, ROWS.inputs))
+
+    def test_controls_of_a_sequence_are_inputs(self) -> None:
+        both = Signature((*ROWS.inputs, spec("start", -1, 1)), ROWS.outputs)
+        control = {"kind": "CONTROL_SEQUENCE_START", "fp32_false_true": [0, 1]}
+        sequence = {"control_input": [{"name": "start", "control": [control]}]}
+        check(self.config(sequence_batching=sequence), both)
+        control["int32_false_true"] = control.pop("fp32_false_true")
+        with pytest.raises(ModelConfigError, match="'start' is TYPE_INT32"):
+            check(self.config(sequence_batching=sequence), both)
+
+
+def test_a_supported_configuration_is_not_refused() -> None:
+    refuse_unsupported({"name": "m", "input": [tensor("x", 3)], "sequence_batching": {}})
+
+
+@pytest.mark.parametrize(
+    ("groups", "count"),
+    [
+        ([], 1),
+        ([{"count": 3, "kind": "KIND_CPU"}], 3),
+        ([{"count": 2, "kind": "KIND_GPU", "gpus": [0, 1]}, {"count": 1}], 5),
+    ],
+)
+def test_instances_are_counted_on_each_gpu(groups: list[dict[str, Any]], count: int) -> None:
+    assert instance_count({"instance_group": groups}) == count

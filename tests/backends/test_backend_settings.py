@@ -1,0 +1,336 @@
+"""Parameters of the configuration as settings of the runtimes, without Triton."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_models
+import onnxruntime
+import pytest
+
+from container.backends.batching import RequestError, decoded
+from container.backends.cpu_share import default_thread_count, usable_cpus
+from container.backends.model_config import ModelConfigError, TensorSpec
+from container.backends.onnxruntime import session
+from container.backends.onnxruntime.execution_providers import CPU, CUDA, execution_providers
+from container.backends.onnxruntime.session_settings import SessionSettings, session_settings
+from container.backends.pytorch.torchscript_settings import (
+    check_listed,
+    configured_signature,
+    input_order,
+    output_indices,
+    torch_settings,
+)
+
+
+def config(count: int = 1, **parameters: str) -> dict[str, Any]:
+    return {
+        "name": "m",
+        "instance_group": [{"count": count, "kind": "KIND_CPU"}],
+        "parameters": {
+            key.replace("__", "."): {"string_value": text} for key, text in parameters.items()
+        },
+    }
+
+
+class TestThreads:
+    @pytest.mark.parametrize(
+        ("instances", "cpus", "threads"), [(1, 8, 8), (2, 8, 4), (3, 8, 2), (9, 8, 1), (0, 2, 2)]
+    )
+    def test_instances_share_the_cpus(self, instances: int, cpus: int, threads: int) -> None:
+        assert default_thread_count(instances, cpus) == threads
+
+    @pytest.mark.parametrize("given", [{}, {"intra_op_thread_count": "0"}])
+    def test_the_default_is_an_equal_share_that_does_not_spin(self, given: dict[str, str]) -> None:
+        settings = session_settings(config(2, **given), cpus=8)
+        assert settings.intra_op_threads == 4
+        assert settings.session_entries["session.intra_op.allow_spinning"] == "0"
+
+    def test_a_given_number_counts(self) -> None:
+        settings = session_settings(
+            config(2, intra_op_thread_count="3", inter_op_thread_count="5"), cpus=8
+        )
+        assert (settings.intra_op_threads, settings.inter_op_threads) == (3, 5)
+
+    def test_spinning_can_be_asked_for(self) -> None:
+        settings = session_settings(config(session__intra_op__allow_spinning="1"), cpus=8)
+        assert settings.session_entries["session.intra_op.allow_spinning"] == "1"
+
+    def test_affinity_limits_the_cpus(self, tmp_path: Path) -> None:
+        assert usable_cpus(tmp_path, tmp_path / "none") == len(os.sched_getaffinity(0))
+
+    @pytest.mark.parametrize(
+        ("maximum", "cpus"), [("150000 100000", 1), ("10000 100000", 1), ("200000 100000", 2)]
+    )
+    def test_a_quota_limits_the_cpus(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, maximum: str, cpus: int
+    ) -> None:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+        (tmp_path / "pod" / "box").mkdir(parents=True)
+        (tmp_path / "pod" / "cpu.max").write_text(f"{maximum}\n")
+        (tmp_path / "pod" / "box" / "cpu.max").write_text("max 100000\n")
+        own = tmp_path / "own"
+        own.write_text("0::/pod/box\n")
+        assert usable_cpus(tmp_path, own) == cpus
+
+    def test_a_quota_of_version_one_counts_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+        (tmp_path / "cpu" / "pod").mkdir(parents=True)
+        (tmp_path / "cpu" / "pod" / "cpu.cfs_quota_us").write_text("300000\n")
+        (tmp_path / "cpu" / "pod" / "cpu.cfs_period_us").write_text("100000\n")
+        own = tmp_path / "own"
+        own.write_text("5:memory:/pod\n4:cpu,cpuacct:/pod\n")
+        assert usable_cpus(tmp_path, own) == 3
+
+
+class TestSessionSettings:
+    def test_native_spellings(self) -> None:
+        given = config(
+            execution_mode="1",
+            enable_mem_arena="0",
+            enable_mem_pattern="False",
+            session__use_device_allocator_for_initializers="1",
+            memory__enable_memory_arena_shrinkage="cpu:0",
+        )
+        given["optimization"] = {"graph": {"level": -1}}
+        given["model_operations"] = {"op_library_filename": ["/ops.so"]}
+        assert session_settings(given, cpus=1) == SessionSettings(
+            intra_op_threads=1,
+            inter_op_threads=1,
+            parallel=True,
+            graph_level="ORT_ENABLE_BASIC",
+            mem_arena=False,
+            mem_pattern=False,
+            session_entries={
+                "session.use_device_allocator_for_initializers": "1",
+                "session.intra_op.allow_spinning": "0",
+                "session.inter_op.allow_spinning": "0",
+            },
+            run_entries={"memory.enable_memory_arena_shrinkage": "cpu:0"},
+            op_libraries=("/ops.so",),
+        )
+
+    @pytest.mark.parametrize(
+        ("level", "name"),
+        [(0, "ENABLE_ALL"), (1, "ENABLE_EXTENDED"), (2, "DISABLE_ALL"), (-1, "ENABLE_BASIC")],
+    )
+    def test_graph_levels(self, level: int, name: str) -> None:
+        given = {**config(), "optimization": {"graph": {"level": level}}}
+        assert session_settings(given, cpus=1).graph_level == f"ORT_{name}"
+
+    @pytest.mark.parametrize(
+        ("key", "text"),
+        [
+            ("intra_op_thread_count", "two"),
+            ("inter_op_thread_count", "1.5"),
+            ("execution_mode", "parallel"),
+            ("execution_mode", "2"),
+            ("enable_mem_arena", "yes"),
+            ("enable_mem_pattern", ""),
+            ("session__intra_op__allow_spinning", "maybe"),
+        ],
+    )
+    def test_a_bad_value_names_its_key(self, key: str, text: str) -> None:
+        said = f"parameter '{key.replace('__', '.')}' is '{text}', but expected is"
+        with pytest.raises(ModelConfigError, match=said):
+            session_settings(config(**{key: text}), cpus=1)
+
+    def test_onnx_runtime_gets_them(self) -> None:
+        settings = session_settings(
+            config(intra_op_thread_count="2", execution_mode="1", enable_mem_pattern="0"), cpus=1
+        )
+        options = session.session_options(settings)
+        assert options.intra_op_num_threads == 2
+        assert options.execution_mode == onnxruntime.ExecutionMode.ORT_PARALLEL
+        assert options.enable_mem_pattern is False
+        assert options.enable_cpu_mem_arena is True
+        assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+
+
+class TestProviders:
+    ALL = ("TensorrtExecutionProvider", CUDA, "OpenVINOExecutionProvider", CPU)
+
+    def accelerated(self, kind: str, name: str, **parameters: str) -> dict[str, Any]:
+        accelerator = {"name": name, "parameters": parameters}
+        field = {f"{kind}_execution_accelerator": [accelerator]}
+        return {**config(), "optimization": {"execution_accelerators": field}}
+
+    def test_a_cpu_instance_runs_on_the_cpu(self) -> None:
+        assert execution_providers(config(), "CPU", 0, self.ALL) == ([(CPU, {})], [])
+
+    def test_a_gpu_instance_runs_on_its_device(self) -> None:
+        providers, _ = execution_providers(config(), "GPU", 3, self.ALL)
+        assert providers == [(CUDA, {"device_id": "3"}), (CPU, {})]
+
+    def test_a_gpu_instance_needs_cuda(self) -> None:
+        with pytest.raises(ModelConfigError, match=r"KIND_GPU, but .* has no CUDA.* only CPUExec"):
+            execution_providers(config(), "GPU", 0, [CPU])
+
+    def test_an_automatic_instance_takes_what_is_there(self) -> None:
+        assert execution_providers(config(), "AUTO", 0, [CPU])[0] == [(CPU, {})]
+        assert execution_providers(config(), "AUTO", 0, self.ALL)[0][0][0] == CUDA
+
+    def test_tensorrt_comes_first_with_its_parameters(self) -> None:
+        given = self.accelerated(
+            "gpu",
+            "tensorrt",
+            precision_mode="FP16",
+            max_workspace_size_bytes="1073741824",
+            trt_engine_cache_enable="1",
+        )
+        providers, warnings = execution_providers(given, "GPU", 1, self.ALL)
+        assert not warnings
+        assert providers[0] == (
+            "TensorrtExecutionProvider",
+            {
+                "trt_fp16_enable": "1",
+                "trt_max_workspace_size": "1073741824",
+                "trt_engine_cache_enable": "1",
+                "device_id": "1",
+            },
+        )
+        assert [name for name, _ in providers[1:]] == [CUDA, CPU]
+
+    def test_cuda_takes_its_parameters(self) -> None:
+        given = self.accelerated("gpu", "cuda", cudnn_conv_use_max_workspace="0")
+        given["parameters"] = {"cudnn_conv_algo_search": {"string_value": "1"}}
+        providers, _ = execution_providers(given, "GPU", 0, self.ALL)
+        assert providers[0][1] == {
+            "cudnn_conv_use_max_workspace": "0",
+            "cudnn_conv_algo_search": "HEURISTIC",
+            "device_id": "0",
+        }
+
+    def test_openvino_comes_before_the_cpu(self) -> None:
+        given = self.accelerated("cpu", "openvino")
+        providers, _ = execution_providers(given, "CPU", 0, self.ALL)
+        assert providers == [("OpenVINOExecutionProvider", {"device_type": "CPU"}), (CPU, {})]
+
+    @pytest.mark.parametrize(
+        ("kind", "name", "available"),
+        [("cpu", "openvino", [CPU]), ("gpu", "tensorrt", [CUDA, CPU])],
+    )
+    def test_a_missing_accelerator_is_a_warning(
+        self, kind: str, name: str, available: list[str]
+    ) -> None:
+        given = self.accelerated(kind, name)
+        providers, warnings = execution_providers(given, kind.upper(), 0, available)
+        assert [provider for provider, _ in providers] == available
+        (warning,) = warnings
+        assert f"the accelerator '{name}' is left out" in warning
+
+    @pytest.mark.parametrize(
+        ("key", "text"),
+        [
+            ("precision_mode", "FP8"),
+            ("trt_dla_core", "one"),
+            ("trt_dla_enable", "on"),
+            ("trt_magic", "1"),
+        ],
+    )
+    def test_a_bad_parameter_names_its_key(self, key: str, text: str) -> None:
+        with pytest.raises(ModelConfigError, match=f"parameter '{key}'"):
+            execution_providers(
+                self.accelerated("gpu", "tensorrt", **{key: text}), "GPU", 0, self.ALL
+            )
+
+    @pytest.mark.parametrize("kind", ["cpu", "gpu"])
+    def test_an_unknown_accelerator_is_refused(self, kind: str) -> None:
+        with pytest.raises(ModelConfigError, match="accelerator 'abacus' is unknown"):
+            execution_providers(self.accelerated(kind, "abacus"), "GPU", 0, self.ALL)
+
+
+class TestOnnxFile:
+    def test_the_signature_is_read_from_the_file(self, tmp_path: Path) -> None:
+        onnx_models.with_default(tmp_path / "model.onnx")
+        signature = session.read_signature(session.model_file(tmp_path, ""))
+        assert signature.inputs == (TensorSpec("x", "TYPE_FP32", (3,)),)
+        assert signature.optional == (TensorSpec("bias", "TYPE_FP32", (3,)),)
+        assert signature.outputs == (TensorSpec("y", "TYPE_FP32", (3,)),)
+
+    def test_a_folder_of_the_files_name_holds_the_file(self, tmp_path: Path) -> None:
+        onnx_models.words(tmp_path / "big.onnx" / "model.onnx")
+        file = session.model_file(tmp_path, "big.onnx")
+        assert session.read_signature(file).inputs[0] == TensorSpec("text", "TYPE_STRING", (-1, -1))
+
+    def test_a_missing_file_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(
+            ModelConfigError, match=r"expected at '.*model\.onnx', but there is none"
+        ):
+            session.model_file(tmp_path, "")
+
+    def test_strings_become_text(self) -> None:
+        array = np.array([[b"a", "b"]], dtype=object)
+        assert decoded("x", array).tolist() == [["a", "b"]]
+        with pytest.raises(RequestError, match="element 1 of input 'x'"):
+            decoded("x", np.array([b"a", b"\xff"], dtype=object))
+
+
+class TestTorchScript:
+    def test_native_spellings(self) -> None:
+        settings, warnings = torch_settings(
+            config(
+                2,
+                INTRA_OP_THREAD_COUNT="3",
+                INFERENCE_MODE="false",
+                DISABLE_OPTIMIZED_EXECUTION="true",
+                DISABLE_CUDNN="true",
+                ENABLE_CACHE_CLEANING="true",
+                ENABLE_JIT_PROFILING="false",
+                ENABLE_WEIGHT_SHARING="true",
+            ),
+            cpus=8,
+        )
+        assert (settings.intra_op_threads, settings.inter_op_threads) == (3, 4)
+        assert not settings.inference_mode
+        assert not settings.optimized_execution
+        assert not settings.cudnn
+        assert settings.cache_cleaning
+        assert (settings.jit_profiling, settings.jit_executor) == (False, None)
+        assert "ENABLE_WEIGHT_SHARING" in warnings[0]
+
+    @pytest.mark.parametrize("key", ["INTER_OP_THREAD_COUNT", "INFERENCE_MODE", "DISABLE_CUDNN"])
+    def test_a_bad_value_names_its_key(self, key: str) -> None:
+        with pytest.raises(ModelConfigError, match=f"parameter '{key}' is 'two', but expected is"):
+            torch_settings(config(**{key: "two"}), cpus=1)
+
+    @pytest.mark.parametrize(
+        ("names", "order"),
+        [
+            (["b", "a"], ["a", "b"]),
+            (["input__1", "input__0"], ["input__0", "input__1"]),
+            (["z", "y"], ["z", "y"]),
+            (["a", "z"], ["a", "z"]),
+        ],
+    )
+    def test_inputs_are_matched_as_natively(self, names: list[str], order: list[str]) -> None:
+        assert input_order(names, ["a", "b"]) == order
+
+    @pytest.mark.parametrize("names", [["a"], ["x__0", "x__2"], ["x__1", "x__1"]])
+    def test_inputs_that_cannot_be_matched_are_refused(self, names: list[str]) -> None:
+        with pytest.raises(
+            ModelConfigError, match=f"the configuration has the inputs '{names[0]}'"
+        ):
+            input_order(names, ["a", "b"])
+
+    def test_outputs_are_numbered_by_name_or_order(self) -> None:
+        assert output_indices(["out__1", "out__0"]) == {"out__1": 1, "out__0": 0}
+        assert output_indices(["a", "out__0"]) == {"a": 0, "out__0": 1}
+
+    def test_every_tensor_has_to_be_listed(self) -> None:
+        with pytest.raises(ModelConfigError, match="has no output, but a TorchScript file holds"):
+            check_listed({"name": "m", "input": [{}]})
+
+    @pytest.mark.parametrize(
+        ("data_type", "message"),
+        [("TYPE_UINT32", "PyTorch expects one of"), ("TYPE_STRING", "expects one dimension")],
+    )
+    def test_types_that_pytorch_lacks_are_refused(self, data_type: str, message: str) -> None:
+        tensor = {"name": "x", "data_type": data_type, "dims": [1]}
+        with pytest.raises(ModelConfigError, match=f"input 'x' is {data_type}.*{message}"):
+            configured_signature({"max_batch_size": 2, "input": [tensor], "output": []})

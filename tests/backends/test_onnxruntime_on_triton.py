@@ -1,0 +1,217 @@
+"""The onnxruntime backend as a client of the real Triton sees it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import onnx_models
+import pytest
+import triton_process
+import tritonclient.grpc as grpc_client
+from triton_process import Triton
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+
+def ask(triton: Triton, model: str, *outputs: str, **inputs: np.ndarray[Any, Any]) -> Any:
+    """Send one request and return its answer, or the error as a value."""
+    tensors = []
+    for name, array in inputs.items():
+        tensors.append(
+            grpc_client.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+        )
+        tensors[-1].set_data_from_numpy(array)
+    wanted = [grpc_client.InferRequestedOutput(name) for name in outputs]
+    try:
+        return triton.client.infer(model, tensors, outputs=wanted or None, client_timeout=20)
+    except InferenceServerException as error:
+        return error
+
+
+def ask_together(triton: Triton, model: str, requests: list[dict[str, Any]]) -> list[Any]:
+    with ThreadPoolExecutor(len(requests)) as pool:
+        return list(pool.map(lambda inputs: ask(triton, model, **inputs), requests))
+
+
+def configuration(triton: Triton, model: str) -> dict[str, Any]:
+    answer: dict[str, Any] = triton.client.get_model_config(model, as_json=True)["config"]
+    return answer
+
+
+def counts(triton: Triton, model: str) -> tuple[int, int]:
+    """Return how many rows were inferred, and in how many executions."""
+    stats = triton.client.get_inference_statistics(model).model_stats[0]
+    return stats.inference_count, stats.execution_count
+
+
+def test_every_model_that_should_load_is_ready(triton: Triton) -> None:
+    states = triton.states()
+    assert {name: states[name] for name in onnx_models.SERVED} == dict.fromkeys(
+        onnx_models.SERVED, ("READY", "")
+    )
+
+
+class TestCompletion:
+    def test_a_file_without_configuration_batches_by_four(self, triton: Triton) -> None:
+        config = configuration(triton, "bare")
+        assert config["max_batch_size"] == 4
+        assert "dynamic_batching" in config
+        assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": ["3"]}]
+        assert config["output"] == [{"name": "y", "data_type": "TYPE_FP32", "dims": ["3"]}]
+        answer = ask(triton, "bare", x=np.array([[1, 2, 3], [4, 5, 6]], np.float32))
+        assert answer.as_numpy("y").tolist() == [[2, 3, 4], [5, 6, 7]]
+
+    def test_a_scalar_per_row_is_declared_as_one_and_reshaped(self, triton: Triton) -> None:
+        config = configuration(triton, "scalar_rows")
+        assert config["max_batch_size"] == 2
+        assert config["input"] == [
+            {"name": "x", "data_type": "TYPE_FP32", "dims": ["1"], "reshape": {}}
+        ]
+        answer = ask(triton, "scalar_rows", x=np.array([[1], [2]], np.float32))
+        assert answer.as_numpy("y").tolist() == [[2], [3]]
+
+    def test_a_scalar_without_batching_is_declared_as_one(self, triton: Triton) -> None:
+        config = configuration(triton, "scalar")
+        assert config.get("max_batch_size", 0) == 0
+        assert config["input"][0]["dims"] == ["1"]
+        answer = ask(triton, "scalar", x=np.array([1], np.float32))
+        assert answer.as_numpy("y").tolist() == [2]
+
+    def test_what_is_given_is_kept(self, triton: Triton) -> None:
+        config = configuration(triton, "half_given")
+        assert config["max_batch_size"] == 16
+        assert config["output"] == [{"name": "y", "data_type": "TYPE_FP32", "dims": ["3"]}]
+
+
+@pytest.mark.parametrize("model", onnx_models.REFUSED)
+def test_refusal_says_what_is_wrong(triton: Triton, model: str) -> None:
+    state, reason = triton.states()[model]
+    assert state == "UNAVAILABLE"
+    for part in onnx_models.REFUSED[model][2]:
+        assert part in reason
+
+
+class TestBatching:
+    def test_concurrent_requests_share_one_run(self, triton: Triton) -> None:
+        rows_before, runs_before = counts(triton, "batch_size")
+        requests = [{"x": np.zeros((rows, 1), np.float32)} for rows in (1, 2, 1)]
+        answers = ask_together(triton, "batch_size", requests)
+        assert [answer.as_numpy("rows").tolist() for answer in answers] == [
+            [[4]],
+            [[4], [4]],
+            [[4]],
+        ]
+        rows, runs = counts(triton, "batch_size")
+        assert (rows - rows_before, runs - runs_before) == (4, 1)
+
+    def test_each_sender_gets_its_own_rows(self, triton: Triton) -> None:
+        shapes = [(1, 3), (2, 3), (3, 5), (4, 5)]
+        requests = [{"x": np.full((1, length), fill, np.float32)} for fill, length in shapes]
+        answers = ask_together(triton, "total", requests)
+        assert [answer.as_numpy("total").tolist() for answer in answers] == [
+            [[3]],
+            [[6]],
+            [[15]],
+            [[20]],
+        ]
+
+    def test_a_failing_request_fails_alone(self, triton: Triton) -> None:
+        requests = [{"index": np.array([[index]])} for index in (0, 7, 2)]
+        good, bad, other = ask_together(triton, "lookup", requests)
+        assert isinstance(bad, InferenceServerException)
+        assert "out of data bounds" in bad.message()
+        assert good.as_numpy("value").tolist() == [[10]]
+        assert other.as_numpy("value").tolist() == [[30]]
+
+    def test_a_wrong_shape_is_the_senders_error(self, triton: Triton) -> None:
+        error = ask(triton, "loose", x=np.zeros((1, 2), np.float32))
+        assert error.status() == "StatusCode.INVALID_ARGUMENT"
+        assert "input 'x' has shape [1, 2], but the model expects [-1, 3]." in error.message()
+        answer = ask(triton, "loose", x=np.zeros((1, 3), np.float32))
+        assert answer.as_numpy("y").tolist() == [[1, 1, 1]]
+
+    def test_only_the_outputs_asked_for_are_sent(self, triton: Triton) -> None:
+        answer = ask(triton, "lookup_alone", "echo", index=np.array([[2]]))
+        assert answer.as_numpy("echo").tolist() == [[2]]
+        assert answer.as_numpy("value") is None
+        answer = ask(triton, "lookup_alone", index=np.array([[2]]))
+        assert answer.as_numpy("value").tolist() == [[30]]
+        assert answer.as_numpy("echo").tolist() == [[2]]
+
+
+class TestTensors:
+    def test_strings_go_both_ways(self, triton: Triton) -> None:
+        words = np.array([["a", ""], ["é", "名前"]], dtype=object)
+        answer = ask(triton, "words", text=np.char.encode(words.astype(str)).astype(object))
+        decoded = [[word.decode() for word in row] for row in answer.as_numpy("same")]
+        assert decoded == words.tolist()
+
+    def test_no_strings_are_answered_with_none(self, triton: Triton) -> None:
+        answer = ask(triton, "words", text=np.empty((0, 2), dtype=object))
+        assert answer.as_numpy("same").shape == (0, 2)
+
+    def test_bytes_that_are_not_text_fail_alone(self, triton: Triton) -> None:
+        requests = [{"text": np.array([[word]], dtype=object)} for word in (b"\xff", b"fine")]
+        bad, good = ask_together(triton, "word_rows", requests)
+        assert "element 0 of input 'text' was expected to be UTF-8" in bad.message()
+        assert good.as_numpy("same").tolist() == [[b"fine"]]
+
+    def test_every_numeric_type_comes_back_as_it_went(self, triton: Triton) -> None:
+        arrays = {
+            name: np.array([[0, 1], [1, 0]], np.bool_)
+            if name == "BOOL"
+            else np.array([[0, 1], [2, 100]], name.lower().replace("fp", "float"))
+            for name in onnx_models.EVERY_TYPE
+        }
+        answer = ask(triton, "every_type", **{f"in_{name}": a for name, a in arrays.items()})
+        for name, array in arrays.items():
+            came = answer.as_numpy(f"out_{name}")
+            assert came.dtype == array.dtype
+            assert came.tolist() == array.tolist()
+
+    def test_nothing_in_is_nothing_out(self, triton: Triton) -> None:
+        answer = ask(triton, "empty", x=np.zeros((0, 5), np.float32))
+        assert answer.as_numpy("total").shape == (0, 1)
+        answer = ask(triton, "empty", x=np.zeros((2, 0), np.float32))
+        assert answer.as_numpy("total").tolist() == [[0], [0]]
+
+    def test_an_input_with_a_default_may_be_left_out(self, triton: Triton) -> None:
+        x = np.zeros(3, np.float32)
+        assert ask(triton, "with_default", x=x).as_numpy("y").tolist() == [1, 2, 3]
+        answer = ask(triton, "with_default", x=x, bias=np.ones(3, np.float32))
+        assert answer.as_numpy("y").tolist() == [1, 1, 1]
+
+    def test_a_sequence_gets_its_control_input(self, triton: Triton) -> None:
+        x = grpc_client.InferInput("x", [1, 1], "FP32")
+        x.set_data_from_numpy(np.array([[5]], np.float32))
+        answers = [
+            triton.client.infer(
+                "sequence", [x], sequence_id=9, sequence_start=step == 0, sequence_end=step == 2
+            )
+            for step in range(3)
+        ]
+        assert [answer.as_numpy("y").item() for answer in answers] == [6, 5, 5]
+
+
+class TestInstances:
+    def test_every_instance_has_a_process(self, triton: Triton) -> None:
+        folder = triton.log_file.parent
+        assert len(triton_process.stubs(folder, "trio")) == 3
+        assert len(triton_process.stubs(folder, "batch_size")) == 1
+
+    def test_no_count_means_tritons_default_for_this_backend(self, triton: Triton) -> None:
+        assert configuration(triton, "bare")["instance_group"][0]["count"] == 2
+        assert len(triton_process.stubs(triton.log_file.parent, "bare")) == 2
+
+    def test_a_missing_accelerator_is_logged_and_done_without(self, triton: Triton) -> None:
+        assert ask(triton, "accelerated", x=np.zeros((1, 3), np.float32)).as_numpy("y").sum() == 3
+        assert "the accelerator 'openvino' is left out" in triton.log()
+
+    def test_an_unloaded_model_leaves_no_process(self, triton: Triton) -> None:
+        triton.client.unload_model("half_given")
+        triton.await_models(["half_given"], seconds=10)
+        assert triton.states()["half_given"] == ("UNAVAILABLE", "unloaded")
+        assert not triton_process.stubs(triton.log_file.parent, "half_given")
+        triton.client.load_model("half_given")
+        assert triton.states()["half_given"][0] == "READY"

@@ -1,0 +1,93 @@
+"""The pytorch backend as a client of the real Triton sees it."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+import torchscript_models
+from test_onnxruntime_on_triton import ask, ask_together
+from triton_process import Triton
+from tritonclient.utils import InferenceServerException
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+
+LEFT = np.array([[5, 7]], np.float32)
+RIGHT = np.array([[1, 2]], np.float32)
+
+
+@pytest.mark.skipif(HAS_TORCH, reason="torch is installed")
+def test_without_torch_the_refusal_says_how_to_mend_it(triton: Triton) -> None:
+    state, reason = triton.states()[torchscript_models.ABSENT]
+    assert state == "UNAVAILABLE"
+    for part in ("torch cannot be imported", "pip install torch", "NVIDIA", "ONNX"):
+        assert part in reason
+
+
+def test_a_configuration_without_tensors_is_refused(triton: Triton) -> None:
+    reason = triton.states()[torchscript_models.BARE][1]
+    assert "the configuration has no input, but a TorchScript file holds no shapes" in reason
+
+
+@needs_torch
+def test_every_model_that_should_load_is_ready(triton: Triton) -> None:
+    states = triton.states()
+    assert {name: states[name] for name in torchscript_models.SERVED} == dict.fromkeys(
+        torchscript_models.SERVED, ("READY", "")
+    )
+
+
+@needs_torch
+@pytest.mark.parametrize("model", torchscript_models.REFUSED)
+def test_refusal_says_what_is_wrong(triton: Triton, model: str) -> None:
+    state, reason = triton.states()[model]
+    assert state == "UNAVAILABLE"
+    assert torchscript_models.REFUSED[model][1] in reason
+
+
+@needs_torch
+def test_an_unreadable_file_is_named(triton: Triton) -> None:
+    assert "PyTorch cannot open" in triton.states()[torchscript_models.ABSENT][1]
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("model", "left", "right", "output"),
+    [
+        ("torch_indices", "input__0", "input__1", "output__0"),
+        ("torch_order", "first", "second", "difference"),
+        ("torch_dict", "a", "b", "y"),
+    ],
+)
+def test_tensors_are_named_as_natively(
+    triton: Triton, model: str, left: str, right: str, output: str
+) -> None:
+    answer = ask(triton, model, output, **{right: RIGHT, left: LEFT})
+    assert answer.as_numpy(output).tolist() == [[4, 5]]
+
+
+@needs_torch
+def test_concurrent_requests_share_one_run(triton: Triton) -> None:
+    requests = [{"left": LEFT * n, "right": RIGHT} for n in (1, 2, 3, 4)]
+    answers = ask_together(triton, "torch_names", requests)
+    assert [answer.as_numpy("output__0")[0, 0] for answer in answers] == [4, 9, 14, 19]
+    # The second result is the number of rows of the run.
+    assert [answer.as_numpy("output__1").tolist() for answer in answers] == [[[4, 4]]] * 4
+
+
+@needs_torch
+def test_a_failing_request_fails_alone(triton: Triton) -> None:
+    requests = [{"index": np.array([[index]])} for index in (0, 7, 2)]
+    good, bad, other = ask_together(triton, "torch_lookup", requests)
+    assert isinstance(bad, InferenceServerException)
+    assert good.as_numpy("value").tolist() == [[10]]
+    assert other.as_numpy("value").tolist() == [[30]]
+
+
+@needs_torch
+def test_lists_of_strings_go_both_ways(triton: Triton) -> None:
+    answer = ask(triton, "torch_words", text=np.array([b"a", "é".encode()], dtype=object))
+    assert [word.decode() for word in answer.as_numpy("twice")] == ["aa", "éé"]

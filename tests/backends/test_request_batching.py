@@ -1,0 +1,167 @@
+"""Grouping, running and splitting requests, with plain arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from container.backends.batching import Item, RequestError, conform, contiguous, groups, run_items
+from container.backends.model_config import TensorSpec
+
+Array = np.ndarray[Any, Any]
+
+
+class Doubler:
+    """y = 2 x, n = the rows of the run; refuses a 13 anywhere."""
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[tuple[int, ...], tuple[str, ...]]] = []
+
+    def __call__(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> dict[str, Array]:
+        x = inputs["x"]
+        self.runs.append((x.shape, tuple(outputs)))
+        if (x == 13).any():
+            raise ArithmeticError("13 brings bad luck.")
+        answers = {"y": 2 * x, "n": np.full(len(x), len(x))}
+        return {name: answers[name] for name in outputs}
+
+
+def item(rows: int, width: int = 2, fill: float = 1, outputs: tuple[str, ...] = ("y",)) -> Item:
+    return Item({"x": np.full((rows, width), fill, np.float32)}, outputs)
+
+
+def values(answer: Any) -> Any:
+    return {name: array.tolist() for name, array in answer.items()}
+
+
+def test_requests_of_one_shape_are_one_run() -> None:
+    run = Doubler()
+    answers = run_items([item(1, fill=1), item(2, fill=2)], run, max_batch_size=8)
+    assert run.runs == [((3, 2), ("y",))]
+    assert [values(answer) for answer in answers] == [{"y": [[2, 2]]}, {"y": [[4, 4], [4, 4]]}]
+
+
+def test_answers_keep_the_requests_order_across_shapes() -> None:
+    run = Doubler()
+    items = [item(1, 2, 1), item(1, 3, 2), item(1, 2, 3), item(1, 3, 4)]
+    answers = run_items(items, run, max_batch_size=8)
+    assert [shape for shape, _ in run.runs] == [(2, 2), (2, 3)]
+    assert [answer["y"][0, 0] for answer in answers if not isinstance(answer, Exception)] == [
+        2,
+        4,
+        6,
+        8,
+    ]
+
+
+def test_types_are_not_mixed() -> None:
+    items = [item(1), Item({"x": np.ones((1, 2), np.float64)}, ("y",))]
+    assert groups(items, {0: 1, 1: 1}, 8) == [[0], [1]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [([4, 4], [[0], [1]]), ([2, 2, 1], [[0, 1], [2]]), ([3, 1, 4, 1], [[0, 1], [2], [3]])],
+)
+def test_a_run_never_exceeds_the_maximum(rows: list[int], expected: list[list[int]]) -> None:
+    items = [item(count) for count in rows]
+    assert groups(items, dict(enumerate(rows)), 4) == expected
+
+
+def test_a_request_beyond_the_maximum_is_refused_alone() -> None:
+    run = Doubler()
+    too_big, fine = run_items([item(5), item(1)], run, max_batch_size=4)
+    assert isinstance(too_big, RequestError)
+    assert "the batch size is 5, but at most 4 is expected" in str(too_big)
+    assert values(fine) == {"y": [[2, 2]]}
+
+
+def test_inputs_of_unequal_batch_sizes_are_refused() -> None:
+    unequal = Item({"x": np.ones((1, 2)), "z": np.ones((2, 2))}, ("y",))
+    (answer,) = run_items([unequal], Doubler(), max_batch_size=4)
+    assert isinstance(answer, RequestError)
+    assert "'x' has 1, 'z' has 2" in str(answer)
+
+
+def test_without_batching_every_request_is_a_run() -> None:
+    run = Doubler()
+    answers = run_items([item(2), item(2)], run, max_batch_size=0)
+    assert [shape for shape, _ in run.runs] == [(2, 2), (2, 2)]
+    assert len(answers) == 2
+
+
+def test_only_the_culprit_of_a_failed_run_fails() -> None:
+    run = Doubler()
+    answers = run_items([item(1), item(1, fill=13), item(2)], run, max_batch_size=8)
+    assert [shape[0] for shape, _ in run.runs] == [4, 1, 1, 2]
+    assert values(answers[0]) == {"y": [[2, 2]]}
+    assert isinstance(answers[1], ArithmeticError)
+    assert values(answers[2]) == {"y": [[2, 2], [2, 2]]}
+
+
+def test_a_failed_request_without_batch_mates_is_not_run_again() -> None:
+    run = Doubler()
+    (answer,) = run_items([item(1, fill=13)], run, max_batch_size=8)
+    assert isinstance(answer, ArithmeticError)
+    assert len(run.runs) == 1
+
+
+def test_a_run_is_asked_for_what_its_requests_want() -> None:
+    run = Doubler()
+    first, second = run_items(
+        [item(1, outputs=("y",)), item(1, outputs=("n", "y"))], run, max_batch_size=8
+    )
+    assert run.runs == [((2, 2), ("y", "n"))]
+    assert values(first) == {"y": [[2, 2]]}
+    assert values(second) == {"n": [2], "y": [[2, 2]]}
+
+
+def test_an_empty_batch_takes_part() -> None:
+    empty, full = run_items([item(0), item(1)], Doubler(), max_batch_size=8)
+    assert values(empty) == {"y": []}
+    assert values(full) == {"y": [[2, 2]]}
+
+
+def test_an_output_without_the_batch_dimension_is_an_error() -> None:
+    def total(inputs: Mapping[str, Array], _outputs: Sequence[str]) -> dict[str, Array]:
+        return {"y": inputs["x"].sum()[None]}
+
+    (answer,) = run_items([item(2)], total, max_batch_size=8)
+    assert "output 'y' has shape [1], but a first dimension of 2 was expected" in str(answer)
+
+
+def test_outputs_are_contiguous() -> None:
+    def turned(inputs: Mapping[str, Array], _outputs: Sequence[str]) -> dict[str, Array]:
+        return {"y": np.ones((3, len(inputs["x"]))).T}
+
+    for maximum in (0, 8):
+        for answer in run_items([item(2), item(1)], turned, max_batch_size=maximum):
+            assert not isinstance(answer, Exception)
+            assert answer["y"].flags.c_contiguous
+    assert contiguous(np.float32(1)[...]).shape == ()
+
+
+class TestConform:
+    SPECS = {
+        "x": TensorSpec("x", "TYPE_FP32", (-1, 3)),
+        "s": TensorSpec("s", "TYPE_FP32", ()),
+    }
+
+    def test_a_scalar_loses_its_dimension(self) -> None:
+        assert conform({"s": np.ones(1)}, self.SPECS)["s"].shape == ()
+
+    @pytest.mark.parametrize("shape", [(2, 4), (3,), (1, 1, 3), ()])
+    def test_other_shapes_are_refused(self, shape: tuple[int, ...]) -> None:
+        with pytest.raises(RequestError, match=r"input 'x' has shape \[.*\], but .* \[-1, 3\]\."):
+            conform({"x": np.ones(shape)}, self.SPECS)
+
+    def test_two_values_are_no_scalar(self) -> None:
+        with pytest.raises(RequestError, match=r"input 's' has shape \[2\], but .* \[\]\."):
+            conform({"s": np.ones(2)}, self.SPECS)
+
+    def test_unknown_tensors_are_refused(self) -> None:
+        with pytest.raises(RequestError, match="input 'q' is unknown, but the model expects x, s"):
+            conform({"q": np.ones(1)}, self.SPECS)
