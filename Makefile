@@ -5,6 +5,7 @@ VENV ?= .venv
 LOCKS := $(wildcard container/requirements/*.txt)
 RUN := $(VENV)/bin/python -m
 
+.PRECIOUS: %/.serve %/.dev
 .PHONY: serve test test-slow check format weights bench lock clean
 
 serve: weights
@@ -32,12 +33,12 @@ weights: $(VENV)/.serve
 bench: weights
 	$(RUN) bench.start
 
-$(VENV)/.serve: $(LOCKS) container/install
-	container/install $(VENV) serve triton weights
+%/.serve: $(LOCKS) container/install
+	container/install $* serve triton weights
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.serve
-	container/install $(VENV) dev
+%/.dev: %/.serve
+	container/install $* dev
 	@touch $@
 
 # Pins anew what container/requirements/*.in ask for.
