@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import socket
 import sys
@@ -55,8 +56,9 @@ def run(settings: Settings, run_dir: Path) -> int:
         return 1
     nginx = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
     if nginx is None:
-        say("no nginx found; `make setup`, or `apt-get install nginx-light`, brings it")
+        say("no nginx found; `make serve`, or `apt-get install nginx-light`, brings it")
         return 1
+    raise_file_limit()
     try:
         triton = find_triton(settings.triton_home, os.environ.get("PATH", os.defpath), run_dir)
     except NoTriton as error:
@@ -130,6 +132,12 @@ def taken_ports(settings: Settings) -> Iterator[str]:
                     f"port {number} cannot be used: {error.strerror}; "
                     f"set {variables[attribute]} to another"
                 )
+
+
+def raise_file_limit() -> None:
+    """Allow as many open files, thus connections, as this machine grants without asking."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def models_in(repository: Path) -> tuple[str, ...]:

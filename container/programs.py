@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import string
 import sys
@@ -15,6 +16,8 @@ from dispatcher.settings import PROJECT, Settings
 
 # SIGTERM to Triton: it waits this long for what is in flight, less than the supervisor grants.
 TRITON_EXIT_SHARE = 0.8
+
+MOST_CONNECTIONS = 4096
 
 # glibc gives back every large array to the kernel and maps the next one anew, page by page.
 # Kept instead, a 640×640 picture costs a quarter less time.
@@ -98,6 +101,7 @@ def nginx_program(settings: Settings, run_dir: Path, executable: str) -> Program
         template.substitute(
             run_dir=run_dir,
             port=settings.port,
+            connections=min(MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
             max_body_mb=settings.max_body_mb,
             proxy_timeout_ms=round(settings.proxy_timeout * 1000),
             # Started by root NGINX would serve as another user, who has no right to `run_dir`,

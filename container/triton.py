@@ -76,7 +76,7 @@ def embedded(run_dir: Path) -> Triton:
     if spec is None or not spec.submodule_search_locations:
         raise NoTriton(
             "no tritonserver found; run this in NVIDIA's image, put tritonserver on PATH, or "
-            "`make setup` to install the embedded one (the nvidia-pytriton wheel)"
+            "`make serve` to install the embedded one (the nvidia-pytriton wheel)"
         )
     package = Path(next(iter(spec.submodule_search_locations)))
     server = package / "tritonserver"

@@ -6,7 +6,6 @@ import base64
 import io
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -407,12 +406,3 @@ def test_ping_names_the_required_model_and_the_reason(
 def test_ping_is_503_when_the_index_cannot_be_read(client: FlaskClient, server: FakeTriton) -> None:
     server.states = errors.DeadlineExceeded("no answer")  # type: ignore[assignment]
     assert_error(client.get("/ping"), 503, "not_ready", "no answer")
-
-
-def test_the_labels_are_one_per_class() -> None:
-    """A list that is off by one calls a malamute a Siberian husky."""
-    repository = PROJECT / "model_repository"
-    labels = (repository / "resnet" / "labels.txt").read_text().splitlines()
-    assert len(labels) == 1000
-    assert labels[249] == "malamute, malemute, Alaskan malamute"
-    assert len(Path(repository / "yolov5" / "labels.txt").read_text().splitlines()) == 85 - 5

@@ -1,0 +1,69 @@
+"""Which Triton is used: NVIDIA's image first, then PATH, then the one in the wheel."""
+
+from __future__ import annotations
+
+import importlib.util
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from container import triton
+from container.triton import NoTriton, find_triton
+
+
+def program(path: Path) -> Path:
+    path.parent.mkdir(parents=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def test_nvidia_s_image_comes_first_with_its_own_backends(tmp_path: Path) -> None:
+    """A folder laid out as /opt/tritonserver is in that image."""
+    home = tmp_path / "opt" / "tritonserver"
+    server = program(home / "bin" / "tritonserver")
+    (home / "backends" / "onnxruntime").mkdir(parents=True)
+    other = program(tmp_path / "bin" / "tritonserver")
+    found = find_triton(home, str(other.parent), tmp_path)
+    assert found.executable == server
+    assert found.options == (f"--backend-directory={home / 'backends'}",)
+    assert found.environment == {}, "its Python is left alone"
+
+
+def test_path_comes_next(tmp_path: Path) -> None:
+    server = program(tmp_path / "bin" / "tritonserver")
+    assert find_triton(tmp_path / "none", str(server.parent), tmp_path).executable == server
+
+
+def test_the_wheel_comes_last_with_this_project_s_backends(tmp_path: Path) -> None:
+    found = find_triton(tmp_path / "none", "", tmp_path)
+    assert found.kind == "embedded"
+    assert found.executable.name == "tritonserver"
+    backends = tmp_path / "backends"
+    assert f"--backend-directory={backends}" in found.options
+    assert (backends / "onnxruntime" / "model.py").is_file()
+    assert (backends / "pytorch" / "model.py").is_file()
+    assert (backends / "python" / "triton_python_backend_stub").stat().st_mode & stat.S_IXUSR
+    assert found.environment["PATH"].split(":")[0] == str(Path(sys.prefix) / "bin")
+
+
+def test_without_any_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(NoTriton, match="nvidia-pytriton"):
+        find_triton(tmp_path / "none", "", tmp_path)
+
+
+def test_without_libpython_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(triton.sysconfig, "get_config_var", lambda name: str(tmp_path))
+    monkeypatch.setattr(triton.ctypes, "CDLL", missing)
+    with pytest.raises(NoTriton, match="apt-get install libpython3"):
+        find_triton(tmp_path / "none", "", tmp_path)
