@@ -16,6 +16,7 @@ The smallest whole client:
 from __future__ import annotations
 
 import math
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,13 +24,19 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from clients.errors import BadParameter, BadPayload, DeadlineExceeded, InferenceError
-from clients.model_server import ModelServer, Tensors
+from clients.errors import (
+    BadParameter,
+    BadPayload,
+    DeadlineExceeded,
+    InferenceError,
+    UnsupportedMedia,
+)
+from clients.model_server import ModelServer, Signature, Tensors
 from clients.pictures import Picture, decode_base64, decode_picture
 
 Payload = Mapping[str, Any]
@@ -38,40 +45,130 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Parameter:
-    """A setting that a caller may give with one request, with its default and its range.
+    """A setting that a caller may give with one request, with its default and what is allowed.
 
     Args:
-        default: used where the caller gives none; its type is the parameter's: `int` or `float`.
-        low: the least value allowed.
-        high: the greatest value allowed.
+        default: used where the caller gives none; its type is the parameter's: `int`, `float`, or
+            `str` where there are choices.
+        low: the least number allowed.
+        high: the greatest number allowed.
         meaning: what it does, for the documentation and the error message.
+        choices: the texts allowed, for a parameter that is one of some words.
 
     """
 
-    default: float
-    low: float
-    high: float
-    meaning: str
+    default: float | str
+    low: float = -math.inf
+    high: float = math.inf
+    meaning: str = ""
+    choices: tuple[str, ...] = ()
 
-    def read(self, name: str, value: object) -> float:
+    @property
+    def expected(self) -> str:
+        """What may be given, in words."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        kind = "a whole number" if isinstance(self.default, int) else "a number"
+        return f"{kind} from {self.low:g} to {self.high:g}"
+
+    def read(self, name: str, value: object) -> float | str:
         """Return the caller's value, checked.
 
         Raises:
             BadParameter: it is of the wrong type or out of range.
 
         """
-        whole = isinstance(self.default, int)
-        fits = isinstance(value, int | float) and not isinstance(value, bool)
-        if fits and whole:
-            fits = isinstance(value, int)
-        # NaN fails both comparisons.
-        if not fits or not self.low <= value <= self.high:  # type: ignore[operator]
+        if self.choices:
+            fits = value in self.choices if isinstance(value, str) else False
+        elif isinstance(value, bool) or not isinstance(value, int | float):
+            fits = False
+        else:
+            whole = isinstance(self.default, int)
+            # NaN fails both comparisons.
+            fits = self.low <= value <= self.high and (not whole or isinstance(value, int))
+        if not fits:
             raise BadParameter(
                 f"`parameters.{name}` is {brief(value)}",
-                hint=f"expected {'a whole number' if whole else 'a number'} "
-                f"from {self.low:g} to {self.high:g}: {self.meaning}",
+                hint=f"expected {self.expected}: {self.meaning}",
             )
-        return value if whole else float(value)  # type: ignore[return-value,arg-type]
+        return float(value) if isinstance(self.default, float) else value  # type: ignore[arg-type,return-value]
+
+    def read_text(self, name: str, text: str) -> float | str:
+        """Return a value that came in a header or in the query, checked likewise."""
+        value: object = text
+        if not self.choices:
+            try:
+                value = int(text) if isinstance(self.default, int) else float(text)
+            except ValueError:
+                pass  # the text itself is shown in the error
+        return self.read(name, value)
+
+
+FORMAT = Parameter(
+    "compact",
+    meaning="compact lists, or objects with named fields",
+    choices=("compact", "objects"),
+)
+
+
+@dataclass(frozen=True)
+class Media:
+    """A picture or a text that came as it is, not inside of JSON.
+
+    Args:
+        kind: "picture" or "text".
+        content: the file's bytes, or the text.
+
+    """
+
+    kind: str
+    content: bytes | str
+
+
+@dataclass
+class Timings:
+    """Seconds that one request has spent in each phase."""
+
+    decode: float = 0.0
+    inference: float = 0.0
+    postprocess: float = 0.0
+    _since: float = 0.0
+    _asked: bool = False
+
+    def begin(self) -> None:
+        """Begin to read payloads."""
+        self._since, self._asked = time.monotonic(), False
+
+    def lap(self, *, inference: bool = False) -> None:
+        """Count the time since the last call: the model's, or the client's before or after it."""
+        now = time.monotonic()
+        took, self._since = now - self._since, now
+        if inference:
+            self.inference += took
+            self._asked = True
+        elif self._asked:
+            self.postprocess += took
+        else:
+            self.decode += took
+
+
+@dataclass
+class Once:
+    """What several clients make of one payload, made by the first of them.
+
+    A key is the identity of a value in the payload, which lives as long as this does.
+    """
+
+    _made: dict[int, Any] = field(default_factory=dict)
+    _locks: dict[int, threading.Lock] = field(default_factory=dict)
+
+    def __call__(self, value: object, make: Callable[[], T]) -> T:
+        """Return what `make` returned for this very object before, or returns now."""
+        key = id(value)
+        with self._locks.setdefault(key, threading.Lock()):
+            if key not in self._made:
+                self._made[key] = make()
+            return cast("T", self._made[key])
 
 
 @dataclass(frozen=True)
@@ -82,12 +179,23 @@ class Request:
         parameters: a value for every parameter that the client declares, checked.
         version: the model's version that was asked for; the empty text means the latest.
         deadline: when the time for this request is used up, on the clock of `time.monotonic()`.
+        request_id: what the log and the answer call it.
+        attributes: the caller's custom attributes, as they came.
+        response_attributes: a client may put its own custom attributes here; they go back in the
+            header `X-Amzn-SageMaker-Custom-Attributes`.
+        timings: where the time went.
+        once: set where several clients are asked about the same payload.
 
     """
 
     parameters: Mapping[str, Any] = field(default_factory=dict)
     version: str = ""
     deadline: float = math.inf
+    request_id: str = ""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    response_attributes: dict[str, str] = field(default_factory=dict)
+    timings: Timings = field(default_factory=Timings)
+    once: Once | None = None
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -155,15 +263,18 @@ class Client(ABC):
     parameters: ClassVar[Mapping[str, Parameter]] = {}
     """What a caller may set in `parameters`. Anything else is refused before `inference`."""
 
+    media: ClassVar[Mapping[str, str]] = {}
+    """Where a picture or a text belongs in the payload, when it comes as it is and not as JSON:
+    `{"picture": "img"}`, `{"text": "text"}`."""
+
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self.folder = environment.model_repository / self.triton_model()
         """The model's folder in the repository: labels and tokenizers lie there."""
 
-    @classmethod
-    def triton_model(cls) -> str:
+    def triton_model(self) -> str:
         """Return the model's name in the repository."""
-        return cls.model or cls.modelname
+        return self.model or self.modelname
 
     @abstractmethod
     def inference(self, payload: Payload) -> Any:
@@ -186,13 +297,43 @@ class Client(ABC):
         """The request that is being answered in this thread."""
         return _request.get()
 
+    def draw(self, payload: Payload, result: Any, media_type: str) -> bytes:  # noqa: ARG002  for those who override it
+        """Return the payload's picture with the result drawn on it, as a file of a media type.
+
+        Only for clients that find things in pictures: they override it. `media_type` is image/jpeg
+        or image/png.
+        """
+        raise UnsupportedMedia(f"{self.modelname} draws no pictures")
+
+    @classmethod
+    def draws(cls) -> bool:
+        """Whether `draw` does anything."""
+        return cls.draw is not Client.draw
+
+    def payload_of(self, media: Media) -> Payload:
+        """Return the payload for a picture or a text that came as it is.
+
+        Raises:
+            UnsupportedMedia: the client takes no such thing.
+
+        """
+        if media.kind not in self.media:
+            takes = " or ".join(f"a {kind}" for kind in self.media)
+            raise UnsupportedMedia(
+                f"a {media.kind} came", hint=f"{self.modelname} takes {takes or 'JSON alone'}"
+            )
+        return {self.media[media.kind]: media.content}
+
+    def signature(self) -> Signature:
+        """Return what the model takes and gives, in the version of the request."""
+        return self._environment.server.signature(
+            self.triton_model(), self.request.version, timeout=self.request.time_left()
+        )
+
     @property
     def max_batch_size(self) -> int:
         """The most payloads that `inference_batch` is given at once, at least 1."""
-        size = self._environment.server.max_batch_size(
-            self.triton_model(), timeout=self.request.time_left()
-        )
-        return max(1, size)
+        return max(1, self.signature().max_batch_size)
 
     def infer(
         self,
@@ -218,14 +359,19 @@ class Client(ABC):
             InferenceError: one of its subclasses, as `clients.model_server` says.
 
         """
-        return self._environment.server.infer(
-            model or self.triton_model(),
-            inputs,
-            outputs=outputs,
-            classes=classes,
-            version="" if model else self.request.version,
-            timeout=self.request.time_left(),
-        )
+        timings = self.request.timings
+        timings.lap()
+        try:
+            return self._environment.server.infer(
+                model or self.triton_model(),
+                inputs,
+                outputs=outputs,
+                classes=classes,
+                version="" if model else self.request.version,
+                timeout=self.request.time_left(),
+            )
+        finally:
+            timings.lap(inference=True)
 
     def each(self, payloads: Sequence[Payload], read: Callable[[Payload], T]) -> list[T]:
         """Apply `read` to every payload; an error says which of them it was."""
@@ -239,20 +385,28 @@ class Client(ABC):
         return done
 
     def picture(self, payload: Payload, name: str = "img") -> Picture:
-        """Decode a picture, sent as base64 of a JPEG, PNG, WebP or BMP.
+        """Decode a picture, sent as base64 of a JPEG, PNG, WebP or BMP, or as such a file itself.
 
         Returns:
-            uint8 of shape [height, width, 3], RGB, upright (the EXIF orientation is applied).
+            uint8 of shape [height, width, 3], RGB, upright (the EXIF orientation is applied). Not
+            to be written to: another client may look at the same one.
 
         Raises:
             BadPayload: the field is missing or is no such picture.
 
         """
-        return decode_picture(
-            decode_base64(self.text(payload, name, "base64 of a picture"), name),
-            name,
-            self._environment.max_pixels,
-        )
+        value = payload.get(name)
+
+        def decode() -> Picture:
+            data = (
+                value
+                if isinstance(value, bytes)
+                else decode_base64(self.text(payload, name, "base64 of a picture"), name)
+            )
+            return decode_picture(data, name, self._environment.max_pixels)
+
+        once = self.request.once
+        return once(value, decode) if once else decode()
 
     def text(self, payload: Payload, name: str = "text", expected: str = "a text") -> str:
         """Return a text field.
@@ -297,23 +451,36 @@ class Client(ABC):
         return payload[name]
 
     @classmethod
-    def read_parameters(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+    def read_parameters(
+        cls, given: Mapping[str, Any], texts: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
         """Return a value for every parameter the client declares: the caller's, or the default.
+
+        Args:
+            given: from the body, where each must be one that the client declares.
+            texts: from headers and the query, which may hold other things as well; where both
+                have one, that of the body counts.
 
         Raises:
             BadParameter: one is not declared, of the wrong type or out of range.
 
         """
+        texts = texts or {}
         for name in given:
             if name not in cls.parameters:
                 known = ", ".join(cls.parameters) or "no parameters"
                 raise BadParameter(
                     f"`parameters.{name}` is not known", hint=f"{cls.modelname} takes {known}"
                 )
-        return {
-            name: parameter.read(name, given[name]) if name in given else parameter.default
-            for name, parameter in cls.parameters.items()
-        }
+        values: dict[str, Any] = {}
+        for name, parameter in cls.parameters.items():
+            if name in given:
+                values[name] = parameter.read(name, given[name])
+            elif name in texts:
+                values[name] = parameter.read_text(name, texts[name])
+            else:
+                values[name] = parameter.default
+        return values
 
 
 def brief(value: object, longest: int = 60) -> str:

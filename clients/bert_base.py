@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from transformers import AutoTokenizer
 
-from clients.base import Client, Environment, Parameter, Payload
+from clients.base import FORMAT, Client, Environment, Parameter, Payload
 from clients.errors import BadPayload
 
 
@@ -22,7 +22,11 @@ class BertBase(Client):
 
     modelname = "bert_base"
     example = {"text": "The world has [MASK] people."}
-    parameters = {"top_k": Parameter(5, 1, 1000, "how many words to answer for each mask")}
+    parameters = {
+        "top_k": Parameter(5, 1, 1000, "how many words to answer for each mask"),
+        "format": FORMAT,  # both are the same here: the fields have names already
+    }
+    media = {"text": "text"}
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)

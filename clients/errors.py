@@ -4,7 +4,8 @@
     ├── BadRequest
     │   ├── BadPayload          the payload is not what the model's client takes
     │   ├── BadParameter        a parameter is unknown, of the wrong type or out of range
-    │   └── TensorsRefused      Triton refuses the tensors: name, type or shape
+    │   ├── TensorsRefused      the tensors are not the model's: name, type or shape
+    │   └── UnsupportedMedia    the client takes no picture, or no text, or draws none
     ├── UnknownModel            there is no such model
     ├── UnknownVersion          the model has no such version
     ├── ModelUnavailable        the model, or Triton, is not ready
@@ -49,7 +50,11 @@ class BadParameter(BadRequest):
 
 
 class TensorsRefused(BadRequest):
-    """Triton refuses the tensors: their names, types or shapes are not the model's."""
+    """The tensors are not the model's: their names, types or shapes."""
+
+
+class UnsupportedMedia(BadRequest):
+    """The client takes no such thing as came, or gives none of what was asked for."""
 
 
 class UnknownModel(InferenceError):

@@ -1,4 +1,4 @@
-"""The seam to the program that runs the models: four calls, each with a deadline.
+"""The seam to the program that runs the models: a few calls, each with a deadline.
 
 `clients/triton.py` is the real one; `tests/fake_triton.py` is the one without a network.
 """
@@ -17,12 +17,47 @@ Tensors = Mapping[str, npt.NDArray[np.generic]]
 
 @dataclass(frozen=True)
 class ModelState:
-    """One version of one model in the repository, as the server sees it."""
+    """One version of one model in the repository, as the server sees it.
+
+    `state` is Triton's word: READY, LOADING, UNLOADING, UNAVAILABLE, or nothing for a model that
+    was never loaded.
+    """
 
     name: str
     version: str
-    ready: bool
-    reason: str
+    state: str
+    reason: str = ""
+
+    @property
+    def ready(self) -> bool:
+        return self.state == "READY"
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor that a model takes or gives.
+
+    Args:
+        name: its name.
+        datatype: as the V2 protocol spells it, such as FP32.
+        shape: sizes, -1 where any will do; where the model batches, the batch stands first.
+        optional: whether it may be left out.
+
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a model takes and gives; `max_batch_size` is 0 where it does not batch."""
+
+    max_batch_size: int
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
 
 
 class ModelServer(ABC):
@@ -62,8 +97,13 @@ class ModelServer(ABC):
         """
 
     @abstractmethod
-    def max_batch_size(self, model: str, *, timeout: float) -> int:
-        """Return the most items that one run of the model takes; 0 where it does not batch."""
+    def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:
+        """Return what a model takes and gives.
+
+        Raises:
+            UnknownModel, UnknownVersion, ModelUnavailable.
+
+        """
 
     @abstractmethod
     def is_ready(self, *, timeout: float) -> bool:
@@ -72,3 +112,16 @@ class ModelServer(ABC):
     @abstractmethod
     def models(self, *, timeout: float) -> list[ModelState]:
         """Return all models in the repository, a state per version."""
+
+    @abstractmethod
+    def load(self, model: str, *, timeout: float) -> None:
+        """Load a model that lies in the repository; wait until it is ready.
+
+        Raises:
+            ModelFailed: it cannot be loaded; the message says why.
+
+        """
+
+    @abstractmethod
+    def unload(self, model: str, *, timeout: float) -> None:
+        """Unload a model; wait until its memory is given back."""

@@ -121,7 +121,10 @@ def import_file(path: Path) -> ModuleType:
 
 
 def client_classes(module: ModuleType) -> list[type[Client]]:
-    """Return the client classes that are defined in a module, in the order they stand there."""
+    """Return the client classes that are defined in a module, in the order they stand there.
+
+    One whose `modelname` is the empty text is meant for others to build on.
+    """
     return [
         value
         for value in vars(module).values()
@@ -129,5 +132,5 @@ def client_classes(module: ModuleType) -> list[type[Client]]:
         and issubclass(value, Client)
         and value.__module__ == module.__name__
         and value is not Client
-        and not value.__name__.startswith("_")
+        and getattr(value, "modelname", None) != ""
     ]

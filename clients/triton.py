@@ -6,12 +6,15 @@ all threads: `tritonclient.grpc` is thread-safe except for streams.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 
 import grpc
 import numpy as np
 import numpy.typing as npt
+from google.protobuf import text_format
 from tritonclient import grpc as triton
+from tritonclient.grpc import model_config_pb2
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from clients.errors import (
@@ -23,7 +26,7 @@ from clients.errors import (
     UnknownModel,
     UnknownVersion,
 )
-from clients.model_server import ModelServer, ModelState, Tensors
+from clients.model_server import ModelServer, ModelState, Signature, Tensors, TensorSpec
 
 # Triton's errors are told apart by their gRPC status alone, never by their text.
 TRANSLATION: Mapping[grpc.StatusCode, type[InferenceError]] = {
@@ -73,12 +76,17 @@ CHANNEL = (
 )
 
 
+SIGNATURE_S = 2.0  # how long a model's configuration is believed: it may be loaded anew
+UNLOAD_LOOK_S = 0.02
+BUSY = frozenset({"READY", "UNLOADING"})
+
+
 class Triton(ModelServer):
     """A Triton that listens for gRPC at `address` ("host:port")."""
 
     def __init__(self, address: str) -> None:
         self._client = triton.InferenceServerClient(address, channel_args=list(CHANNEL))
-        self._max_batch_sizes: dict[str, int] = {}
+        self._signatures: dict[tuple[str, str], tuple[float, Signature]] = {}
 
     def infer(  # noqa: PLR0913  as in the seam
         self,
@@ -109,14 +117,18 @@ class Triton(ModelServer):
             output.name: answer.as_numpy(output.name) for output in answer.get_response().outputs
         }
 
-    def max_batch_size(self, model: str, *, timeout: float) -> int:
-        known = self._max_batch_sizes.get(model)
-        if known is None:
+    def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:
+        now = time.monotonic()
+        read_at, known = self._signatures.get((model, version), (0.0, None))
+        if known is None or now > read_at + SIGNATURE_S:
             try:
-                config = self._client.get_model_config(model, client_timeout=timeout).config
+                config = self._client.get_model_config(
+                    model, version, client_timeout=timeout
+                ).config
             except InferenceServerException as error:
-                raise self._explained(translated(error), model, "", timeout) from error
-            known = self._max_batch_sizes[model] = int(config.max_batch_size)
+                raise self._explained(translated(error), model, version, timeout) from error
+            known = signature_of(config)
+            self._signatures[model, version] = (now, known)
         return known
 
     def is_ready(self, *, timeout: float) -> bool:
@@ -130,9 +142,26 @@ class Triton(ModelServer):
             index = self._client.get_model_repository_index(client_timeout=timeout).models
         except InferenceServerException as error:
             raise translated(error) from error
-        return [
-            ModelState(m.name, m.version, m.state == "READY", first_line(m.reason)) for m in index
-        ]
+        return [ModelState(m.name, m.version, m.state, first_line(m.reason)) for m in index]
+
+    def load(self, model: str, *, timeout: float) -> None:
+        try:
+            self._client.load_model(model, client_timeout=timeout)
+        except InferenceServerException as error:
+            reasons = [s.reason for s in self.models(timeout=timeout) if s.name == model]
+            raise ModelFailed(next(filter(None, reasons), translated(error).message)) from error
+
+    def unload(self, model: str, *, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        try:
+            self._client.unload_model(model, client_timeout=timeout)
+        except InferenceServerException as error:
+            raise self._explained(translated(error), model, "", timeout) from error
+        # Triton answers before the model's requests and processes have ended.
+        while any(s.state in BUSY for s in self.models(timeout=timeout) if s.name == model):
+            if time.monotonic() > deadline:
+                raise DeadlineExceeded(f"the model {model!r} is still in use; it will be unloaded")
+            time.sleep(UNLOAD_LOOK_S)
 
     def _explained(
         self, error: InferenceError, model: str, version: str, timeout: float
@@ -178,3 +207,44 @@ def tensor(name: str, array: npt.NDArray[np.generic]) -> triton.InferInput:
     sent = triton.InferInput(name, list(array.shape), dtype)
     sent.set_data_from_numpy(np.ascontiguousarray(array))
     return sent
+
+
+def signature_of(config: model_config_pb2.ModelConfig) -> Signature:
+    """Return what a model takes and gives, from Triton's configuration of it."""
+    batch = (-1,) if config.max_batch_size else ()
+    sides = (config.input, config.output)
+    inputs, outputs = (
+        tuple(
+            TensorSpec(
+                one.name,
+                DATATYPES[model_config_pb2.DataType.Name(one.data_type)],
+                (*batch, *one.dims),
+                optional=getattr(one, "optional", False),
+            )
+            for one in side
+        )
+        for side in sides
+    )
+    return Signature(config.max_batch_size, inputs, outputs)
+
+
+DATATYPES = {
+    name: "BYTES" if name == "TYPE_STRING" else name.removeprefix("TYPE_")
+    for name in model_config_pb2.DataType.keys()  # noqa: SIM118  it is no dictionary
+}
+
+
+def renamed_config(text: str, name: str) -> str:
+    """Return a `config.pbtxt` for the same model under another name.
+
+    Raises:
+        ModelFailed: it is no `config.pbtxt`.
+
+    """
+    config = model_config_pb2.ModelConfig()
+    try:
+        text_format.Parse(text, config)
+    except text_format.ParseError as error:
+        raise ModelFailed(f"config.pbtxt cannot be read: {error}") from error
+    config.name = name
+    return str(text_format.MessageToString(config))

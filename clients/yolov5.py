@@ -10,7 +10,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from clients.base import Client, Parameter, Payload
+from clients.base import FORMAT, Client, Environment, Parameter, Payload
+from clients.drawing import Box, draw_boxes
 from clients.pictures import EXAMPLE, Picture
 
 SIDE = 640
@@ -31,26 +32,58 @@ class YoloV5(Client):
     parameters = {
         "confidence": Parameter(0.5, 0, 1, "objects with a lower score are left out"),
         "iou": Parameter(0.45, 0, 1, "of two boxes that overlap by more, the better one is kept"),
+        "format": FORMAT,
     }
+    media = {"picture": "img"}
 
-    def inference(self, payload: Payload) -> list[list[float]]:
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        self.labels = (self.folder / "labels.txt").read_text().splitlines()
+
+    def inference(self, payload: Payload) -> list[Any]:
         return self.inference_batch([payload])[0]
 
-    def inference_batch(self, payloads: Sequence[Payload]) -> list[list[list[float]]]:
+    def inference_batch(self, payloads: Sequence[Payload]) -> list[list[Any]]:
         boxed = self.each(payloads, lambda payload: Letterbox.around(self.picture(payload)))
         answer = self.infer({"images": np.stack([box.pixels for box in boxed])})["output"]
         return [self.objects(*pair) for pair in zip(answer, boxed, strict=True)]
 
-    def objects(self, rows: npt.NDArray[np.float32], box: Letterbox) -> list[list[float]]:
+    def objects(self, rows: npt.NDArray[np.float32], box: Letterbox) -> list[Any]:
         """Return the answer's rows for one picture; `rows` is [25200, 85]."""
         settings = self.request.parameters
         classes, scores, corners = best_objects(rows, settings["confidence"], settings["iou"])
-        return [
-            [int(kind), round(float(score), 4), x1, x2, y1, y2, box.width, box.height]
+        found = [
+            Box(x1, y1, x2, y2, self.labels[kind], round(float(score), 4), int(kind))
             for kind, score, (x1, y1, x2, y2) in zip(
                 classes, scores, box.back(corners).round(2).tolist(), strict=True
             )
         ]
+        if settings["format"] == "objects":
+            return [as_object(one) for one in found]
+        return [
+            [one.index, one.score, one.x1, one.x2, one.y1, one.y2, box.width, box.height]
+            for one in found
+        ]
+
+    def draw(self, payload: Payload, result: Any, media_type: str) -> bytes:
+        if self.request.parameters["format"] == "objects":
+            boxes = [Box(**one["box"], **without_box(one)) for one in result]
+        else:
+            boxes = [
+                Box(x1, y1, x2, y2, self.labels[kind], score, kind)
+                for kind, score, x1, x2, y1, y2, _, _ in result
+            ]
+        return draw_boxes(self.picture(payload), boxes, media_type)
+
+
+def as_object(box: Box) -> dict[str, Any]:
+    """Return an object with named fields; the box's corners are pixels of the picture."""
+    corners = {"x1": box.x1, "y1": box.y1, "x2": box.x2, "y2": box.y2}
+    return {"label": box.label, "index": box.index, "score": box.score, "box": corners}
+
+
+def without_box(one: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in one.items() if name != "box"}
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from container.probes import ask, over_tcp
 from container.programs import gunicorn_program, nginx_program, triton_program
+from container.repository import compose
 from container.supervisor import Machine, Supervisor
 from container.triton import NoTriton, find_triton
 from dispatcher.settings import SettingError, Settings, read_settings, rows
@@ -48,8 +49,7 @@ def main(arguments: list[str]) -> int:
 
 def run(settings: Settings, run_dir: Path) -> int:
     """Start the three programs and watch them; return the exit code."""
-    if not settings.required_models:
-        settings = replace(settings, required_models=models_in(settings.model_repository))
+    settings = with_repository(settings, run_dir)
     if taken := list(taken_ports(settings)):
         for line in taken:
             say(line)
@@ -140,10 +140,23 @@ def raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def models_in(repository: Path) -> tuple[str, ...]:
-    """Return the names of the models in a repository."""
-    return tuple(
-        sorted(p.name for p in repository.iterdir() if p.is_dir() and not p.name.startswith("."))
+def with_repository(settings: Settings, run_dir: Path) -> Settings:
+    """Return the settings with the one repository, linked together, and what it means for them."""
+    repository = run_dir / "repository"
+    mounted = None if settings.model_dir_use == "ignore" else settings.model_dir
+    models = compose(
+        repository,
+        mounted,
+        settings.model_repository,
+        instead=settings.model_dir_use == "instead",
+        say=say,
+    )
+    clients = settings.model_dir / "code" / "clients"
+    return replace(
+        settings,
+        model_repository=repository,
+        clients_path=(*settings.clients_path, *([clients] if clients.is_dir() else [])),
+        required_models=settings.required_models or (() if settings.multi_model else models),
     )
 
 
@@ -152,8 +165,9 @@ def run_folder(wanted: Path | None) -> Iterator[Path]:
     """Give a folder for sockets and temporary files; a new one is removed at the end."""
     if wanted is not None:
         wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # The backends are linked anew: another version may have been here before.
-        shutil.rmtree(wanted / "backends", ignore_errors=True)
+        # Made anew: another version may have been here before.
+        for left in ("backends", "repository"):
+            shutil.rmtree(wanted / left, ignore_errors=True)
         yield wanted
         return
     with tempfile.TemporaryDirectory(prefix="triton-dispatcher-", ignore_cleanup_errors=True) as d:

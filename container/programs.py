@@ -34,7 +34,7 @@ def triton_program(settings: Settings, triton: Triton, shm_prefix: str) -> Progr
         str(triton.executable),
         f"--model-repository={settings.model_repository}",
         "--model-control-mode=explicit",
-        "--load-model=*",
+        *([] if settings.multi_model else ["--load-model=*"]),
         "--exit-on-error=false",
         "--strict-readiness=false",
         f"--exit-timeout-secs={max(1, int(settings.stop_timeout * TRITON_EXIT_SHARE))}",
@@ -66,6 +66,10 @@ def gunicorn_program(settings: Settings, run_dir: Path) -> Program:
         f"--bind=unix:{socket_path}",
         f"--timeout={settings.worker_timeout}",
         f"--graceful-timeout={max(1, int(settings.stop_timeout))}",
+        # NGINX judges the size of requests and headers, and says so in JSON.
+        "--limit-request-line=0",
+        "--limit-request-fields=32768",
+        "--limit-request-field_size=0",
         # Longer than NGINX keeps a connection, so that it is never this side that closes it.
         "--keep-alive=75",
         f"--worker-tmp-dir={run_dir}",
@@ -102,7 +106,7 @@ def nginx_program(settings: Settings, run_dir: Path, executable: str) -> Program
             run_dir=run_dir,
             port=settings.port,
             connections=min(MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
-            max_body_mb=settings.max_body_mb,
+            max_body_mb=settings.max_body // 2**20,
             proxy_timeout_ms=round(settings.proxy_timeout * 1000),
             # Started by root NGINX would serve as another user, who has no right to `run_dir`,
             # and cannot become one where the container's capabilities are dropped.

@@ -1,59 +1,83 @@
-"""The routes."""
+"""The web application: its hooks, and the routes of the other files put together."""
 
 from __future__ import annotations
 
-from flask import Flask, Response, request
-from flask.json.provider import DefaultJSONProvider
-from flask.typing import ResponseReturnValue
+import re
+import time
+import uuid
+from collections.abc import Callable
 
-from clients.model_server import ModelServer
+from flask import Flask, Response, g, request
+
+from clients.base import Environment
 from clients.registry import Registry
 from dispatcher import errors
-from dispatcher.ask import read_ask
+from dispatcher.catalogue import Catalogue
 from dispatcher.dispatch import Dispatcher
-from dispatcher.health import reasons_unready
+from dispatcher.hosting import Hosting
+from dispatcher.invocations import invocation_routes
+from dispatcher.management import management_routes
+from dispatcher.pages import page_routes
 from dispatcher.settings import Settings
 
-
-class JSON(DefaultJSONProvider):
-    """JSON as the contract has it: fields in the order written, text unescaped, nothing else."""
-
-    sort_keys = False
-    ensure_ascii = False
-    compact = True
+REQUEST_IDS = ("X-Amzn-SageMaker-Inference-Id", "X-Request-Id")
+STARTED = "X-Request-Start"  # when NGINX had the whole request, in seconds since 1970
 
 
-def create_app(settings: Settings, registry: Registry, server: ModelServer) -> Flask:
+def create_app(
+    settings: Settings,
+    registry: Registry,
+    environment: Environment,
+    renamed_config: Callable[[str, str], str],
+) -> Flask:
     """Return the web application.
 
     Args:
         settings: of the container.
         registry: the clients, made in this process.
-        server: where their models run.
+        environment: what the clients were made with.
+        renamed_config: returns a model's configuration under another name.
 
     """
     app = Flask(__name__, static_folder=None)
-    app.json = JSON(app)
-    app.config["MAX_CONTENT_LENGTH"] = settings.max_body_mb * 2**20
+    app.config["MAX_CONTENT_LENGTH"] = settings.max_body
     errors.register(app)
-    dispatcher = Dispatcher(registry, server, settings.client_timeout)
+    server, repository = environment.server, environment.model_repository
+    dispatcher = Dispatcher(registry, environment, settings.client_timeout, settings.threads)
+    catalogue = Catalogue(registry, server, repository)
+    hosting = Hosting(
+        server, repository, settings.model_url_roots, renamed_config, settings.load_timeout
+    )
+    app.register_blueprint(invocation_routes(settings, dispatcher))
+    app.register_blueprint(management_routes(settings, server, catalogue, hosting))
+    app.register_blueprint(page_routes(settings, registry))
 
-    @app.route("/ping", methods=["GET", "POST"])
-    def ping() -> Response:
-        """Say 200 when Triton and every required model are ready, else 503 and why."""
-        if reasons := reasons_unready(server, settings.required_models):
-            return errors.answer(503, "not_ready", "; ".join(reasons), "the log has the details")
-        return Response(status=200)
+    @app.before_request
+    def begin() -> None:
+        given = (request.headers.get(name, "") for name in REQUEST_IDS)
+        cleaned = (re.sub(r"[^A-Za-z0-9._:-]", "", text)[:128] for text in given)
+        g.request_id = next(filter(None, cleaned), "") or uuid.uuid4().hex
+        try:
+            g.queue = max(0.0, time.time() - float(request.headers[STARTED]))
+        except (KeyError, ValueError):
+            g.queue = 0.0
+        length = request.content_length or 0
+        if length > settings.max_body:
+            raise errors.too_large(settings.max_body, length)
 
-    @app.post("/invocations")
-    def invocations() -> ResponseReturnValue:
-        """Ask a model."""
-        if (request.content_length or 0) > app.config["MAX_CONTENT_LENGTH"]:
-            raise errors.too_large(settings.max_body_mb)
-        ask = read_ask(request.get_data(cache=False), settings.max_batch)
-        answer = {"modelname": ask.modelname, "result": dispatcher.result(ask)}
-        if ask.modelversion:
-            answer["modelversion"] = ask.modelversion
-        return app.json.response(answer)
+    @app.after_request
+    def finish(response: Response) -> Response:
+        response.headers["X-Request-Id"] = g.request_id
+        phases = {"queue": g.queue}
+        if timings := g.get("timings"):
+            phases |= {
+                "decode": timings.decode,
+                "inference": timings.inference,
+                "postprocess": timings.postprocess,
+            }
+        response.headers["Server-Timing"] = ", ".join(
+            f"{name};dur={1000 * seconds:.1f}" for name, seconds in phases.items()
+        )
+        return response
 
     return app

@@ -1,4 +1,4 @@
-"""Reads what a request asks for: which model, what payload, which parameters."""
+"""What a request asks for, whatever form it came in."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from clients.base import Payload, brief
+from clients.base import Media, Payload, brief
+from dispatcher.envelope import Envelope
 from dispatcher.errors import BadBody
 
 EXPECTED = 'expected {"modelname": "resnet", "payload": {"img": "<base64 of a picture>"}}'
@@ -16,31 +17,69 @@ FIELDS = ("modelname", "modelversion", "parameters", "payload")
 
 @dataclass(frozen=True)
 class Ask:
-    """One request, its shape checked.
+    """One model, and what it is asked.
 
     Args:
         modelname: the client's name.
-        payloads: one payload, or as many as the list held.
+        payloads: one payload, or as many as the list held; `Media` for a file that came as it is.
         is_list: whether the payload came as a list, so that the result is one too.
-        parameters: as the caller gave them; the client checks them.
+        parameters: those in the body; the client checks them.
         modelversion: the version asked for; the empty text means the latest.
+        tensors: the payload is a V2 body or a NumPy file, for the model itself.
+        shared: other clients are asked about the same payload.
 
     """
 
     modelname: str
-    payloads: list[Payload]
-    is_list: bool
+    payloads: list[Payload | Media]
+    is_list: bool = False
     parameters: Mapping[str, Any] = field(default_factory=dict)
     modelversion: str = ""
+    tensors: bool = False
+    shared: bool = False
 
 
-def read_ask(body: bytes, max_batch: int) -> Ask:
-    """Read the body of `POST /invocations`.
+@dataclass(frozen=True)
+class One:
+    """The usual request: one ask."""
+
+    ask: Ask
+
+
+@dataclass(frozen=True)
+class SeveralModels:
+    """One payload, several models: the answer has a result by each name."""
+
+    asks: list[Ask]
+
+
+@dataclass(frozen=True)
+class MixedList:
+    """A list of requests; one that could not be read stands there as its error."""
+
+    asks: list[Ask | BadBody]
+
+
+Asked = One | SeveralModels | MixedList
+
+
+def read_json(body: bytes, envelope: Envelope, max_batch: int) -> Asked:
+    """Read a JSON body: the documented one, a V2 one, or a list of requests.
 
     Raises:
         BadBody: it is not JSON, or a field is missing, unknown or of the wrong type.
 
     """
+    document = parsed(body)
+    if "requests" in document:
+        return mixed_list(document, envelope, max_batch)
+    names = document.get("modelname")
+    if isinstance(names, list):
+        return several_models(document, names, envelope, max_batch)
+    return One(read_ask(document, envelope, max_batch))
+
+
+def parsed(body: bytes) -> dict[str, Any]:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -48,26 +87,95 @@ def read_ask(body: bytes, max_batch: int) -> Ask:
         raise BadBody(f"the body is not JSON ({error}); it is {came}", hint=EXPECTED) from error
     if not isinstance(document, dict):
         raise BadBody(f"the body is {brief(document)}, not a JSON object", hint=EXPECTED)
+    return document
+
+
+def mixed_list(document: dict[str, Any], envelope: Envelope, max_batch: int) -> MixedList:
+    if others := [name for name in document if name != "requests"]:
+        raise BadBody(
+            f"the body has `{others[0][:60]}` beside `requests`",
+            hint="each request in the list has its own modelname, payload and parameters",
+        )
+    requests = of_kind(document["requests"], "requests", list, "a list of requests")
+    checked_length(requests, "requests", max_batch)
+    asks: list[Ask | BadBody] = []
+    for request in requests:
+        try:
+            asks.append(
+                read_ask(of_kind(request, "request", dict, "an object"), envelope, max_batch)
+            )
+        except BadBody as error:
+            asks.append(error)
+    return MixedList(asks)
+
+
+def several_models(
+    document: dict[str, Any], names: list[Any], envelope: Envelope, max_batch: int
+) -> Asked:
+    checked_length(names, "modelname", max_batch)
+    for place, name in enumerate(names):
+        of_kind(name, f"modelname[{place}]", str, "the name of a model")
+    if len(set(names)) < len(names):
+        raise BadBody("`modelname` has a name twice", hint="ask each model once")
+    if envelope.path_model:
+        names = [envelope.path_model]  # the path comes first, as it does for one name
+    asks = [
+        read_ask({**document, "modelname": name}, envelope, max_batch, shared=True)
+        for name in names
+    ]
+    return SeveralModels(asks)
+
+
+def read_ask(
+    document: dict[str, Any], envelope: Envelope, max_batch: int, *, shared: bool = False
+) -> Ask:
+    """Read one request.
+
+    Raises:
+        BadBody: a field is missing, unknown or of the wrong type.
+
+    """
+    if "inputs" in document and "payload" not in document:
+        return v2_ask(document, envelope)
     if unknown := [name for name in document if name not in FIELDS]:
         raise BadBody(
-            f"the body has an unknown field `{brief(unknown[0]).strip(chr(39))}`",
+            f"the body has an unknown field `{unknown[0][:60]}`",
             hint=f"it may have {', '.join(FIELDS)}; settings of the model go into parameters",
         )
-    payload = present(document, "payload", dict | list, "an object, or a list of objects")
+    modelname = name_of(document, envelope)
+    if "payload" not in document:
+        raise BadBody("`payload` is missing", hint=EXPECTED)
+    payload = of_kind(
+        document["payload"], "payload", dict | list, "an object, or a list of objects"
+    )
     is_list = isinstance(payload, list)
     return Ask(
-        modelname=present(document, "modelname", str, "the name of a model"),
+        modelname=modelname,
         payloads=payload_list(payload, max_batch) if is_list else [payload],
         is_list=is_list,
         parameters=optional(document, "parameters", dict, "an object"),
-        modelversion=version(document),
+        modelversion=version(document.get("modelversion")) or envelope.modelversion,
+        shared=shared,
     )
 
 
-def present(document: dict[str, Any], name: str, kind: Any, expected: str) -> Any:
-    if name not in document:
-        raise BadBody(f"`{name}` is missing", hint=EXPECTED)
-    return of_kind(document[name], name, kind, expected)
+def v2_ask(document: dict[str, Any], envelope: Envelope) -> Ask:
+    """Read a V2 body, which may name the model as the documented one does."""
+    return Ask(
+        modelname=name_of(document, envelope),
+        payloads=[document],
+        modelversion=version(document.get("modelversion")) or envelope.modelversion,
+        tensors=True,
+    )
+
+
+def name_of(document: dict[str, Any], envelope: Envelope) -> str:
+    name = document.get("modelname")
+    if name is not None:
+        of_kind(name, "modelname", str, "the name of a model")
+    if not (chosen := envelope.modelname(name)):
+        raise BadBody("`modelname` is missing", hint=EXPECTED)
+    return chosen
 
 
 def optional(document: dict[str, Any], name: str, kind: type[Any], expected: str) -> Any:
@@ -75,26 +183,33 @@ def optional(document: dict[str, Any], name: str, kind: type[Any], expected: str
     return kind() if value is None else of_kind(value, name, kind, expected)
 
 
-def of_kind(value: object, name: str, kind: Any, expected: str) -> object:
+def of_kind(value: Any, name: str, kind: Any, expected: str) -> Any:
     if not isinstance(value, kind) or value == "":
         raise BadBody(f"`{name}` is {brief(value)}; expected {expected}", hint=EXPECTED)
     return value
 
 
-def payload_list(payloads: list[Any], max_batch: int) -> list[Payload]:
-    if not payloads or len(payloads) > max_batch:
-        raise BadBody(
-            f"`payload` is a list of {len(payloads)}",
-            hint=f"expected 1 to {max_batch} payloads in one request",
-        )
+def payload_list(payloads: list[Any], max_batch: int) -> list[Payload | Media]:
+    checked_length(payloads, "payload", max_batch)
     for position, payload in enumerate(payloads):
         of_kind(payload, f"payload[{position}]", dict, "an object")
     return payloads
 
 
-def version(document: dict[str, Any]) -> str:
-    """Return the version as Triton spells it: 2 and "2" are the same."""
-    value = document.get("modelversion")
+def checked_length(items: list[Any], name: str, most: int) -> None:
+    if not 1 <= len(items) <= most:
+        raise BadBody(
+            f"`{name}` is a list of {len(items)}", hint=f"expected 1 to {most} in one request"
+        )
+
+
+def version(value: Any) -> str:
+    """Return a version as Triton spells it: 2 and "2" are the same.
+
+    Raises:
+        BadBody: it is no version.
+
+    """
     if value is None:
         return ""
     text = str(value)

@@ -4,93 +4,270 @@ from __future__ import annotations
 
 import difflib
 import time
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from clients.base import Client, Request
-from clients.errors import InferenceError, UnknownModel
-from clients.model_server import ModelServer
+from clients.base import Client, Environment, Media, Once, Payload, Request, Timings
+from clients.errors import BadParameter, InferenceError, UnknownModel
 from clients.registry import Registry
+from clients.tensors import TensorClient, TensorResult
+from dispatcher import errors
 from dispatcher.ask import Ask
+from dispatcher.envelope import Envelope
 from dispatcher.errors import ClientDisabled
 
-LOOKUP_S = 2.0  # what an error may spend on finding out which models are served
+LOOKUP_S = 2.0  # what may be spent on finding out which models there are
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
-class Dispatcher:
-    """Answers asks with the clients of `registry`, whose models run on `server`.
+@dataclass(frozen=True)
+class Prepared:
+    """An ask whose model, parameters and payloads are known to be right in themselves.
 
     Args:
-        registry: the clients.
-        server: where the models run.
-        timeout: seconds that one ask may take.
+        ask: what was asked.
+        client: the model's client.
+        request: what belongs to it besides the payloads.
+        payloads: as the client takes them.
 
     """
 
-    def __init__(self, registry: Registry, server: ModelServer, timeout: float) -> None:
-        self.registry = registry
-        self.server = server
-        self.timeout = timeout
+    ask: Ask
+    client: Client
+    request: Request
+    payloads: list[Payload]
 
-    def result(self, ask: Ask) -> Any:
-        """Return the result for an ask; a list of results where it has a list of payloads.
+    def result(self) -> Any:
+        """Return the result; a list of results where the ask has a list of payloads.
 
         Raises:
             InferenceError: one of its subclasses.
 
         """
-        client = self.client(ask.modelname)
-        request = Request(
-            parameters=client.read_parameters(ask.parameters),
-            version=ask.modelversion,
-            deadline=time.monotonic() + self.timeout,
-        )
-        with request.active():
-            return batches(client, ask) if ask.is_list else client.inference(ask.payloads[0])
+        if self.ask.is_list:
+            return [result for batch in self.batches() for result in batch]
+        with self.request.active():
+            self.request.timings.begin()
+            if isinstance(self.client, TensorClient):
+                result: Any = self.client.run(self.payloads[0])
+            else:
+                result = self.client.inference(self.payloads[0])
+            self.request.timings.lap()
+            return result
 
-    def client(self, modelname: str) -> Client:
-        """Return the client of a model.
+    def batches(self) -> Iterator[list[Any]]:
+        """Yield the results for a list of payloads, a batch of the model at a time.
+
+        No more than one batch of pictures is decoded at once.
 
         Raises:
-            UnknownModel: there is none; the hint lists what is served, the nearest name first.
-            ClientDisabled: there is one that could not be loaded.
+            InferenceError: its message says which payload it was.
 
         """
-        if modelname in self.registry.clients:
-            return self.registry.clients[modelname]
-        if modelname in self.registry.broken:
+        with self.request.active():
+            size = self.client.max_batch_size
+        for start in range(0, len(self.payloads), size):
+            with self.request.active():
+                self.request.timings.begin()
+                try:
+                    batch = self.client.inference_batch(self.payloads[start : start + size])
+                except InferenceError as error:
+                    if error.position is not None:
+                        error.message = f"payload[{start + error.position}]: {error.message}"
+                    raise
+                self.request.timings.lap()
+            yield batch
+
+    def drawn(self, result: Any, media_type: str) -> bytes:
+        """Return the picture with the result on it."""
+        with self.request.active():
+            return self.client.draw(self.payloads[0], result, media_type)
+
+
+class Dispatcher:
+    """Answers asks with the clients of `registry`, or by tensors where a model has none.
+
+    Args:
+        registry: the clients.
+        environment: what clients are made with; its server runs the models.
+        timeout: seconds that one ask may take.
+        threads: how many asks of one request may be answered at a time.
+
+    """
+
+    def __init__(
+        self, registry: Registry, environment: Environment, timeout: float, threads: int
+    ) -> None:
+        self.registry = registry
+        self.environment = environment
+        self.timeout = timeout
+        self.threads = threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ask")
+
+    def prepare(
+        self,
+        ask: Ask,
+        envelope: Envelope,
+        *,
+        timings: Timings | None = None,
+        once: Once | None = None,
+    ) -> Prepared:
+        """Find the client and check what can be checked before it is called.
+
+        Raises:
+            InferenceError: the model is not known, or a parameter is not right.
+
+        """
+        client = (
+            TensorClient(self.environment, self.model(ask)) if ask.tensors else self.client(ask)
+        )
+        parameters = dict(ask.parameters)
+        if ask.shared:  # each model takes those it knows
+            parameters = {k: v for k, v in parameters.items() if k in client.parameters}
+        request = Request(
+            parameters=client.read_parameters(parameters, envelope.texts),
+            version=ask.modelversion,
+            deadline=time.monotonic() + self.timeout,
+            request_id=envelope.request_id,
+            attributes=envelope.attributes,
+            timings=timings or Timings(),
+            once=once,
+        )
+        payloads = [
+            client.payload_of(payload) if isinstance(payload, Media) else payload
+            for payload in ask.payloads
+        ]
+        return Prepared(ask, client, request, payloads)
+
+    def client(self, ask: Ask) -> Client:
+        """Return the client of a model; one for plain tensors where it has none of its own.
+
+        Raises:
+            UnknownModel: there is no such model; the hint lists what is served, nearest first.
+            ClientDisabled: its client could not be loaded.
+
+        """
+        name = ask.modelname
+        if name in self.registry.clients:
+            return self.registry.clients[name]
+        if name in self.registry.broken:
             raise ClientDisabled(
-                f"the client of {modelname!r} is disabled: {self.registry.broken[modelname]}",
+                f"the client of {name!r} is disabled: {self.registry.broken[name]}",
                 hint="mend the class and restart the container",
             )
-        near = difflib.get_close_matches(modelname, self.served(), n=len(self.served()), cutoff=0)
+        served = self.served()
+        if name in served:
+            return TensorClient(self.environment, name)
+        near = difflib.get_close_matches(name, served, n=len(served) or 1, cutoff=0)
         raise UnknownModel(
-            f"there is no model {modelname[:100]!r}",
-            hint=f"served are: {', '.join(near) or 'none'}",
+            f"there is no model {name[:100]!r}", hint=f"served are: {', '.join(near) or 'none'}"
         )
+
+    def model(self, ask: Ask) -> str:
+        """Return the model's name in the repository.
+
+        Raises:
+            UnknownModel: there is no such model.
+
+        """
+        return self.client(ask).triton_model()
 
     def served(self) -> list[str]:
-        """Return the names of the clients whose models are ready; of all where Triton is silent."""
+        """Return what can be asked: clients whose models are ready, and models without a client.
+
+        Where Triton is silent, all clients.
+        """
+        clients = self.registry.clients
         try:
-            ready = {state.name for state in self.server.models(timeout=LOOKUP_S) if state.ready}
+            states = self.environment.server.models(timeout=LOOKUP_S)
         except InferenceError:
-            return sorted(self.registry.clients)
+            return sorted(clients)
+        ready = {state.name for state in states if state.ready}
+        models = {client.triton_model() for client in clients.values()}
         return sorted(
-            name for name, client in self.registry.clients.items() if client.triton_model() in ready
+            {name for name, client in clients.items() if client.triton_model() in ready}
+            | (ready - models)
         )
 
+    def items(
+        self, asks: Iterable[Ask | Exception], envelope: Envelope
+    ) -> Iterator[dict[str, Any]]:
+        """Yield an answer per ask, in order, several at a time; an error stands in its place."""
 
-def batches(client: Client, ask: Ask) -> list[Any]:
-    """Return the results for many payloads, a batch of the model at a time.
+        def one(ask: Ask | Exception) -> dict[str, Any]:
+            return self.item(ask, envelope)
 
-    No more than one batch of pictures is decoded at once.
-    """
-    results: list[Any] = []
-    size = client.max_batch_size
-    for start in range(0, len(ask.payloads), size):
+        return self.in_order(one, asks)
+
+    def item(
+        self, ask: Ask | Exception, envelope: Envelope, once: Once | None = None
+    ) -> dict[str, Any]:
+        """Return one answer among several, with its own status."""
+        if isinstance(ask, Exception):
+            return errors.item(ask)
         try:
-            results += client.inference_batch(ask.payloads[start : start + size])
-        except InferenceError as error:
-            if error.position is not None:
-                error.message = f"payload[{start + error.position}]: {error.message}"
-            raise
-    return results
+            result = self.prepare(ask, envelope, once=once).result()
+        except Exception as error:
+            return errors.item(error, ask.modelname)
+        return {"status": 200, **self.answer(ask, result)}
+
+    def by_name(self, asks: list[Ask], envelope: Envelope) -> dict[str, Any]:
+        """Return an answer per model for one payload, which is decoded once.
+
+        Raises:
+            BadParameter: a parameter is known to none of the models.
+
+        """
+        self.refuse_unknown_parameters(asks)
+        # A list is decoded a batch at a time, by each: kept for all it could be of any size.
+        once = None if asks[0].is_list else Once()
+        answers = self.in_order(lambda ask: self.item(ask, envelope, once), asks)
+        return {
+            ask.modelname: {name: value for name, value in answer.items() if name != "modelname"}
+            for ask, answer in zip(asks, answers, strict=True)
+        }
+
+    def refuse_unknown_parameters(self, asks: list[Ask]) -> None:
+        clients = self.registry.clients
+        known = {p for a in asks if a.modelname in clients for p in clients[a.modelname].parameters}
+        if unknown := [name for name in asks[0].parameters if name not in known]:
+            raise BadParameter(
+                f"`parameters.{unknown[0][:60]}` is known to none of the models",
+                hint=f"they take {', '.join(sorted(known)) or 'no parameters'}",
+            )
+
+    def in_order(self, call: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """Yield `call(item)` for each, in order; some are under way at a time, never all.
+
+        What has not begun when nobody wants the rest is not begun.
+        """
+        under_way: deque[Future[R]] = deque()
+        try:
+            for item in items:
+                # A copy each: two threads cannot be inside the same context.
+                under_way.append(self._pool.submit(copy_context().run, call, item))
+                if len(under_way) >= self.threads:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            for future in under_way:
+                future.cancel()
+
+    @staticmethod
+    def answer(ask: Ask, result: Any) -> dict[str, Any]:
+        """Return the body of an answer."""
+        if isinstance(result, TensorResult):
+            result = result.body()
+            if ask.tensors:
+                return dict(result)
+        answer = {"modelname": ask.modelname, "result": result}
+        if ask.modelversion:
+            answer["modelversion"] = ask.modelversion
+        return answer

@@ -1,14 +1,16 @@
-"""One table from errors to HTTP, and one body for every answer that is not 200.
+"""One table from errors to HTTP, and one body for every answer that is not 2xx.
 
-{"error": {"code": "unknown_model", "message": "…", "hint": "…"}}
+{"error": {"code": "unknown_model", "message": "…", "hint": "…", "modelname": "…",
+           "request_id": "…"}}
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from flask import Flask, Response, jsonify
+from flask import Flask, Response, g, has_request_context
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from clients.errors import (
@@ -22,13 +24,39 @@ from clients.errors import (
     TensorsRefused,
     UnknownModel,
     UnknownVersion,
+    UnsupportedMedia,
 )
+from dispatcher.encoding import encoded
 
 log = logging.getLogger(__name__)
 
 
 class BadBody(BadRequest):
     """The body of the request is not what the endpoint takes."""
+
+
+class BadHeader(BadRequest):
+    """A header of the request is not what the endpoint takes."""
+
+
+class BadModel(BadRequest):
+    """What a folder holds cannot be loaded as a model, or its name or address cannot be used."""
+
+
+class UnsupportedType(BadRequest):
+    """There is no reader for the body's type or packing."""
+
+
+class NotAcceptable(BadRequest):
+    """The answer cannot be given in any of the types that the caller accepts."""
+
+
+class AlreadyLoaded(InferenceError):
+    """There is a model of this name."""
+
+
+class OutOfMemory(InferenceError):
+    """There is no memory for another model."""
 
 
 class ClientDisabled(ModelUnavailable):
@@ -39,47 +67,94 @@ class ClientDisabled(ModelUnavailable):
 ANSWERS: Final[dict[type[InferenceError], tuple[int, str]]] = {
     BadRequest: (400, "bad_request"),
     BadBody: (400, "bad_body"),
+    BadHeader: (400, "bad_header"),
+    BadModel: (400, "bad_model"),
     BadPayload: (400, "bad_payload"),
     BadParameter: (400, "bad_parameter"),
     TensorsRefused: (400, "tensors_refused"),
     UnknownModel: (404, "unknown_model"),
     UnknownVersion: (404, "unknown_version"),
+    NotAcceptable: (406, "not_acceptable"),
+    AlreadyLoaded: (409, "already_loaded"),
+    UnsupportedMedia: (415, "unsupported_media"),
+    UnsupportedType: (415, "unsupported_type"),
     InferenceError: (500, "client_failed"),
     ModelFailed: (502, "model_failed"),
     ModelUnavailable: (503, "model_unavailable"),
     ClientDisabled: (503, "client_disabled"),
     DeadlineExceeded: (504, "deadline_exceeded"),
+    OutOfMemory: (507, "out_of_memory"),
 }
 
+# What is refused before there is an ask: by Flask, or by NGINX in its own configuration.
+ROUTING: Final[Mapping[int, tuple[str, str]]] = {
+    400: ("bad_request", "check the request line and the headers, whose total may be 32 kB"),
+    404: ("not_found", "POST /invocations asks a model; GET /docs shows every route"),
+    405: ("method_not_allowed", "the Allow header says which methods this path takes"),
+    408: ("request_timeout", "send the whole body without a pause of a minute"),
+    413: ("too_large", "send fewer items, or smaller pictures"),
+    414: ("uri_too_long", "put the request into the body of POST /invocations"),
+    500: ("internal_error", "the log of the container has the traceback under the request's id"),
+    501: ("not_implemented", "POST /invocations with a Content-Length"),
+    503: ("unavailable", "try again in a few seconds"),
+    504: ("deadline_exceeded", "send fewer or smaller items in one request"),
+}
+NOT_READY = "not_ready"
+
 RETRY_AFTER_S: Final = 5  # a model that is loading is asked for again after this
+
+# The platform passes on the first 2048 characters of an error's body.
+LONGEST_TEXT: Final = 700
+
+
+def body(code: str, message: str, hint: str = "", modelname: str = "") -> dict[str, Any]:
+    """Return what stands under `error`, the essentials first."""
+    error = {"code": code, "message": shortened(message), "hint": shortened(hint)}
+    if has_request_context():
+        if name := modelname or g.get("modelname", ""):
+            error["modelname"] = name[:200]
+        error["request_id"] = g.get("request_id", "")
+    return error
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
 
 
 def answer(status: int, code: str, message: str, hint: str = "") -> Response:
     """Return the answer for an error."""
-    response = jsonify(error={"code": code, "message": message, "hint": hint})
-    response.status_code = status
+    text, _ = encoded({"error": body(code, message, hint)})
+    response = Response(text, status, mimetype="application/json")
     if status == 503:
         response.headers["Retry-After"] = str(RETRY_AFTER_S)
     return response
 
 
+def status_and_code(error: InferenceError) -> tuple[int, str]:
+    """Look an error up in the table, by its class or the nearest of its bases."""
+    return next(ANSWERS[kind] for kind in type(error).__mro__ if kind in ANSWERS)
+
+
+def item(error: Exception, modelname: str = "") -> dict[str, Any]:
+    """Return an error as it stands among the results of a request for several."""
+    if isinstance(error, InferenceError):
+        status, code = status_and_code(error)
+        return {"status": status, "error": body(code, error.message, error.hint, modelname)}
+    log_bug(error)
+    return {"status": 500, "error": body(ROUTING[500][0], BUG, ROUTING[500][1], modelname)}
+
+
 def of_inference(error: InferenceError) -> Response:
     """Answer an error of the contract, or a plugin's subclass of one."""
-    status, code = next(ANSWERS[kind] for kind in type(error).__mro__ if kind in ANSWERS)
+    status, code = status_and_code(error)
     return answer(status, code, error.message, error.hint)
 
 
 def of_routing(error: HTTPException) -> Response:
     """Answer what Flask itself refuses: 404, 405, 413."""
     status = error.code or 500
-    hint = {
-        404: "POST /invocations asks a model, GET /ping says whether all are ready",
-        405: f"this path takes {', '.join(sorted(getattr(error, 'valid_methods', None) or ()))}",
-        413: "send fewer items, or smaller pictures",
-    }.get(status, "")
-    response = answer(
-        status, error.name.lower().replace(" ", "_"), error.description or error.name, hint
-    )
+    code, hint = ROUTING.get(status, (error.name.lower().replace(" ", "_"), ""))
+    response = answer(status, code, error.description or error.name, hint)
     # What the protocol wants beside the body, such as Allow with 405.
     for name, value in error.get_headers():
         if name.lower() not in {"content-type", "content-length"}:
@@ -87,20 +162,25 @@ def of_routing(error: HTTPException) -> Response:
     return response
 
 
+BUG = "the model's client failed in a way it does not explain"
+
+
+def log_bug(error: Exception) -> None:
+    request_id = g.get("request_id", "") if has_request_context() else ""
+    log.error("unforeseen error in request %s", request_id, exc_info=error)
+
+
 def of_bug(error: Exception) -> Response:
     """Answer what nobody foresaw: a constant text, and the traceback in the log."""
-    log.error("unforeseen error", exc_info=error)
-    return answer(
-        500,
-        "internal_error",
-        "the model's client failed in a way it does not explain",
-        "the log of the container has the traceback",
-    )
+    log_bug(error)
+    code, hint = ROUTING[500]
+    return answer(500, code, BUG, hint)
 
 
-def too_large(limit_mb: int) -> RequestEntityTooLarge:
-    """Return the refusal of a body over the limit."""
-    return RequestEntityTooLarge(f"the body is larger than {limit_mb} MiB")
+def too_large(limit: int, came: int | None = None) -> RequestEntityTooLarge:
+    """Return the refusal of a body over the limit, in bytes."""
+    size = f"the body has {came} bytes" if came else "the body is too large"
+    return RequestEntityTooLarge(f"{size}; at most {limit // 2**20} MiB are taken")
 
 
 def register(app: Flask) -> None:

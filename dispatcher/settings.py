@@ -124,12 +124,24 @@ def read_names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-@expects("debug, info, warning or error")
-def read_log_level(text: str) -> str:
-    """Read the name of a log level."""
-    if text.lower() not in {"debug", "info", "warning", "error"}:
+def one_of(*words: str) -> Callable[[str], str]:
+    """Read one of some words."""
+
+    @expects(f"one of {', '.join(words)}")
+    def read(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(text)
+        return text.lower()
+
+    return read
+
+
+@expects("true or false")
+def read_truth(text: str) -> bool:
+    """Read true or false, and nothing that is neither."""
+    if text.lower() not in {"true", "false"}:
         raise ValueError(text)
-    return text.lower()
+    return text.lower() == "true"
 
 
 # One time limit, `timeout`, is what the platform waits for an answer. Each part inside it gives up
@@ -164,6 +176,37 @@ class Settings:
         str(PROJECT / "model_repository"),
         read_folder,
         "folder with one folder per model, as Triton wants it",
+    )
+    model_dir: Path = setting(
+        "MODEL_DIR",
+        "/opt/ml/model",
+        read_path,
+        "folder with models of your own, where the platform unpacks them; it need not exist",
+    )
+    model_dir_use: str = setting(
+        "MODEL_DIR_USE",
+        "beside",
+        one_of("beside", "instead", "ignore"),
+        "whether the models in MODEL_DIR are served beside those of MODEL_REPOSITORY, instead of "
+        "them, or not at all; of two with one name that in MODEL_DIR counts",
+    )
+    multi_model: bool = setting(
+        "SAGEMAKER_MULTI_MODEL",
+        "false",
+        read_truth,
+        "start with no model loaded and none required: the platform loads them by POST /models",
+    )
+    model_url_roots: tuple[Path, ...] = setting(
+        "MODEL_URL_ROOTS",
+        "",
+        read_folders,
+        "folders below which a model must lie that POST /models loads; nothing means anywhere",
+    )
+    default_model: str = setting(
+        "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME",
+        "",
+        expects("name of a model, or nothing")(lambda text: text),
+        "the model that is asked when a request names none",
     )
     required_models: tuple[str, ...] = setting(
         "REQUIRED_MODELS",
@@ -200,6 +243,15 @@ class Settings:
     max_body_mb: int = setting(
         "MODEL_SERVER_MAX_BODY_MB", "25", whole(1, 2048), "largest request body, in MiB"
     )
+    batch_payload_mb: int | None = setting(
+        "SAGEMAKER_MAX_PAYLOAD_IN_MB",
+        "",
+        expects("whole number, 1 to 2048, or nothing")(
+            lambda text: within(1, 2048)(text) if text else None
+        ),
+        "largest payload of a batch transform job, in MB; a larger one than "
+        "MODEL_SERVER_MAX_BODY_MB raises that too",
+    )
     max_megapixels: int = setting(
         "MODEL_SERVER_MAX_MEGAPIXELS",
         "50",
@@ -208,6 +260,12 @@ class Settings:
     )
     max_batch: int = setting(
         "MODEL_SERVER_MAX_BATCH", "1000", whole(1, 100_000), "most payloads in one request"
+    )
+    load_timeout: float = setting(
+        "MODEL_LOAD_TIMEOUT",
+        "300",
+        seconds(1, 3600),
+        "how long a model may take to load at run time",
     )
     start_timeout: float = setting(
         "SERVE_START_TIMEOUT",
@@ -222,8 +280,21 @@ class Settings:
         "from SIGTERM to SIGKILL for what is still running",
     )
     log_level: str = setting(
-        "MODEL_SERVER_LOG_LEVEL", "info", read_log_level, "least severe message that is logged"
+        "MODEL_SERVER_LOG_LEVEL",
+        "info",
+        one_of("debug", "info", "warning", "error"),
+        "least severe message that is logged",
     )
+
+    @property
+    def max_body(self) -> int:
+        """Bytes of the largest body, for NGINX, Flask and the message alike."""
+        return max(self.max_body_mb, self.batch_payload_mb or 0) * 2**20
+
+    @property
+    def max_payload_mb(self) -> int:
+        """What a batch transform job is told."""
+        return self.batch_payload_mb or self.max_body_mb
 
     @property
     def client_timeout(self) -> float:
@@ -254,7 +325,7 @@ def written(value: object) -> str:
         return f"{value.start}-{value.stop - 1}"
     if isinstance(value, tuple):
         return (":" if value and isinstance(value[0], Path) else ",").join(map(str, value))
-    return str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def rows() -> Iterator[Row]:

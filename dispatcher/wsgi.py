@@ -9,7 +9,7 @@ from flask import Flask
 
 from clients.base import Environment
 from clients.registry import load_clients
-from clients.triton import Triton
+from clients.triton import Triton, renamed_config
 from dispatcher.app import create_app
 from dispatcher.settings import read_settings
 
@@ -20,8 +20,10 @@ def build() -> Flask:
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
     )
-    server = Triton(f"127.0.0.1:{settings.triton_grpc_port}")
     environment = Environment(
-        server, settings.model_repository, max_pixels=settings.max_megapixels * 1_000_000
+        Triton(f"127.0.0.1:{settings.triton_grpc_port}"),
+        settings.model_repository,
+        max_pixels=settings.max_megapixels * 1_000_000,
     )
-    return create_app(settings, load_clients(environment, settings.clients_path), server)
+    registry = load_clients(environment, settings.clients_path)
+    return create_app(settings, registry, environment, renamed_config)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from clients.errors import UnknownModel, UnknownVersion
-from clients.model_server import ModelServer, ModelState, Tensors
+from clients.errors import ModelFailed, UnknownModel, UnknownVersion
+from clients.model_server import ModelServer, ModelState, Signature, Tensors
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -22,7 +22,9 @@ class FakeTriton(ModelServer):
     """
 
     models_run: dict[str, Callable[[Tensors], Arrays] | Exception] = field(default_factory=dict)
-    batch_size: int = 4
+    signatures: dict[str, Signature] = field(default_factory=dict)
+    unloaded: set[str] = field(default_factory=set)
+    refuse_to_load: str = ""
     ready: bool = True
     states: list[ModelState] | Exception | None = None
     calls: list[dict[str, Any]] = field(default_factory=list)
@@ -53,8 +55,17 @@ class FakeTriton(ModelServer):
             answer[name] = best_classes(answer[name], count)
         return answer
 
-    def max_batch_size(self, model: str, *, timeout: float) -> int:
-        return self.batch_size
+    def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:
+        return self.signatures.get(model, Signature(4))
+
+    def load(self, model: str, *, timeout: float) -> None:
+        if self.refuse_to_load:
+            raise ModelFailed(self.refuse_to_load)
+        self.models_run.setdefault(model, dict)
+        self.unloaded.discard(model)
+
+    def unload(self, model: str, *, timeout: float) -> None:
+        self.unloaded.add(model)
 
     def is_ready(self, *, timeout: float) -> bool:
         return self.ready
@@ -64,7 +75,10 @@ class FakeTriton(ModelServer):
             raise self.states
         if self.states is not None:
             return self.states
-        return [ModelState(name, "1", ready=True, reason="") for name in self.models_run]
+        return [
+            ModelState(name, "1", "UNAVAILABLE" if name in self.unloaded else "READY")
+            for name in self.models_run
+        ]
 
 
 def best_classes(logits: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:

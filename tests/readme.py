@@ -39,7 +39,8 @@ def run(command: str, endpoint: str) -> Any:
 def same(came: Any, shown: Any) -> bool:
     """Whether two answers are the same but for the last digits of their numbers."""
     if isinstance(shown, dict) and isinstance(came, dict):
-        return came.keys() == shown.keys() and all(same(came[k], shown[k]) for k in shown)
+        alike = (k == "request_id" or same(came[k], shown[k]) for k in shown)
+        return came.keys() == shown.keys() and all(alike)
     if isinstance(shown, list) and isinstance(came, list):
         return len(came) == len(shown) and all(map(same, came, shown))
     if isinstance(shown, int | float) and isinstance(came, int | float):

@@ -196,14 +196,14 @@ def test_a_wrong_request_is_told_what_was_expected(
 def test_nginx_refuses_with_the_same_json(endpoint: Endpoint) -> None:
     answer = endpoint.call("/invocations", b" " * (26 * 2**20))
     assert answer.status == 413
-    assert answer.json["error"]["code"] == "request_entity_too_large"
+    assert answer.json["error"]["code"] == "too_large"
     assert "25 MiB" in answer.json["error"]["message"]
     answer = endpoint.call("/" + "x" * 40_000)
     assert answer.status == 414
-    assert set(answer.json["error"]) == {"code", "message", "hint"}
+    assert set(answer.json["error"]) == {"code", "message", "hint", "request_id"}
     answer = endpoint.call("/ping", headers={"X": "x" * 40_000})
     assert answer.status == 400
-    assert set(answer.json["error"]) == {"code", "message", "hint"}
+    assert set(answer.json["error"]) == {"code", "message", "hint", "request_id"}
     assert "nginx/" not in str(answer.headers), "the version is nobody's business"
 
 

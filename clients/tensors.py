@@ -1,0 +1,331 @@
+"""Any model without a client of its own: tensors in, tensors out.
+
+Bodies are those of the Open Inference Protocol, version 2 (kserve.github.io/website, "Open
+Inference Protocol (V2) - REST"): `{"inputs": [{"name", "shape", "datatype", "data"}]}` is answered
+with `{"model_name", "model_version", "outputs": […]}`. One tensor may come and go as NumPy's file
+format instead.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from clients.base import Client, Environment, Payload, brief
+from clients.errors import BadPayload, TensorsRefused
+from clients.model_server import Signature, TensorSpec
+
+Array = npt.NDArray[Any]
+
+numpy_format: Any = np.lib.format  # it has no types
+
+DTYPES: Mapping[str, type[np.generic]] = {
+    "BOOL": np.bool_,
+    "UINT8": np.uint8,
+    "UINT16": np.uint16,
+    "UINT32": np.uint32,
+    "UINT64": np.uint64,
+    "INT8": np.int8,
+    "INT16": np.int16,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "FP16": np.float16,
+    "FP32": np.float32,
+    "FP64": np.float64,
+    "BYTES": np.object_,
+}
+DATATYPES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
+
+V2_EXPECTED = 'expected {"inputs": [{"name": "…", "shape": […], "datatype": "FP32", "data": […]}]}'
+
+
+@dataclass(frozen=True)
+class TensorResult:
+    """The outputs of one run of a model."""
+
+    model: str
+    version: str
+    outputs: Mapping[str, Array]
+    request: str = ""
+
+    def body(self) -> dict[str, Any]:
+        """Return the V2 body; numbers that JSON cannot hold are still NaN or infinite in it."""
+        body: dict[str, Any] = {"model_name": self.model}
+        if self.version:
+            body["model_version"] = self.version
+        if self.request:
+            body["id"] = self.request
+        body["outputs"] = [
+            {
+                "name": name,
+                "shape": list(array.shape),
+                "datatype": DATATYPES.get(array.dtype, "BYTES"),
+                "data": json_data(array),
+            }
+            for name, array in self.outputs.items()
+        ]
+        return body
+
+    def npy(self) -> bytes:
+        """Return the one output as a NumPy file.
+
+        Raises:
+            BadPayload: the model has several outputs, or one of texts.
+
+        """
+        if len(self.outputs) != 1:
+            raise BadPayload(
+                f"the model has {len(self.outputs)} outputs: {', '.join(self.outputs)}",
+                hint="ask for application/json, or name one output with `outputs` in a V2 body",
+            )
+        (array,) = self.outputs.values()
+        if array.dtype == np.object_:
+            raise BadPayload("the output holds texts", hint="ask for application/json")
+        out = io.BytesIO()
+        np.save(out, np.ascontiguousarray(array), allow_pickle=False)
+        return out.getvalue()
+
+
+class TensorClient(Client):
+    """Serves one model by its tensors alone. Made for a model, not found in a file."""
+
+    modelname = ""
+    example = {"inputs": [{"name": "INPUT", "shape": [1, 1], "datatype": "FP32", "data": [0.5]}]}
+
+    def __init__(self, environment: Environment, model: str) -> None:
+        self._model = model
+        super().__init__(environment)
+
+    def triton_model(self) -> str:
+        return self._model
+
+    def inference(self, payload: Payload) -> Any:
+        return self.run(payload).body()
+
+    def run(self, payload: Payload) -> TensorResult:
+        """Run the model on a V2 body, or on the bytes of a NumPy file in `npy`.
+
+        Raises:
+            TensorsRefused: the tensors are not the model's; Triton was not asked.
+            BadPayload: the body is no V2 body, or the bytes no NumPy file.
+
+        """
+        signature = self.signature()
+        if "npy" in payload:
+            inputs = {the_one_input(signature): read_npy(payload["npy"])}
+        else:
+            inputs = read_v2(payload)
+        refuse_wrong_tensors(inputs, signature)
+        outputs, classes = wanted_outputs(payload, signature)
+        answer = self.infer(inputs, outputs=outputs, classes=classes)
+        return TensorResult(
+            self._model, self.request.version, answer, str(payload.get("id") or "")[:128]
+        )
+
+
+def read_v2(payload: Payload) -> dict[str, Array]:
+    """Return the arrays of a V2 body, by name.
+
+    Raises:
+        BadPayload: it is no such body, or a tensor's data are not as it says.
+
+    """
+    tensors = payload.get("inputs")
+    if not isinstance(tensors, list) or not tensors:
+        raise BadPayload(f"`inputs` is {brief(tensors)}", hint=V2_EXPECTED)
+    arrays: dict[str, Array] = {}
+    for place, tensor in enumerate(tensors):
+        where = f"inputs[{place}]"
+        if not isinstance(tensor, dict) or not isinstance(tensor.get("name"), str):
+            raise BadPayload(f"`{where}` is {brief(tensor)}", hint=V2_EXPECTED)
+        if tensor["name"] in arrays:
+            raise BadPayload(f"`{where}`: the name {tensor['name']!r} stands there twice")
+        arrays[tensor["name"]] = read_tensor(tensor, where)
+    return arrays
+
+
+def read_tensor(tensor: Mapping[str, Any], where: str) -> Array:
+    datatype, shape, data = tensor.get("datatype"), tensor.get("shape"), tensor.get("data")
+    if not isinstance(datatype, str) or datatype not in DTYPES:
+        raise BadPayload(
+            f"`{where}.datatype` is {brief(datatype)}", hint=f"expected {', '.join(DTYPES)}"
+        )
+    if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 2**31 for n in shape):
+        raise BadPayload(
+            f"`{where}.shape` is {brief(shape)}", hint="expected sizes, such as [1, 3]"
+        )
+    if not isinstance(data, list):
+        raise BadPayload(
+            f"`{where}.data` is {brief(data)}",
+            hint="expected a list of numbers or texts, flat or nested; binary data are not taken",
+        )
+    flat = flattened(data)
+    if len(flat) != math.prod(shape):
+        raise BadPayload(
+            f"`{where}` has {len(flat)} elements; its shape {shape} wants {math.prod(shape)}"
+        )
+    return converted(flat, datatype, where).reshape(shape)
+
+
+def flattened(data: list[Any]) -> list[Any]:
+    """Return the elements of evenly or unevenly nested lists, in order."""
+    while any(isinstance(element, list) for element in data):
+        data = [
+            e for element in data for e in (element if isinstance(element, list) else [element])
+        ]
+    return data
+
+
+def converted(flat: list[Any], datatype: str, where: str) -> Array:
+    """Return the elements as an array of `datatype`, shape [elements].
+
+    Raises:
+        BadPayload: an element is of another type, or does not fit.
+
+    """
+    dtype = DTYPES[datatype]
+    kinds: tuple[type, ...] = (int, float)
+    if datatype == "BYTES":
+        kinds = (str,)
+    elif datatype == "BOOL":
+        kinds = (bool,)
+    elif "INT" in datatype:
+        kinds = (int,)
+    for element in flat:
+        if not isinstance(element, kinds) or (isinstance(element, bool) and kinds != (bool,)):
+            raise BadPayload(f"`{where}.data` has {brief(element)}", hint=f"expected {datatype}")
+    if datatype == "BYTES":
+        return np.array([element.encode() for element in flat], np.object_)
+    if "INT" in datatype and flat:
+        limits = np.iinfo(dtype)  # type: ignore[type-var]
+        if min(flat) < limits.min or max(flat) > limits.max:
+            raise BadPayload(
+                f"`{where}.data` has a number that does not fit into {datatype}",
+                hint=f"expected {limits.min} to {limits.max}",
+            )
+    try:
+        with np.errstate(over="ignore"):  # too large for the type is infinite, as in C
+            return np.array(flat, dtype)
+    except OverflowError as error:
+        raise BadPayload(
+            f"`{where}.data` has a number that does not fit into {datatype}"
+        ) from error
+
+
+def read_npy(data: bytes) -> Array:
+    """Return the array of a NumPy file. Nothing in it is ever unpickled.
+
+    Raises:
+        BadPayload: it is no such file, is cut off, or holds Python objects.
+
+    """
+    file = io.BytesIO(data)
+    try:
+        version, _ = numpy_format.read_magic(file)
+        read = {1: numpy_format.read_array_header_1_0, 2: numpy_format.read_array_header_2_0}
+        shape, fortran, dtype = read[version](file)
+    except (ValueError, KeyError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
+        raise BadPayload(
+            f"the body is no NumPy file: {len(data)} bytes that begin with {data[:8]!r}",
+            hint="expected what numpy.save writes, format 1.0 or 2.0",
+        ) from error
+    if dtype.hasobject or dtype not in DATATYPES:
+        raise BadPayload(
+            f"the array is of {dtype}", hint=f"expected {', '.join(DTYPES)}, no objects"
+        )
+    # Compared before anything is made: a header of 100 bytes may promise terabytes.
+    wanted = math.prod(shape) * dtype.itemsize
+    if len(data) - file.tell() != wanted:
+        raise BadPayload(
+            f"the array of shape {list(shape)} takes {wanted} bytes; {len(data) - file.tell()} came"
+        )
+    array = np.frombuffer(data, dtype, offset=file.tell())
+    return array.reshape(shape, order="F" if fortran else "C")
+
+
+def the_one_input(signature: Signature) -> str:
+    if len(signature.inputs) != 1:
+        raise TensorsRefused(
+            f"one array came; the model has the inputs {described(signature.inputs)}",
+            hint="send them by name in a V2 body",
+        )
+    return signature.inputs[0].name
+
+
+def refuse_wrong_tensors(inputs: Mapping[str, Array], signature: Signature) -> None:
+    """Compare tensors with the model's own.
+
+    Raises:
+        TensorsRefused: a name, type or shape is not the model's.
+
+    """
+    known = {spec.name: spec for spec in signature.inputs}
+    for name, array in inputs.items():
+        if name not in known:
+            raise TensorsRefused(
+                f"there is no input `{name}`", hint=f"the model has {described(signature.inputs)}"
+            )
+        spec, datatype = known[name], DATATYPES.get(array.dtype, str(array.dtype))
+        fits = len(array.shape) == len(spec.shape) and all(
+            wanted in (-1, came) for wanted, came in zip(spec.shape, array.shape, strict=True)
+        )
+        if not fits or datatype != spec.datatype:
+            raise TensorsRefused(
+                f"input `{name}` wants {spec.datatype} {list(spec.shape)}; "
+                f"you sent {datatype} {list(array.shape)}"
+            )
+        if signature.max_batch_size and array.shape[0] > signature.max_batch_size:
+            raise TensorsRefused(
+                f"input `{name}` has {array.shape[0]} items",
+                hint=f"the model takes at most {signature.max_batch_size} at once",
+            )
+    missing = [spec for spec in signature.inputs if spec.name not in inputs and not spec.optional]
+    if missing:
+        raise TensorsRefused(
+            f"input `{missing[0].name}` is missing",
+            hint=f"the model has {described(signature.inputs)}",
+        )
+    if signature.max_batch_size and len({len(array) for array in inputs.values()}) > 1:
+        raise TensorsRefused("the inputs differ in their first dimension, the batch")
+
+
+def described(specs: Sequence[TensorSpec]) -> str:
+    return ", ".join(f"`{spec.name}` {spec.datatype} {list(spec.shape)}" for spec in specs)
+
+
+def wanted_outputs(payload: Payload, signature: Signature) -> tuple[list[str], dict[str, int]]:
+    """Return the outputs a V2 body asks for, and how many classes of which."""
+    asked = payload.get("outputs") or []
+    known = [spec.name for spec in signature.outputs]
+    if not isinstance(asked, list):
+        raise BadPayload(f"`outputs` is {brief(asked)}", hint='expected [{"name": "…"}]')
+    names: list[str] = []
+    classes: dict[str, int] = {}
+    for place, output in enumerate(asked):
+        name = output.get("name") if isinstance(output, dict) else None
+        if name not in known:
+            raise BadPayload(
+                f"`outputs[{place}]` is {brief(output)}", hint=f"the model has {', '.join(known)}"
+            )
+        names.append(name)
+        parameters = output.get("parameters")
+        count = parameters.get("classification") if isinstance(parameters, dict) else None
+        if count is not None:
+            if type(count) is not int or not 1 <= count < 2**31:
+                raise BadPayload(f"`outputs[{place}].parameters.classification` is {brief(count)}")
+            classes[name] = count
+    return names, classes
+
+
+def json_data(array: Array) -> list[Any]:
+    """Return the elements in order, as JSON has them; bytes become text."""
+    flat: list[Any] = array.ravel().tolist()
+    if array.dtype == np.object_ or array.dtype.kind == "S":
+        return [e.decode(errors="replace") if isinstance(e, bytes) else str(e) for e in flat]
+    return flat

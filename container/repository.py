@@ -1,0 +1,83 @@
+"""Links the models of several folders together into the one repository that Triton reads.
+
+Models are loaded at run time by adding a folder there, and folders that cannot be written to are
+left as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+CONFIG = "config.pbtxt"
+PLAIN_MODELS = ("model.onnx", "model.pt")
+UNNAMED = "model"  # a plain model file that lies in the mounted folder by itself
+
+
+def compose(
+    repository: Path,
+    mounted: Path | None,
+    built_in: Path,
+    *,
+    instead: bool,
+    say: Callable[[str], None],
+) -> tuple[str, ...]:
+    """Fill `repository` with links to model folders; return the models' names.
+
+    Args:
+        repository: made here; it must not exist.
+        mounted: models that come first; it need not exist.
+        built_in: models that come after.
+        instead: leave those out where there are mounted ones.
+        say: takes a line for the operator.
+
+    """
+    repository.mkdir()
+    found: dict[str, Path] = {}
+    if mounted is not None and mounted.is_dir():
+        found.update(models_in(mounted))
+        say(f"models in {mounted}: {', '.join(sorted(found)) or 'none'}")
+    if not (found and instead):
+        for name, folder in models_in(built_in):
+            if name in found:
+                say(f"the model {name!r} of {mounted} is served in place of the one in {built_in}")
+            found.setdefault(name, folder)
+    for name, folder in found.items():
+        if is_model(folder):
+            (repository / name).symlink_to(folder)
+        else:
+            (repository / name).mkdir()
+            (repository / name / "1").symlink_to(folder)
+    return tuple(sorted(found))
+
+
+def models_in(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield name and folder of each model; of the folder itself where it is one."""
+    if is_model(folder):
+        yield configured_name(folder) or UNNAMED, folder
+        return
+    if any((folder / name).is_file() for name in PLAIN_MODELS):
+        yield UNNAMED, folder
+    for path in sorted(folder.iterdir()):
+        plain = any((path / name).is_file() for name in PLAIN_MODELS)
+        if path.is_dir() and not path.name.startswith(".") and (is_model(path) or plain):
+            yield path.name, path
+
+
+def is_model(folder: Path) -> bool:
+    """Whether a folder is a model as Triton wants it: a configuration, or version folders."""
+    return (folder / CONFIG).is_file() or (
+        folder.is_dir() and any(p.name.isdigit() and p.is_dir() for p in folder.iterdir())
+    )
+
+
+def configured_name(folder: Path) -> str:
+    """Return the name that a model's configuration gives it, as far as it is a plain one."""
+    try:
+        found = re.search(
+            r'^\s*name\s*:\s*"([\w.-]+)"', (folder / CONFIG).read_text(), re.MULTILINE
+        )
+    except OSError:
+        return ""
+    return found[1] if found else ""

@@ -1,0 +1,192 @@
+"""Reads a body by its Content-Type: one table, a reader per type."""
+
+from __future__ import annotations
+
+import tempfile
+import zlib
+from collections.abc import Callable, Mapping
+from typing import IO, Any
+
+from flask import Request
+
+from clients.base import Media
+from dispatcher.ask import Ask, Asked, One, checked_length, parsed, read_json, version
+from dispatcher.envelope import Envelope
+from dispatcher.errors import BadBody, UnsupportedType, too_large
+from dispatcher.settings import Settings
+
+# What a program sends that was told nothing: `curl --data` says the second.
+UNSAID = frozenset({"", "application/x-www-form-urlencoded"})
+LINES = frozenset({"application/jsonlines", "application/x-ndjson", "application/x-jsonlines"})
+PICTURE_STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"RIFF")
+
+IN_MEMORY = 2**20  # bytes of an unpacked or streamed body that are kept in memory, not on disk
+PIECE = 2**16
+FORM_FIELDS = 100  # fields of a form besides its files
+
+
+def read_body(request: Request, envelope: Envelope, settings: Settings) -> Asked:
+    """Return what a request asks for.
+
+    Raises:
+        UnsupportedType: there is no reader for its type.
+        BadBody: it is not what its type says.
+
+    """
+    media_type = request.mimetype
+    if media_type in UNSAID:
+        media_type = sniffed(request)
+    reader = READERS.get(media_type)
+    if reader is None and media_type.startswith("image/"):
+        reader = read_picture
+    if reader is None:
+        raise UnsupportedType(
+            f"a body of type {media_type[:100] or 'nothing'} is not taken",
+            hint=f"expected {', '.join(READERS)}, image/*, {', '.join(sorted(LINES))}",
+        )
+    return reader(request, envelope, settings)
+
+
+def sniffed(request: Request) -> str:
+    """Return the type of a body that does not say it: JSON, or a picture.
+
+    Raises:
+        UnsupportedType: it is neither.
+
+    """
+    start = request.get_data(cache=True)[:32]
+    if not start or start.lstrip()[:1] in (b"{", b"["):
+        return "application/json"
+    if start.startswith(PICTURE_STARTS):
+        return "application/octet-stream"
+    raise UnsupportedType(
+        f"the body has no Content-Type and is neither JSON nor a picture: it begins with {start!r}",
+        hint="say what it is with a Content-Type",
+    )
+
+
+def json_body(request: Request, envelope: Envelope, settings: Settings) -> Asked:
+    return read_json(request.get_data(), envelope, settings.max_batch)
+
+
+def read_picture(request: Request, envelope: Envelope, _: Settings) -> Asked:
+    return media(Media("picture", request.get_data()), envelope)
+
+
+def read_text(request: Request, envelope: Envelope, _: Settings) -> Asked:
+    try:
+        return media(Media("text", request.get_data().decode()), envelope)
+    except UnicodeDecodeError as error:
+        raise BadBody(f"the text is not UTF-8: {error}") from error
+
+
+def read_npy(request: Request, envelope: Envelope, _: Settings) -> Asked:
+    return One(
+        Ask(
+            named(envelope, None),
+            [{"npy": request.get_data()}],
+            modelversion=version(envelope.modelversion or None),
+            tensors=True,
+        )
+    )
+
+
+def read_form(request: Request, envelope: Envelope, settings: Settings) -> Asked:
+    """Read files and fields: `modelname`, `modelversion`, `parameters`; each file is an item."""
+    request.max_form_parts = settings.max_batch + FORM_FIELDS
+    request.max_form_memory_size = IN_MEMORY
+    files = [file for name in request.files for file in request.files.getlist(name)]
+    fields: Mapping[str, str] = request.form
+    checked_length(files, "files", settings.max_batch)
+    parameters = parsed(fields["parameters"].encode()) if "parameters" in fields else {}
+    return One(
+        Ask(
+            named(envelope, fields.get("modelname")),
+            [part(file.mimetype, file.stream) for file in files],
+            is_list=True,
+            parameters=parameters,
+            modelversion=version(fields.get("modelversion") or envelope.modelversion or None),
+        )
+    )
+
+
+def part(media_type: str, stream: IO[bytes]) -> Media:
+    content = stream.read()
+    if media_type == "text/plain":
+        return Media("text", content.decode(errors="replace"))
+    return Media("picture", content)
+
+
+def media(content: Media, envelope: Envelope) -> One:
+    modelversion = version(envelope.modelversion or None)
+    return One(Ask(named(envelope, None), [content], modelversion=modelversion))
+
+
+def named(envelope: Envelope, in_body: str | None) -> str:
+    if not (name := envelope.modelname(in_body)):
+        raise BadBody(
+            "no model is named",
+            hint="name it in the path (/infer/resnet), the query (?modelname=resnet) or the header "
+            "X-Amzn-SageMaker-Custom-Attributes: modelname=resnet",
+        )
+    return name
+
+
+READERS: Mapping[str, Callable[[Request, Envelope, Settings], Asked]] = {
+    "application/json": json_body,
+    "application/octet-stream": read_picture,
+    "text/plain": read_text,
+    "multipart/form-data": read_form,
+    "application/x-npy": read_npy,
+}
+
+
+def unpack(request: Request, limit: int) -> None:
+    """Put the plain body in the place of one that was packed with gzip.
+
+    Args:
+        request: whose stream is replaced.
+        limit: the most bytes that may come out.
+
+    Raises:
+        UnsupportedType: it is packed otherwise.
+        BadBody: it is no gzip.
+        werkzeug's RequestEntityTooLarge: more comes out.
+
+    """
+    encoding = request.headers.get("Content-Encoding", "").strip().lower()
+    if encoding in ("", "identity"):
+        return
+    if encoding != "gzip":
+        raise UnsupportedType(
+            f"a body with Content-Encoding {encoding[:40]!r} is not taken", hint="expected gzip"
+        )
+    plain, length = unpacked(request.stream, limit)
+    request.environ["wsgi.input"] = plain
+    request.environ["CONTENT_LENGTH"] = str(length)
+    request.environ["wsgi.input_terminated"] = True
+    del request.environ["HTTP_CONTENT_ENCODING"]
+    # The request has made its stream from the packed one already.
+    request.__dict__.pop("stream", None)
+
+
+def unpacked(packed: IO[bytes], limit: int) -> tuple[IO[bytes], int]:
+
+    plain: Any = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115  it is handed on
+    gzip = zlib.decompressobj(wbits=31)
+    length = 0
+    while piece := packed.read(PIECE):
+        while piece:
+            try:
+                out = gzip.decompress(piece, PIECE)
+            except zlib.error as error:
+                raise BadBody(f"the body is no gzip: {error}") from error
+            length += len(out)
+            if length > limit:
+                raise too_large(limit)
+            plain.write(out)
+            piece = gzip.unconsumed_tail
+    if not gzip.eof:
+        raise BadBody("the gzip body is cut off")
+    plain.seek(0)
+    return plain, length

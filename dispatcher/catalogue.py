@@ -1,0 +1,99 @@
+"""The models that are served, as people, scripts and the platform see them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from clients.base import Client
+from clients.model_server import ModelServer, ModelState
+from clients.registry import Registry
+
+PAGE = 100  # models in one answer
+RECORD = "model.onnx.source.json"  # what the weights tool says of a model it made
+SERVED = frozenset({"READY", "LOADING", "UNLOADING"})
+
+
+class Catalogue:
+    """Lists the models that are loaded.
+
+    Args:
+        registry: the clients.
+        server: where the models run.
+        repository: the folder with one folder per model.
+
+    """
+
+    def __init__(self, registry: Registry, server: ModelServer, repository: Path) -> None:
+        self.registry = registry
+        self.server = server
+        self.repository = repository
+
+    def page(self, after: str, timeout: float) -> dict[str, Any]:
+        """Return the models whose names follow `after`, and where the next page begins."""
+        entries = [entry for entry in self.entries(timeout) if entry["modelName"] > after]
+        page: dict[str, Any] = {"models": entries[:PAGE]}
+        if len(entries) > PAGE:
+            page["nextPageToken"] = page["models"][-1]["modelName"]
+        return page
+
+    def entry(self, name: str, timeout: float) -> dict[str, Any] | None:
+        """Return one model; `None` where it is not loaded."""
+        return next((e for e in self.entries(timeout) if e["modelName"] == name), None)
+
+    def entries(self, timeout: float) -> Iterator[dict[str, Any]]:
+        """Yield the loaded models by name; a model with several clients under each one's name."""
+        states: dict[str, list[ModelState]] = {}
+        for state in self.server.models(timeout=timeout):
+            if state.state in SERVED:
+                states.setdefault(state.name, []).append(state)
+        named: list[tuple[str, str, Client | None]] = []
+        for model in states:
+            clients = [c for c in self.registry.clients.values() if c.triton_model() == model]
+            named += [(client.modelname, model, client) for client in clients]
+            if not clients:
+                named.append((model, model, None))
+        for name, model, client in sorted(named, key=lambda one: one[0]):
+            latest = max(states[model], key=lambda state: int(state.version or 0))
+            yield {
+                "modelName": name,
+                "modelUrl": str(source_folder(self.repository / model)),
+                "version": latest.version,
+                "state": latest.state,
+                "client": f"{type(client).__module__}.{type(client).__name__}" if client else None,
+                "weights": weights(self.repository / model),
+                "parameters": parameters(client) if client else {},
+                "example": client.example if client else None,
+            }
+
+
+def source_folder(folder: Path) -> Path:
+    """Return where a model's folder was before it was linked into the repository."""
+    try:
+        return Path((folder / "model.url").read_text())
+    except OSError:
+        return folder.resolve()
+
+
+def weights(folder: Path) -> str:
+    """Return which weights a model has, in words."""
+    try:
+        record = json.loads((folder / RECORD).read_text())
+        return f"{record['weights']} ({record['licence']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "your own"
+
+
+def parameters(client: Client) -> dict[str, Any]:
+    """Return the parameters that a client declares."""
+    return {
+        name: {
+            key: value
+            for key, value in {**asdict(parameter), "expected": parameter.expected}.items()
+            if key in {"default", "expected", "meaning"}
+        }
+        for name, parameter in client.parameters.items()
+    }

@@ -1,0 +1,235 @@
+"""Loads and unloads models while the container runs, as SageMaker's multi-model endpoints ask.
+
+A model comes as a folder somewhere on this machine. A folder for it is made in the repository that
+Triton reads, of links and with a configuration under the new name; then Triton is told.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from clients.errors import ModelFailed, UnknownModel
+from clients.model_server import ModelServer
+from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
+CONFIG = "config.pbtxt"
+PLAIN_MODELS = ("model.onnx", "model.pt")
+ADDRESS = "model.url"  # beside the links: where the model came from
+
+# What a loaded model takes besides its file, measured with `make bench`: a process with ONNX
+# Runtime, and its own copy of the weights while they are packed for the processor.
+PROCESS_BYTES = 150 * 2**20
+COPIES = 2
+
+UNLOAD_S = 300.0  # the platform waits 360 s
+
+
+class Hosting:
+    """Loads and unloads models.
+
+    Args:
+        server: where models run.
+        repository: the folder that it reads.
+        roots: folders below which a model must lie; none means anywhere.
+        renamed_config: returns a `config.pbtxt` for the same model under another name.
+        timeout: seconds that a load may take.
+
+    """
+
+    def __init__(
+        self,
+        server: ModelServer,
+        repository: Path,
+        roots: tuple[Path, ...],
+        renamed_config: Callable[[str, str], str],
+        timeout: float,
+    ) -> None:
+        self.server = server
+        self.repository = repository
+        self.roots = roots
+        self.renamed_config = renamed_config
+        self.timeout = timeout
+
+    def load(self, name: str, url: str) -> None:
+        """Load the model in the folder `url` under `name`.
+
+        Raises:
+            BadModel: the name or the folder cannot be used, or the model cannot be loaded.
+            AlreadyLoaded: there is a model of this name.
+            OutOfMemory: it would not fit.
+
+        """
+        if not NAME.fullmatch(name):
+            raise BadModel(
+                f"`model_name` is {name[:100]!r}",
+                hint="expected letters, digits, '_', '.' and '-', at most 255, beginning with one "
+                "of the first two",
+            )
+        source = model_folder(self.allowed(url))
+        self.refuse_too_large(source)
+        folder = self.repository / name
+        try:
+            folder.mkdir()  # of two callers one succeeds
+        except FileExistsError as error:
+            if self.is_loaded(name):
+                raise AlreadyLoaded(f"there is a model {name!r}") from error
+            if not (folder / ADDRESS).exists():
+                raise BadModel(
+                    f"the repository has a model {name!r} of its own that is not loaded",
+                    hint=f"POST /load_model/{name} loads it; or choose another name",
+                ) from error
+            raise AlreadyLoaded(f"the model {name!r} is being loaded") from error
+        try:
+            self.link(source, folder, name)
+            (folder / ADDRESS).write_text(url)
+            self.server.load(name, timeout=self.timeout)
+        except ModelFailed as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise BadModel(f"{url} cannot be loaded: {error.message}") from error
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def load_own(self, name: str) -> None:
+        """Load a model that lies in the repository already, or load it anew.
+
+        Raises:
+            UnknownModel: there is none of this name.
+            BadModel: it cannot be loaded.
+
+        """
+        if not NAME.fullmatch(name) or not (self.repository / name).is_dir():
+            raise UnknownModel(
+                f"the model repository has no folder {name[:100]!r}",
+                hint=f"it has {', '.join(sorted(p.name for p in self.repository.iterdir()))}",
+            )
+        try:
+            self.server.load(name, timeout=self.timeout)
+        except ModelFailed as error:
+            raise BadModel(f"the model {name!r} cannot be loaded: {error.message}") from error
+
+    def unload(self, name: str) -> None:
+        """Unload a model; its memory is given back when this returns.
+
+        Raises:
+            UnknownModel: it is not loaded.
+
+        """
+        if not self.is_loaded(name):
+            raise UnknownModel(f"the model {name[:100]!r} is not loaded")
+        self.server.unload(name, timeout=UNLOAD_S)
+        if (self.repository / name / ADDRESS).exists():
+            shutil.rmtree(self.repository / name, ignore_errors=True)
+
+    def is_loaded(self, name: str) -> bool:
+        """Whether a model is ready to be asked."""
+        states = self.server.models(timeout=self.timeout)
+        return any(state.ready for state in states if state.name == name)
+
+    def allowed(self, url: str) -> Path:
+        """Return the folder that `url` names.
+
+        Raises:
+            BadModel: it is no absolute path of a readable folder, or leads out of the roots.
+
+        """
+        path = Path(url.removeprefix("file://"))
+        if (
+            "\0" in url
+            or not path.is_absolute()
+            or not path.is_dir()
+            or not os.access(path, os.R_OK)
+        ):
+            raise BadModel(
+                f"`url` is {url[:200]!r}", hint="expected the absolute path of a readable folder"
+            )
+        if self.roots:
+            for one in (path, *path.rglob("*")):
+                self.refuse_outside(one, url)
+        return path.resolve()
+
+    def refuse_outside(self, path: Path, url: str) -> None:
+        target = path.resolve()
+        if not any(target.is_relative_to(root.resolve()) for root in self.roots):
+            raise BadModel(
+                f"`url` {url[:200]!r} leads out of the folders that models may come from",
+                hint=f"MODEL_URL_ROOTS allows {', '.join(map(str, self.roots))}",
+            )
+
+    def refuse_too_large(self, source: Path) -> None:
+        """Raise OutOfMemory where the model would not fit into what is free."""
+        size = sum(path.stat().st_size for path in source.rglob("*") if path.is_file())
+        needed, free = COPIES * size + PROCESS_BYTES, free_memory()
+        if needed > free:
+            raise OutOfMemory(
+                f"the model needs about {needed // 2**20} MiB; {free // 2**20} MiB are free",
+                hint="unload another model first",
+            )
+
+    def link(self, source: Path, folder: Path, name: str) -> None:
+        """Fill the model's folder in the repository."""
+        config = source / CONFIG
+        if config.is_file():
+            (folder / CONFIG).write_text(self.renamed_config(config.read_text(), name))
+        if versions(source):
+            for path in source.iterdir():
+                if path.name not in {CONFIG, ADDRESS}:
+                    (folder / path.name).symlink_to(path)
+        else:
+            (folder / "1").symlink_to(source)
+
+
+def model_folder(folder: Path) -> Path:
+    """Return the model's own folder: this one, or the only folder in it.
+
+    Raises:
+        BadModel: it is neither a Triton model folder nor one with a plain model file.
+
+    """
+    inner = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    for candidate in (folder, *inner[:1]):
+        plain = any((candidate / name).is_file() for name in PLAIN_MODELS)
+        if versions(candidate) or plain:
+            return candidate
+        if len(inner) != 1:
+            break
+    raise BadModel(
+        f"{folder} is no model",
+        hint="expected config.pbtxt and 1/model.onnx, or a plain model.onnx",
+    )
+
+
+def versions(folder: Path) -> list[Path]:
+    """Return the version folders of a model's folder."""
+    return [path for path in folder.iterdir() if path.name.isdigit() and path.is_dir()]
+
+
+def free_memory() -> int:
+    """Return the bytes that this container may still take: the machine's, or its own limit's."""
+    return min([machine_memory(), *group_memory()])
+
+
+def machine_memory() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 2**63
+
+
+def group_memory(group: Path = Path("/sys/fs/cgroup")) -> Iterator[int]:
+    """Yield what the control group's limit leaves, where there is one."""
+    for limit_file, used_file in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            limit = int((group / limit_file).read_text())
+            used = int((group / used_file).read_text())
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+        yield limit - used

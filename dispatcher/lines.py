@@ -1,0 +1,35 @@
+"""Requests in JSON lines: one a line in, one answer a line out, in order and in bounded memory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from typing import IO, Any
+
+from dispatcher.ask import Ask, parsed, read_ask
+from dispatcher.bodies import IN_MEMORY, PIECE
+from dispatcher.envelope import Envelope
+from dispatcher.errors import BadBody
+
+
+def spooled(stream: IO[bytes]) -> IO[bytes]:
+    """Return a copy of a request's body, on disk where it is large.
+
+    All of it is taken before the first answer goes out: NGINX need not send and receive at once.
+    """
+    copy: Any = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115  it is handed on
+    while piece := stream.read(PIECE):
+        copy.write(piece)
+    copy.seek(0)
+    return copy  # type: ignore[no-any-return]
+
+
+def read_lines(body: IO[bytes], envelope: Envelope, max_batch: int) -> Iterator[Ask | BadBody]:
+    """Yield what each line asks, or why it cannot be read; empty lines are passed over."""
+    with body:
+        for line in body:
+            if line.strip():
+                try:
+                    yield read_ask(parsed(line), envelope, max_batch)
+                except BadBody as error:
+                    yield error

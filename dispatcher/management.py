@@ -1,0 +1,116 @@
+"""The routes that say how the container is, and that load and unload models."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from flask import Blueprint, Response, g, request
+
+from clients.base import brief
+from clients.errors import UnknownModel
+from clients.model_server import ModelServer
+from dispatcher.answers import json_answer
+from dispatcher.catalogue import Catalogue
+from dispatcher.errors import NOT_READY, BadBody
+from dispatcher.errors import answer as error_answer
+from dispatcher.health import health as state_of
+from dispatcher.hosting import Hosting
+from dispatcher.settings import Settings
+
+
+def management_routes(  # noqa: C901  several small functions that share their arguments
+    settings: Settings, server: ModelServer, catalogue: Catalogue, hosting: Hosting
+) -> Blueprint:
+    """Return the routes of the platform and of operators."""
+    routes = Blueprint("management", __name__)
+
+    @routes.route("/ping", methods=["GET", "POST"])
+    def ping() -> Response:
+        """Say 200 when Triton and every required model are ready, else 503 and why."""
+        if reasons := state_of(server, settings.required_models)["reasons"]:
+            return error_answer(503, NOT_READY, "; ".join(reasons), "GET /health says more")
+        return Response(status=200)
+
+    @routes.get("/health")
+    def health() -> Response:
+        """Say in JSON what /ping says in one code, and the state of each model."""
+        state = state_of(server, settings.required_models)
+        response = json_answer(state)
+        response.status_code = 200 if state["ready"] else 503
+        return response
+
+    @routes.get("/execution-parameters")
+    def execution_parameters() -> Response:
+        """Say how a batch transform job should send its records."""
+        return json_answer(
+            {
+                "MaxConcurrentTransforms": settings.workers * settings.threads,
+                "BatchStrategy": "MULTI_RECORD",
+                "MaxPayloadInMB": settings.max_payload_mb,
+            }
+        )
+
+    @routes.get("/models")
+    def list_models() -> Response:
+        """List the models that are loaded."""
+        return json_answer(
+            catalogue.page(request.args.get("next_page_token", ""), settings.load_timeout)
+        )
+
+    @routes.post("/models")
+    def load_model() -> Response:
+        """Load the model in a folder under a name."""
+        name, url = read_load()
+        g.modelname = name
+        hosting.load(name, url)
+        return json_answer({"modelName": name, "modelUrl": url})
+
+    @routes.get("/models/<model>")
+    def show_model(model: str) -> Response:
+        """Show one model that is loaded."""
+        return json_answer(loaded(model))
+
+    @routes.delete("/models/<model>")
+    def unload_model(model: str) -> Response:
+        """Unload a model and give its memory back."""
+        g.modelname = model
+        hosting.unload(model)
+        return json_answer({"modelName": model})
+
+    @routes.post("/load_model/<model>")
+    def load_own_model(model: str) -> Response:
+        """Load a model of the repository, or load it anew."""
+        g.modelname = model
+        hosting.load_own(model)
+        return json_answer(loaded(model))
+
+    def loaded(model: str) -> dict[str, Any]:
+        entry = catalogue.entry(model, settings.load_timeout)
+        if entry is None:
+            raise UnknownModel(
+                f"the model {model[:100]!r} is not loaded", hint="GET /models lists those that are"
+            )
+        return entry
+
+    return routes
+
+
+def read_load() -> tuple[str, str]:
+    """Return name and folder from the body of `POST /models`.
+
+    Raises:
+        BadBody: it is not of the form that the platform sends.
+
+    """
+    expected = 'expected {"model_name": "…", "url": "/absolute/path/of/a/folder"}'
+    try:
+        body = json.loads(request.get_data())
+    except (ValueError, RecursionError) as error:
+        raise BadBody(f"the body is not JSON ({error})", hint=expected) from error
+    if not isinstance(body, dict):
+        raise BadBody(f"the body is {brief(body)}", hint=expected)
+    for name in ("model_name", "url"):
+        if not isinstance(body.get(name), str) or not body[name]:
+            raise BadBody(f"`{name}` is {brief(body.get(name))}", hint=expected)
+    return body["model_name"], body["url"]

@@ -1,0 +1,37 @@
+"""The routes that describe the others: for programs, and for people."""
+
+from __future__ import annotations
+
+import json
+
+from flask import Blueprint, Response, render_template, request
+
+from clients.registry import Registry
+from dispatcher.answers import json_answer
+from dispatcher.encoding import dumps
+from dispatcher.openapi import document
+from dispatcher.settings import Settings
+
+
+def page_routes(settings: Settings, registry: Registry) -> Blueprint:
+    """Return `/openapi.json` and `/docs`."""
+    routes = Blueprint("pages", __name__)
+    routes.add_app_template_filter(dumps, "compact")
+    routes.add_app_template_filter(lambda value: json.dumps(value, indent=2), "pretty")
+
+    @routes.get("/openapi.json")
+    def openapi() -> Response:
+        """Describe every route in OpenAPI 3.1."""
+        return json_answer(document(settings, registry))
+
+    @routes.get("/docs")
+    def docs() -> str:
+        """Show the same as a page; nothing in it comes from anywhere else."""
+        return render_template(
+            "docs.html",
+            doc=document(settings, registry),
+            clients=registry.clients,
+            endpoint=request.host_url,
+        )
+
+    return routes
