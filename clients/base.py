@@ -15,6 +15,7 @@ The smallest whole client:
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import time
@@ -416,7 +417,7 @@ class Client(ABC):
 
         """
         value = self._field(payload, name, expected)
-        if not isinstance(value, str) or not value:
+        if not isinstance(value, str) or not value or not encodable(value):
             raise BadPayload(
                 f"`{name}` is {brief(value)}", hint=f"expected {expected} in `payload.{name}`"
             )
@@ -431,10 +432,13 @@ class Client(ABC):
         """
         value = self._field(payload, name, "a list of numbers")
         try:
-            array = np.array(value, np.float32)
-        except (TypeError, ValueError, OverflowError):
-            array = np.array(0, np.float32)
-        if array.ndim == 0:
+            array = np.array(value)
+        except (ValueError, OverflowError):  # unevenly nested, or beyond any type
+            array = np.array(0)
+        if array.ndim and array.dtype.kind in "iuf":
+            with np.errstate(over="ignore"):  # what overflows is infinite, and refused
+                array = array.astype(np.float32)
+        if array.ndim == 0 or array.dtype != np.float32 or not np.isfinite(array).all():
             raise BadPayload(
                 f"`{name}` is {brief(value)}",
                 hint=f"expected a list of numbers in `payload.{name}`, nested evenly",
@@ -443,7 +447,7 @@ class Client(ABC):
 
     def _field(self, payload: Payload, name: str, expected: str) -> Any:
         if name not in payload:
-            came = ", ".join(f"`{key}`" for key in payload) or "nothing"
+            came = ", ".join(brief(key) for key in itertools.islice(payload, 5)) or "nothing"
             raise BadPayload(
                 f"`{name}` is missing; the payload has {came}",
                 hint=f'expected {{"{name}": {expected}}}',
@@ -470,7 +474,8 @@ class Client(ABC):
             if name not in cls.parameters:
                 known = ", ".join(cls.parameters) or "no parameters"
                 raise BadParameter(
-                    f"`parameters.{name}` is not known", hint=f"{cls.modelname} takes {known}"
+                    f"the parameter {brief(name)} is not known",
+                    hint=f"{cls.modelname} takes {known}",
                 )
         values: dict[str, Any] = {}
         for name, parameter in cls.parameters.items():
@@ -484,6 +489,23 @@ class Client(ABC):
 
 
 def brief(value: object, longest: int = 60) -> str:
-    """Return how a value is shown in an error: its beginning where it is long."""
-    shown = repr(value[: longest + 1] if isinstance(value, str | list) else value)
+    """Return how a value is shown to the caller: its beginning where it is long."""
+    if isinstance(value, dict):
+        return f"an object with {len(value)} fields"
+    if isinstance(value, list) and any(isinstance(one, list | dict) for one in value[:longest]):
+        return f"a list of {len(value)} lists or objects"  # however deep they are
+    shown = ascii_if_broken(repr(value[: longest + 1] if isinstance(value, str | list) else value))
     return shown if len(shown) <= longest else f"{shown[:longest]}…"
+
+
+def encodable(text: str) -> bool:
+    """Whether a text is one: JSON can hold half of a surrogate pair, UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def ascii_if_broken(text: str) -> str:
+    return text if encodable(text) else ascii(text)

@@ -33,28 +33,29 @@ class BertBase(Client):
         self.tokenizer = AutoTokenizer.from_pretrained(
             self.folder / "tokenizer", local_files_only=True
         )
+        # Its padding and truncation are state that all threads share, and that asking for the one
+        # or the other changes: both stay off, and the batch is padded here.
+        self.tokenizer.backend_tokenizer.no_padding()
+        self.tokenizer.backend_tokenizer.no_truncation()
 
     def inference(self, payload: Payload) -> list[Any]:
         return self.inference_batch([payload])[0]
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[list[Any]]:
-        texts = self.each(payloads, self.masked_text)
-        # Padding is always "longest" and truncation always off: the tokenizer is shared by all
-        # threads, and asking it for another of either would change it under the others.
-        tokens = self.tokenizer(
-            texts, padding="longest", return_token_type_ids=True, return_tensors="np"
-        )
-        ids = tokens["input_ids"]
-        logits = self.infer({name: tokens[name].astype(np.int64) for name in INPUTS})["output"]
+        read = self.each(payloads, self.masked_text)
+        ids, attention = padded([ids for _, ids in read], self.tokenizer.pad_token_id)
+        logits = self.infer(
+            {"input_ids": ids, "attention_mask": attention, "token_type_ids": np.zeros_like(ids)}
+        )["output"]
         return [
             self.filled(text, row[mask])
-            for text, row, mask in zip(
-                texts, logits, ids == self.tokenizer.mask_token_id, strict=True
+            for (text, _), row, mask in zip(
+                read, logits, ids == self.tokenizer.mask_token_id, strict=True
             )
         ]
 
-    def masked_text(self, payload: Payload) -> str:
-        """Return the payload's text, which has a mask and fits the model.
+    def masked_text(self, payload: Payload) -> tuple[str, list[int]]:
+        """Return the payload's text, which has a mask and fits the model, and its token ids.
 
         Raises:
             BadPayload: there is no text, no mask in it, or too much of it.
@@ -66,12 +67,13 @@ class BertBase(Client):
             raise BadPayload(
                 f"`text` has no {mask}", hint=f"put {mask} where the word to be found belongs"
             )
-        length = len(self.tokenizer(text)["input_ids"])
-        if length > longest:
-            raise BadPayload(
-                f"`text` has {length} tokens", hint=f"the model takes at most {longest}: shorten it"
-            )
-        return text
+        hint = f"the model takes at most {longest} tokens: shorten it"
+        if len(text) > longest * LONGEST_TOKEN:
+            raise BadPayload(f"`text` has {len(text)} characters", hint=hint)
+        ids = self.tokenizer.backend_tokenizer.encode(text).ids
+        if len(ids) > longest:
+            raise BadPayload(f"`text` has {len(ids)} tokens", hint=hint)
+        return text, ids
 
     def filled(self, text: str, logits: npt.NDArray[np.float32]) -> list[Any]:
         """Return the answer for one text; `logits` is [masks, vocabulary]."""
@@ -89,7 +91,22 @@ class BertBase(Client):
         return answers[0] if len(answers) == 1 else answers
 
 
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+# A text with more characters than this for each token has too many tokens in any language; it is
+# refused before the time is spent on counting them.
+LONGEST_TOKEN = 50
+
+
+def padded(
+    rows: Sequence[Sequence[int]], padding: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return token ids as one array, and where they are tokens: int64 [texts, longest] both."""
+    longest = max(map(len, rows))
+    ids = np.full((len(rows), longest), padding, np.int64)
+    attention = np.zeros_like(ids)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)] = row
+        attention[place, : len(row)] = 1
+    return ids, attention
 
 
 def most_likely(logits: npt.NDArray[np.float32], count: int) -> list[tuple[int, float]]:

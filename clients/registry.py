@@ -43,13 +43,17 @@ def load_clients(environment: Environment, folders: Iterable[Path] = ()) -> Regi
         for path in client_files(folder):
             try:
                 found = client_classes(import_file(path))
-            except Exception as error:
-                # Whatever a stranger's file raises at import disables that file alone.
+            except (Exception, SystemExit) as error:
+                # Whatever a stranger's file does at import disables that file alone.
                 log.exception("%s cannot be imported", path)
                 registry.broken[str(path)] = f"{path} cannot be imported: {described(error)}"
                 continue
             for client in found:
                 register(registry, client, environment, path)
+            if not found and folder != BUILT_IN:
+                log.warning(
+                    "%s has no client: no class in it is built on clients.base.Client", path
+                )
     for reason in registry.broken.values():
         log.error("client disabled: %s", reason)
     return registry
@@ -61,6 +65,8 @@ def register(
     """Make the client's one object, or note why there is none."""
     where = f"{client.__name__} in {path}"
     name = getattr(client, "modelname", None)
+    if name in registry.clients and type(registry.clients[str(name)]) is client:
+        return  # the same class under another name in the file
     if fault := declaration_fault(client):
         registry.broken[str(name or path)] = f"{where}: {fault}"
     elif name in registry.clients:
@@ -71,7 +77,7 @@ def register(
     else:
         try:
             registry.clients[str(name)] = client(environment)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             log.exception("%s cannot be made", where)
             registry.broken[str(name)] = f"{where}: it cannot be made: {described(error)}"
 
@@ -84,8 +90,11 @@ def declaration_fault(client: type[Client]) -> str:
         return f"it lacks the method {missing[0]}(self, payload)"
     if not isinstance(getattr(client, "example", None), Mapping):
         return "it has no example; write `example = {…}`, a payload that works, in the class"
-    if not all(isinstance(p, Parameter) for p in client.parameters.values()):
-        return "its parameters are not all of the type clients.base.Parameter"
+    declared: object = client.parameters
+    if not isinstance(declared, Mapping) or not all(
+        isinstance(one, Parameter) for one in declared.values()
+    ):
+        return "its parameters are no dictionary of clients.base.Parameter"
     return ""
 
 
@@ -130,7 +139,7 @@ def client_classes(module: ModuleType) -> list[type[Client]]:
         for value in vars(module).values()
         if isinstance(value, type)
         and issubclass(value, Client)
-        and value.__module__ == module.__name__
+        and f"{value.__module__}.".startswith(f"{module.__name__}.")
         and value is not Client
         and getattr(value, "modelname", None) != ""
     ]

@@ -50,6 +50,9 @@ def main(arguments: list[str]) -> int:
 def run(settings: Settings, run_dir: Path) -> int:
     """Start the three programs and watch them; return the exit code."""
     settings = with_repository(settings, run_dir)
+    if not (settings.required_models or settings.multi_model):
+        say("MODEL_REPOSITORY and MODEL_DIR hold no models; expected: a folder per model")
+        return 1
     if taken := list(taken_ports(settings)):
         for line in taken:
             say(line)
@@ -185,8 +188,11 @@ def usage() -> str:
 
 def say(line: str) -> None:
     """Print a line for the operator."""
-    sys.stderr.write(f"serve: {line}\n")
-    sys.stderr.flush()
+    try:
+        sys.stderr.write(f"serve: {line}\n")
+        sys.stderr.flush()
+    except OSError:
+        pass  # nobody reads the log any more; that is no reason to stop serving
 
 
 if __name__ == "__main__":

@@ -14,18 +14,26 @@ from container.supervisor import Program
 from container.triton import Triton
 from dispatcher.settings import PROJECT, Settings
 
-# SIGTERM to Triton: it waits this long for what is in flight, less than the supervisor grants.
-TRITON_EXIT_SHARE = 0.8
+TRITON_EXIT_SHARE = 0.2  # by then nobody asks it any more
+
+THREADS_FOR_HEALTH = 4  # besides those that answer and those that wait
 
 MOST_CONNECTIONS = 4096
 
-# glibc gives back every large array to the kernel and maps the next one anew, page by page.
-# Kept instead, a 640×640 picture costs a quarter less time.
+# glibc gives back every array over 128 kB to the kernel and maps the next one anew, page by page.
+# Kept instead, a 640×640 picture costs a quarter less time. Larger arrays than those of one run of
+# a model are given back all the same, and so is what lies unused beyond 128 MiB: else a few
+# pictures of 49 megapixels at once leave 6 GB with an idle worker.
 ALLOCATOR = {
-    "MALLOC_MMAP_THRESHOLD_": str(256 * 2**20),
-    "MALLOC_TRIM_THRESHOLD_": str(512 * 2**20),
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
+    "MALLOC_TRIM_THRESHOLD_": str(128 * 2**20),
     "MALLOC_TOP_PAD_": str(16 * 2**20),
 }
+
+# Of the time to stop, what each part may take: a caller who sends slowly must not keep the others
+# from finishing their work.
+NGINX_SHARE = 0.5
+GUNICORN_SHARE = 0.7
 
 
 def triton_program(settings: Settings, triton: Triton, shm_prefix: str) -> Program:
@@ -62,10 +70,11 @@ def gunicorn_program(settings: Settings, run_dir: Path) -> Program:
         *(sys.executable, "-m", "gunicorn", "dispatcher.wsgi:build()"),
         "--worker-class=gthread",
         f"--workers={settings.workers}",
-        f"--threads={settings.threads}",
+        f"--threads={settings.threads + settings.queue + THREADS_FOR_HEALTH}",
         f"--bind=unix:{socket_path}",
         f"--timeout={settings.worker_timeout}",
-        f"--graceful-timeout={max(1, int(settings.stop_timeout))}",
+        f"--graceful-timeout={max(1, int(settings.stop_timeout * GUNICORN_SHARE))}",
+        f"--chdir={PROJECT}",  # else the caller's folder comes first where modules are looked for
         # NGINX judges the size of requests and headers, and says so in JSON.
         "--limit-request-line=0",
         "--limit-request-fields=32768",
@@ -107,6 +116,7 @@ def nginx_program(settings: Settings, run_dir: Path, executable: str) -> Program
             port=settings.port,
             connections=min(MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
             max_body_mb=settings.max_body // 2**20,
+            shutdown_ms=round(settings.stop_timeout * NGINX_SHARE * 1000),
             proxy_timeout_ms=round(settings.proxy_timeout * 1000),
             # Started by root NGINX would serve as another user, who has no right to `run_dir`,
             # and cannot become one where the container's capabilities are dropped.

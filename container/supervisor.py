@@ -9,6 +9,7 @@ Whatever touches the machine is handed in, so that the tests are scripted histor
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
@@ -22,7 +23,11 @@ from typing import Protocol
 
 TICK_S = 0.05  # between two looks at a program that is starting
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# SIGHUP: the terminal is gone.
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+# Within this a second signal is the same wish: `make` and a shell each pass one on.
+SAME_WISH_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -90,11 +95,22 @@ class Supervisor:
     settled: Callable[[float], bool]
     _running: dict[int, Program] = field(default_factory=dict)
     _asked: set[int] = field(default_factory=set)
+    _asked_at: float = 0.0
+    _killing: bool = False
     _exit_code: int = 0
     _kill_at: float | None = None
 
     def run(self) -> int:
         """Return the exit code: 0 only where a signal asked for the end and all went well."""
+        try:
+            self._watch()
+        finally:
+            # Whatever went wrong here, nothing is left running.
+            for pid in self._running:
+                self.system.signal_group(pid, signal.SIGKILL)
+        return self._exit_code
+
+    def _watch(self) -> None:
         started = self.system.now()
         for program in self.programs:
             self._running[self.system.spawn(program)] = program
@@ -117,7 +133,6 @@ class Supervisor:
             elif took > self.start_timeout:
                 self.say(f"{unready[0].name} is not ready after {took:.0f} s: giving up")
                 self._begin_to_stop(exit_code=1)
-        return self._exit_code
 
     @property
     def _stopping(self) -> bool:
@@ -126,8 +141,9 @@ class Supervisor:
     def _asked_to_stop(self, number: Signals) -> None:
         if not self._stopping:
             self.say(f"{number.name}: finishing what is in flight, then stopping")
+            self._asked_at = self.system.now()
             self._begin_to_stop(exit_code=0)
-        else:
+        elif self.system.now() >= self._asked_at + SAME_WISH_S:
             self.say(f"{number.name} again: stopping at once")
             self._kill_at = self.system.now()
 
@@ -139,7 +155,10 @@ class Supervisor:
         self.system.signal_group(pid, signal.SIGKILL)
         if not self._stopping:
             self.say(f"{program.name} died ({described(code)}): stopping the others")
-            self._begin_to_stop(exit_code=code if code > 0 else 128 - code if code < 0 else 1)
+            self._begin_to_stop(exit_code=exit_code_for(code) or 1)
+        elif code not in (0, -program.stop_signal) and not self._killing:
+            self.say(f"{program.name} died while stopping ({described(code)})")
+            self._exit_code = self._exit_code or exit_code_for(code)
 
     def _begin_to_stop(self, exit_code: int) -> None:
         self._exit_code = exit_code
@@ -155,7 +174,7 @@ class Supervisor:
             self.say(f"killing {names}")
             for pid in self._running:
                 self.system.signal_group(pid, signal.SIGKILL)
-            self._kill_at = float("inf")
+            self._killing, self._kill_at = True, float("inf")
             self._exit_code = self._exit_code or 1
             return
         pid, program = list(self._running.items())[-1]
@@ -164,9 +183,22 @@ class Supervisor:
             self.system.signal(pid, program.stop_signal)
 
 
+def exit_code_for(code: int) -> int:
+    """Return what a shell makes of an exit code, in which signals are negative."""
+    return code if code >= 0 else 128 - code
+
+
 def described(code: int) -> str:
     """Return an exit code in words; signals are negative, as `subprocess` has them."""
     return f"exit code {code}" if code >= 0 else Signals(-code).name
+
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+LIBC = ctypes.CDLL(None)
+
+
+def die_with_parent() -> None:
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class Machine:
@@ -189,6 +221,8 @@ class Machine:
             env=dict(program.environment),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
+            # Where this process is killed outright, the programs follow it.
+            preexec_fn=die_with_parent,  # noqa: PLW1509  there are no threads here
         )
         self._children[child.pid] = child
         return child.pid

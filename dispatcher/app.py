@@ -12,6 +12,7 @@ from flask import Flask, Response, g, request
 from clients.base import Environment
 from clients.registry import Registry
 from dispatcher import errors
+from dispatcher.admission import Admission
 from dispatcher.catalogue import Catalogue
 from dispatcher.dispatch import Dispatcher
 from dispatcher.hosting import Hosting
@@ -45,15 +46,17 @@ def create_app(
     server, repository = environment.server, environment.model_repository
     dispatcher = Dispatcher(registry, environment, settings.client_timeout, settings.threads)
     catalogue = Catalogue(registry, server, repository)
+    admission = Admission(settings.threads, settings.queue)
     hosting = Hosting(
         server, repository, settings.model_url_roots, renamed_config, settings.load_timeout
     )
-    app.register_blueprint(invocation_routes(settings, dispatcher))
+    app.register_blueprint(invocation_routes(settings, dispatcher, admission))
     app.register_blueprint(management_routes(settings, server, catalogue, hosting))
     app.register_blueprint(page_routes(settings, registry))
 
     @app.before_request
     def begin() -> None:
+        g.started = time.monotonic()
         given = (request.headers.get(name, "") for name in REQUEST_IDS)
         cleaned = (re.sub(r"[^A-Za-z0-9._:-]", "", text)[:128] for text in given)
         g.request_id = next(filter(None, cleaned), "") or uuid.uuid4().hex

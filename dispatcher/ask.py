@@ -93,7 +93,7 @@ def parsed(body: bytes) -> dict[str, Any]:
 def mixed_list(document: dict[str, Any], envelope: Envelope, max_batch: int) -> MixedList:
     if others := [name for name in document if name != "requests"]:
         raise BadBody(
-            f"the body has `{others[0][:60]}` beside `requests`",
+            f"the body has {brief(others[0])} beside `requests`",
             hint="each request in the list has its own modelname, payload and parameters",
         )
     requests = of_kind(document["requests"], "requests", list, "a list of requests")
@@ -139,7 +139,7 @@ def read_ask(
         return v2_ask(document, envelope)
     if unknown := [name for name in document if name not in FIELDS]:
         raise BadBody(
-            f"the body has an unknown field `{unknown[0][:60]}`",
+            f"the body has an unknown field {brief(unknown[0])}",
             hint=f"it may have {', '.join(FIELDS)}; settings of the model go into parameters",
         )
     modelname = name_of(document, envelope)

@@ -11,7 +11,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from clients.base import Client, Environment, Media, Once, Payload, Request, Timings
+from clients.base import Client, Environment, Media, Once, Payload, Request, Timings, brief
 from clients.errors import BadParameter, InferenceError, UnknownModel
 from clients.registry import Registry
 from clients.tensors import TensorClient, TensorResult
@@ -133,7 +133,7 @@ class Dispatcher:
         request = Request(
             parameters=client.read_parameters(parameters, envelope.texts),
             version=ask.modelversion,
-            deadline=time.monotonic() + self.timeout,
+            deadline=envelope.deadline or time.monotonic() + self.timeout,
             request_id=envelope.request_id,
             attributes=envelope.attributes,
             timings=timings or Timings(),
@@ -158,7 +158,7 @@ class Dispatcher:
             return self.registry.clients[name]
         if name in self.registry.broken:
             raise ClientDisabled(
-                f"the client of {name!r} is disabled: {self.registry.broken[name]}",
+                f"the client of {brief(name)} is disabled: {self.registry.broken[name]}",
                 hint="mend the class and restart the container",
             )
         served = self.served()
@@ -166,7 +166,7 @@ class Dispatcher:
             return TensorClient(self.environment, name)
         near = difflib.get_close_matches(name, served, n=len(served) or 1, cutoff=0)
         raise UnknownModel(
-            f"there is no model {name[:100]!r}", hint=f"served are: {', '.join(near) or 'none'}"
+            f"there is no model {brief(name)}", hint=f"served are: {', '.join(near) or 'none'}"
         )
 
     def model(self, ask: Ask) -> str:
@@ -238,7 +238,7 @@ class Dispatcher:
         known = {p for a in asks if a.modelname in clients for p in clients[a.modelname].parameters}
         if unknown := [name for name in asks[0].parameters if name not in known]:
             raise BadParameter(
-                f"`parameters.{unknown[0][:60]}` is known to none of the models",
+                f"the parameter {brief(unknown[0])} is known to none of the models",
                 hint=f"they take {', '.join(sorted(known)) or 'no parameters'}",
             )
 

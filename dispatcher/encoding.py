@@ -22,7 +22,9 @@ def encoded(document: Any) -> tuple[str, int]:
 
 
 def dumps(document: Any) -> str:
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    # Half of a surrogate pair, from a caller's own \\ud800, goes back as it came.
+    return text.encode(errors="backslashreplace").decode()
 
 
 def without_non_finite(value: Any, lost: list[float]) -> Any:

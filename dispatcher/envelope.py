@@ -30,6 +30,8 @@ class Envelope:
         texts: parameters from the attributes and the query, unchecked; attributes come first.
         attributes: the custom attributes.
         request_id: what the log and the answer call the request.
+        deadline: when its time is used up, on the clock of `time.monotonic()`; 0 where each ask
+            in it has its own.
 
     """
 
@@ -39,19 +41,21 @@ class Envelope:
     texts: Mapping[str, str] = field(default_factory=dict)
     attributes: Mapping[str, str] = field(default_factory=dict)
     request_id: str = ""
+    deadline: float = 0.0
 
     def modelname(self, in_body: str | None) -> str:
         """Return the model that is asked; nothing where nobody names one."""
         return self.path_model or in_body or self.other_model
 
 
-def read_envelope(
+def read_envelope(  # noqa: PLR0913  each by its name
     headers: Mapping[str, str],
     query: Mapping[str, str],
     *,
     path_model: str = "",
     default_model: str = "",
     request_id: str = "",
+    deadline: float = 0.0,
 ) -> Envelope:
     """Read headers and query.
 
@@ -71,6 +75,7 @@ def read_envelope(
         },
         attributes=attributes,
         request_id=request_id,
+        deadline=deadline,
     )
 
 

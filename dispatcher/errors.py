@@ -55,6 +55,10 @@ class AlreadyLoaded(InferenceError):
     """There is a model of this name."""
 
 
+class TooManyRequests(InferenceError):
+    """As many requests are being answered, and wait, as may."""
+
+
 class OutOfMemory(InferenceError):
     """There is no memory for another model."""
 
@@ -78,6 +82,7 @@ ANSWERS: Final[dict[type[InferenceError], tuple[int, str]]] = {
     AlreadyLoaded: (409, "already_loaded"),
     UnsupportedMedia: (415, "unsupported_media"),
     UnsupportedType: (415, "unsupported_type"),
+    TooManyRequests: (429, "too_many_requests"),
     InferenceError: (500, "client_failed"),
     ModelFailed: (502, "model_failed"),
     ModelUnavailable: (503, "model_unavailable"),
@@ -101,7 +106,8 @@ ROUTING: Final[Mapping[int, tuple[str, str]]] = {
 }
 NOT_READY = "not_ready"
 
-RETRY_AFTER_S: Final = 5  # a model that is loading is asked for again after this
+# Seconds after which to try again: a queue moves on sooner than a model is loaded.
+RETRY_AFTER_S: Final[Mapping[int, int]] = {429: 1, 503: 5}
 
 # The platform passes on the first 2048 characters of an error's body.
 LONGEST_TEXT: Final = 700
@@ -125,8 +131,8 @@ def answer(status: int, code: str, message: str, hint: str = "") -> Response:
     """Return the answer for an error."""
     text, _ = encoded({"error": body(code, message, hint)})
     response = Response(text, status, mimetype="application/json")
-    if status == 503:
-        response.headers["Retry-After"] = str(RETRY_AFTER_S)
+    if status in RETRY_AFTER_S:
+        response.headers["Retry-After"] = str(RETRY_AFTER_S[status])
     return response
 
 

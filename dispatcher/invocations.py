@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 from flask import Blueprint, Response, g, request
 
 from clients.base import Timings
 from clients.errors import UnknownModel
 from clients.tensors import TensorResult
+from dispatcher.admission import Admission
 from dispatcher.answers import (
     JSON,
     LINES,
@@ -25,21 +28,22 @@ from dispatcher.lines import read_lines, spooled
 from dispatcher.settings import Settings
 
 
-def invocation_routes(  # noqa: C901  several small functions that share two names
-    settings: Settings, dispatcher: Dispatcher
+def invocation_routes(
+    settings: Settings, dispatcher: Dispatcher, admission: Admission
 ) -> Blueprint:
     """Return `/invocations` and its kin."""
     routes = Blueprint("invocations", __name__)
+    invocation = Invocation(settings, dispatcher, admission)
 
     @routes.post("/invocations")
     def invocations() -> Response:
         """Ask the model that the request names."""
-        return answer("")
+        return invocation.answer("")
 
     @routes.post("/infer/<model>")
     def infer(model: str) -> Response:
         """Ask the model that the path names."""
-        return answer(model)
+        return invocation.answer(model)
 
     @routes.post("/models/<model>/invoke")
     def invoke(model: str) -> Response:
@@ -48,50 +52,73 @@ def invocation_routes(  # noqa: C901  several small functions that share two nam
             raise UnknownModel(
                 f"the model {model[:100]!r} is not loaded", hint="POST /models loads a model"
             )
-        return answer(model)
+        return invocation.answer(model)
 
-    def answer(path_model: str) -> Response:
+    return routes
+
+
+class Invocation:
+    """Turns the request that Flask holds into an answer.
+
+    Args:
+        settings: of the container.
+        dispatcher: asks the models.
+        admission: whose turn it is.
+
+    """
+
+    def __init__(self, settings: Settings, dispatcher: Dispatcher, admission: Admission) -> None:
+        self.settings = settings
+        self.dispatcher = dispatcher
+        self.admission = admission
+
+    def answer(self, path_model: str) -> Response:
+        """Answer when it is this request's turn; the turn lasts until all is sent."""
+        leave = self.admission.enter(self.settings.client_timeout)
+        g.queue += time.monotonic() - g.started
+        try:
+            response = self.admitted(path_model)
+        except BaseException:
+            leave()
+            raise
+        response.call_on_close(leave)
+        return response
+
+    def admitted(self, path_model: str) -> Response:
+        """Read the request by its type, and answer."""
+        lines = request.mimetype in LINE_TYPES
         envelope = read_envelope(
             dict(request.headers),
             request.args,
             path_model=path_model,
-            default_model=settings.default_model,
+            default_model=self.settings.default_model,
             request_id=g.request_id,
+            # Each line of a batch job has a time of its own.
+            deadline=0.0 if lines else g.started + self.settings.client_timeout,
         )
         g.modelname = envelope.modelname(None)
-        unpack(request, settings.max_body)
+        unpack(request, self.settings.max_body)
         accept = request.headers.get("Accept", "")
-        if request.mimetype in LINE_TYPES:
+        if lines:
             accepted(accept, (LINES,))
-            asks = read_lines(spooled(request.stream), envelope, settings.max_batch)
-            return lines_answer(dispatcher.items(asks, envelope))
-        return answer_to(read_body(request, envelope, settings), envelope, accept)
-
-    def answer_to(asked: Asked, envelope: Envelope, accept: str) -> Response:
+            asks = read_lines(spooled(request.stream), envelope, self.settings.max_batch)
+            return lines_answer(self.dispatcher.items(asks, envelope))
+        asked = read_body(request, envelope, self.settings)
         if isinstance(asked, One):
-            g.timings = Timings()
-            g.modelname = asked.ask.modelname
-            return one(dispatcher.prepare(asked.ask, envelope, timings=g.timings), accept)
-        as_lines = accepted(accept, (JSON, LINES)) == LINES
-        if isinstance(asked, MixedList):
-            items = dispatcher.items(asked.asks, envelope)
-            return lines_answer(items) if as_lines else json_answer({"results": list(items)})
-        results = dispatcher.by_name(asked.asks, envelope)
-        if as_lines:
-            return lines_answer({"modelname": name, **one} for name, one in results.items())
-        return json_answer({"results": results})
+            return self.one(asked, envelope, accept)
+        return self.several(asked, envelope, accept)
 
-    def one(prepared: Prepared, accept: str) -> Response:
+    def one(self, asked: One, envelope: Envelope, accept: str) -> Response:
+        """Answer one ask, as the caller accepts it."""
+        g.timings = Timings()
+        g.modelname = asked.ask.modelname
+        prepared = self.dispatcher.prepare(asked.ask, envelope, timings=g.timings)
         chosen = accepted(accept, offers(prepared.ask, prepared.client))
         if chosen == LINES:
-            # The first batch before the first byte: until then an error can have its status.
-            batches = prepared.batches()
-            first = next(batches)
-            rest = (result for batch in batches for result in batch)
-            return lines_answer(result for part in (first, rest) for result in part)
+            return line_per_result(prepared)
         result = prepared.result()
         if chosen == JSON:
-            response = json_answer(dispatcher.answer(prepared.ask, result))
+            response = json_answer(self.dispatcher.answer(prepared.ask, result))
         elif chosen == NPY and isinstance(result, TensorResult):
             response = Response(result.npy(), mimetype=NPY)
         else:
@@ -100,4 +127,23 @@ def invocation_routes(  # noqa: C901  several small functions that share two nam
             response.headers[ATTRIBUTES] = written_attributes(attributes)
         return response
 
-    return routes
+    def several(self, asked: Asked, envelope: Envelope, accept: str) -> Response:
+        """Answer several asks, each with its own status."""
+        as_lines = accepted(accept, (JSON, LINES)) == LINES
+        if isinstance(asked, MixedList):
+            items = self.dispatcher.items(asked.asks, envelope)
+            return lines_answer(items) if as_lines else json_answer({"results": list(items)})
+        asks = [asked.ask] if isinstance(asked, One) else asked.asks
+        results = self.dispatcher.by_name(asks, envelope)
+        if as_lines:
+            return lines_answer({"modelname": name, **one} for name, one in results.items())
+        return json_answer({"results": results})
+
+
+def line_per_result(prepared: Prepared) -> Response:
+    """Answer a list with a line per payload, sent as their batches are done."""
+    # The first batch before the first byte: until then an error can have its own status.
+    batches = prepared.batches()
+    first = next(batches)
+    rest = (result for batch in batches for result in batch)
+    return lines_answer(result for part in (first, rest) for result in part)

@@ -24,6 +24,7 @@ REASONS: Mapping[int, str] = {
     409: "There is a model of this name.",
     413: "The body is larger than the limit.",
     414: "The address is too long (NGINX).",
+    429: "As many requests wait as may; try again after Retry-After seconds.",
     415: "The body is of a type that is not taken.",
     500: "A bug in a client; the log has the traceback under the request's id.",
     501: "The method or the transfer encoding is not known (NGINX).",
@@ -33,7 +34,7 @@ REASONS: Mapping[int, str] = {
     507: "There is no memory for another model.",
 }
 ANY_ROUTE = (400, 404, 405, 408, 413, 414, 500, 501, 503, 504)
-ASKING = (*ANY_ROUTE, 406, 415, 502)
+ASKING = (*ANY_ROUTE, 406, 415, 429, 502)
 
 NAME: Schema = {"type": "string", "minLength": 1}
 VERSION: Schema = {

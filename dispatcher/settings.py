@@ -7,6 +7,7 @@ message that names the variable, what it holds and what was expected.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -110,6 +111,18 @@ def read_path(text: str) -> Path:
     if not text:
         raise ValueError(text)
     return Path(text).absolute()
+
+
+# NGINX's configuration and Triton's shell command hold this path, and in it lies a Unix socket,
+# whose path may have 107 characters.
+@expects("path of at most 80 letters, digits and ._/+-, or nothing")
+def read_run_dir(text: str) -> Path | None:
+    """Read where the container may keep its own files."""
+    if not re.fullmatch(r"[A-Za-z0-9._/+-]{0,80}", text):
+        raise ValueError(text)
+    if text and Path(text).exists() and not Path(text).is_dir():
+        raise ValueError(text)
+    return Path(text).absolute() if text else None
 
 
 @expects("paths of folders, separated by colons, or nothing")
@@ -226,17 +239,26 @@ class Settings:
     run_dir: Path | None = setting(
         "RUN_DIR",
         "",
-        expects("path, or nothing")(lambda text: read_path(text) if text else None),
+        read_run_dir,
         "folder for sockets and temporary files; nothing means a new one, removed at the end",
     )
     workers: int = setting("MODEL_SERVER_WORKERS", "1", whole(1, 64), "gunicorn's processes")
     threads: int = setting(
-        "MODEL_SERVER_THREADS", "16", whole(1, 256), "threads, thus requests at a time, per worker"
+        "MODEL_SERVER_THREADS",
+        "16",
+        whole(1, 256),
+        "requests that are answered at a time, per worker",
+    )
+    queue: int = setting(
+        "MODEL_SERVER_QUEUE",
+        "64",
+        whole(0, 10_000),
+        "requests that may wait for their turn, per worker; more are answered 429",
     )
     timeout: float = setting(
         "MODEL_SERVER_TIMEOUT",
         "60",
-        seconds(1, 3600),
+        seconds(2, 3600),
         "what the platform waits for an answer; "
         "model calls, gunicorn and NGINX give up a little earlier, in this order",
     )
@@ -303,8 +325,8 @@ class Settings:
 
     @property
     def worker_timeout(self) -> int:
-        """Seconds without a sign of life after which gunicorn replaces a worker."""
-        return math.ceil(self.timeout * WORKER_SHARE)
+        """Whole seconds without a sign of life after which gunicorn replaces a worker."""
+        return max(1, math.floor(self.timeout * WORKER_SHARE))
 
     @property
     def proxy_timeout(self) -> float:

@@ -240,7 +240,7 @@ def test_the_model_gets_what_is_left_of_the_time(client: FlaskClient, server: Fa
         (b'{"modelname": "resnet", "payload": "x"}', ["`payload` is 'x'", "an object"]),
         (b'{"modelname": "resnet", "payload": []}', ["list of 0", "1 to 1000"]),
         (b'{"modelname": "resnet", "payload": [1]}', ["`payload[0]` is 1"]),
-        (b'{"modelname": "resnet", "payload": {}, "top_k": 3}', ["`top_k`", "parameters"]),
+        (b'{"modelname": "resnet", "payload": {}, "top_k": 3}', ["'top_k'", "parameters"]),
         (b'{"modelname": "resnet", "payload": {}, "parameters": 3}', ["`parameters` is 3"]),
         (b'{"modelname": "resnet", "payload": {}, "modelversion": "x"}', ["`modelversion`"]),
         (b'{"modelname": "resnet", "payload": {}, "modelversion": 0}', ["`modelversion`"]),
@@ -259,7 +259,7 @@ def test_a_bad_body_says_what_was_expected(
     ("modelname", "payload", "words"),
     [
         ("resnet", {}, ["`img` is missing", "nothing", "base64 of a picture"]),
-        ("resnet", {"image": "x"}, ["`img` is missing", "`image`"]),
+        ("resnet", {"image": "x"}, ["`img` is missing", "'image'"]),
         ("resnet", {"img": 5}, ["`img` is 5", "base64 of a picture"]),
         ("resnet", {"img": ""}, ["`img` is ''"]),
         ("resnet", {"img": "not base64!"}, ["`img` is not base64"]),
@@ -292,7 +292,7 @@ def test_one_bad_payload_of_many_is_named_by_its_place(client: FlaskClient) -> N
         ({"top_k": 2.5}, ["whole number"]),
         ({"top_k": "3"}, ["`parameters.top_k` is '3'"]),
         ({"top_k": True}, ["True"]),
-        ({"confidence": 0.5}, ["`parameters.confidence` is not known", "top_k"]),
+        ({"confidence": 0.5}, ["'confidence' is not known", "top_k"]),
     ],
 )
 def test_a_bad_parameter_says_what_was_expected(

@@ -37,6 +37,11 @@ def test_defaults_are_the_documented_ones() -> None:
         ("MODEL_REPOSITORY", "/there/is/no/such/folder"),
         ("CLIENTS_PATH", "/there/is/no/such/folder"),
         ("MODEL_SERVER_LOG_LEVEL", "loud"),
+        ("RUN_DIR", "/tmp/semi;colon"),
+        ("RUN_DIR", "/tmp/" + "long" * 30),
+        ("RUN_DIR", "/etc/passwd"),
+        ("SAGEMAKER_MULTI_MODEL", "yes"),
+        ("MODEL_DIR_USE", "both"),
     ],
 )
 def test_a_bad_value_names_itself(variable: str, value: str) -> None:
@@ -84,7 +89,7 @@ def test_ports_that_cannot_work_are_refused(environment: dict[str, str]) -> None
 def test_each_part_gives_up_before_the_one_around_it(timeout: str) -> None:
     settings = read_settings({"MODEL_SERVER_TIMEOUT": timeout})
     assert settings.client_timeout < settings.proxy_timeout < settings.timeout
-    assert settings.client_timeout < settings.worker_timeout
+    assert settings.worker_timeout < settings.proxy_timeout
 
 
 def test_workers_read_the_same_settings(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def supervise(script: Script, *, ready: bool = True) -> tuple[int, list[str], li
     return code, said, announced
 
 
-@pytest.mark.parametrize("number", [TERM, INT])
+@pytest.mark.parametrize("number", [TERM, INT, Signals.SIGHUP])
 def test_a_signal_stops_all_in_reverse_order_and_exits_0(number: Signals) -> None:
     script = Script(signals={5: [number]})
     code, said, announced = supervise(script)
@@ -126,6 +126,32 @@ def test_a_death_stops_the_others_and_is_never_exit_code_0(
     assert f"{name} died ({described(died)}): stopping the others" in said
 
 
+def test_a_second_signal_that_comes_with_the_first_is_the_same_wish() -> None:
+    script = Script(signals={5: [TERM, TERM]}, stopping=3)
+    code, said, _ = supervise(script)
+    assert code == 0
+    assert not any("at once" in line for line in said)
+
+
+def test_a_crash_while_stopping_is_not_exit_code_0() -> None:
+    script = Script(signals={5: [TERM]}, deaths={6: [(1, -11)]}, stopping=3)
+    code, said, _ = supervise(script)
+    assert code == 139
+    assert "Triton died while stopping (SIGSEGV)" in said
+
+
+def test_nothing_is_left_when_the_supervisor_itself_fails() -> None:
+    script = Script()
+
+    def broken() -> bool:
+        raise RuntimeError("a bug")
+
+    program = Program("Triton", ["t"], {}, broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        Supervisor([program], script, lambda line: None, 60, 25, lambda took: True).run()
+    assert (1, -1, KILL) in script.sent
+
+
 def test_what_a_dead_program_leaves_behind_is_killed() -> None:
     script = Script(deaths={4: [(1, -9)]})
     supervise(script)
@@ -143,7 +169,9 @@ def test_the_first_death_decides() -> None:
     script = Script(deaths={4: [(1, 3), (2, 7)]})
     code, said, _ = supervise(script)
     assert code == 3
-    assert sum("died" in line for line in said) == 1
+    assert [line for line in said if "stopping the others" in line] == [
+        "Triton died (exit code 3): stopping the others"
+    ]
 
 
 def test_a_program_that_is_never_ready_ends_the_start() -> None:
