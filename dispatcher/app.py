@@ -83,4 +83,9 @@ def create_app(
         )
         return response
 
+    @app.teardown_request
+    def close(_: BaseException | None) -> None:
+        if unpacked := g.pop("unpacked", None):
+            unpacked.close()
+
     return app

@@ -5,9 +5,9 @@ from __future__ import annotations
 import tempfile
 import zlib
 from collections.abc import Callable, Mapping
-from typing import IO, Any
+from typing import IO
 
-from flask import Request
+from flask import Request, g
 
 from clients.base import Media
 from dispatcher.ask import Ask, Asked, One, checked_length, parsed, read_json, version
@@ -161,7 +161,8 @@ def unpack(request: Request, limit: int) -> None:
         raise UnsupportedType(
             f"a body with Content-Encoding {encoding[:40]!r} is not taken", hint="expected gzip"
         )
-    plain, length = unpacked(request.stream, limit)
+    plain = g.unpacked = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115  see app.py
+    length = copy_unpacked(request.stream, plain, limit)
     request.environ["wsgi.input"] = plain
     request.environ["CONTENT_LENGTH"] = str(length)
     request.environ["wsgi.input_terminated"] = True
@@ -170,9 +171,8 @@ def unpack(request: Request, limit: int) -> None:
     request.__dict__.pop("stream", None)
 
 
-def unpacked(packed: IO[bytes], limit: int) -> tuple[IO[bytes], int]:
-
-    plain: Any = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115  it is handed on
+def copy_unpacked(packed: IO[bytes], plain: IO[bytes], limit: int) -> int:
+    """Write what `packed` holds to `plain`, and return how many bytes that were."""
     gzip = zlib.decompressobj(wbits=31)
     length = 0
     while piece := packed.read(PIECE):
@@ -189,4 +189,4 @@ def unpacked(packed: IO[bytes], limit: int) -> tuple[IO[bytes], int]:
     if not gzip.eof:
         raise BadBody("the gzip body is cut off")
     plain.seek(0)
-    return plain, length
+    return length

@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from werkzeug.datastructures import Headers
+
 from dispatcher.errors import BadHeader
 
 ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
@@ -49,7 +51,7 @@ class Envelope:
 
 
 def read_envelope(  # noqa: PLR0913  each by its name
-    headers: Mapping[str, str],
+    headers: Headers,
     query: Mapping[str, str],
     *,
     path_model: str = "",

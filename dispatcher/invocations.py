@@ -88,7 +88,7 @@ class Invocation:
         """Read the request by its type, and answer."""
         lines = request.mimetype in LINE_TYPES
         envelope = read_envelope(
-            dict(request.headers),
+            request.headers,
             request.args,
             path_model=path_model,
             default_model=self.settings.default_model,

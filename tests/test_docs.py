@@ -6,10 +6,20 @@ import re
 from typing import Any
 
 import pytest
+from flask import Flask
 
-from dispatcher.settings import rows
+from clients.base import Environment
+from clients.registry import load_clients
+from clients.triton import renamed_config
+from dispatcher.answers import DRAWN, JSON, LINES, NPY
+from dispatcher.app import create_app
+from dispatcher.bodies import LINES as LINE_TYPES
+from dispatcher.bodies import READERS
+from dispatcher.errors import ANSWERS, NOT_READY, ROUTING
+from dispatcher.settings import read_settings, rows
 from tests import readme
 from tests.conftest import PROJECT, Endpoint
+from tests.fake_triton import FakeTriton
 
 
 def test_the_readme_has_a_request_per_model() -> None:
@@ -52,6 +62,72 @@ def test_every_setting_is_documented_as_it_is() -> None:
             row.expected,
         )
     assert table == expected
+
+
+HTTP = (PROJECT / "docs" / "http.md").read_text()
+
+
+def test_every_error_code_is_documented_with_its_status() -> None:
+    table = set(re.findall(r"^\| (\d{3}) \| `(\w+)` \|", HTTP, re.MULTILINE))
+    expected = {(str(status), code) for status, code in ANSWERS.values()}
+    expected |= {(str(status), code) for status, (code, _) in ROUTING.items()}
+    expected.add(("503", NOT_READY))
+    assert table == expected
+
+
+def test_nginx_s_own_codes_are_those_of_the_table() -> None:
+    configuration = (PROJECT / "nginx.conf").read_text()
+    found = re.findall(r"return (\d{3}) '\{\"error\":\{\"code\":\"(\w+)\"", configuration)
+    assert len(found) >= 8
+    for status, code in found:
+        assert ROUTING[int(status)][0] == code
+
+
+def test_every_route_and_content_type_is_documented(openapi: Any) -> None:
+    for path, methods in openapi["paths"].items():
+        for method in methods:
+            assert f"{method.upper()} {path}" in HTTP
+    for content_type in [*READERS, *LINE_TYPES, JSON, LINES, NPY, *DRAWN]:
+        assert f"`{content_type}`" in HTTP
+
+
+def test_openapi_has_every_route_of_the_code(openapi: Any) -> None:
+    routes = {
+        (re.sub(r"<(\w+)>", r"{\1}", rule.rule), method.lower())
+        for rule in openapi_app().url_map.iter_rules()
+        for method in rule.methods - {"HEAD", "OPTIONS"}
+    }
+    documented = {
+        (path, method) for path, methods in openapi["paths"].items() for method in methods
+    }
+    assert documented == routes
+
+
+def test_openapi_has_every_status_of_the_code(openapi: Any) -> None:
+    statuses = {
+        int(status)
+        for methods in openapi["paths"].values()
+        for route in methods.values()
+        for status in route["responses"]
+    }
+    assert statuses == {200, *(status for status, _ in ANSWERS.values()), *ROUTING}
+
+
+@pytest.fixture
+def openapi() -> Any:
+    return openapi_app().test_client().get("/openapi.json").json
+
+
+def openapi_app() -> Flask:
+    environment = Environment(FakeTriton(), PROJECT / "model_repository")
+    return create_app(read_settings({}), load_clients(environment), environment, renamed_config)
+
+
+def test_the_page_for_people_needs_nothing_from_elsewhere() -> None:
+    page = openapi_app().test_client().get("/docs").text
+    assert not re.findall(r"(?:src|href)=[\"'](?!openapi\.json)[^\"']*", page)
+    for name in ("resnet", "yolov5", "bert_base"):
+        assert f"<code>{name}</code>" in page
 
 
 def test_every_link_leads_somewhere() -> None:

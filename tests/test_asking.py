@@ -1,0 +1,824 @@
+"""Every way to ask, every answer: the HTTP contract, with a Triton that is a dictionary."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flask.testing import FlaskClient
+from PIL import Image
+from werkzeug.test import TestResponse
+
+from clients.base import Client, Environment
+from clients.model_server import Signature, TensorSpec
+from clients.registry import Registry
+from clients.triton import renamed_config
+from dispatcher.app import create_app
+from dispatcher.settings import read_settings
+from tests.fake_triton import FakeTriton
+from tests.test_http import Red, assert_error, bert, built_in, image, resnet, yolov5
+
+__all__ = ["built_in"]
+
+PNG = base64.b64decode(image(Red, (100, 50)))
+ADD = Signature(
+    8,
+    (TensorSpec("A", "FP32", (-1, 3)), TensorSpec("B", "FP32", (-1, 3), optional=True)),
+    (TensorSpec("SUM", "FP32", (-1, 3)),),
+)
+WORDS = Signature(0, (TensorSpec("IN", "BYTES", (-1,)),), (TensorSpec("OUT", "BYTES", (-1,)),))
+
+
+class Noted(Client):
+    modelname = "noted"
+    example = {"x": 1}
+
+    def inference(self, payload: Any) -> Any:
+        self.request.response_attributes["seen"] = self.request.attributes.get("trace", "nothing")
+        self.request.response_attributes["evil"] = "a\r\nSet-Cookie: b"
+        return [float("nan"), float("inf"), 1.5]
+
+
+@pytest.fixture
+def server() -> FakeTriton:
+    return FakeTriton(
+        {
+            "resnet": resnet,
+            "yolov5": yolov5,
+            "bert_base": bert,
+            "noted": dict,
+            "add": lambda inputs: {"SUM": sum(inputs.values())},  # type: ignore[dict-item]
+            "words": lambda inputs: {"OUT": inputs["IN"]},  # type: ignore[dict-item]
+        },
+        signatures={"add": ADD, "words": WORDS},
+    )
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """An empty one: what is loaded at run time goes here."""
+    return tmp_path
+
+
+@pytest.fixture
+def client(server: FakeTriton, built_in: Registry, repository: Path) -> FlaskClient:
+    environment = Environment(server, repository)
+    for one in built_in.clients.values():
+        one._environment = environment
+    registry = Registry({**built_in.clients, "noted": Noted(environment)})
+    settings = read_settings(
+        {
+            "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "bert_base",
+            "REQUIRED_MODELS": "resnet",
+            "MODEL_SERVER_MAX_BODY_MB": "1",
+        }
+    )
+    return create_app(settings, registry, environment, renamed_config).test_client()
+
+
+def ask(client: FlaskClient, path: str = "/invocations", **body: Any) -> TestResponse:
+    return client.post(path, json=body)
+
+
+# Which model
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "attributes", "target", "expected"),
+    [
+        ("/infer/resnet?modelname=e", "yolov5", "modelname=c", "d", "resnet"),
+        ("/models/resnet/invoke", "yolov5", "modelname=c", "d", "resnet"),
+        ("/invocations?modelname=e", "resnet", "modelname=c", "d", "resnet"),
+        ("/invocations?modelname=e", None, "modelname=resnet", "d", "resnet"),
+        ("/invocations?modelname=e", None, "model_name=resnet", "d", "resnet"),
+        ("/invocations?modelname=e", None, "", "resnet", "resnet"),
+        ("/invocations?modelname=e", None, "", "resnet.tar.gz", "resnet"),
+        ("/invocations?modelname=resnet", None, "", "", "resnet"),
+    ],
+)
+def test_one_precedence_for_every_route(
+    client: FlaskClient, path: str, body: str | None, attributes: str, target: str, expected: str
+) -> None:
+    document: dict[str, Any] = {"payload": {"img": image(Red)}}
+    if body:
+        document["modelname"] = body
+    headers = {
+        "X-Amzn-SageMaker-Custom-Attributes": attributes,
+        "X-Amzn-SageMaker-Target-Model": target,
+    }
+    response = client.post(path, json=document, headers=headers)
+    assert (response.json or {})["modelname"] == expected
+
+
+def test_the_default_model_comes_last(client: FlaskClient) -> None:
+    response = ask(client, payload={"text": "[MASK]"})
+    assert (response.json or {})["modelname"] == "bert_base"
+
+
+# Parameters
+
+
+@pytest.mark.parametrize("separator", [";", ",", "; ", " , "])
+def test_parameters_and_version_come_from_the_attributes(
+    client: FlaskClient, server: FakeTriton, separator: str
+) -> None:
+    header = separator.join(["modelname=resnet", "modelversion=1", "top_k=1", "trace=abc"])
+    response = client.post(
+        "/invocations",
+        data=PNG,
+        content_type="image/png",
+        headers={"X-Amzn-SageMaker-Custom-Attributes": header},
+    )
+    assert response.json == {
+        "modelname": "resnet",
+        "result": ["1.000000:7:label 7"],
+        "modelversion": "1",
+    }
+    assert server.calls[-1]["version"] == "1"
+
+
+def test_parameters_of_the_body_come_before_attributes_before_the_query(
+    client: FlaskClient,
+) -> None:
+    def count(body: Any, attributes: str) -> int:
+        response = client.post(
+            "/invocations?modelname=resnet&top_k=4",
+            json={"payload": {"img": image(Red)}, "parameters": body},
+            headers={"X-Amzn-SageMaker-Custom-Attributes": attributes},
+        )
+        return len((response.json or {})["result"])
+
+    assert count({"top_k": 2}, "top_k=3") == 2
+    assert count({}, "top_k=3") == 3
+    assert count({}, "") == 4
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("top_k=x", ["`parameters.top_k` is 'x'", "whole number"]),
+        ("top_k=1.5", ["'1.5'"]),
+        ("format=xml", ["'xml'", "compact, objects"]),
+        ("modelversion=two", ["`modelversion` is 'two'"]),
+    ],
+)
+def test_texts_are_checked_like_values(client: FlaskClient, query: str, words: list[str]) -> None:
+    response = client.post(f"/infer/resnet?{query}", data=PNG, content_type="image/png")
+    assert response.status_code == 400
+    for word in words:
+        assert word in response.text
+
+
+def test_attributes_beyond_the_platform_s_limit_are_refused(client: FlaskClient) -> None:
+    headers = {"X-Amzn-SageMaker-Custom-Attributes": "a" * 1025}
+    response = client.post("/infer/resnet", json={"payload": {}}, headers=headers)
+    assert_error(response, 400, "bad_header", "1024")
+
+
+# The table of content types
+
+
+@pytest.mark.parametrize(
+    "content_type", ["image/png", "image/whatever", "application/octet-stream", "", None]
+)
+def test_a_picture_as_it_is(client: FlaskClient, content_type: str | None) -> None:
+    headers = {"Content-Type": content_type} if content_type is not None else {}
+    response = client.post("/infer/yolov5", data=PNG, headers=headers)
+    assert (response.json or {})["result"] == [[2, 0.75, 45.0, 55.0, 22.5, 27.5, 100, 50]]
+
+
+def test_what_curl_sends_by_itself_is_sniffed(client: FlaskClient) -> None:
+    form = "application/x-www-form-urlencoded"
+    body = json.dumps({"modelname": "resnet", "payload": {"img": image(Red)}})
+    assert client.post("/invocations", data=body, content_type=form).status_code == 200
+    assert client.post("/infer/resnet", data=PNG, content_type=form).status_code == 200
+
+
+def test_a_text_as_it_is(client: FlaskClient) -> None:
+    response = client.post(
+        "/infer/bert_base?top_k=1", data="A [MASK] café.".encode(), content_type="text/plain"
+    )
+    assert (response.json or {})["result"] == [{"token": "A many café.", "score": 0.5}]
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "content_type", "code"),
+    [
+        ("/infer/bert_base", PNG, "image/png", "unsupported_media"),
+        ("/infer/resnet", b"hello", "text/plain", "unsupported_media"),
+        ("/infer/noted", PNG, "image/png", "unsupported_media"),
+        ("/infer/resnet", b"a,b", "text/csv", "unsupported_type"),
+        ("/infer/resnet", b"hello", "", "unsupported_type"),
+    ],
+)
+def test_what_is_not_taken_is_415(
+    client: FlaskClient, path: str, data: bytes, content_type: str, code: str
+) -> None:
+    response = client.post(path, data=data, headers={"Content-Type": content_type})
+    assert_error(response, 415, code)
+
+
+def test_a_form_is_a_batch_answered_in_order(client: FlaskClient, server: FakeTriton) -> None:
+    colours = [[255, 0, 0], [0, 255, 0], [0, 0, 255]] * 2
+    files = [
+        (io.BytesIO(base64.b64decode(image(colour))), f"{place}.png")
+        for place, colour in enumerate(colours)
+    ]
+    response = client.post(
+        "/invocations",
+        data={"files": files, "modelname": "resnet", "parameters": '{"top_k": 1}'},
+        content_type="multipart/form-data",
+    )
+    best = [result[0].split(":")[1] for result in (response.json or {})["result"]]
+    assert best == ["7", "3", "5"] * 2
+    assert [len(call["inputs"]["input"]) for call in server.calls] == [4, 2]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"modelname": "resnet"}, ["`files` is a list of 0"]),
+        ({"modelname": "resnet", "files": (io.BytesIO(b"x"), "a"), "parameters": "{"}, ["JSON"]),
+    ],
+)
+def test_a_form_that_cannot_be_read(client: FlaskClient, fields: Any, words: list[str]) -> None:
+    response = client.post("/invocations", data=fields, content_type="multipart/form-data")
+    assert_error(response, 400, "bad_body", *words)
+
+
+def npy(array: Any, *, pickled: bool = False) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array, allow_pickle=pickled)
+    return out.getvalue()
+
+
+def test_a_numpy_file_in_and_out(client: FlaskClient) -> None:
+    a = np.arange(6, dtype=np.float32).reshape(2, 3)
+    response = client.post(
+        "/infer/add",
+        data=npy(a),
+        content_type="application/x-npy",
+        headers={"Accept": "application/x-npy"},
+    )
+    # One array, but the model has two inputs: which of them is meant?
+    assert_error(response, 400, "tensors_refused", "`A` FP32 [-1, 3]", "`B` FP32 [-1, 3]")
+
+
+def test_a_numpy_file_for_the_one_input(client: FlaskClient, server: FakeTriton) -> None:
+    server.signatures["add"] = Signature(8, ADD.inputs[:1], ADD.outputs)
+    for array in (
+        np.arange(6, dtype="<f4").reshape(2, 3),
+        np.asfortranarray(np.ones((2, 3), "f4")),
+    ):
+        response = client.post(
+            "/infer/add",
+            data=npy(array),
+            content_type="application/x-npy",
+            headers={"Accept": "application/x-npy"},
+        )
+        assert response.content_type == "application/x-npy"
+        back = np.load(io.BytesIO(response.data), allow_pickle=False)
+        assert back.dtype == np.float32
+        assert back.tolist() == array.tolist()
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"", "bad_payload"),
+        (b"\x93NUMPY", "bad_payload"),
+        (b"hello", "bad_payload"),
+        (npy(np.array([{"a": 1}], object), pickled=True), "bad_payload"),
+        (npy(np.ones((2, 3), np.complex64)), "bad_payload"),
+        (npy(np.ones((2, 3), np.float32))[:-1], "bad_payload"),
+        (
+            b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, "
+            b"'shape': (1000000000000, 3), }".ljust(128),
+            "bad_payload",
+        ),
+        (npy(np.ones((2, 4), np.float32)), "tensors_refused"),
+        (npy(np.ones((2, 3), np.float64)), "tensors_refused"),
+        (npy(np.ones((9, 3), np.float32)), "tensors_refused"),
+    ],
+)
+def test_a_bad_numpy_file(client: FlaskClient, server: FakeTriton, data: bytes, code: str) -> None:
+    server.signatures["add"] = Signature(8, ADD.inputs[:1], ADD.outputs)
+    response = client.post("/infer/add", data=data, content_type="application/x-npy")
+    assert_error(response, 400, code)
+    assert server.calls == []
+
+
+# Tensors, version 2
+
+
+def tensor(
+    name: str = "A", shape: Any = (1, 3), datatype: Any = "FP32", data: Any = (1, 2, 3)
+) -> Any:
+    data = list(data) if isinstance(data, tuple) else data
+    shape = list(shape) if isinstance(shape, tuple) else shape
+    return {"name": name, "shape": shape, "datatype": datatype, "data": data}
+
+
+def test_a_v2_body_is_answered_with_one(client: FlaskClient) -> None:
+    nested = tensor("B", (2, 3), data=[[10, 20, 30], [40, 50, 60.5]])
+    response = ask(
+        client,
+        "/infer/add",
+        id="42",
+        inputs=[tensor("A", (2, 3), data=(1, 2, 3, 4, 5, 6)), nested],
+        outputs=[{"name": "SUM"}],
+    )
+    assert response.json == {
+        "model_name": "add",
+        "id": "42",
+        "outputs": [
+            {"name": "SUM", "shape": [2, 3], "datatype": "FP32", "data": [11, 22, 33, 44, 55, 66.5]}
+        ],
+    }
+
+
+def test_a_v2_body_goes_to_a_model_with_a_client_too(client: FlaskClient) -> None:
+    response = ask(client, modelname="resnet", inputs=[tensor("input", (1,), data=(1,))])
+    assert response.status_code == 400  # the model itself was asked, and has no such input
+
+
+def test_a_model_without_a_client_takes_a_v2_payload(client: FlaskClient) -> None:
+    response = ask(client, modelname="add", payload={"inputs": [tensor()]})
+    assert (response.json or {})["result"]["outputs"][0]["data"] == [1, 2, 3]
+
+
+def test_texts_are_tensors_too(client: FlaskClient) -> None:
+    response = ask(client, "/infer/words", inputs=[tensor("IN", (2,), "BYTES", ["a", "é"])])
+    assert (response.json or {})["outputs"][0]["data"] == ["a", "é"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ([], ["`inputs` is []"]),
+        ("x", ["`inputs` is 'x'"]),
+        ([3], ["`inputs[0]` is 3"]),
+        ([tensor("C")], ["no input `C`", "`A` FP32 [-1, 3]"]),
+        ([tensor("B")], ["`A` is missing"]),
+        ([tensor(), tensor()], ["twice"]),
+        ([tensor(datatype="FP33")], ["'FP33'", "FP32"]),
+        ([tensor(datatype=None)], ["None"]),
+        ([tensor(datatype="INT32")], ["`A` wants FP32 [-1, 3]; you sent INT32 [1, 3]"]),
+        ([tensor(shape=(1, 2), data=(1, 2))], ["wants FP32 [-1, 3]; you sent FP32 [1, 2]"]),
+        ([tensor(shape=(3,))], ["you sent FP32 [3]"]),
+        ([tensor(shape=(9, 3), data=(1,) * 27)], ["has 9 items", "at most 8"]),
+        ([tensor(shape=(2, 3))], ["3 elements", "wants 6"]),
+        ([tensor(shape=[-1, 3])], ["`inputs[0].shape` is [-1, 3]"]),
+        ([tensor(shape=[True, 3])], ["shape"]),
+        ([tensor(data=["1", "2", "3"])], ["`inputs[0].data` has '1'", "FP32"]),
+        ([tensor(data=[None, 1, 2])], ["None"]),
+        ([tensor(data=[True, 1, 2])], ["True"]),
+        ([tensor(data="AAAA")], ["binary data are not taken"]),
+        ([tensor(datatype="UINT8", data=(1, 2, 256))], ["does not fit into UINT8", "0 to 255"]),
+        ([tensor(datatype="INT64", data=(1, 2, 2**63))], ["does not fit into INT64"]),
+        ([tensor(datatype="INT8", data=(1, 2, 2.5))], ["2.5", "INT8"]),
+        ([tensor(), tensor("B", (2, 3), data=(1,) * 6)], ["the batch"]),
+    ],
+)
+def test_wrong_tensors_are_refused_before_triton_is_asked(
+    client: FlaskClient, server: FakeTriton, inputs: Any, words: list[str]
+) -> None:
+    response = ask(client, "/infer/add", inputs=inputs)
+    assert response.status_code == 400
+    for word in words:
+        assert word in response.text
+    assert server.calls == []
+
+
+# Several at once
+
+
+def test_several_models_about_one_payload_decoded_once(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from clients import base  # noqa: PLC0415
+
+    decoded: list[int] = []
+    decode = base.decode_picture
+
+    def counted(*arguments: Any) -> Any:
+        decoded.append(1)
+        return decode(*arguments)
+
+    monkeypatch.setattr(base, "decode_picture", counted)
+    response = ask(
+        client,
+        modelname=["resnet", "yolov5", "nosuch"],
+        payload={"img": image(Red, (100, 50))},
+        parameters={"top_k": 1},
+    )
+    assert response.status_code == 200
+    results = (response.json or {})["results"]
+    assert list(results) == ["resnet", "yolov5", "nosuch"]
+    assert results["resnet"] == {"status": 200, "result": ["1.000000:7:label 7"]}
+    assert results["yolov5"]["result"][0][0] == 2
+    assert results["nosuch"]["status"] == 404
+    assert results["nosuch"]["error"]["code"] == "unknown_model"
+    assert results["nosuch"]["error"]["modelname"] == "nosuch"
+    assert decoded == [1]
+
+
+def test_several_models_run_at_the_same_time(client: FlaskClient, server: FakeTriton) -> None:
+    both = threading.Barrier(2, timeout=5)  # breaks unless both are inside together
+
+    def waiting(run: Any) -> Any:
+        def run_together(inputs: Any) -> Any:
+            both.wait()
+            return run(inputs)
+
+        return run_together
+
+    server.models_run |= {"resnet": waiting(resnet), "yolov5": waiting(yolov5)}
+    response = ask(client, modelname=["resnet", "yolov5"], payload={"img": image(Red)})
+    assert [one["status"] for one in (response.json or {})["results"].values()] == [200, 200]
+
+
+def test_a_mixed_list_is_answered_in_order_each_with_its_status(client: FlaskClient) -> None:
+    response = ask(
+        client,
+        requests=[
+            {"modelname": "bert_base", "payload": {"text": "[MASK]"}, "parameters": {"top_k": 1}},
+            {"modelname": "resnet"},
+            {"modelname": "nosuch", "payload": {}},
+            {"modelname": "add", "inputs": [tensor()]},
+        ],
+    )
+    results = (response.json or {})["results"]
+    assert [one["status"] for one in results] == [200, 400, 404, 200]
+    assert results[0]["result"] == [{"token": "many", "score": 0.5}]
+    assert "`payload` is missing" in results[1]["error"]["message"]
+    assert results[3]["outputs"][0]["data"] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"requests": []}, ["list of 0"]),
+        ({"requests": {}}, ["`requests`"]),
+        ({"requests": [], "modelname": "x"}, ["beside `requests`"]),
+        ({"modelname": [], "payload": {}}, ["`modelname` is a list of 0"]),
+        ({"modelname": ["resnet", 5], "payload": {}}, ["`modelname[1]` is 5"]),
+        ({"modelname": ["resnet", "resnet"], "payload": {}}, ["twice"]),
+        (
+            {"modelname": ["resnet", "yolov5"], "payload": {}, "parameters": {"tokp": 3}},
+            ["'tokp'", "none of the models"],
+        ),
+    ],
+)
+def test_several_that_cannot_be_read(client: FlaskClient, body: Any, words: list[str]) -> None:
+    response = client.post("/invocations", json=body)
+    assert response.status_code == 400
+    for word in words:
+        assert word in response.text
+
+
+def test_lines_are_answered_in_order_a_bad_one_in_its_place(client: FlaskClient) -> None:
+    lines = [
+        json.dumps({"modelname": "bert_base", "payload": {"text": "a [MASK]"}}),
+        "not json",
+        "",
+        json.dumps({"modelname": "nosuch", "payload": {}}),
+        json.dumps({"modelname": "bert_base", "payload": {"text": "no blank"}}),
+        json.dumps({"modelname": "bert_base", "payload": {"text": "b [MASK]"}}),
+    ]
+    response = client.post(
+        "/invocations", data="\n".join(lines), content_type="application/jsonlines"
+    )
+    assert response.content_type == "application/jsonlines"
+    assert response.headers["X-Accel-Buffering"] == "no"
+    answers = [json.loads(line) for line in response.text.splitlines()]
+    assert [answer["status"] for answer in answers] == [200, 400, 404, 400, 200]
+    assert answers[0]["result"][0]["token"] == "a many"
+    assert answers[4]["result"][0]["token"] == "b many"
+
+
+# Accept
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("", "application/json"),
+        ("*/*", "application/json"),
+        ("application/json;verbose=true", "application/json"),
+        ("text/html, application/json;q=0.5", "application/json"),
+        ("image/png", "image/png"),
+        ("image/jpeg", "image/jpeg"),
+        ("image/*;q=0.9, application/json;q=0.8", "image/jpeg"),
+    ],
+)
+def test_the_answer_is_of_a_type_that_is_accepted(
+    client: FlaskClient, accept: str, content_type: str
+) -> None:
+    headers = {"Accept": accept, "Content-Type": "image/png"}
+    response = client.post("/infer/yolov5", data=PNG, headers=headers)
+    assert response.status_code == 200
+    assert response.content_type == content_type
+
+
+@pytest.mark.parametrize(
+    ("path", "accept"),
+    [
+        ("/infer/yolov5", "text/html"),
+        ("/infer/resnet", "image/png"),
+        ("/infer/yolov5", "application/x-npy"),
+        ("/infer/yolov5", "application/jsonlines"),
+        ("/infer/yolov5", "application/json;q=0"),
+    ],
+)
+def test_else_it_is_406_and_the_model_is_not_asked(
+    client: FlaskClient, server: FakeTriton, path: str, accept: str
+) -> None:
+    headers = {"Accept": accept, "Content-Type": "image/png"}
+    response = client.post(path, data=PNG, headers=headers)
+    assert_error(response, 406, "not_acceptable", "application/json")
+    assert server.calls == []
+
+
+@pytest.mark.parametrize("form", ["compact", "objects"])
+def test_a_detector_draws_its_boxes(client: FlaskClient, form: str) -> None:
+    """The box found has its left edge at x = 45 and its right one at 55, from y 22.5 to 27.5."""
+    response = client.post(
+        f"/infer/yolov5?format={form}",
+        data=PNG,
+        headers={"Accept": "image/png", "Content-Type": "image/png"},
+    )
+    drawn = np.asarray(Image.open(io.BytesIO(response.data)).convert("RGB"))
+    assert drawn.shape == (50, 100, 3)
+    changed = (drawn != [255, 0, 0]).any(2)
+    assert changed[27, 45:56].all(), "the box's lower edge"
+    assert not changed[:21].any(), "above the box nothing is drawn"
+    assert not changed[:, :43].any()
+
+
+def test_a_list_comes_in_lines_where_they_are_accepted(client: FlaskClient) -> None:
+    response = client.post(
+        "/infer/resnet?top_k=1",
+        json={"payload": [{"img": image(Red)}, {"img": image([0, 0, 255])}]},
+        headers={"Accept": "application/jsonlines"},
+    )
+    assert [json.loads(line) for line in response.text.splitlines()] == [
+        ["1.000000:7:label 7"],
+        ["1.000000:5:label 5"],
+    ]
+
+
+def test_objects_have_named_fields(client: FlaskClient) -> None:
+    response = client.post("/infer/yolov5?format=objects", data=PNG, content_type="image/png")
+    assert (response.json or {})["result"] == [
+        {
+            "label": "car",
+            "index": 2,
+            "score": 0.75,
+            "box": {"x1": 45.0, "y1": 22.5, "x2": 55.0, "y2": 27.5},
+        }
+    ]
+    response = client.post(
+        "/infer/resnet?format=objects&top_k=1", data=PNG, content_type="image/png"
+    )
+    assert (response.json or {})["result"] == [{"label": "label 7", "index": 7, "score": 1.0}]
+
+
+# Packing, headers
+
+
+def test_a_packed_body_is_unpacked(client: FlaskClient) -> None:
+    body = json.dumps({"modelname": "bert_base", "payload": {"text": "a [MASK]"}}).encode()
+    for content_type in ("application/json", "application/jsonlines", ""):
+        response = client.post(
+            "/invocations",
+            data=gzip.compress(body),
+            headers={"Content-Encoding": "gzip", "Content-Type": content_type},
+        )
+        assert response.status_code == 200
+        assert "a many" in response.text
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding", "status", "code"),
+    [
+        (gzip.compress(b" " * (2**20 + 1)), "gzip", 413, "too_large"),
+        (b"no gzip", "gzip", 400, "bad_body"),
+        (gzip.compress(b"{}" * 100)[:-9], "gzip", 400, "bad_body"),
+        (b"{}", "br", 415, "unsupported_type"),
+    ],
+)
+def test_a_packed_body_that_is_not_taken(
+    client: FlaskClient, data: bytes, encoding: str, status: int, code: str
+) -> None:
+    response = client.post("/invocations", data=data, headers={"Content-Encoding": encoding})
+    assert_error(response, status, code)
+
+
+def test_numbers_that_json_cannot_hold_are_null_and_counted(client: FlaskClient) -> None:
+    response = ask(client, modelname="noted", payload={})
+    assert (response.json or {})["result"] == [None, None, 1.5]
+    assert response.headers["X-Non-Finite-Values"] == "2"
+
+
+def test_a_client_s_attributes_go_back_and_cannot_end_the_header(client: FlaskClient) -> None:
+    response = client.post(
+        "/infer/noted",
+        json={"payload": {}},
+        headers={"X-Amzn-SageMaker-Custom-Attributes": "trace=7"},
+    )
+    header = response.headers["X-Amzn-SageMaker-Custom-Attributes"]
+    assert header == "seen=7;evil=a??Set-Cookie: b"
+    assert (
+        "X-Amzn-SageMaker-Custom-Attributes" not in ask(client, payload={"text": "[MASK]"}).headers
+    )
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"X-Amzn-SageMaker-Inference-Id": "a-1", "X-Request-Id": "b"}, "a-1"),
+        ({"X-Request-Id": "b.2_c"}, "b.2_c"),
+        ({"X-Request-Id": "ab<script>"}, "abscript"),
+        ({"X-Request-Id": "x" * 500}, "x" * 128),
+    ],
+)
+def test_the_caller_s_request_id_comes_back(
+    client: FlaskClient, headers: dict[str, str], expected: str
+) -> None:
+    for path in ("/ping", "/nowhere"):
+        assert client.get(path, headers=headers).headers["X-Request-Id"] == expected
+
+
+def test_every_answer_says_where_the_time_went(client: FlaskClient) -> None:
+    timing = ask(client, payload={"text": "[MASK]"}).headers["Server-Timing"]
+    names = [part.partition(";")[0] for part in timing.split(", ")]
+    assert names == ["queue", "decode", "inference", "postprocess"]
+    assert "queue;dur=" in client.get("/nowhere").headers["Server-Timing"]
+
+
+# The platform's routes
+
+
+def test_load_invoke_list_unload(
+    client: FlaskClient,
+    server: FakeTriton,
+    repository: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    source = tmp_path_factory.mktemp("model")
+    (source / "model.onnx").write_bytes(b"x")
+    name = "0a1b2c3d"
+    assert client.post(f"/models/{name}/invoke", data=b"{").status_code == 404  # unread
+    body = {"model_name": name, "url": str(source)}
+    assert client.post("/models", json=body).status_code == 200
+    assert (repository / name / "1" / "model.onnx").read_bytes() == b"x"
+    assert_error(client.post("/models", json=body), 409, "already_loaded")
+    entry = client.get(f"/models/{name}").json or {}
+    assert (entry["modelName"], entry["modelUrl"]) == (name, str(source))
+    assert set(entry) == {
+        *("modelName", "modelUrl", "version", "state"),
+        *("client", "weights", "parameters", "example"),
+    }
+    listed = [one["modelName"] for one in (client.get("/models").json or {})["models"]]
+    assert name in listed
+    assert "resnet" in listed
+    assert client.delete(f"/models/{name}").status_code == 200
+    assert not (repository / name).exists()
+    assert client.get(f"/models/{name}").status_code == 404
+    assert client.delete(f"/models/{name}").status_code == 404
+    assert client.post(f"/models/{name}/invoke", data=b"{").status_code == 404
+
+
+def test_a_model_that_cannot_be_loaded_leaves_nothing_behind(
+    client: FlaskClient,
+    server: FakeTriton,
+    repository: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    source = tmp_path_factory.mktemp("model")
+    (source / "model.onnx").write_bytes(b"x")
+    server.refuse_to_load = "no ONNX file"
+    response = client.post("/models", json={"model_name": "m", "url": str(source)})
+    assert_error(response, 400, "bad_model", "no ONNX file")
+    assert list(repository.iterdir()) == []
+    assert client.get("/ping").status_code == 200
+
+
+def test_a_model_that_does_not_fit_is_507(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    source = tmp_path_factory.mktemp("model")
+    (source / "model.onnx").write_bytes(b"x")
+    monkeypatch.setattr("dispatcher.hosting.free_memory", lambda: 100 * 2**20)
+    response = client.post("/models", json={"model_name": "m", "url": str(source)})
+    assert_error(response, 507, "out_of_memory", "150 MiB", "100 MiB")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"{", ["not JSON"]),
+        (b"[]", ["[]"]),
+        (b'{"model_name": "m"}', ["`url` is None"]),
+        (b'{"model_name": 5, "url": "/"}', ["`model_name` is 5"]),
+        (b'{"model_name": "../m", "url": "/"}', ["'../m'"]),
+        (b'{"model_name": ".m", "url": "/"}', ["'.m'"]),
+        (b'{"model_name": "m/n", "url": "/"}', ["'m/n'"]),
+        (b'{"model_name": "m", "url": "relative"}', ["'relative'", "absolute"]),
+        (b'{"model_name": "m", "url": "/no/such/folder"}', ["/no/such/folder"]),
+        (b'{"model_name": "m", "url": "s3://bucket/m"}', ["s3://"]),
+        (b'{"model_name": "m", "url": "/etc\\u0000"}', ["`url`"]),
+    ],
+)
+def test_a_bad_load_is_400(client: FlaskClient, body: bytes, words: list[str]) -> None:
+    response = client.post("/models", data=body)
+    assert response.status_code == 400
+    for word in words:
+        assert word in response.text
+
+
+def test_execution_parameters(client: FlaskClient) -> None:
+    assert client.get("/execution-parameters").json == {
+        "MaxConcurrentTransforms": 16,
+        "BatchStrategy": "MULTI_RECORD",
+        "MaxPayloadInMB": 1,
+    }
+
+
+def test_pages_of_models(client: FlaskClient, server: FakeTriton) -> None:
+    server.models_run |= {f"m{i:03}": dict for i in range(150)}
+    names, token = [], ""
+    while True:
+        page = client.get(f"/models?next_page_token={token}").json or {}
+        names += [one["modelName"] for one in page["models"]]
+        assert len(page["models"]) <= 100
+        token = page.get("nextPageToken", "")
+        if not token:
+            break
+    assert len(names) == len(set(names)) == 150 + 6
+    assert names == sorted(names)
+
+
+def test_health_says_what_ping_says(client: FlaskClient, server: FakeTriton) -> None:
+    health = client.get("/health")
+    assert health.status_code == 200
+    assert (health.json or {})["ready"] is True
+    one = next(m for m in (health.json or {})["models"] if m["model"] == "resnet")
+    assert one == {
+        "model": "resnet",
+        "version": "1",
+        "state": "READY",
+        "reason": "",
+        "required": True,
+    }
+    server.unloaded.add("resnet")
+    assert client.get("/health").status_code == client.get("/ping").status_code == 503
+
+
+def test_health_is_answered_while_all_places_are_taken(
+    server: FakeTriton, built_in: Registry, repository: Path
+) -> None:
+    """One is answered and one waits; the third is turned away, and /ping does not wait."""
+    started, release = threading.Event(), threading.Event()
+
+    def slow(inputs: Any) -> Any:
+        started.set()
+        release.wait(10)
+        return resnet(inputs)
+
+    server.models_run["resnet"] = slow
+    environment = Environment(server, repository)
+    built_in.clients["resnet"]._environment = environment
+    settings = read_settings(
+        {"MODEL_SERVER_THREADS": "1", "MODEL_SERVER_QUEUE": "1", "REQUIRED_MODELS": "resnet"}
+    )
+    app = create_app(settings, built_in, environment, renamed_config)
+    statuses: list[int] = []
+
+    def call() -> None:
+        response = app.test_client().post("/infer/resnet", data=PNG, content_type="image/png")
+        statuses.append(response.status_code)
+        response.close()
+
+    threads = [threading.Thread(target=call) for _ in range(2)]
+    threads[0].start()
+    assert started.wait(5)
+    threads[1].start()
+    while app.test_client().post("/infer/resnet", data=b"").status_code != 429:
+        pass
+    assert app.test_client().get("/ping").status_code == 200
+    refused = app.test_client().post("/infer/resnet", data=b"")
+    assert_error(refused, 429, "too_many_requests")
+    assert refused.headers["Retry-After"] == "1"
+    release.set()
+    for thread in threads:
+        thread.join()
+    assert statuses == [200, 200]
