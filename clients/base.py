@@ -136,6 +136,12 @@ class Timings:
     _since: float = 0.0
     _asked: bool = False
 
+    def add(self, other: Timings) -> None:
+        """Add what another one has counted, beside or after this one."""
+        self.decode += other.decode
+        self.inference += other.inference
+        self.postprocess += other.postprocess
+
     def begin(self) -> None:
         """Begin to read payloads."""
         self._since, self._asked = time.monotonic(), False

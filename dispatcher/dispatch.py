@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from clients.base import Client, Environment, Media, Once, Payload, Request, Timings, brief
@@ -20,6 +20,7 @@ from dispatcher.ask import Ask
 from dispatcher.envelope import Envelope
 from dispatcher.errors import ClientDisabled
 
+BATCHES = 4  # of one request that are under way: two in the model, two that are decoded meanwhile
 LOOKUP_S = 2.0  # what may be spent on finding out which models there are
 
 T = TypeVar("T")
@@ -35,6 +36,7 @@ class Prepared:
         client: the model's client.
         request: what belongs to it besides the payloads.
         payloads: as the client takes them.
+        in_order: see `Dispatcher.in_order`.
 
     """
 
@@ -42,6 +44,7 @@ class Prepared:
     client: Client
     request: Request
     payloads: list[Payload]
+    in_order: Callable[[Callable[[int], list[Any]], Iterable[int], int], Iterator[list[Any]]]
 
     def result(self) -> Any:
         """Return the result; a list of results where the ask has a list of payloads.
@@ -64,7 +67,8 @@ class Prepared:
     def batches(self) -> Iterator[list[Any]]:
         """Yield the results for a list of payloads, a batch of the model at a time.
 
-        No more than one batch of pictures is decoded at once.
+        A few batches are under way together, so that one is decoded while others are in the model;
+        no more pictures than theirs are decoded at once.
 
         Raises:
             InferenceError: its message says which payload it was.
@@ -72,17 +76,23 @@ class Prepared:
         """
         with self.request.active():
             size = self.client.max_batch_size
-        for start in range(0, len(self.payloads), size):
-            with self.request.active():
-                self.request.timings.begin()
-                try:
-                    batch = self.client.inference_batch(self.payloads[start : start + size])
-                except InferenceError as error:
-                    if error.position is not None:
-                        error.message = f"payload[{start + error.position}]: {error.message}"
-                    raise
-                self.request.timings.lap()
-            yield batch
+        starts = range(0, len(self.payloads), size)
+        return self.in_order(lambda start: self.batch(start, size), starts, BATCHES)
+
+    def batch(self, start: int, size: int) -> list[Any]:
+        """Return the results for the payloads of one batch."""
+        request = replace(self.request, timings=Timings())  # others run beside it
+        with request.active():
+            request.timings.begin()
+            try:
+                return self.client.inference_batch(self.payloads[start : start + size])
+            except InferenceError as error:
+                if error.position is not None:
+                    error.message = f"payload[{start + error.position}]: {error.message}"
+                raise
+            finally:
+                request.timings.lap()
+                self.request.timings.add(request.timings)
 
     def drawn(self, result: Any, media_type: str) -> bytes:
         """Return the picture with the result on it."""
@@ -109,6 +119,8 @@ class Dispatcher:
         self.timeout = timeout
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ask")
+        # Asks in the one pool wait for batches in the other: in the same they would wait for ever.
+        self._batch_pool = ThreadPoolExecutor(threads, thread_name_prefix="batch")
 
     def prepare(
         self,
@@ -143,7 +155,7 @@ class Dispatcher:
             client.payload_of(payload) if isinstance(payload, Media) else payload
             for payload in ask.payloads
         ]
-        return Prepared(ask, client, request, payloads)
+        return Prepared(ask, client, request, payloads, self.in_order)
 
     def client(self, ask: Ask) -> Client:
         """Return the client of a model; one for plain tensors where it has none of its own.
@@ -242,17 +254,19 @@ class Dispatcher:
                 hint=f"they take {', '.join(sorted(known)) or 'no parameters'}",
             )
 
-    def in_order(self, call: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """Yield `call(item)` for each, in order; some are under way at a time, never all.
+    def in_order(self, call: Callable[[T], R], items: Iterable[T], most: int = 0) -> Iterator[R]:
+        """Yield `call(item)` for each, in order; at most `most` are under way at a time.
 
-        What has not begun when nobody wants the rest is not begun.
+        `most` is for the batches of one ask; 0 is for asks. What has not begun when nobody wants
+        the rest is not begun.
         """
         under_way: deque[Future[R]] = deque()
+        pool = self._batch_pool if most else self._pool
         try:
             for item in items:
                 # A copy each: two threads cannot be inside the same context.
-                under_way.append(self._pool.submit(copy_context().run, call, item))
-                if len(under_way) >= self.threads:
+                under_way.append(pool.submit(copy_context().run, call, item))
+                if len(under_way) >= (most or self.threads):
                     yield under_way.popleft().result()
             while under_way:
                 yield under_way.popleft().result()

@@ -238,7 +238,7 @@ def test_a_form_is_a_batch_answered_in_order(client: FlaskClient, server: FakeTr
     )
     best = [result[0].split(":")[1] for result in (response.json or {})["result"]]
     assert best == ["7", "3", "5"] * 2
-    assert [len(call["inputs"]["input"]) for call in server.calls] == [4, 2]
+    assert sorted(len(call["inputs"]["input"]) for call in server.calls) == [2, 4]
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,7 @@ def test_a_list_is_answered_in_order_in_batches_of_the_model(
     )
     best = [result[0].split(":")[1] for result in (response.json or {})["result"]]
     assert best == ["7", "3", "5"] * 2
-    assert [len(call["inputs"]["input"]) for call in server.calls] == [4, 2]  # batches of 4
+    assert sorted(len(call["inputs"]["input"]) for call in server.calls) == [2, 4]  # batches of 4
 
 
 def test_sentences_of_different_length_share_a_batch(

@@ -50,13 +50,14 @@ class State:
 class Record:
     """What the tool remembers of a model that it made.
 
-    `origin` is `Source.origin`; `size` in bytes and `mtime_ns` let an untouched file be recognised
-    without reading it.
+    `origin` is `Source.origin`, `weights` says in words which they are; `size` in bytes and
+    `mtime_ns` let an untouched file be recognised without reading it.
     """
 
     source: str
     origin: str
     detail: str
+    weights: str
     licence: str
     sha256: str
     size: int
@@ -113,6 +114,7 @@ class Place:
                     source.name,
                     source.origin,
                     product.detail,
+                    source.weights,
                     source.licence,
                     hashlib.sha256(product.model).hexdigest(),
                     stat.st_size,
