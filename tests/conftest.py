@@ -61,7 +61,7 @@ class Endpoint:
         method: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=65)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=400)
         try:
             connection.request(
                 method or ("POST" if body is not None else "GET"), path, body, headers or {}
