@@ -167,6 +167,12 @@ class Triton(ModelServer):
         self, error: InferenceError, model: str, version: str, timeout: float
     ) -> InferenceError:
         """Say which of model, version and readiness it was: Triton's status leaves that open."""
+        if isinstance(error, DeadlineExceeded):
+            return DeadlineExceeded(
+                f"the model {model!r} did not answer within {timeout:.1f} s, what was left of the "
+                "time for this request",
+                hint="send fewer or smaller items in one request",
+            )
         if not isinstance(error, UnknownModel | ModelUnavailable):
             return error
         try:

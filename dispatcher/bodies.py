@@ -60,7 +60,7 @@ def sniffed(request: Request) -> str:
     if start.startswith(PICTURE_STARTS):
         return "application/octet-stream"
     raise UnsupportedType(
-        f"the body has no Content-Type and is neither JSON nor a picture: it begins with {start!r}",
+        f"the body is neither JSON nor a picture: it begins with {start!r}",
         hint="say what it is with a Content-Type",
     )
 
