@@ -163,7 +163,7 @@ class Triton(ModelServer):
                 raise DeadlineExceeded(f"the model {model!r} is still in use; it will be unloaded")
             time.sleep(UNLOAD_LOOK_S)
 
-    def _explained(
+    def _explained(  # noqa: PLR0911  one for each thing that it may have been
         self, error: InferenceError, model: str, version: str, timeout: float
     ) -> InferenceError:
         """Say which of model, version and readiness it was: Triton's status leaves that open."""
