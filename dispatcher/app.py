@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 
 from flask import Flask, Response, g, request
+from werkzeug.exceptions import HTTPException
 
 from clients.base import Environment
 from clients.registry import Registry
@@ -21,6 +22,7 @@ from dispatcher.management import management_routes
 from dispatcher.pages import page_routes
 from dispatcher.settings import Settings
 
+PIECE = 2**16
 REQUEST_IDS = ("X-Amzn-SageMaker-Inference-Id", "X-Request-Id")
 STARTED = "X-Request-Start"  # when NGINX had the whole request, in seconds since 1970
 
@@ -70,6 +72,7 @@ def create_app(
 
     @app.after_request
     def finish(response: Response) -> Response:
+        drain()
         response.headers["X-Request-Id"] = g.request_id
         phases = {"queue": g.queue}
         if timings := g.get("timings"):
@@ -89,3 +92,16 @@ def create_app(
             unpacked.close()
 
     return app
+
+
+def drain() -> None:
+    """Take what is left of a body that was answered unread.
+
+    gunicorn closes the connection on it otherwise, and NGINX, which is still sending, takes that
+    for a failure.
+    """
+    try:
+        while request.stream.read(PIECE):
+            pass
+    except (HTTPException, OSError):
+        pass  # larger than is taken, or the caller is gone

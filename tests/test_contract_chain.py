@@ -23,7 +23,7 @@ from botocore.exceptions import ClientError
 from onnx import TensorProto, helper, save
 from PIL import Image
 
-from tests.conftest import PICTURES, PROJECT, Answer, Endpoint, running
+from tests.conftest import PICTURES, Answer, Endpoint, running
 from tests.test_chain import BERT, assert_resnet_as_reference, reference
 
 COFFEE = PICTURES / "coffee.png"
@@ -213,6 +213,15 @@ def test_a_thousand_pictures_in_one_form(patient: Endpoint) -> None:
         score, label = alone[0].split(":", 1)
         assert results[n][0].split(":", 1)[1] == label
         assert float(results[n][0].split(":", 1)[0]) == pytest.approx(float(score), abs=0.01)
+
+
+@pytest.mark.parametrize("path", ["/models/nosuch/invoke", "/nowhere", "/ping"])
+def test_an_answer_before_the_body_is_read_arrives(endpoint: Endpoint, path: str) -> None:
+    """gunicorn must not close the connection on what NGINX is still sending."""
+    for size in (10, 100_000, 20_000_000):
+        for _ in range(5):
+            answer = endpoint.call(path, b"x" * size, method="POST")  # type: ignore[arg-type]
+            assert answer.status == (200 if path == "/ping" else 404)
 
 
 def test_more_files_than_are_taken(endpoint: Endpoint) -> None:
@@ -443,7 +452,9 @@ def for_schemathesis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpo
 
 
 @pytest.mark.slow
-def test_schemathesis_finds_nothing_undocumented(for_schemathesis: Endpoint) -> None:
+def test_schemathesis_finds_nothing_undocumented(
+    for_schemathesis: Endpoint, tmp_path: Path
+) -> None:
     done = subprocess.run(
         [
             *(Path(sys.executable).parent / "st", "run"),
@@ -456,7 +467,7 @@ def test_schemathesis_finds_nothing_undocumented(for_schemathesis: Endpoint) -> 
             "--suppress-health-check=all",
             "--no-color",
         ],
-        cwd=PROJECT,
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=900,
