@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import binascii
 import io
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
+import pybase64
+import simplejpeg
 from PIL import Image, ImageOps
 
 from clients.errors import BadPayload
@@ -37,7 +39,7 @@ def decode_base64(text: str, name: str) -> bytes:
     if "\n" in text or "\r" in text:
         text = text.replace("\n", "").replace("\r", "")
     try:
-        return binascii.a2b_base64(text, strict_mode=True)
+        return pybase64.b64decode(text, validate=True)
     except ValueError as error:  # binascii.Error, or characters beyond ASCII
         raise BadPayload(f"`{name}` is not base64: {error}", hint=EXPECTED) from error
 
@@ -68,12 +70,40 @@ def decode_picture(data: bytes, name: str, max_pixels: int) -> Picture:
     if picture.width * picture.height > max_pixels:
         raise too_large(name, f"{picture.width}×{picture.height}", max_pixels)
     try:
+        if picture.format == "JPEG" and picture.mode in {"RGB", "L"}:
+            return decode_jpeg(data, picture)
         return np.asarray(as_rgb(ImageOps.exif_transpose(picture)))
     except Exception as error:
         # Pillow's decoders raise a dozen kinds of exception over damaged files.
         raise BadPayload(
             f"`{name}` is a damaged {picture.format} picture: {error}", hint=EXPECTED
         ) from error
+
+
+# The EXIF orientations 2 to 8, each as Pillow turns it right.
+ORIENTATION = 0x0112
+UPRIGHT: Mapping[int, Callable[[Picture], Picture]] = {
+    2: lambda pixels: pixels[:, ::-1],
+    3: lambda pixels: pixels[::-1, ::-1],
+    4: lambda pixels: pixels[::-1],
+    5: lambda pixels: pixels.transpose(1, 0, 2),
+    6: lambda pixels: np.rot90(pixels, -1),
+    7: lambda pixels: pixels[::-1, ::-1].transpose(1, 0, 2),
+    8: np.rot90,
+}
+
+
+def decode_jpeg(data: bytes, header: Image.Image) -> Picture:
+    """Return the pixels of a JPEG, the same as Pillow's, sooner.
+
+    One that is damaged is left to Pillow, which forgives more.
+    """
+    try:
+        pixels: Picture = simplejpeg.decode_jpeg(data, "RGB")
+    except ValueError:
+        return np.asarray(as_rgb(ImageOps.exif_transpose(header)))
+    turn = UPRIGHT.get(header.getexif().get(ORIENTATION, 1))
+    return np.ascontiguousarray(turn(pixels)) if turn else pixels
 
 
 def as_rgb(picture: Image.Image) -> Image.Image:

@@ -9,7 +9,7 @@ import zlib
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from clients.errors import BadPayload
 from clients.pictures import EXAMPLE, decode_base64, decode_picture
@@ -48,6 +48,19 @@ def test_the_picture_is_upright() -> None:
     pixels = decode(encoded(Image.fromarray(COLOURS), "PNG", exif=exif))
     assert pixels.shape == (16, 8, 3)
     assert pixels[2, 4].tolist() == [255, 0, 0]  # what was left is now above
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_jpeg_is_pillow_s_own_pixels_turned_as_pillow_turns_them(orientation: int) -> None:
+    noise = np.random.default_rng(3).integers(0, 255, (6, 9, 3), np.uint8)
+    picture = Image.fromarray(noise).resize((93, 61))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    for options in ({"quality": 75}, {"quality": 95, "progressive": True}, {"subsampling": 0}):
+        for mode in ("RGB", "L"):
+            data = encoded(picture.convert(mode), "JPEG", exif=exif, **options)
+            expected = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
+            assert np.array_equal(decode(data), np.asarray(expected))
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "1", "CMYK", "LA"])
