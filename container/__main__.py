@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from container.backends.shared_memory import MIB
 from container.probes import ask, over_tcp
 from container.programs import gunicorn_program, nginx_program, triton_program
+from container.shared_memory import FOLDER, Plan, configurations, share_out
 from container.supervisor import Machine, Supervisor
 from container.triton import NoTriton, find_triton
 from dispatcher.settings import SettingError, Settings, read_settings, rows
@@ -67,10 +69,16 @@ def run(settings: Settings, run_dir: Path) -> int:
     say(f"Triton: {triton.kind}; models: {', '.join(settings.required_models) or 'none'}")
     # Names what Triton's Python backends leave in shared memory when they are killed.
     shm_prefix = f"triton_dispatcher_{os.getpid()}_"
+    plan = Plan()
+    if triton.has_our_backends:
+        size = (settings.shared_memory_mb or 0) * MIB or free_bytes(FOLDER)
+        plan = share_out(configurations(settings.model_repository), size)
+    for line in plan.told():
+        say(line)
     try:
         return Supervisor(
             [
-                triton_program(settings, triton, shm_prefix),
+                triton_program(settings, triton, shm_prefix, run_dir, plan),
                 gunicorn_program(settings, run_dir),
                 nginx_program(settings, run_dir, nginx),
             ],
@@ -81,7 +89,7 @@ def run(settings: Settings, run_dir: Path) -> int:
             Announcement(settings.port),
         ).run()
     finally:
-        for left in Path("/dev/shm").glob(f"{shm_prefix}*"):  # noqa: S108  Triton's choice
+        for left in FOLDER.glob(f"{shm_prefix}*"):
             left.unlink(missing_ok=True)
 
 
@@ -134,6 +142,12 @@ def taken_ports(settings: Settings) -> Iterator[str]:
                 )
 
 
+def free_bytes(folder: Path) -> int:
+    """Return what can still be written to the file system of a folder."""
+    free = os.statvfs(folder)
+    return free.f_bavail * free.f_frsize
+
+
 def raise_file_limit() -> None:
     """Allow as many open files, thus connections, as this machine grants without asking."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -152,8 +166,9 @@ def run_folder(wanted: Path | None) -> Iterator[Path]:
     """Give a folder for sockets and temporary files; a new one is removed at the end."""
     if wanted is not None:
         wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # The backends are linked anew: another version may have been here before.
-        shutil.rmtree(wanted / "backends", ignore_errors=True)
+        # These are linked anew: another version may have been here before.
+        for name in ("backends", "models"):
+            shutil.rmtree(wanted / name, ignore_errors=True)
         yield wanted
         return
     with tempfile.TemporaryDirectory(prefix="triton-dispatcher-", ignore_cleanup_errors=True) as d:

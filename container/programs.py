@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from container.probes import UnixConnection, ask, listens, over_tcp
+from container.shared_memory import Plan, lay_out
 from container.supervisor import Program
 from container.triton import Triton
 from dispatcher.settings import PROJECT, Settings
@@ -28,17 +29,21 @@ ALLOCATOR = {
 }
 
 
-def triton_program(settings: Settings, triton: Triton, shm_prefix: str) -> Program:
+def triton_program(
+    settings: Settings, triton: Triton, shm_prefix: str, run_dir: Path, plan: Plan
+) -> Program:
     """Return Triton: loopback only, every model of the repository loaded, a bad one by itself."""
+    repository = lay_out(settings.model_repository, plan, run_dir / "models")
     command = [
         str(triton.executable),
-        f"--model-repository={settings.model_repository}",
+        f"--model-repository={repository}",
         "--model-control-mode=explicit",
         "--load-model=*",
         "--exit-on-error=false",
         "--strict-readiness=false",
         f"--exit-timeout-secs={max(1, int(settings.stop_timeout * TRITON_EXIT_SHARE))}",
         *triton.options,
+        *plan.options(),
     ]
     for front, port in (
         ("http", settings.triton_http_port),
@@ -50,7 +55,7 @@ def triton_program(settings: Settings, triton: Triton, shm_prefix: str) -> Progr
     return Program(
         "Triton",
         command,
-        {**os.environ, **ALLOCATOR, **triton.environment},
+        {**os.environ, **ALLOCATOR, **plan.environment(), **triton.environment},
         ready=lambda: ask(over_tcp(settings.triton_http_port), "/v2/health/ready").status == 200,
     )
 

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from clients.base import Client, Request
-from clients.errors import InferenceError, UnknownModel
+from clients.errors import InferenceError, TooLargeAtOnce, UnknownModel
 from clients.model_server import ModelServer
 from clients.registry import Registry
 from dispatcher.ask import Ask
@@ -82,13 +82,20 @@ class Dispatcher:
 def batches(client: Client, ask: Ask) -> list[Any]:
     """Return the results for many payloads, a batch of the model at a time.
 
-    No more than one batch of pictures is decoded at once.
+    No more than one batch of pictures is decoded at once. Where the model has no room for a batch,
+    it and those after it are halved.
     """
     results: list[Any] = []
     size = client.max_batch_size
-    for start in range(0, len(ask.payloads), size):
+    while (start := len(results)) < len(ask.payloads):
+        batch = ask.payloads[start : start + size]
         try:
-            results += client.inference_batch(ask.payloads[start : start + size])
+            results += client.inference_batch(batch)
+        except TooLargeAtOnce as error:
+            if len(batch) == 1:
+                error.message = f"payload[{start}]: {error.message}"
+                raise
+            size = (len(batch) + 1) // 2
         except InferenceError as error:
             if error.position is not None:
                 error.message = f"payload[{start + error.position}]: {error.message}"

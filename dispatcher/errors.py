@@ -20,6 +20,7 @@ from clients.errors import (
     ModelFailed,
     ModelUnavailable,
     TensorsRefused,
+    TooLargeAtOnce,
     UnknownModel,
     UnknownVersion,
 )
@@ -46,6 +47,7 @@ ANSWERS: Final[dict[type[InferenceError], tuple[int, str]]] = {
     UnknownVersion: (404, "unknown_version"),
     InferenceError: (500, "client_failed"),
     ModelFailed: (502, "model_failed"),
+    TooLargeAtOnce: (507, "too_large_at_once"),
     ModelUnavailable: (503, "model_unavailable"),
     ClientDisabled: (503, "client_disabled"),
     DeadlineExceeded: (504, "deadline_exceeded"),

@@ -72,6 +72,16 @@ def whole(low: int, high: int) -> Callable[[str], int]:
     return expects(f"whole number, {low} to {high}")(within(low, high))
 
 
+def whole_or_nothing(low: int, high: int) -> Callable[[str], int | None]:
+    """Read a whole number from `low` to `high`; nothing is `None`."""
+
+    @expects(f"whole number, {low} to {high}, or nothing")
+    def read(text: str) -> int | None:
+        return within(low, high)(text) if text else None
+
+    return read
+
+
 def within(low: int, high: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         number = int(text)
@@ -185,6 +195,13 @@ class Settings:
         "",
         expects("path, or nothing")(lambda text: read_path(text) if text else None),
         "folder for sockets and temporary files; nothing means a new one, removed at the end",
+    )
+    shared_memory_mb: int | None = setting(
+        "SHARED_MEMORY_MB",
+        "",
+        whole_or_nothing(16, 2**20),
+        "how much of /dev/shm the models of the embedded Triton may use, in MiB; "
+        "nothing means what is free at the start",
     )
     workers: int = setting("MODEL_SERVER_WORKERS", "1", whole(1, 64), "gunicorn's processes")
     threads: int = setting(
