@@ -18,7 +18,8 @@ from container.probes import ask, over_tcp
 from container.programs import gunicorn_program, nginx_program, triton_program
 from container.shared_memory import FOLDER, Plan, configurations, share_out
 from container.supervisor import Machine, Supervisor
-from container.triton import NoTriton, find_triton
+from container.tensorrt import NoEngine, provide
+from container.triton import NoTriton, Triton, find_triton
 from dispatcher.settings import SettingError, Settings, read_settings, rows
 
 USAGE = """usage: serve [serve]
@@ -50,8 +51,6 @@ def main(arguments: list[str]) -> int:
 
 def run(settings: Settings, run_dir: Path) -> int:
     """Start the three programs and watch them; return the exit code."""
-    if not settings.required_models:
-        settings = replace(settings, required_models=models_in(settings.model_repository))
     if taken := list(taken_ports(settings)):
         for line in taken:
             say(line)
@@ -63,16 +62,18 @@ def run(settings: Settings, run_dir: Path) -> int:
     raise_file_limit()
     try:
         triton = find_triton(settings.triton_home, os.environ.get("PATH", os.defpath), run_dir)
-    except NoTriton as error:
+        if settings.tensorrt_engines is not None:
+            engines = provide(settings.tensorrt_engines, settings.model_repository, say)
+            settings = replace(settings, model_repository=engines)
+    except (NoTriton, NoEngine) as error:
         say(str(error))
         return 1
+    if not settings.required_models:
+        settings = replace(settings, required_models=models_in(settings.model_repository))
     say(f"Triton: {triton.kind}; models: {', '.join(settings.required_models) or 'none'}")
     # Names what Triton's Python backends leave in shared memory when they are killed.
     shm_prefix = f"triton_dispatcher_{os.getpid()}_"
-    plan = Plan()
-    if triton.has_our_backends:
-        size = (settings.shared_memory_mb or 0) * MIB or free_bytes(FOLDER)
-        plan = share_out(configurations(settings.model_repository), size)
+    plan = shared_memory_plan(settings, triton)
     for line in plan.told():
         say(line)
     try:
@@ -142,10 +143,13 @@ def taken_ports(settings: Settings) -> Iterator[str]:
                 )
 
 
-def free_bytes(folder: Path) -> int:
-    """Return what can still be written to the file system of a folder."""
-    free = os.statvfs(folder)
-    return free.f_bavail * free.f_frsize
+def shared_memory_plan(settings: Settings, triton: Triton) -> Plan:
+    """Return how shared memory is shared out among the models, where it has to be."""
+    if not triton.has_our_backends:
+        return Plan()
+    free = os.statvfs(FOLDER)
+    size = (settings.shared_memory_mb or 0) * MIB or free.f_bavail * free.f_frsize
+    return share_out(configurations(settings.model_repository), size)
 
 
 def raise_file_limit() -> None:

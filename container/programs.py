@@ -29,6 +29,10 @@ ALLOCATOR = {
 }
 
 
+# ONNX Runtime would report its use to Microsoft, and keep a database in the home folder for that.
+SILENT = {"ORT_DISABLE_TELEMETRY": "1"}
+
+
 def triton_program(
     settings: Settings, triton: Triton, shm_prefix: str, run_dir: Path, plan: Plan
 ) -> Program:
@@ -55,7 +59,7 @@ def triton_program(
     return Program(
         "Triton",
         command,
-        {**os.environ, **ALLOCATOR, **plan.environment(), **triton.environment},
+        {**os.environ, **ALLOCATOR, **SILENT, **plan.environment(), **triton.environment},
         ready=lambda: ask(over_tcp(settings.triton_http_port), "/v2/health/ready").status == 200,
     )
 

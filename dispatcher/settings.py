@@ -190,6 +190,13 @@ class Settings:
         read_path,
         "where NVIDIA's image keeps Triton; looked at before PATH and the embedded one",
     )
+    tensorrt_engines: Path | None = setting(
+        "TENSORRT_ENGINES",
+        "",
+        expects("path, or nothing")(lambda text: read_path(text) if text else None),
+        "folder for TensorRT engines, built at the start where none fits this GPU; "
+        "nothing means that the models run as they are",
+    )
     run_dir: Path | None = setting(
         "RUN_DIR",
         "",
