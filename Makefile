@@ -1,21 +1,29 @@
 # make serve   sets everything up and serves the three models
 # make test    sets everything up and runs the tests
+# make image   builds the container image
 
 VENV ?= .venv
 LOCKS := $(wildcard container/requirements/*.txt)
 RUN := $(VENV)/bin/python -m
 
-.PRECIOUS: %/.serve %/.dev
-.PHONY: serve test test-slow check format weights bench lock clean
+.PRECIOUS: %/.serve %/.dev %/.image-test
+.PHONY: serve test test-slow image test-image check format weights bench lock clean
 
 serve: weights
 	PYTHON=$(VENV)/bin/python exec ./serve
 
 test: weights $(VENV)/.dev
-	$(RUN) pytest -m "not slow"
+	$(RUN) pytest -m "not slow and not image"
 
 test-slow: weights $(VENV)/.dev
 	$(RUN) pytest -m slow
+
+image:
+	docker build --tag triton-dispatcher .
+
+# Needs a Docker engine; skipped, saying so, where none answers.
+test-image: weights $(VENV)/.image-test
+	$(RUN) pytest -m image
 
 check: $(VENV)/.dev
 	$(RUN) ruff format --check .
@@ -41,9 +49,13 @@ bench: weights
 	container/install $* dev
 	@touch $@
 
+%/.image-test: %/.dev
+	container/install $* image-test
+	@touch $@
+
 # Pins anew what container/requirements/*.in ask for.
 lock: $(VENV)/.dev
-	cd container/requirements && for name in serve weights dev triton; do \
+	cd container/requirements && for name in serve weights dev triton image-test; do \
 	  $(abspath $(VENV))/bin/uv pip compile --quiet --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-header \
 	    $$([ $$name = triton ] && echo --no-deps) $$name.in -o $$name.txt || exit 1; done

@@ -10,6 +10,7 @@
     ├── UnknownVersion          the model has no such version
     ├── ModelUnavailable        the model, or Triton, is not ready
     ├── ModelFailed             the model ran and failed
+    │   └── TooLargeAtOnce      the model has no room for so much in one run
     └── DeadlineExceeded        the time for this request is used up
 
 A client raises these, or its own subclasses of them: the dispatcher answers a subclass as it
@@ -71,6 +72,10 @@ class ModelUnavailable(InferenceError):
 
 class ModelFailed(InferenceError):
     """The model was run and failed."""
+
+
+class TooLargeAtOnce(ModelFailed):
+    """The model has no room for so much in one run: half of it may succeed."""
 
 
 class DeadlineExceeded(InferenceError):

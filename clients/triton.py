@@ -23,6 +23,7 @@ from clients.errors import (
     ModelFailed,
     ModelUnavailable,
     TensorsRefused,
+    TooLargeAtOnce,
     UnknownModel,
     UnknownVersion,
 )
@@ -42,7 +43,8 @@ TRANSLATION: Mapping[grpc.StatusCode, type[InferenceError]] = {
     grpc.StatusCode.FAILED_PRECONDITION: ModelFailed,
     grpc.StatusCode.ABORTED: ModelFailed,
     grpc.StatusCode.OUT_OF_RANGE: TensorsRefused,
-    grpc.StatusCode.UNIMPLEMENTED: ModelFailed,
+    # So this project's backends refuse what does not fit into shared memory.
+    grpc.StatusCode.UNIMPLEMENTED: TooLargeAtOnce,
     grpc.StatusCode.INTERNAL: ModelFailed,
     grpc.StatusCode.UNAVAILABLE: ModelUnavailable,
     grpc.StatusCode.DATA_LOSS: ModelFailed,

@@ -13,11 +13,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from container.backends.shared_memory import MIB
 from container.probes import ask, over_tcp
 from container.programs import gunicorn_program, nginx_program, triton_program
 from container.repository import compose
+from container.shared_memory import FOLDER, Plan, configurations, lower, share_out
 from container.supervisor import Machine, Supervisor
-from container.triton import NoTriton, find_triton
+from container.tensorrt import NoEngine, provide
+from container.triton import NoTriton, Triton, find_triton
 from dispatcher.settings import SettingError, Settings, read_settings, rows
 
 USAGE = """usage: serve [serve]
@@ -49,10 +52,6 @@ def main(arguments: list[str]) -> int:
 
 def run(settings: Settings, run_dir: Path) -> int:
     """Start the three programs and watch them; return the exit code."""
-    settings = with_repository(settings, run_dir)
-    if not (settings.required_models or settings.multi_model):
-        say("MODEL_REPOSITORY and MODEL_DIR hold no models; expected: a folder per model")
-        return 1
     if taken := list(taken_ports(settings)):
         for line in taken:
             say(line)
@@ -64,16 +63,27 @@ def run(settings: Settings, run_dir: Path) -> int:
     raise_file_limit()
     try:
         triton = find_triton(settings.triton_home, os.environ.get("PATH", os.defpath), run_dir)
-    except NoTriton as error:
+        if settings.tensorrt_engines is not None:
+            engines = provide(settings.tensorrt_engines, settings.model_repository, say)
+            settings = replace(settings, model_repository=engines)
+    except (NoTriton, NoEngine) as error:
         say(str(error))
+        return 1
+    settings = with_repository(settings, run_dir)
+    if not (settings.required_models or settings.multi_model):
+        say("MODEL_REPOSITORY and MODEL_DIR hold no models; expected: a folder per model")
         return 1
     say(f"Triton: {triton.kind}; models: {', '.join(settings.required_models) or 'none'}")
     # Names what Triton's Python backends leave in shared memory when they are killed.
     shm_prefix = f"triton_dispatcher_{os.getpid()}_"
+    plan = shared_memory_plan(settings, triton)
+    for line in plan.told():
+        say(line)
+    lower(settings.model_repository, plan)
     try:
         return Supervisor(
             [
-                triton_program(settings, triton, shm_prefix),
+                triton_program(settings, triton, shm_prefix, plan),
                 gunicorn_program(settings, run_dir),
                 nginx_program(settings, run_dir, nginx),
             ],
@@ -84,7 +94,7 @@ def run(settings: Settings, run_dir: Path) -> int:
             Announcement(settings.port),
         ).run()
     finally:
-        for left in Path("/dev/shm").glob(f"{shm_prefix}*"):  # noqa: S108  Triton's choice
+        for left in FOLDER.glob(f"{shm_prefix}*"):
             left.unlink(missing_ok=True)
 
 
@@ -135,6 +145,15 @@ def taken_ports(settings: Settings) -> Iterator[str]:
                     f"port {number} cannot be used: {error.strerror}; "
                     f"set {variables[attribute]} to another"
                 )
+
+
+def shared_memory_plan(settings: Settings, triton: Triton) -> Plan:
+    """Return how shared memory is shared out among the models, where it has to be."""
+    if not triton.has_our_backends:
+        return Plan()
+    free = os.statvfs(FOLDER)
+    size = (settings.shared_memory_mb or 0) * MIB or free.f_bavail * free.f_frsize
+    return share_out(configurations(settings.model_repository), size)
 
 
 def raise_file_limit() -> None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from container.probes import UnixConnection, ask, listens, over_tcp
+from container.shared_memory import Plan
 from container.supervisor import Program
 from container.triton import Triton
 from dispatcher.settings import PROJECT, Settings
@@ -36,7 +37,11 @@ NGINX_SHARE = 0.5
 GUNICORN_SHARE = 0.7
 
 
-def triton_program(settings: Settings, triton: Triton, shm_prefix: str) -> Program:
+# ONNX Runtime would report its use to Microsoft, and keep a database in the home folder for that.
+SILENT = {"ORT_DISABLE_TELEMETRY": "1"}
+
+
+def triton_program(settings: Settings, triton: Triton, shm_prefix: str, plan: Plan) -> Program:
     """Return Triton: loopback only, every model of the repository loaded, a bad one by itself."""
     command = [
         str(triton.executable),
@@ -47,6 +52,7 @@ def triton_program(settings: Settings, triton: Triton, shm_prefix: str) -> Progr
         "--strict-readiness=false",
         f"--exit-timeout-secs={max(1, int(settings.stop_timeout * TRITON_EXIT_SHARE))}",
         *triton.options,
+        *plan.options(),
     ]
     for front, port in (
         ("http", settings.triton_http_port),
@@ -58,7 +64,7 @@ def triton_program(settings: Settings, triton: Triton, shm_prefix: str) -> Progr
     return Program(
         "Triton",
         command,
-        {**os.environ, **ALLOCATOR, **triton.environment},
+        {**os.environ, **ALLOCATOR, **SILENT, **plan.environment(), **triton.environment},
         ready=lambda: ask(over_tcp(settings.triton_http_port), "/v2/health/ready").status == 200,
     )
 

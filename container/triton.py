@@ -9,6 +9,7 @@ the models' folders are the same for all three.
 from __future__ import annotations
 
 import ctypes
+import filecmp
 import importlib.util
 import os
 import platform
@@ -35,6 +36,7 @@ class Triton:
         executable: the server's program.
         options: command-line options it needs besides the settings.
         environment: variables it needs besides those of this process.
+        has_our_backends: whether its models run in those of `container/backends`.
 
     """
 
@@ -42,6 +44,7 @@ class Triton:
     executable: Path
     options: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    has_our_backends: bool = False
 
 
 def find_triton(home: Path, search_path: str, run_dir: Path) -> Triton:
@@ -50,7 +53,8 @@ def find_triton(home: Path, search_path: str, run_dir: Path) -> Triton:
     Args:
         home: where NVIDIA's image keeps it.
         search_path: folders to look in, as `PATH` spells them.
-        run_dir: an existing folder, in which the embedded one's backends are laid out.
+        run_dir: an existing folder, in which the embedded one's backends are laid out where that
+            was not done beforehand (`python -m container.triton`).
 
     Raises:
         NoTriton: there is none, or the embedded one lacks something.
@@ -72,24 +76,33 @@ def embedded(run_dir: Path) -> Triton:
         NoTriton: the wheel is not installed, or there is no `libpython` for its Python backend.
 
     """
-    spec = importlib.util.find_spec("pytriton")
-    if spec is None or not spec.submodule_search_locations:
+    server = embedded_server()
+    if server is None:
         raise NoTriton(
             "no tritonserver found; run this in NVIDIA's image, put tritonserver on PATH, or "
             "`make serve` to install the embedded one (the nvidia-pytriton wheel)"
         )
-    package = Path(next(iter(spec.submodule_search_locations)))
-    server = package / "tritonserver"
-    libraries = [str(package.parent / "nvidia_pytriton.libs"), *libpython_folder()]
-    backends = run_dir / "backends"
-    lay_out_backends(server, backends)
+    libraries = [str(server.parents[1] / "nvidia_pytriton.libs"), *libpython_folder()]
+    backends = prepared_backends()
+    if not is_laid_out(server, backends):
+        backends = run_dir / "backends"
+        lay_out_backends(server, backends)
     environment = {
         "LD_LIBRARY_PATH": joined(*libraries, os.environ.get("LD_LIBRARY_PATH", "")),
         # The Python backend runs the python3 that is first on PATH.
         "PATH": joined(str(Path(sys.prefix) / "bin"), os.environ.get("PATH", os.defpath)),
     }
     options = (f"--backend-directory={backends}", f"--cache-directory={server / 'caches'}")
-    return Triton("embedded", server / "bin" / "tritonserver", options, environment)
+    executable = server / "bin" / "tritonserver"
+    return Triton("embedded", executable, options, environment, has_our_backends=True)
+
+
+def embedded_server() -> Path | None:
+    """Return the folder of the wheel's Triton; None where the wheel is not installed."""
+    spec = importlib.util.find_spec("pytriton")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations))) / "tritonserver"
 
 
 def joined(*folders: str) -> str:
@@ -117,6 +130,23 @@ def libpython_folder() -> list[str]:
     return []
 
 
+def prepared_backends() -> Path:
+    """Return where the backend folder lies if it was made beforehand: beside the packages.
+
+    An image makes it there, for its temporary folder may be one that nothing can be run from.
+    """
+    return Path(sys.prefix) / "triton-backends"
+
+
+def is_laid_out(server: Path, backends: Path) -> bool:
+    """Whether a backend folder is there, and is what `lay_out_backends` would make now."""
+    python = backends / "python"
+    return all(
+        (python / path.name).is_file() and filecmp.cmp(path, python / path.name, shallow=False)
+        for path in wheel_backend(server)
+    ) and all((backends / path.name).resolve() == path.resolve() for path in own_backends())
+
+
 def lay_out_backends(server: Path, backends: Path) -> None:
     """Make the backend folder of the embedded Triton.
 
@@ -127,6 +157,21 @@ def lay_out_backends(server: Path, backends: Path) -> None:
         NoTriton: the wheel has no Python backend for this Python.
 
     """
+    python = backends / "python"
+    python.mkdir(parents=True)
+    for path in wheel_backend(server):
+        shutil.copy(path, python)
+    for path in own_backends():
+        (backends / path.name).symlink_to(path)
+
+
+def wheel_backend(server: Path) -> list[Path]:
+    """Return the files of the wheel's Python backend.
+
+    Raises:
+        NoTriton: the wheel has none for this Python.
+
+    """
     version = sysconfig.get_python_version()
     stub = server / "python_backend_stubs" / version / "triton_python_backend_stub"
     if not stub.is_file():
@@ -134,10 +179,21 @@ def lay_out_backends(server: Path, backends: Path) -> None:
             f"the embedded Triton has no Python backend for Python {version} on "
             f"{platform.machine()}; use Python 3.11 or 3.12 on x86_64"
         )
-    python = backends / "python"
-    python.mkdir(parents=True)
-    for path in (*filter(Path.is_file, (server / "backends" / "python").iterdir()), stub):
-        shutil.copy(path, python)
-    for path in OWN_BACKENDS.iterdir():
-        if (path / "model.py").is_file():
-            (backends / path.name).symlink_to(path)
+    return [*filter(Path.is_file, (server / "backends" / "python").iterdir()), stub]
+
+
+def own_backends() -> list[Path]:
+    """Return the folders of this project's backends."""
+    return [path for path in OWN_BACKENDS.iterdir() if (path / "model.py").is_file()]
+
+
+def prepare() -> None:
+    """Make the backend folder beside the packages; an empty one without the embedded Triton."""
+    shutil.rmtree(prepared_backends(), ignore_errors=True)
+    prepared_backends().mkdir()
+    if server := embedded_server():
+        lay_out_backends(server, prepared_backends())
+
+
+if __name__ == "__main__":
+    prepare()

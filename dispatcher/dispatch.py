@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from clients.base import Client, Environment, Media, Once, Payload, Request, Timings, brief
-from clients.errors import BadParameter, InferenceError, UnknownModel
+from clients.errors import BadParameter, InferenceError, TooLargeAtOnce, UnknownModel
 from clients.registry import Registry
 from clients.tensors import TensorClient, TensorResult
 from dispatcher import errors
@@ -80,12 +80,17 @@ class Prepared:
         return self.in_order(lambda start: self.batch(start, size), starts, BATCHES)
 
     def batch(self, start: int, size: int) -> list[Any]:
-        """Return the results for the payloads of one batch."""
+        """Return the results for the payloads of one batch; of its halves where it is too large."""
+        batch = self.payloads[start : start + size]
         request = replace(self.request, timings=Timings())  # others run beside it
         with request.active():
             request.timings.begin()
             try:
-                return self.client.inference_batch(self.payloads[start : start + size])
+                return self.client.inference_batch(batch)
+            except TooLargeAtOnce as error:
+                if len(batch) == 1:
+                    error.message = f"payload[{start}]: {error.message}"
+                    raise
             except InferenceError as error:
                 if error.position is not None:
                     error.message = f"payload[{start + error.position}]: {error.message}"
@@ -93,6 +98,8 @@ class Prepared:
             finally:
                 request.timings.lap()
                 self.request.timings.add(request.timings)
+        half = (len(batch) + 1) // 2
+        return self.batch(start, half) + self.batch(start + half, len(batch) - half)
 
     def drawn(self, result: Any, media_type: str) -> bytes:
         """Return the picture with the result on it."""

@@ -31,10 +31,10 @@ REASONS: Mapping[int, str] = {
     502: "The model was run and failed.",
     503: "Triton, the model or the web worker is not ready; try again after Retry-After seconds.",
     504: "The time for the request is used up.",
-    507: "There is no memory for another model.",
+    507: "There is no memory: for another model, or in /dev/shm for one item of this size.",
 }
 ANY_ROUTE = (400, 404, 405, 408, 413, 414, 500, 501, 503, 504)
-ASKING = (*ANY_ROUTE, 406, 415, 429, 502)
+ASKING = (*ANY_ROUTE, 406, 415, 429, 502, 507)
 
 NAME: Schema = {"type": "string", "minLength": 1}
 VERSION: Schema = {

@@ -73,6 +73,16 @@ def whole(low: int, high: int) -> Callable[[str], int]:
     return expects(f"whole number, {low} to {high}")(within(low, high))
 
 
+def whole_or_nothing(low: int, high: int) -> Callable[[str], int | None]:
+    """Read a whole number from `low` to `high`; nothing is `None`."""
+
+    @expects(f"whole number, {low} to {high}, or nothing")
+    def read(text: str) -> int | None:
+        return within(low, high)(text) if text else None
+
+    return read
+
+
 def within(low: int, high: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         number = int(text)
@@ -236,11 +246,25 @@ class Settings:
         read_path,
         "where NVIDIA's image keeps Triton; looked at before PATH and the embedded one",
     )
+    tensorrt_engines: Path | None = setting(
+        "TENSORRT_ENGINES",
+        "",
+        expects("path, or nothing")(lambda text: read_path(text) if text else None),
+        "folder for TensorRT engines, built at the start where none fits this GPU; "
+        "nothing means that the models run as they are",
+    )
     run_dir: Path | None = setting(
         "RUN_DIR",
         "",
         read_run_dir,
         "folder for sockets and temporary files; nothing means a new one, removed at the end",
+    )
+    shared_memory_mb: int | None = setting(
+        "SHARED_MEMORY_MB",
+        "",
+        whole_or_nothing(16, 2**20),
+        "how much of /dev/shm the models of the embedded Triton may use, in MiB; "
+        "nothing means what is free at the start",
     )
     workers: int = setting("MODEL_SERVER_WORKERS", "1", whole(1, 64), "gunicorn's processes")
     threads: int = setting(

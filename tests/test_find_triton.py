@@ -49,6 +49,22 @@ def test_the_wheel_comes_last_with_this_project_s_backends(tmp_path: Path) -> No
     assert found.environment["PATH"].split(":")[0] == str(Path(sys.prefix) / "bin")
 
 
+def test_backends_laid_out_beforehand_are_used_where_they_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image's /tmp may be one that nothing can be run from."""
+    prepared = tmp_path / "environment" / "triton-backends"
+    prepared.parent.mkdir()
+    monkeypatch.setattr(triton, "prepared_backends", lambda: prepared)
+    triton.prepare()
+    found = find_triton(tmp_path / "none", "", tmp_path)
+    assert f"--backend-directory={prepared}" in found.options
+    assert not (tmp_path / "backends").exists()
+    (prepared / "python" / "triton_python_backend_stub").write_text("of another version")
+    found = find_triton(tmp_path / "none", "", tmp_path)
+    assert f"--backend-directory={tmp_path / 'backends'}" in found.options
+
+
 def test_without_any_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

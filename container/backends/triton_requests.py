@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from container.backends.batching import Item, RequestError, run_items
+from container.backends.shared_memory import Share, TooLarge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -14,19 +16,20 @@ if TYPE_CHECKING:
     from container.backends.batching import Run, Tensors
 
 
-def answer(
+def answer(  # noqa: PLR0913 - all that one batch needs
     requests: Sequence[Any],
     prepare: Callable[[Tensors], Tensors],
     run: Run,
     *,
     outputs: Sequence[str],
     max_batch_size: int,
+    share: Share,
 ) -> list[Any]:
-    """Return one response per request, in order.
+    """Return one response per request, in order; None for one that was sent here already.
 
     `prepare` turns a request's tensors into what the model takes and raises RequestError for a
     request that does not fit, which then fails alone. `outputs` are the configured names, for
-    a request that names none.
+    a request that names none. `share` is the shared memory in which inputs and answers lie.
     """
     responses: list[Any] = [None] * len(requests)
     items: dict[int, Item] = {}
@@ -37,12 +40,24 @@ def answer(
             items[index] = Item(prepare(tensors), wanted)
         except Exception as error:
             responses[index] = _response(error)
+    taken = sum(_bytes(item.inputs) for item in items.values())
+    share.reserve(taken, _grow)
     results = run_items(list(items.values()), run, max_batch_size=max_batch_size)
-    for index, result in zip(items, results, strict=True):
+    sizes = [0 if isinstance(result, Exception) else _bytes(result) for result in results]
+    together = share.has_room(taken + sum(sizes))
+    for index, size in zip(items, sizes, strict=True):
+        result = results.pop(0)
         try:
-            responses[index] = _response(result)
+            fits = share.has_room(taken + size)
+            response = _response(result if fits else share.refusal(taken + size))
         except Exception as error:
-            responses[index] = _response(error)
+            response = _response(error)
+        if together:
+            responses[index] = response
+        else:
+            # Gone from shared memory when this returns, so that the next one has room.
+            final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+            requests[index].get_response_sender().send(response, flags=final)
     return responses
 
 
@@ -52,13 +67,26 @@ def log_warnings(model_name: str, warnings: Sequence[str]) -> None:
         pb_utils.Logger.log_warn(f"model '{model_name}': {warning}")
 
 
+def _grow(size: int) -> None:
+    # A request to a model that does not exist: its tensor is put into this instance's shared
+    # memory, which grows for it. Triton answers with an error, and the tensor is gone again.
+    tensor = pb_utils.Tensor("room", np.empty(size, np.uint8))
+    pb_utils.InferenceRequest(
+        model_name="", inputs=[tensor], requested_output_names=["room"]
+    ).exec()
+
+
+def _bytes(tensors: Tensors) -> int:
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
 def _response(result: Tensors | Exception) -> Any:
     if isinstance(result, Exception):
-        code = (
-            pb_utils.TritonError.INVALID_ARG
-            if isinstance(result, RequestError)
-            else pb_utils.TritonError.INTERNAL
-        )
+        code = pb_utils.TritonError.INTERNAL
+        if isinstance(result, RequestError):
+            code = pb_utils.TritonError.INVALID_ARG
+        elif isinstance(result, TooLarge):
+            code = pb_utils.TritonError.UNSUPPORTED  # a code that nothing else here is told by
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(result), code))
     return pb_utils.InferenceResponse(
         output_tensors=[pb_utils.Tensor(name, array) for name, array in result.items()]

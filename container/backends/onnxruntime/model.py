@@ -7,6 +7,7 @@ file by its path and starts one process of it for each model instance.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from container.backends.onnxruntime.execution_providers import (
 from container.backends.onnxruntime.session_settings import (
     session_settings,
 )
+from container.backends.shared_memory import Share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,6 +73,7 @@ class TritonPythonModel:
             {tensor["name"]: tensor["dims"] for tensor in config["output"]},
         )
         model_config.check(config, opened.signature)
+        self._share = Share.of(config, os.environ)
         self._session: session.OnnxSession | None = opened
         self._max_batch_size = model_config.max_batch_size(config)
         self._outputs = [tensor["name"] for tensor in config["output"]]
@@ -85,6 +88,7 @@ class TritonPythonModel:
             self._session.run,
             outputs=self._outputs,
             max_batch_size=self._max_batch_size,
+            share=self._share,
         )
 
     def finalize(self) -> None:

@@ -7,6 +7,7 @@ file by its path and starts one process of it for each model instance.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parents[3]))
 
 from container.backends import model_config, triton_requests
 from container.backends.pytorch import torchscript, torchscript_settings
+from container.backends.shared_memory import Share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,6 +60,7 @@ class TritonPythonModel:
             args["model_instance_kind"],
             int(args["model_instance_device_id"]),
         )
+        self._share = Share.of(config, os.environ)
         self._max_batch_size = model_config.max_batch_size(config)
         self._outputs = [tensor["name"] for tensor in config["output"]]
 
@@ -71,6 +74,7 @@ class TritonPythonModel:
             self._module.run,
             outputs=self._outputs,
             max_batch_size=self._max_batch_size,
+            share=self._share,
         )
 
     def finalize(self) -> None:

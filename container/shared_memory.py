@@ -1,0 +1,238 @@
+"""Shares out /dev/shm among the models of the embedded Triton.
+
+Triton hands tensors to its Python backends through /dev/shm, of which a container has 64 MB unless
+it is started with more. Every model instance has a region there, which grows with what it is sent
+and what it answers, and never shrinks. Where there is no room left to grow, requests fail that
+would fit by themselves, and Triton does not stop in order. So where there is little it is shared
+out before:
+
+- A model whose tensors have fixed shapes gets what its largest batches need. Where that is more
+  than one model's part of the whole, it gets one instance, and batches that fit, at the least one
+  item, in a copy of its configuration: Triton then forms no larger batches, and the web workers
+  send none, for they ask Triton what the largest is.
+- Models with variable shapes share the rest. `container/backends/shared_memory.py` refuses what is
+  too large for a model's share, and the web workers then halve the batch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from container.backends.model_config import DYNAMIC
+from container.backends.shared_memory import BEGINNING, MIB, SHARES
+from container.config_text import Message, NotReadable, read, whole
+
+FOLDER = Path("/dev/shm")  # noqa: S108  Triton's choice
+
+AMPLE = 1024 * MIB
+"""From here on models with fixed shapes are left as they are, and regions grow as is needed."""
+
+PART_OF_A_MODEL = 1 / 8
+"""What a model with fixed shapes may have where there is less, unless one item needs more."""
+
+SCATTERED = 1.5
+"""How much larger a region has to be for the gaps that tensors of different sizes leave in it.
+Under mixed load 1.3 was seen."""
+
+HALVED = 2
+"""Likewise for variable shapes: a small tensor may lie in the middle of what is free."""
+
+OURS = ("onnxruntime", "pytorch", "onnxruntime_onnx", "pytorch_libtorch")
+
+_BYTES = {
+    **dict.fromkeys(("TYPE_BOOL", "TYPE_UINT8", "TYPE_INT8"), 1),
+    **dict.fromkeys(("TYPE_UINT16", "TYPE_INT16", "TYPE_FP16", "TYPE_BF16"), 2),
+    **dict.fromkeys(("TYPE_UINT32", "TYPE_INT32", "TYPE_FP32"), 4),
+    **dict.fromkeys(("TYPE_UINT64", "TYPE_INT64", "TYPE_FP64"), 8),
+}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One item of a batch: bytes of its tensors, in and out."""
+
+    inputs: int
+    outputs: int
+
+    def region(self, batch: int) -> int:
+        """Return how large a region becomes in which batches of that size are run.
+
+        While one batch is answered, the inputs of the next are there already.
+        """
+        return BEGINNING + int((2 * self.inputs + self.outputs) * batch * SCATTERED)
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one model gets.
+
+    Args:
+        tensors: bytes of tensors that one run may have, in and out; 0 where there is no room.
+        region: bytes of shared memory that each of its instances takes; 0 where it is not known.
+        batch: where the configuration is changed, the largest batch that it then has; there is
+            one instance then.
+        configured: the largest batch that was configured.
+
+    """
+
+    tensors: int
+    region: int = 0
+    batch: int | None = None
+    configured: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How `size` bytes are shared out, by model; a model that is not named has no limit."""
+
+    size: int = AMPLE
+    shares: Mapping[str, Share] = field(default_factory=dict)
+
+    def environment(self) -> dict[str, str]:
+        """Return what the backends have to know."""
+        models = {name: [share.tensors, share.region] for name, share in self.shares.items()}
+        return {SHARES: json.dumps({"size": self.size, "models": models})}
+
+    def options(self) -> list[str]:
+        """Return the options Triton needs."""
+        # Growing rounds up to this: by default to 1 MiB, which is much where there is little.
+        return [] if self.size >= AMPLE else ["--backend-config=python,shm-growth-byte-size=65536"]
+
+    def told(self) -> Iterator[str]:
+        """Yield a sentence for every model whose configuration is changed."""
+        for name, share in self.shares.items():
+            if share.batch is not None:
+                yield (
+                    f"{name}: one instance, and batches of at most {share.batch} instead of "
+                    f"{share.configured}, for /dev/shm has {self.size // MIB} MB "
+                    "(docker run --shm-size=1g gives enough)"
+                )
+
+
+def share_out(configurations: Mapping[str, str], size: int) -> Plan:
+    """Share out `size` bytes among models, given by name and the text of `config.pbtxt`."""
+    fixed: dict[str, tuple[Message, Item]] = {}
+    varying: dict[str, int] = {}
+    for name, text in configurations.items():
+        try:
+            message = read(text)
+            if (message.text("backend") or message.text("platform")) not in OURS:
+                continue
+            if item := item_of(message):
+                fixed[name] = message, item
+            else:
+                varying[name] = instances(message)
+        except NotReadable:
+            continue  # Triton says what is wrong with it
+    shares, left = {}, size
+    if size >= AMPLE:
+        for message, item in fixed.values():
+            left -= instances(message) * item.region(max(1, message.number("max_batch_size")))
+        left = max(left, size // 4)
+    else:
+        for name, (message, item) in sorted(fixed.items(), key=lambda m: m[1][1].region(1)):
+            shares[name], taken = share_of(message, item, size)
+            if taken > left:
+                shares[name], taken = Share(0), 0
+            left -= taken
+    for name in varying:
+        region = left // sum(varying.values())
+        tensors = max(0, region - BEGINNING) // HALVED
+        shares[name] = Share(tensors, 0 if size >= AMPLE else region)
+    return Plan(size, shares)
+
+
+def share_of(message: Message, item: Item, size: int) -> tuple[Share, int]:
+    """Return the share of a model with fixed shapes, and what all its instances take of `size`."""
+    configured, count = message.number("max_batch_size"), instances(message)
+    part = int(size * PART_OF_A_MODEL)
+    warmups = [sample.number("batch_size", 1) for sample in message.messages("model_warmup")]
+    least = max([1, *warmups])
+    batch = max(least, configured)
+    changed = count * item.region(batch) > part
+    if changed:
+        count = 1
+        while batch > least and item.region(batch) > part:
+            batch -= 1
+    share = Share(
+        (item.inputs + item.outputs) * batch,
+        item.region(batch),
+        batch if changed and configured else None,
+        configured,
+    )
+    return share, count * share.region
+
+
+def instances(message: Message) -> int:
+    """Return how many instances of a model Triton starts where there is no GPU."""
+    groups = message.messages("instance_group")
+    return sum(max(1, group.number("count", 1)) for group in groups) or 1
+
+
+def item_of(message: Message) -> Item | None:
+    """Return the bytes of one item; None where they vary or are not listed."""
+    sizes = []
+    for kind in ("input", "output"):
+        size = 0
+        for tensor in message.messages(kind):
+            dims = [whole(text) for text in tensor.texts("dims")]
+            if DYNAMIC in dims or tensor.text("data_type") not in _BYTES:
+                return None
+            size += math.prod(dims) * _BYTES[tensor.text("data_type")]
+        sizes.append(size)
+    return Item(*sizes) if all(sizes) else None
+
+
+def changed(text: str, batch: int) -> str:
+    """Return a configuration with one instance, another batch size, and what fits to that."""
+    message = read(text)
+    kind = next((g.text("kind") for g in message.messages("instance_group")), "") or "KIND_AUTO"
+    new = {
+        **{(f.start, f.end): f"max_batch_size: {batch}" for f in message.all("max_batch_size")},
+        **{(f.start, f.end): "" for f in message.all("instance_group")},
+        **{
+            (f.start, f.end): ""
+            for scheduler in message.messages("dynamic_batching")
+            for f in scheduler.all("preferred_batch_size")
+        },
+    }
+    for (start, end), field_text in sorted(new.items(), reverse=True):
+        text = text[:start] + field_text + text[end:]
+    return f"{text}\ninstance_group [ {{ count: 1 kind: {kind} }} ]\n"
+
+
+def lower(repository: Path, plan: Plan) -> None:
+    """Give the models of a repository of links the configurations that the plan has for them."""
+    for name, share in plan.shares.items():
+        if share.batch is None:
+            continue
+        link = repository / name
+        model = link.resolve()
+        link.unlink()
+        link.mkdir()
+        for path in model.iterdir():
+            if path.name != "config.pbtxt":
+                (link / path.name).symlink_to(path)
+        (link / "config.pbtxt").write_text(
+            changed((model / "config.pbtxt").read_text(), share.batch)
+        )
+
+
+def configurations(repository: Path) -> dict[str, str]:
+    """Return the text of every model's `config.pbtxt`, by the model's name.
+
+    For an ONNX model without one it is what Triton takes it for.
+    """
+    found = {}
+    for model in sorted(repository.iterdir()):
+        if any(model.glob("*/model.onnx")):
+            found[model.name] = 'backend: "onnxruntime"'
+        try:
+            found[model.name] = (model / "config.pbtxt").read_text()
+        except (OSError, UnicodeDecodeError):
+            continue  # there is none, or Triton says what is wrong with it
+    return found

@@ -1,0 +1,246 @@
+"""What each model may use of /dev/shm, and that no batch goes over it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+from tritonclient.utils import InferenceServerException
+
+from clients.base import Client, Environment, Payload
+from clients.errors import TooLargeAtOnce
+from clients.registry import Registry
+from clients.triton import translated
+from container.backends.model_config import ModelConfigError
+from container.backends.shared_memory import MIB, SHARES, Share
+from container.config_text import NotReadable, read
+from container.repository import compose
+from container.shared_memory import Plan, changed, configurations, lower, share_out
+from dispatcher.ask import Ask
+from dispatcher.dispatch import Dispatcher
+from dispatcher.envelope import Envelope
+from tests.conftest import PICTURES, PROJECT, Endpoint, picture, running
+from tests.fake_triton import FakeTriton
+
+TEXTS = [
+    *[path.read_text() for path in sorted(PROJECT.glob("model_repository/*/config.pbtxt"))],
+    """
+    # a comment { with a brace
+    name: "a \\"quoted\\" name" 'and more'
+    max_batch_size: 0x10,
+    input { name: "x" data_type: TYPE_FP32 dims: 3 dims: -1 }
+    input: < name: "y"; data_type: TYPE_INT64; dims: [] >
+    output [ { name: "z" data_type: TYPE_BOOL dims: [ 1, 2 ] } ]
+    parameters { key: "k" value { string_value: "v" } }
+    dynamic_batching { preferred_batch_size: [ 4, 8 ] preferred_batch_size: 16 }
+    """,
+    "",
+]
+
+
+def parsed(text: str) -> Any:
+    """What protobuf itself reads."""
+    return text_format.Parse(text, model_config_pb2.ModelConfig())
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_configuration_is_read_as_protobuf_reads_it(text: str) -> None:
+    message, expected = read(text), parsed(text)
+    assert message.number("max_batch_size") == expected.max_batch_size
+    for kind in ("input", "output"):
+        assert [
+            (m.text("name"), m.text("data_type"), [int(t) for t in m.texts("dims")])
+            for m in message.messages(kind)
+        ] == [
+            (t.name, model_config_pb2.DataType.Name(t.data_type), list(t.dims))
+            for t in getattr(expected, kind)
+        ]
+    assert [m.number("count") for m in message.messages("instance_group")] == [
+        g.count for g in expected.instance_group
+    ]
+
+
+@pytest.mark.parametrize("text", ["input {", "max_batch_size", "a: [1", "}", "a: }", "a: \x01 b"])
+def test_what_is_no_configuration_is_not_read(text: str) -> None:
+    with pytest.raises(NotReadable):
+        read(text)
+
+
+@pytest.mark.parametrize("text", [t for t in TEXTS if "max_batch_size" in t])
+def test_a_changed_configuration_differs_in_nothing_else(text: str) -> None:
+    expected, came = parsed(text), parsed(changed(text, 2))
+    assert came.max_batch_size == 2
+    assert [group.count for group in came.instance_group] == [1]
+    assert not came.dynamic_batching.preferred_batch_size
+    expected.max_batch_size = 2
+    for message in (expected, came):
+        message.ClearField("instance_group")
+        if message.HasField("dynamic_batching"):
+            message.dynamic_batching.ClearField("preferred_batch_size")
+    assert came == expected
+
+
+OURS = configurations(PROJECT / "model_repository")
+
+
+def test_a_docker_container_s_64_mb_hold_all_regions() -> None:
+    plan = share_out(OURS, 64 * MIB)
+    assert sum(share.region for share in plan.shares.values()) <= 64 * MIB
+    batches = {name: share.batch for name, share in plan.shares.items()}
+    assert batches["yolov5"] == 1
+    assert 1 <= (batches["resnet"] or 0) < 16
+    assert batches["bert_base"] is None, "how large a text is nobody knows beforehand"
+    # One YOLOv5 picture is 3 × 640 × 640 floats in and 25200 × 85 out.
+    assert plan.shares["yolov5"].tensors == 4 * (3 * 640 * 640 + 25200 * 85)
+    assert len(list(plan.told())) == 2
+
+
+def test_with_1_gb_everything_is_as_configured() -> None:
+    plan = share_out(OURS, 1024 * MIB)
+    assert list(plan.told()) == []
+    assert set(plan.shares) == {"bert_base"}
+    # 16 texts of 128 tokens with a logit for each of 30522 words.
+    assert plan.shares["bert_base"].tensors > 16 * 128 * 30522 * 4
+    assert plan.options() == []
+
+
+def test_a_model_without_room_is_not_loaded_and_says_why() -> None:
+    large = OURS["yolov5"].replace("640", "4000")
+    plan = share_out({**OURS, "yolov5": large}, 64 * MIB)
+    assert plan.shares["yolov5"].tensors == 0
+    assert plan.shares["resnet"].tensors > 0, "the others are served"
+    with pytest.raises(ModelConfigError, match=r"'yolov5'.* 64 MB .*--shm-size"):
+        Share.of({"name": "yolov5"}, plan.environment())
+
+
+def test_models_of_other_backends_and_unreadable_ones_are_left_alone() -> None:
+    plan = share_out({"mine": 'backend: "python"', "broken": "input {"}, 64 * MIB)
+    assert plan.shares == {}
+
+
+def test_only_the_links_to_what_is_lowered_are_replaced(tmp_path: Path) -> None:
+    source, made = PROJECT / "model_repository", tmp_path / "repository"
+    compose(made, None, source, instead=False, say=lambda line: None)
+    lower(made, Plan())
+    assert all((made / name).is_symlink() for name in OURS)
+    lower(made, share_out(OURS, 64 * MIB))
+    assert parsed((made / "yolov5" / "config.pbtxt").read_text()).max_batch_size == 1
+    assert (made / "yolov5" / "labels.txt").samefile(source / "yolov5" / "labels.txt")
+    assert (made / "bert_base").is_symlink()
+    assert parsed((source / "yolov5" / "config.pbtxt").read_text()).max_batch_size == 8
+
+
+def test_an_instance_knows_its_share() -> None:
+    environment = {SHARES: json.dumps({"size": 64 * MIB, "models": {"a": [1000, 5 * MIB]}})}
+    share = Share.of({"name": "a"}, environment)
+    assert share.has_room(1000)
+    assert not share.has_room(1001)
+    grown: list[int] = []
+    for _ in range(2):
+        share.reserve(200, grown.append)
+    assert len(grown) == 1
+    assert 3 * MIB < grown[0] < 4 * MIB
+    other = Share.of({"name": "b"}, environment)
+    assert other.has_room(10**12), "a model that was loaded later"
+
+
+class Halving(Client):
+    """Has room for three payloads at a time."""
+
+    modelname = "halving"
+    example = {}
+    max_batch_size = 16  # type: ignore[assignment]
+    runs: list[int]
+
+    def inference(self, payload: Payload) -> Any:
+        return self.inference_batch([payload])[0]
+
+    def inference_batch(self, payloads: Any) -> list[Any]:
+        self.runs.append(len(payloads))
+        if len(payloads) > 3 or any("large" in payload for payload in payloads):
+            raise TooLargeAtOnce("too large")
+        return [payload["n"] for payload in payloads]
+
+
+def halving() -> Halving:
+    client = Halving.__new__(Halving)
+    client.runs = []
+    return client
+
+
+def result(client: Client, payloads: list[Any]) -> Any:
+    dispatcher = Dispatcher(
+        Registry({"halving": client}), Environment(FakeTriton(), PROJECT), timeout=10, threads=1
+    )
+    return dispatcher.prepare(Ask("halving", payloads, is_list=True), Envelope()).result()
+
+
+def test_a_batch_that_has_no_room_is_halved_until_it_has() -> None:
+    client = halving()
+    assert result(client, [{"n": n} for n in range(10)]) == list(range(10))
+    assert client.runs == [10, 5, 3, 2, 5, 3, 2]
+
+
+def test_a_payload_that_has_no_room_by_itself_is_named() -> None:
+    with pytest.raises(TooLargeAtOnce) as caught:
+        result(halving(), [{"n": 0}, {"large": 1}])
+    assert caught.value.message == "payload[1]: too large"
+
+
+def test_what_the_backends_refuse_is_told_by_its_status_alone() -> None:
+    error = InferenceServerException("whatever", status="StatusCode.UNIMPLEMENTED")
+    assert isinstance(translated(error), TooLargeAtOnce)
+
+
+@pytest.fixture(scope="module")
+def scarce(models: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The container with as much shared memory as Docker gives by default."""
+    with running(tmp_path_factory.mktemp("scarce"), SHARED_MEMORY_MB="64") as endpoint:
+        yield endpoint
+
+
+def words(count: int) -> dict[str, str]:
+    return {"text": " ".join(["The world has [MASK] people."] + ["word"] * (count - 9))}
+
+
+def test_the_largest_batches_and_mixed_load_stay_within_it(scarce: Endpoint) -> None:
+    """The sizes of the regions in /dev/shm are the judge."""
+    img = {"img": picture(PICTURES / "coffee.png")}
+    cases: list[tuple[str, Any]] = [
+        ("resnet", [img] * 16),
+        ("yolov5", [img] * 8),
+        ("bert_base", [words(30)] * 16),
+        ("bert_base", [words(110)] * 3),
+        ("yolov5", img),
+        ("resnet", img),
+    ]
+    failed: list[Any] = []
+
+    def call(place: int) -> None:
+        name, payload = cases[place % len(cases)]
+        answer = scarce.ask(modelname=name, payload=payload)
+        if answer.status != 200:
+            failed.append(answer.body)
+
+    threads = [threading.Thread(target=call, args=(place,)) for place in range(18)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    regions = Path("/dev/shm").glob(f"triton_dispatcher_{scarce.process.pid}_*")
+    assert 0 < sum(path.stat().st_size for path in regions) <= 64 * MIB
+
+
+def test_a_request_that_never_has_room_is_told_how_to_mend_it(scarce: Endpoint) -> None:
+    answer = scarce.ask(modelname="bert_base", payload=words(500))
+    assert answer.status == 507
+    error = answer.json["error"]
+    assert error["code"] == "too_large_at_once"
+    assert "--shm-size" in error["message"]
+    assert scarce.ask(modelname="bert_base", payload=words(12)).status == 200
