@@ -78,6 +78,11 @@ def register(
         try:
             registry.clients[str(name)] = client(environment)
         except (Exception, SystemExit) as error:
+            model = client.model or client.modelname
+            if not (environment.model_repository / model).exists():
+                # Its labels or its tokenizer lie in a folder that was left out.
+                log.info("%s is not served: the model repository has no %s", where, model)
+                return
             log.exception("%s cannot be made", where)
             registry.broken[str(name)] = f"{where}: it cannot be made: {described(error)}"
 

@@ -59,7 +59,8 @@ def test_a_file_or_a_folder_of_one_s_own_is_found(
         (GOOD.replace('example = {"x": 1}', ""), ["Mine", "no example"]),
         (GOOD.replace('"mine"', '"resnet"'), ["Mine", "'resnet' belongs to", "resnet.py"]),
         (
-            GOOD + "    def __init__(self, environment):\n        raise OSError('no labels')",
+            GOOD.replace('"mine"', '"mine"\n    model = "resnet"')
+            + "    def __init__(self, environment):\n        raise OSError('no labels')",
             ["Mine", "cannot be made", "no labels"],
         ),
         (GOOD + "    parameters = {'a': 3}", ["Mine", "Parameter"]),
@@ -76,3 +77,11 @@ def test_a_broken_one_disables_itself_and_is_named(
     assert str(tmp_path / "bad.py") in reason
     for word in words:
         assert word in reason
+
+
+def test_a_client_whose_model_was_left_out_is_not_served_and_not_broken(tmp_path: Path) -> None:
+    (tmp_path / "resnet").mkdir()
+    registry = load_clients(Environment(FakeTriton(), tmp_path))
+    assert "resnet" in registry.clients
+    assert "bert_base" not in registry.clients
+    assert registry.broken == {}
