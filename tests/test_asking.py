@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from clients.base import Client, Environment
 from clients.model_server import Signature, TensorSpec
 from clients.registry import Registry
 from clients.triton import renamed_config
+from dispatcher.admission import Admission
 from dispatcher.app import create_app
 from dispatcher.settings import read_settings
 from tests.fake_triton import FakeTriton
@@ -784,7 +786,7 @@ def test_health_says_what_ping_says(client: FlaskClient, server: FakeTriton) -> 
 
 
 def test_health_is_answered_while_all_places_are_taken(
-    server: FakeTriton, built_in: Registry, repository: Path
+    server: FakeTriton, built_in: Registry, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One is answered and one waits; the third is turned away, and /ping does not wait."""
     started, release = threading.Event(), threading.Event()
@@ -794,6 +796,14 @@ def test_health_is_answered_while_all_places_are_taken(
         release.wait(10)
         return resnet(inputs)
 
+    entering = threading.Semaphore(0)
+    enter = Admission.enter
+
+    def noted(self: Admission, timeout: float) -> Any:
+        entering.release()
+        return enter(self, timeout)
+
+    monkeypatch.setattr(Admission, "enter", noted)
     server.models_run["resnet"] = slow
     environment = Environment(server, repository)
     built_in.clients["resnet"]._environment = environment
@@ -812,8 +822,9 @@ def test_health_is_answered_while_all_places_are_taken(
     threads[0].start()
     assert started.wait(5)
     threads[1].start()
-    while app.test_client().post("/infer/resnet", data=b"").status_code != 429:
-        pass
+    assert entering.acquire(timeout=5)
+    assert entering.acquire(timeout=5)
+    time.sleep(0.2)  # from its door to its place in the queue
     assert app.test_client().get("/ping").status_code == 200
     refused = app.test_client().post("/infer/resnet", data=b"")
     assert_error(refused, 429, "too_many_requests")
