@@ -61,17 +61,16 @@ def run(settings: Settings, run_dir: Path) -> int:
         say("no nginx found; `make serve`, or `apt-get install nginx-light`, brings it")
         return 1
     raise_file_limit()
-    try:
-        triton = find_triton(settings.triton_home, os.environ.get("PATH", os.defpath), run_dir)
-        if settings.tensorrt_engines is not None:
-            engines = provide(settings.tensorrt_engines, settings.model_repository, say)
-            settings = replace(settings, model_repository=engines)
-    except (NoTriton, NoEngine) as error:
-        say(str(error))
-        return 1
     settings = with_repository(settings, run_dir)
     if not (settings.required_models or settings.multi_model):
         say("MODEL_REPOSITORY and MODEL_DIR hold no models; expected: a folder per model")
+        return 1
+    try:
+        triton = find_triton(settings.triton_home, os.environ.get("PATH", os.defpath), run_dir)
+        if settings.tensorrt_engines is not None:
+            provide(settings.tensorrt_engines, settings.model_repository, say)
+    except (NoTriton, NoEngine) as error:
+        say(str(error))
         return 1
     say(f"Triton: {triton.kind}; models: {', '.join(settings.required_models) or 'none'}")
     # Names what Triton's Python backends leave in shared memory when they are killed.

@@ -72,9 +72,25 @@ PROFILES = {
 
 
 def provide(engines: Path, repository: Path, say: Say) -> Path:
-    """Return the repository with the engines for this GPU, built as far as they were missing.
+    """Make `repository`, one of links, lead to the engines for this GPU; return their folder.
 
-    Models that have no profile here are linked as they are.
+    Engines are built as far as they are missing. Models that have no profile here stay.
+
+    Raises:
+        NoEngine: there is no GPU or no trtexec, or it failed.
+
+    """
+    folder = build_all(engines, repository, say)
+    for name in PROFILES:
+        link = repository / name
+        if link.is_symlink() and (folder / name).is_dir():
+            link.unlink()
+            link.symlink_to(folder / name)
+    return folder
+
+
+def build_all(engines: Path, repository: Path, say: Say) -> Path:
+    """Build the engines for this GPU as far as they are missing; return their folder.
 
     Raises:
         NoEngine: there is no GPU or no trtexec, or it failed.
@@ -84,15 +100,9 @@ def provide(engines: Path, repository: Path, say: Say) -> Path:
     folder = engines / key(trtexec)
     folder.mkdir(parents=True, exist_ok=True)
     with alone(engines):
-        for left in folder.iterdir():
-            if not (repository / left.name).is_dir():
-                remove(left)
-        for model in sorted(p for p in repository.iterdir() if p.is_dir()):
-            if model.name in PROFILES and (model / "1" / "model.onnx").is_file():
-                build(trtexec, model, folder / model.name, say)
-            elif (folder / model.name).resolve() != model.resolve():
-                remove(folder / model.name)
-                (folder / model.name).symlink_to(model)
+        for name in PROFILES:
+            if (repository / name / "1" / "model.onnx").is_file():
+                build(trtexec, (repository / name).resolve(), folder / name, say)
     return folder
 
 
@@ -220,7 +230,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"tensorrt: {line}\n")
 
     try:
-        folder = provide(Path(arguments[0]), read_settings(os.environ).model_repository, say)
+        folder = build_all(Path(arguments[0]), read_settings(os.environ).model_repository, say)
     except NoEngine as error:
         say(str(error))
         return 1

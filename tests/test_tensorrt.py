@@ -11,7 +11,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from container.tensorrt import NoEngine, main, provide
+from container.tensorrt import NoEngine, build_all, main, provide
 from tests.conftest import PROJECT, start
 
 
@@ -57,18 +57,21 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """The project's models with small files for weights, and one of a user's own."""
-    folder = tmp_path / "repository"
+    """The project's models with small files for weights, and one of a user's own; as links."""
+    folder, links = tmp_path / "models", tmp_path / "repository"
     for model in (PROJECT / "model_repository").iterdir():
         shutil.copytree(model, folder / model.name, ignore=shutil.ignore_patterns("*.onnx"))
         (folder / model.name / "1").mkdir(exist_ok=True)
         (folder / model.name / "1" / "model.onnx").write_text(f"weights of {model.name}")
     (folder / "double" / "1").mkdir(parents=True)
-    return folder
+    links.mkdir()
+    for model in folder.iterdir():
+        (links / model.name).symlink_to(model)
+    return links
 
 
 def made(engines: Path, repository: Path) -> Path:
-    return provide(engines, repository, lambda line: None)
+    return build_all(engines, repository, lambda line: None)
 
 
 def test_an_engine_per_model_with_the_shapes_of_its_configuration(
@@ -95,7 +98,27 @@ def test_an_engine_per_model_with_the_shapes_of_its_configuration(
             assert [d for d in tensor.dims if d > 0] in (dims, [])
     assert (folder / "resnet" / "labels.txt").is_file()
     assert (folder / "bert_base" / "tokenizer" / "vocab.txt").is_file()
-    assert (folder / "double").samefile(repository / "double"), "others are served as they are"
+
+
+def test_the_repository_leads_to_the_engines(
+    machine: Machine, repository: Path, tmp_path: Path
+) -> None:
+    folder = provide(tmp_path / "engines", repository, lambda line: None)
+    for name in ("resnet", "yolov5", "bert_base"):
+        assert (repository / name).samefile(folder / name)
+    assert (repository / "double").resolve() == tmp_path / "models" / "double"
+
+
+def test_a_container_without_a_model_leaves_its_engine_to_the_others(
+    machine: Machine, repository: Path, tmp_path: Path
+) -> None:
+    made(tmp_path / "engines", repository)
+    machine.builds()
+    (repository / "yolov5").rename(tmp_path / "elsewhere")
+    made(tmp_path / "engines", repository)
+    (tmp_path / "elsewhere").rename(repository / "yolov5")
+    made(tmp_path / "engines", repository)
+    assert machine.builds() == []
 
 
 def test_what_fits_is_not_built_again(machine: Machine, repository: Path, tmp_path: Path) -> None:

@@ -32,12 +32,14 @@ Row = tuple[str, str, str]  # name, version, licence
 
 
 def models(folder: Path) -> list[Row]:
-    """Write the licences of the models that are there; a model of one's own has none here."""
+    """Write the licences of the models that are there, as far as they are this project's."""
+    manifest = load(MANIFEST)
     rows = []
-    for name, model in load(MANIFEST).items():
-        place = Place(REPOSITORY / name)
-        source = model.source(place.state(model).source) if place.model.exists() else None
+    for path in sorted(path for path in REPOSITORY.iterdir() if path.is_dir()):
+        name, model = path.name, manifest.get(path.name)
+        source = model.source(Place(path).state(model).source) if model else None
         if source is None:
+            rows.append((name, "a model of whoever built this image", "not known here"))
             continue
         target = folder / name
         target.mkdir(parents=True)
