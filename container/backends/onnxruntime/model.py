@@ -18,7 +18,7 @@ import triton_python_backend_utils as pb_utils
 # package's home goes last, so that it hides nothing that is installed.
 sys.path.append(str(Path(__file__).resolve().parents[3]))
 
-from container.backends import model_config, triton_requests
+from container.backends import allocator, model_config, triton_requests
 from container.backends.onnxruntime import session
 from container.backends.onnxruntime.execution_providers import (
     execution_providers,
@@ -77,6 +77,7 @@ class TritonPythonModel:
         self._session: session.OnnxSession | None = opened
         self._max_batch_size = model_config.max_batch_size(config)
         self._outputs = [tensor["name"] for tensor in config["output"]]
+        allocator.give_back()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer the requests of one dynamic batch, in as few runs as their shapes allow."""

@@ -18,7 +18,7 @@ import triton_python_backend_utils as pb_utils
 # package's home goes last, so that it hides nothing that is installed.
 sys.path.append(str(Path(__file__).resolve().parents[3]))
 
-from container.backends import model_config, triton_requests
+from container.backends import allocator, model_config, triton_requests
 from container.backends.pytorch import torchscript, torchscript_settings
 from container.backends.shared_memory import Share
 
@@ -63,6 +63,7 @@ class TritonPythonModel:
         self._share = Share.of(config, os.environ)
         self._max_batch_size = model_config.max_batch_size(config)
         self._outputs = [tensor["name"] for tensor in config["output"]]
+        allocator.give_back()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer the requests of one dynamic batch, in as few runs as their shapes allow."""
