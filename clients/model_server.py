@@ -106,6 +106,13 @@ class ModelServer(ABC):
         """
 
     @abstractmethod
+    def last_success(self, model: str) -> float:
+        """Return when `infer` last succeeded with a model, on the clock of `time.monotonic()`.
+
+        0 where it never did, in this process.
+        """
+
+    @abstractmethod
     def is_ready(self, *, timeout: float) -> bool:
         """Whether the server answers requests. Never raises: no answer is `False`."""
 

@@ -89,6 +89,7 @@ class Triton(ModelServer):
     def __init__(self, address: str) -> None:
         self._client = triton.InferenceServerClient(address, channel_args=list(CHANNEL))
         self._signatures: dict[tuple[str, str], tuple[float, Signature]] = {}
+        self._successes: dict[str, float] = {}
 
     def infer(  # noqa: PLR0913  as in the seam
         self,
@@ -115,6 +116,7 @@ class Triton(ModelServer):
             )
         except InferenceServerException as error:
             raise self._explained(translated(error), model, version, timeout) from error
+        self._successes[model] = time.monotonic()
         return {
             output.name: answer.as_numpy(output.name) for output in answer.get_response().outputs
         }
@@ -132,6 +134,9 @@ class Triton(ModelServer):
             known = signature_of(config)
             self._signatures[model, version] = (now, known)
         return known
+
+    def last_success(self, model: str) -> float:
+        return self._successes.get(model, 0.0)
 
     def is_ready(self, *, timeout: float) -> bool:
         try:

@@ -14,6 +14,7 @@ from clients.base import Environment
 from clients.registry import Registry
 from dispatcher import errors
 from dispatcher.admission import Admission
+from dispatcher.canary import Canary
 from dispatcher.catalogue import Catalogue
 from dispatcher.dispatch import Dispatcher
 from dispatcher.hosting import Hosting
@@ -32,6 +33,7 @@ def create_app(
     registry: Registry,
     environment: Environment,
     renamed_config: Callable[[str, str], str],
+    canary: Canary,
 ) -> Flask:
     """Return the web application.
 
@@ -40,6 +42,7 @@ def create_app(
         registry: the clients, made in this process.
         environment: what the clients were made with.
         renamed_config: returns a model's configuration under another name.
+        canary: tries the required models; started by the caller.
 
     """
     app = Flask(__name__, static_folder=None)
@@ -53,7 +56,7 @@ def create_app(
         server, repository, settings.model_url_roots, renamed_config, settings.load_timeout
     )
     app.register_blueprint(invocation_routes(settings, dispatcher, admission))
-    app.register_blueprint(management_routes(settings, server, catalogue, hosting))
+    app.register_blueprint(management_routes(settings, server, catalogue, hosting, canary))
     app.register_blueprint(page_routes(settings, registry))
 
     @app.before_request

@@ -7,12 +7,13 @@ from typing import Any
 
 from clients.errors import InferenceError
 from clients.model_server import ModelServer
+from dispatcher.canary import Canary
 
 # SageMaker wants an answer within 2 s. Two calls are made.
 CALL_S = 0.8
 
 
-def health(server: ModelServer, required: Iterable[str]) -> dict[str, Any]:
+def health(server: ModelServer, required: Iterable[str], canary: Canary) -> dict[str, Any]:
     """Return whether the container is ready, why not, and the state of each model."""
     required = list(required)
     if not server.is_ready(timeout=CALL_S):
@@ -28,7 +29,7 @@ def health(server: ModelServer, required: Iterable[str]) -> dict[str, Any]:
         + "".join(f": {state.reason}" for state in states if state.name == name and state.reason)
         for name in required
         if name not in ready
-    ]
+    ] or canary.reasons()
     models = [
         {
             "model": state.name,
@@ -36,6 +37,7 @@ def health(server: ModelServer, required: Iterable[str]) -> dict[str, Any]:
             "state": state.state or "NOT LOADED",
             "reason": state.reason,
             "required": state.name in required,
+            "canary": canary.report(state.name),
         }
         for state in states
     ]

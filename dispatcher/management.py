@@ -11,6 +11,7 @@ from clients.base import brief
 from clients.errors import UnknownModel
 from clients.model_server import ModelServer
 from dispatcher.answers import json_answer
+from dispatcher.canary import Canary
 from dispatcher.catalogue import Catalogue
 from dispatcher.errors import NOT_READY, BadBody
 from dispatcher.errors import answer as error_answer
@@ -20,7 +21,11 @@ from dispatcher.settings import Settings
 
 
 def management_routes(  # noqa: C901  several small functions that share their arguments
-    settings: Settings, server: ModelServer, catalogue: Catalogue, hosting: Hosting
+    settings: Settings,
+    server: ModelServer,
+    catalogue: Catalogue,
+    hosting: Hosting,
+    canary: Canary,
 ) -> Blueprint:
     """Return the routes of the platform and of operators."""
     routes = Blueprint("management", __name__)
@@ -28,14 +33,14 @@ def management_routes(  # noqa: C901  several small functions that share their a
     @routes.route("/ping", methods=["GET", "POST"])
     def ping() -> Response:
         """Say 200 when Triton and every required model are ready, else 503 and why."""
-        if reasons := state_of(server, settings.required_models)["reasons"]:
+        if reasons := state_of(server, settings.required_models, canary)["reasons"]:
             return error_answer(503, NOT_READY, "; ".join(reasons), "GET /health says more")
         return Response(status=200)
 
     @routes.get("/health")
     def health() -> Response:
         """Say in JSON what /ping says in one code, and the state of each model."""
-        state = state_of(server, settings.required_models)
+        state = state_of(server, settings.required_models, canary)
         response = json_answer(state)
         response.status_code = 200 if state["ready"] else 503
         return response

@@ -200,6 +200,18 @@ class Settings:
         read_folder,
         "folder with one folder per model, as Triton wants it",
     )
+    canary_interval: float = setting(
+        "CANARY_INTERVAL",
+        "8",
+        seconds(0.1, 3600),
+        "how often each required model is asked its example, so that /ping can tell the truth",
+    )
+    canary_timeout: float = setting(
+        "CANARY_TIMEOUT",
+        "8",
+        seconds(0.1, 3600),
+        "how long it may take to answer that before /ping is 503, unless it answers others",
+    )
     model_dir: Path = setting(
         "MODEL_DIR",
         "/opt/ml/model",

@@ -11,6 +11,7 @@ from clients.base import Environment
 from clients.registry import load_clients
 from clients.triton import Triton, renamed_config
 from dispatcher.app import create_app
+from dispatcher.canary import Canary
 from dispatcher.settings import read_settings
 
 
@@ -26,4 +27,12 @@ def build() -> Flask:
         max_pixels=settings.max_megapixels * 1_000_000,
     )
     registry = load_clients(environment, settings.clients_path)
-    return create_app(settings, registry, environment, renamed_config)
+    canary = Canary(
+        settings.required_models,
+        registry,
+        environment.server,
+        settings.canary_interval,
+        settings.canary_timeout,
+    )
+    canary.start()
+    return create_app(settings, registry, environment, renamed_config, canary)

@@ -25,6 +25,7 @@ class FakeTriton(ModelServer):
     signatures: dict[str, Signature] = field(default_factory=dict)
     unloaded: set[str] = field(default_factory=set)
     refuse_to_load: str = ""
+    successes: dict[str, float] = field(default_factory=dict)
     ready: bool = True
     states: list[ModelState] | Exception | None = None
     calls: list[dict[str, Any]] = field(default_factory=list)
@@ -66,6 +67,9 @@ class FakeTriton(ModelServer):
 
     def unload(self, model: str, *, timeout: float) -> None:
         self.unloaded.add(model)
+
+    def last_success(self, model: str) -> float:
+        return self.successes.get(model, 0.0)
 
     def is_ready(self, *, timeout: float) -> bool:
         return self.ready

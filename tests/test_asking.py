@@ -25,7 +25,7 @@ from dispatcher.admission import Admission
 from dispatcher.app import create_app
 from dispatcher.settings import read_settings
 from tests.fake_triton import FakeTriton
-from tests.test_http import Red, assert_error, bert, built_in, image, resnet, yolov5
+from tests.test_http import Red, assert_error, bert, built_in, image, quiet, resnet, yolov5
 
 __all__ = ["built_in"]
 
@@ -82,7 +82,7 @@ def client(server: FakeTriton, built_in: Registry, repository: Path) -> FlaskCli
             "MODEL_SERVER_MAX_BODY_MB": "1",
         }
     )
-    return create_app(settings, registry, environment, renamed_config).test_client()
+    return create_app(settings, registry, environment, renamed_config, quiet()).test_client()
 
 
 def ask(client: FlaskClient, path: str = "/invocations", **body: Any) -> TestResponse:
@@ -780,6 +780,7 @@ def test_health_says_what_ping_says(client: FlaskClient, server: FakeTriton) -> 
         "state": "READY",
         "reason": "",
         "required": True,
+        "canary": None,
     }
     server.unloaded.add("resnet")
     assert client.get("/health").status_code == client.get("/ping").status_code == 503
@@ -810,7 +811,7 @@ def test_health_is_answered_while_all_places_are_taken(
     settings = read_settings(
         {"MODEL_SERVER_THREADS": "1", "MODEL_SERVER_QUEUE": "1", "REQUIRED_MODELS": "resnet"}
     )
-    app = create_app(settings, built_in, environment, renamed_config)
+    app = create_app(settings, built_in, environment, renamed_config, quiet())
     statuses: list[int] = []
 
     def call() -> None:

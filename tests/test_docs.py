@@ -20,6 +20,7 @@ from dispatcher.settings import read_settings, rows
 from tests import readme
 from tests.conftest import PROJECT, Endpoint
 from tests.fake_triton import FakeTriton
+from tests.test_http import quiet
 
 
 def test_the_readme_has_a_request_per_model() -> None:
@@ -120,7 +121,9 @@ def openapi() -> Any:
 
 def openapi_app() -> Flask:
     environment = Environment(FakeTriton(), PROJECT / "model_repository")
-    return create_app(read_settings({}), load_clients(environment), environment, renamed_config)
+    return create_app(
+        read_settings({}), load_clients(environment), environment, renamed_config, quiet()
+    )
 
 
 def test_the_page_for_people_needs_nothing_from_elsewhere() -> None:

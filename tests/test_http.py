@@ -21,12 +21,18 @@ from clients.model_server import ModelState, Tensors
 from clients.registry import Registry, load_clients
 from clients.triton import renamed_config
 from dispatcher.app import create_app
+from dispatcher.canary import Canary
 from dispatcher.errors import ANSWERS
 from dispatcher.settings import read_settings
 from tests.conftest import PROJECT
 from tests.fake_triton import Arrays, FakeTriton
 
 Red = [255, 0, 0]
+
+
+def quiet() -> Canary:
+    """A canary with nothing to try."""
+    return Canary((), Registry(), FakeTriton(), 8, 8)
 
 
 def image(colour: list[int], size: tuple[int, int] = (20, 10)) -> str:
@@ -105,7 +111,7 @@ def client(server: FakeTriton, built_in: Registry) -> FlaskClient:
         {"broken": "Broken in /x/broken.py: it lacks the method inference(self, payload)"},
     )
     settings = read_settings({"REQUIRED_MODELS": "resnet,yolov5", "MODEL_SERVER_MAX_BODY_MB": "1"})
-    return create_app(settings, registry, environment, renamed_config).test_client()
+    return create_app(settings, registry, environment, renamed_config, quiet()).test_client()
 
 
 def ask(client: FlaskClient, **body: Any) -> TestResponse:
