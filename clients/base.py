@@ -16,220 +16,27 @@ The smallest whole client:
 from __future__ import annotations
 
 import itertools
-import math
-import threading
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from clients.errors import (
-    BadParameter,
-    BadPayload,
-    DeadlineExceeded,
-    InferenceError,
-    UnsupportedMedia,
-)
+from clients.errors import BadParameter, BadPayload, InferenceError, UnsupportedMedia
 from clients.model_server import ModelServer, Signature, Tensors
+from clients.parameters import FORMAT, Parameter
 from clients.pictures import Picture, decode_base64, decode_picture
+from clients.request import Media, Request, current
+from clients.shown import brief, encodable
+
+# All that the author of a client imports.
+__all__ = ["FORMAT", "Client", "Environment", "Parameter", "Payload"]
 
 Payload = Mapping[str, Any]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A setting that a caller may give with one request, with its default and what is allowed.
-
-    Args:
-        default: used where the caller gives none; its type is the parameter's: `int`, `float`, or
-            `str` where there are choices.
-        low: the least number allowed.
-        high: the greatest number allowed.
-        meaning: what it does, for the documentation and the error message.
-        choices: the texts allowed, for a parameter that is one of some words.
-
-    """
-
-    default: float | str
-    low: float = -math.inf
-    high: float = math.inf
-    meaning: str = ""
-    choices: tuple[str, ...] = ()
-
-    @property
-    def expected(self) -> str:
-        """What may be given, in words."""
-        if self.choices:
-            return f"one of {', '.join(self.choices)}"
-        kind = "a whole number" if isinstance(self.default, int) else "a number"
-        return f"{kind} from {self.low:g} to {self.high:g}"
-
-    def read(self, name: str, value: object) -> float | str:
-        """Return the caller's value, checked.
-
-        Raises:
-            BadParameter: it is of the wrong type or out of range.
-
-        """
-        if self.choices:
-            fits = value in self.choices if isinstance(value, str) else False
-        elif isinstance(value, bool) or not isinstance(value, int | float):
-            fits = False
-        else:
-            whole = isinstance(self.default, int)
-            # NaN fails both comparisons.
-            fits = self.low <= value <= self.high and (not whole or isinstance(value, int))
-        if not fits:
-            raise BadParameter(
-                f"`parameters.{name}` is {brief(value)}",
-                hint=f"expected {self.expected}: {self.meaning}",
-            )
-        return float(value) if isinstance(self.default, float) else value  # type: ignore[arg-type,return-value]
-
-    def read_text(self, name: str, text: str) -> float | str:
-        """Return a value that came in a header or in the query, checked likewise."""
-        value: object = text
-        if not self.choices:
-            try:
-                value = int(text) if isinstance(self.default, int) else float(text)
-            except ValueError:
-                pass  # the text itself is shown in the error
-        return self.read(name, value)
-
-
-FORMAT = Parameter(
-    "compact",
-    meaning="compact lists, or objects with named fields",
-    choices=("compact", "objects"),
-)
-
-
-@dataclass(frozen=True)
-class Media:
-    """A picture or a text that came as it is, not inside of JSON.
-
-    Args:
-        kind: "picture" or "text".
-        content: the file's bytes, or the text.
-
-    """
-
-    kind: str
-    content: bytes | str
-
-
-@dataclass
-class Timings:
-    """Seconds that one request has spent in each phase."""
-
-    decode: float = 0.0
-    inference: float = 0.0
-    postprocess: float = 0.0
-    _since: float = 0.0
-    _asked: bool = False
-
-    def add(self, other: Timings) -> None:
-        """Add what another one has counted, beside or after this one."""
-        self.decode += other.decode
-        self.inference += other.inference
-        self.postprocess += other.postprocess
-
-    def begin(self) -> None:
-        """Begin to read payloads."""
-        self._since, self._asked = time.monotonic(), False
-
-    def lap(self, *, inference: bool = False) -> None:
-        """Count the time since the last call: the model's, or the client's before or after it."""
-        now = time.monotonic()
-        took, self._since = now - self._since, now
-        if inference:
-            self.inference += took
-            self._asked = True
-        elif self._asked:
-            self.postprocess += took
-        else:
-            self.decode += took
-
-
-@dataclass
-class Once:
-    """What several clients make of one payload, made by the first of them.
-
-    A key is the identity of a value in the payload, which lives as long as this does.
-    """
-
-    _made: dict[int, Any] = field(default_factory=dict)
-    _locks: dict[int, threading.Lock] = field(default_factory=dict)
-
-    def __call__(self, value: object, make: Callable[[], T]) -> T:
-        """Return what `make` returned for this very object before, or returns now."""
-        key = id(value)
-        with self._locks.setdefault(key, threading.Lock()):
-            if key not in self._made:
-                self._made[key] = make()
-            return cast("T", self._made[key])
-
-
-@dataclass(frozen=True)
-class Request:
-    """What belongs to one request besides its payload. Clients read it as `self.request`.
-
-    Args:
-        parameters: a value for every parameter that the client declares, checked.
-        version: the model's version that was asked for; the empty text means the latest.
-        deadline: when the time for this request is used up, on the clock of `time.monotonic()`.
-        request_id: what the log and the answer call it.
-        attributes: the caller's custom attributes, as they came.
-        response_attributes: a client may put its own custom attributes here; they go back in the
-            header `X-Amzn-SageMaker-Custom-Attributes`.
-        timings: where the time went.
-        once: set where several clients are asked about the same payload.
-
-    """
-
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    version: str = ""
-    deadline: float = math.inf
-    request_id: str = ""
-    attributes: Mapping[str, str] = field(default_factory=dict)
-    response_attributes: dict[str, str] = field(default_factory=dict)
-    timings: Timings = field(default_factory=Timings)
-    once: Once | None = None
-
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """Make this the `self.request` of every client that is called inside the block."""
-        token = _request.set(self)
-        try:
-            yield
-        finally:
-            _request.reset(token)
-
-    def time_left(self) -> float:
-        """Return the seconds until the deadline.
-
-        Raises:
-            DeadlineExceeded: there are none left.
-
-        """
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            raise DeadlineExceeded(
-                "the time for this request was used up by decoding, before the model was asked",
-                hint="send fewer or smaller items in one request",
-            )
-        return left
-
-
-_request: ContextVar[Request] = ContextVar("request")
 
 
 @dataclass(frozen=True)
@@ -302,7 +109,7 @@ class Client(ABC):
     @property
     def request(self) -> Request:
         """The request that is being answered in this thread."""
-        return _request.get()
+        return current.get()
 
     def draw(self, payload: Payload, result: Any, media_type: str) -> bytes:  # noqa: ARG002  for those who override it
         """Return the payload's picture with the result drawn on it, as a file of a media type.
@@ -492,26 +299,3 @@ class Client(ABC):
             else:
                 values[name] = parameter.default
         return values
-
-
-def brief(value: object, longest: int = 60) -> str:
-    """Return how a value is shown to the caller: its beginning where it is long."""
-    if isinstance(value, dict):
-        return f"an object with {len(value)} fields"
-    if isinstance(value, list) and any(isinstance(one, list | dict) for one in value[:longest]):
-        return f"a list of {len(value)} lists or objects"  # however deep they are
-    shown = ascii_if_broken(repr(value[: longest + 1] if isinstance(value, str | list) else value))
-    return shown if len(shown) <= longest else f"{shown[:longest]}…"
-
-
-def encodable(text: str) -> bool:
-    """Whether a text is one: JSON can hold half of a surrogate pair, UTF-8 cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def ascii_if_broken(text: str) -> str:
-    return text if encodable(text) else ascii(text)

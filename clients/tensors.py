@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from clients.base import Client, Environment, Payload, brief
+from clients.base import Client, Environment, Payload
 from clients.errors import BadPayload, TensorsRefused
 from clients.model_server import Signature, TensorSpec
+from clients.shown import brief
 
 Array = npt.NDArray[Any]
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from clients.base import Media, Payload, brief
+from clients.base import Payload
+from clients.request import Media
+from clients.shown import brief
 from dispatcher.envelope import Envelope
 from dispatcher.errors import BadBody
 

@@ -9,7 +9,7 @@ from typing import IO
 
 from flask import Request, g
 
-from clients.base import Media
+from clients.request import Media
 from dispatcher.ask import Ask, Asked, One, checked_length, parsed, read_json, version
 from dispatcher.envelope import Envelope
 from dispatcher.errors import BadBody, UnsupportedType, too_large

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from clients.base import Request
 from clients.errors import DeadlineExceeded, InferenceError
 from clients.model_server import ModelServer
 from clients.registry import Registry
+from clients.request import Request
 
 log = logging.getLogger(__name__)
 

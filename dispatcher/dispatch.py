@@ -11,9 +11,11 @@ from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from clients.base import Client, Environment, Media, Once, Payload, Request, Timings, brief
+from clients.base import Client, Environment, Payload
 from clients.errors import BadParameter, InferenceError, TooLargeAtOnce, UnknownModel
 from clients.registry import Registry
+from clients.request import Media, Once, Request, Timings
+from clients.shown import brief
 from clients.tensors import TensorClient, TensorResult
 from dispatcher import errors
 from dispatcher.ask import Ask

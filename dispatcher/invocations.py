@@ -6,8 +6,8 @@ import time
 
 from flask import Blueprint, Response, g, request
 
-from clients.base import Timings
 from clients.errors import UnknownModel
+from clients.request import Timings
 from clients.tensors import TensorResult
 from dispatcher.admission import Admission
 from dispatcher.answers import (

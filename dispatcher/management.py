@@ -7,9 +7,9 @@ from typing import Any
 
 from flask import Blueprint, Response, g, request
 
-from clients.base import brief
 from clients.errors import UnknownModel
 from clients.model_server import ModelServer
+from clients.shown import brief
 from dispatcher.answers import json_answer
 from dispatcher.canary import Canary
 from dispatcher.catalogue import Catalogue

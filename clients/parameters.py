@@ -1,0 +1,77 @@
+"""What a caller may set for one request, declared by each client with type and range."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from clients.errors import BadParameter
+from clients.shown import brief
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A setting that a caller may give with one request, with its default and what is allowed.
+
+    Args:
+        default: used where the caller gives none; its type is the parameter's: `int`, `float`, or
+            `str` where there are choices.
+        low: the least number allowed.
+        high: the greatest number allowed.
+        meaning: what it does, for the documentation and the error message.
+        choices: the texts allowed, for a parameter that is one of some words.
+
+    """
+
+    default: float | str
+    low: float = -math.inf
+    high: float = math.inf
+    meaning: str = ""
+    choices: tuple[str, ...] = ()
+
+    @property
+    def expected(self) -> str:
+        """What may be given, in words."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        kind = "a whole number" if isinstance(self.default, int) else "a number"
+        return f"{kind} from {self.low:g} to {self.high:g}"
+
+    def read(self, name: str, value: object) -> float | str:
+        """Return the caller's value, checked.
+
+        Raises:
+            BadParameter: it is of the wrong type or out of range.
+
+        """
+        if self.choices:
+            fits = value in self.choices if isinstance(value, str) else False
+        elif isinstance(value, bool) or not isinstance(value, int | float):
+            fits = False
+        else:
+            whole = isinstance(self.default, int)
+            # NaN fails both comparisons.
+            fits = self.low <= value <= self.high and (not whole or isinstance(value, int))
+        if not fits:
+            raise BadParameter(
+                f"`parameters.{name}` is {brief(value)}",
+                hint=f"expected {self.expected}: {self.meaning}",
+            )
+        return float(value) if isinstance(self.default, float) else value  # type: ignore[arg-type,return-value]
+
+    def read_text(self, name: str, text: str) -> float | str:
+        """Return a value that came in a header or in the query, checked likewise."""
+        value: object = text
+        if not self.choices:
+            try:
+                value = int(text) if isinstance(self.default, int) else float(text)
+            except ValueError:
+                pass  # the text itself is shown in the error
+        return self.read(name, value)
+
+
+FORMAT = Parameter(
+    "compact",
+    meaning="compact lists, or objects with named fields",
+    choices=("compact", "objects"),
+)

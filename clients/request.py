@@ -1,0 +1,136 @@
+"""What belongs to one request besides its payload, from the dispatcher to the client and back."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+from clients.errors import DeadlineExceeded
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Media:
+    """A picture or a text that came as it is, not inside of JSON.
+
+    Args:
+        kind: "picture" or "text".
+        content: the file's bytes, or the text.
+
+    """
+
+    kind: str
+    content: bytes | str
+
+
+@dataclass
+class Timings:
+    """Seconds that one request has spent in each phase."""
+
+    decode: float = 0.0
+    inference: float = 0.0
+    postprocess: float = 0.0
+    _since: float = 0.0
+    _asked: bool = False
+
+    def add(self, other: Timings) -> None:
+        """Add what another one has counted, beside or after this one."""
+        self.decode += other.decode
+        self.inference += other.inference
+        self.postprocess += other.postprocess
+
+    def begin(self) -> None:
+        """Begin to read payloads."""
+        self._since, self._asked = time.monotonic(), False
+
+    def lap(self, *, inference: bool = False) -> None:
+        """Count the time since the last call: the model's, or the client's before or after it."""
+        now = time.monotonic()
+        took, self._since = now - self._since, now
+        if inference:
+            self.inference += took
+            self._asked = True
+        elif self._asked:
+            self.postprocess += took
+        else:
+            self.decode += took
+
+
+@dataclass
+class Once:
+    """What several clients make of one payload, made by the first of them.
+
+    A key is the identity of a value in the payload, which lives as long as this does.
+    """
+
+    _made: dict[int, Any] = field(default_factory=dict)
+    _locks: dict[int, threading.Lock] = field(default_factory=dict)
+
+    def __call__(self, value: object, make: Callable[[], T]) -> T:
+        """Return what `make` returned for this very object before, or returns now."""
+        key = id(value)
+        with self._locks.setdefault(key, threading.Lock()):
+            if key not in self._made:
+                self._made[key] = make()
+            return cast("T", self._made[key])
+
+
+@dataclass(frozen=True)
+class Request:
+    """What belongs to one request besides its payload. Clients read it as `self.request`.
+
+    Args:
+        parameters: a value for every parameter that the client declares, checked.
+        version: the model's version that was asked for; the empty text means the latest.
+        deadline: when the time for this request is used up, on the clock of `time.monotonic()`.
+        request_id: what the log and the answer call it.
+        attributes: the caller's custom attributes, as they came.
+        response_attributes: a client may put its own custom attributes here; they go back in the
+            header `X-Amzn-SageMaker-Custom-Attributes`.
+        timings: where the time went.
+        once: set where several clients are asked about the same payload.
+
+    """
+
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    version: str = ""
+    deadline: float = math.inf
+    request_id: str = ""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    response_attributes: dict[str, str] = field(default_factory=dict)
+    timings: Timings = field(default_factory=Timings)
+    once: Once | None = None
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Make this the `self.request` of every client that is called inside the block."""
+        token = current.set(self)
+        try:
+            yield
+        finally:
+            current.reset(token)
+
+    def time_left(self) -> float:
+        """Return the seconds until the deadline.
+
+        Raises:
+            DeadlineExceeded: there are none left.
+
+        """
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise DeadlineExceeded(
+                "the time for this request was used up by decoding, before the model was asked",
+                hint="send fewer or smaller items in one request",
+            )
+        return left
+
+
+current: ContextVar[Request] = ContextVar("request")
