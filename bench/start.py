@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import re
 import signal
 import statistics
 import subprocess
@@ -18,6 +17,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from bench.processes import memory_mb
 
 PROJECT = Path(__file__).resolve().parent.parent
 PORT = 18080
@@ -75,43 +76,14 @@ def ping() -> int:
 def memory(root: int) -> str:
     """Return a line per process of the container: RSS and PSS in MB, and what it is."""
     lines = [f"{'RSS MB':>8} {'PSS MB':>8}  process"]
-    sums = [0.0, 0.0]
-    for pid in sorted({root, *descendants(root)}):
-        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        sizes = [
-            float(re.findall(rf"^{k}:\s+(\d+)", rollup, re.MULTILINE)[0]) / 1e3
-            for k in ("Rss", "Pss")
-        ]
-        sums = [a + b for a, b in zip(sums, sizes, strict=True)]
-        lines.append(f"{sizes[0]:8.0f} {sizes[1]:8.0f}  {described(pid)}")
-    lines.append(f"{sums[0]:8.0f} {sums[1]:8.0f}  all")
+    rows = memory_mb(root)
+    for name, sizes in [*rows, ("all", total(rows))]:
+        lines.append(f"{sizes['rss']:8.0f} {sizes['pss']:8.0f}  {name}")
     return "\n".join(lines) + "\n"
 
 
-def described(pid: int) -> str:
-    words = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    if stub := re.search(r"triton_python_backend_stub \S*/([^/ ]+)/\d+/", words):
-        return f"model process of {stub[1]}"
-    known = {
-        "tritonserver": "Triton",
-        "nginx": "NGINX",
-        "gunicorn": "gunicorn",
-        "container": "serve",
-    }
-    return next((name for word, name in known.items() if word in words), words[:60])
-
-
-def descendants(root: int) -> set[int]:
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    found: set[int] = set()
-    while more := {pid for pid, parent in parents.items() if parent in found | {root}} - found:
-        found |= more
-    return found
+def total(rows: list[tuple[str, dict[str, float]]]) -> dict[str, float]:
+    return {kind: sum(sizes[kind] for _, sizes in rows) for kind in ("rss", "pss")}
 
 
 def say(text: str) -> None:
