@@ -153,7 +153,9 @@ def as_it_is(answer: Any) -> Any:
     return answer
 
 
-def this_server(repository: Path, folder: Path, modelname: str, name: str = "this server") -> Contender:
+def this_server(
+    repository: Path, folder: Path, modelname: str, name: str = "this server"
+) -> Contender:
     """Return `./serve` with its default settings and all the models of the repository."""
     port = free_port(10)
     return Contender(
@@ -197,7 +199,16 @@ def installed(name: str, cache: Path) -> Path:
     uv = [sys.executable, "-m", "uv", "--quiet"]
     for command in (
         [*uv, "venv", "--python", sys.executable, str(home)],
-        [*uv, "pip", "install", "--require-hashes", "--python", str(python), "-r", str(requirements)],
+        [
+            *uv,
+            "pip",
+            "install",
+            "--require-hashes",
+            "--python",
+            str(python),
+            "-r",
+            str(requirements),
+        ],
     ):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -327,8 +338,12 @@ def triton(repository: Path, cache: Path, modelname: str, cpus: int) -> Contende
         (lambda answer: answer["outputs"][0]["data"])
         if modelname == "resnet"
         else lambda answer: json.loads(answer["outputs"][0]["data"][0]),
-        {**environment(repository, modelname, cpus), **ALLOCATOR, **program.environment,
-         "BENCH_PROJECT": str(PROJECT)},
+        {
+            **environment(repository, modelname, cpus),
+            **ALLOCATOR,
+            **program.environment,
+            "BENCH_PROJECT": str(PROJECT),
+        },
         folder,
     )
 
@@ -376,7 +391,10 @@ def lay_out_ensemble(models: Path, repository: Path, modelname: str, cpus: int) 
 
 
 def python_model(
-    model: Path, inputs: Mapping[str, tuple[str, str]], outputs: Mapping[str, tuple[str, str]], cpus: int
+    model: Path,
+    inputs: Mapping[str, tuple[str, str]],
+    outputs: Mapping[str, tuple[str, str]],
+    cpus: int,
 ) -> None:
     (model / "1").mkdir(parents=True)
     shutil.copy(BENCH / "rivals" / f"triton_{model.name}.py", model / "1" / "model.py")

@@ -79,7 +79,9 @@ def nothing() -> onnx.ModelProto:
     )
 
 
-def model_of(nodes: list[Any], inputs: list[Any], output: Any, weights: list[Any]) -> onnx.ModelProto:
+def model_of(
+    nodes: list[Any], inputs: list[Any], output: Any, weights: list[Any]
+) -> onnx.ModelProto:
     graph = helper.make_graph(nodes, "bench", inputs, [output], weights)
     return helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, producer_name="bench"
@@ -122,7 +124,10 @@ def bert_base() -> onnx.ModelProto:
     shape = ["batch", "tokens"]
     return model_of(
         graph.made,
-        [helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name in (ids, attention, kinds)],
+        [
+            helper.make_tensor_value_info(name, TensorProto.INT64, shape)
+            for name in (ids, attention, kinds)
+        ],
         helper.make_tensor_value_info("output", TensorProto.FLOAT, [*shape, VOCABULARY]),
         graph.weights,
     )
@@ -196,9 +201,7 @@ class Bert:
         flat = self.constant(f"{name}.flat", [0, 0, WIDTH])
         merged = self.nodes("Reshape", [back, flat], f"{name}.merged")
         out = self.dense(f"{name}.out", merged, WIDTH, WIDTH)
-        seen = self.normalized(
-            f"{name}.seen", self.nodes("Add", [out, hidden], f"{name}.residual")
-        )
+        seen = self.normalized(f"{name}.seen", self.nodes("Add", [out, hidden], f"{name}.residual"))
         wide = self.gelu(f"{name}.wide", self.dense(f"{name}.wide", seen, WIDTH, INNER))
         narrow = self.dense(f"{name}.narrow", wide, INNER, WIDTH)
         return self.normalized(name, self.nodes("Add", [narrow, seen], f"{name}.sum"))

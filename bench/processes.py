@@ -12,7 +12,11 @@ TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 PROC = Path("/proc")
 
 # Sizes of a process, in kB, by the file of /proc/PID that has them.
-SIZES = {"rss": ("smaps_rollup", "Rss"), "pss": ("smaps_rollup", "Pss"), "peak": ("status", "VmHWM")}
+SIZES = {
+    "rss": ("smaps_rollup", "Rss"),
+    "pss": ("smaps_rollup", "Pss"),
+    "peak": ("status", "VmHWM"),
+}
 
 
 def descendants(root: int) -> set[int]:

@@ -1,6 +1,6 @@
 """How long `./serve` takes to the first 200 of /ping, and what memory each process has then.
 
-usage: python -m bench.start [RUNS]
+usage: python -m bench.start [RUNS]; `make bench` measures it as well
 
 Prints the median of some runs and their spread; memory is that of the last run: the resident set
 (RSS), and the proportional one (PSS), in which what processes share is counted once.
@@ -24,23 +24,25 @@ PROJECT = Path(__file__).resolve().parent.parent
 PORT = 18080
 PATIENCE_S = 120
 
+Rows = list[tuple[str, dict[str, float]]]
+
 
 def main(runs: int) -> None:
     """Measure and print."""
     times = []
-    table = ""
+    rows: Rows = []
     for _ in range(runs):
-        took, table = one_start()
+        took, rows = one_start()
         times.append(took)
     say(
         f"./serve to the first 200 of /ping: median {statistics.median(times):.2f} s "
         f"({min(times):.2f} to {max(times):.2f}, {runs} runs)\n"
     )
-    say(table)
+    say(table(rows))
 
 
-def one_start() -> tuple[float, str]:
-    """Start the container once; return seconds to readiness, and its memory as a table."""
+def one_start() -> tuple[float, Rows]:
+    """Start the container once; return seconds to readiness, and the memory of its processes."""
     environment = {
         **os.environ,
         "PYTHON": sys.executable,
@@ -56,7 +58,7 @@ def one_start() -> tuple[float, str]:
                     log.seek(0)
                     sys.exit(f"it does not start:\n{log.read().decode()[-2000:]}")
                 time.sleep(0.02)
-            return time.monotonic() - before, memory(serve.pid)
+            return time.monotonic() - before, memory_mb(serve.pid)
         finally:
             serve.send_signal(signal.SIGTERM)
             serve.wait()
@@ -73,16 +75,15 @@ def ping() -> int:
         connection.close()
 
 
-def memory(root: int) -> str:
+def table(rows: Rows) -> str:
     """Return a line per process of the container: RSS and PSS in MB, and what it is."""
     lines = [f"{'RSS MB':>8} {'PSS MB':>8}  process"]
-    rows = memory_mb(root)
     for name, sizes in [*rows, ("all", total(rows))]:
         lines.append(f"{sizes['rss']:8.0f} {sizes['pss']:8.0f}  {name}")
     return "\n".join(lines) + "\n"
 
 
-def total(rows: list[tuple[str, dict[str, float]]]) -> dict[str, float]:
+def total(rows: Rows) -> dict[str, float]:
     return {kind: sum(sizes[kind] for _, sizes in rows) for kind in ("rss", "pss")}
 
 

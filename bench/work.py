@@ -40,8 +40,7 @@ class Work(ABC):
 
     @abstractmethod
     def prepare(self, payload: Mapping[str, Any]) -> tuple[Tensors, Any]:
-        """Return the inputs, a batch of one, and what `finish` must know of them, as JSON has it.
-        """
+        """Return the inputs, a batch of one, and what `finish` must know of them, as JSON has it."""
 
     @abstractmethod
     def finish(self, output: npt.NDArray[Any], kept: Any) -> list[Any]:

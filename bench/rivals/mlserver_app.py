@@ -23,7 +23,9 @@ class Rival(MLModel):
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
         takes = self.runner.work.takes
-        texts = [text if isinstance(text, str) else text.decode() for text in payload.inputs[0].data]
+        texts = [
+            text if isinstance(text, str) else text.decode() for text in payload.inputs[0].data
+        ]
         answers = self.runner.answer([{takes: text} for text in texts])
         result = ResponseOutput(
             name="result",
