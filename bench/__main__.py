@@ -14,6 +14,7 @@ from pathlib import Path
 
 from bench import growth, measure, models, open_loop, overhead, report, start, work
 from bench.contenders import RIVALS, Contender, also_asked, this_server
+from bench.limit import Limit
 from bench.measure import Results, say
 from bench.targets import MISSED, OURS, rate, verdicts
 
@@ -26,7 +27,8 @@ def main(argv: list[str]) -> int:
     cache = options.cache.absolute()
     (cache / "run").mkdir(parents=True, exist_ok=True)
     repository = models.lay_out(cache)
-    results = Results(len(os.sched_getaffinity(0)), options.rounds, options.seconds)
+    cpus = len(os.sched_getaffinity(0))
+    results = Results(cpus, options.rounds, options.seconds, patience_s=options.patience)
     if "start" in options.parts:
         measure_start(results, options.rounds)
     server = this_server(repository, cache / "run", "resnet")
@@ -46,7 +48,7 @@ def main(argv: list[str]) -> int:
         server.stop()
     if "growth" in options.parts:
         growth.measure(results, cache)
-    return told(results, options.out)
+    return told(results, options.out, into_docs=options.docs)
 
 
 def parsed(argv: list[str]) -> argparse.Namespace:
@@ -55,6 +57,12 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--full", action="store_true", help="every model, rival and question")
     parser.add_argument("--rounds", type=int, default=5 if full else 3)
     parser.add_argument("--seconds", type=float, default=10.0 if full else 4.0)
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=1800 if full else 300,
+        help="seconds in all to repeat what others on this machine disturbed",
+    )
     words = partial(parser.add_argument, nargs="*")
     words("--models", choices=work.WORKS, default=list(work.WORKS))
     words("--rivals", choices=RIVALS, default=list(RIVALS))
@@ -69,6 +77,9 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     folder = work.PROJECT / ".cache" / "bench"
     parser.add_argument("--cache", type=Path, default=folder)
     parser.add_argument("--out", type=Path, default=folder)
+    parser.add_argument(
+        "--docs", action="store_true", help="put tables and plot into docs/performance.md as well"
+    )
     return parser.parse_args(argv)
 
 
@@ -85,7 +96,7 @@ def measure_start(results: Results, runs: int) -> None:
         say(f"/ping is 200 after {took:.2f} s")
 
 
-def measure_model(  # noqa: PLR0913, PLR0917  what main has made
+def measure_model(
     results: Results,
     server: Contender,
     model: str,
@@ -103,25 +114,36 @@ def measure_model(  # noqa: PLR0913, PLR0917  what main has made
 
 
 def right(repository: Path, payload: object) -> list[object]:
-    limit = measure.Limit(repository, "resnet")
+    limit = Limit(repository, "resnet")
     try:
         return limit.answer(payload)
     finally:
         limit.stop()
 
 
-def told(results: Results, out: Path) -> int:
+def told(results: Results, out: Path, *, into_docs: bool) -> int:
     out.mkdir(parents=True, exist_ok=True)
     tables = report.markdown(results)
     (out / "result.md").write_text(tables)
     (out / "performance.svg").write_text(report.svg(results))
     report.write_json(results, out / "result.json")
+    if into_docs:
+        write_docs(tables, report.svg(results))
     sys.stdout.write(tables)
     missed = [one for one in verdicts(results) if one.verdict == MISSED]
     say(f"written: {out}/result.json, result.md and performance.svg")
     for one in missed:
         say(f"missed: {one.what} is {one.came.median:.3g}, wanted {one.wanted}")
     return 1 if missed else 0
+
+
+def write_docs(tables: str, plot: str) -> None:
+    """Put what was measured where the documentation has what was measured before."""
+    page = work.PROJECT / "docs" / "performance.md"
+    before, begin, rest = page.read_text().partition("<!-- measured -->\n")
+    _, end, after = rest.partition("<!-- end of measured -->\n")
+    page.write_text(f"{before}{begin}\n{tables}\n{end}{after}")
+    (page.parent / "pictures" / "performance.svg").write_text(plot)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""This server and its rivals: how each is started, asked and stopped.
+"""The server and its rivals: how each is started, asked and stopped.
 
 Each rival is set up for the cores as its documentation recommends: one process per core with one
 thread of ONNX Runtime each for pictures; for texts, where a batch pays, one process with all the
@@ -358,7 +358,7 @@ TENSORS = {
     "resnet": ({"input": ("FP32", "3, 224, 224")}, ("FP32", "1000")),
     "yolov5": ({"images": ("FP32", "3, 640, 640")}, ("FP32", "25200, 85")),
     "bert_base": (
-        {name: ("INT64", "-1") for name in ("input_ids", "attention_mask", "token_type_ids")},
+        dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), ("INT64", "-1")),
         ("FP32", "-1, 30522"),
     ),
 }

@@ -38,7 +38,7 @@ def measure(results: Results, cache: Path) -> None:
         ]
         picture = work.payload("resnet")
         results.growth["Callers, ResNet-50"] = [
-            point(server, picture, callers, seconds, callers=callers) for callers in CALLERS
+            point(server, picture, count, seconds, callers=count) for count in CALLERS
         ]
     with serving(repository, cache, "bert_base") as server:
         results.growth["Tokens of a text, BERT-base shape, one caller"] = [
@@ -68,20 +68,20 @@ def serving(repository: Path, cache: Path, model: str) -> Iterator[Contender]:
 
 
 def point(
-    server: Contender, payload: Any, callers: int, seconds: float, *, items: int = 1, **where: Any
+    server: Contender, payload: Any, count: int, seconds: float, *, items: int = 1, **where: Any
 ) -> Row:
+    """Measure with `count` callers; `where` says in the table what was varied."""
     asked = server.request(payload)
-    load.closed_loop(server.port, asked, callers, 0)
     before = cpu_ms(server.pid)
-    loop = load.closed_loop(server.port, asked, callers, seconds)
+    loop = load.closed_loop(server.port, asked, count, seconds)
     used = cpu_ms(server.pid) - before
     row = {
         **where,
         "items/s": loop.per_second * items,
         "p50 ms": loop.percentile(0.5),
         "p99 ms": loop.percentile(0.99),
-        "CPU-ms each": used.total() / len(loop.times) / items,
-        "of them gunicorn": used["gunicorn"] / len(loop.times) / items,
+        "CPU-ms each": used.total() / loop.answers / items,
+        "of them gunicorn": used["gunicorn"] / loop.answers / items,
     }
     say(f"growth {row}")
     return row

@@ -10,6 +10,7 @@ import re
 import selectors
 import socket
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 HEADER_END = b"\r\n\r\n"
@@ -33,14 +34,24 @@ def request(path: str, body: bytes, content_type: str = "application/json") -> b
 
 @dataclass
 class Loop:
-    """What a closed loop has seen: when it was done, and what each answer took, in seconds."""
+    """What a closed loop has seen.
 
-    took: float = 0.0
+    Args:
+        begin: when counting began, after the loop had got going.
+        end: when nothing was asked any more; later answers are not counted.
+        times: what each answer that is counted took, in seconds.
+        answers: all of them, counted or not.
+
+    """
+
+    begin: float
+    end: float
     times: list[float] = field(default_factory=list)
+    answers: int = 0
 
     @property
     def per_second(self) -> float:
-        return len(self.times) / self.took
+        return len(self.times) / (self.end - self.begin)
 
     def percentile(self, share: float) -> float:
         """Return the time, in milliseconds, within which this share was answered."""
@@ -54,7 +65,7 @@ class Caller:
     def __init__(self, port: int, asked: bytes) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.setblocking(False)
+        self.socket.settimeout(0)
         self.asked = memoryview(asked)
         self.left = self.asked[:0]
         self.came = bytearray()
@@ -100,14 +111,20 @@ class Caller:
         return True
 
 
-def closed_loop(port: int, asked: bytes, callers: int, seconds: float) -> Loop:
-    """Let some callers ask for some seconds; the answers that come later are waited for."""
-    loop = Loop()
-    began = time.perf_counter()
-    end = began + seconds
-    with selectors.DefaultSelector() as selector:
+def closed_loop(port: int, asked: bytes, callers: int, seconds: float, warm: float = 0.5) -> Loop:
+    """Let some callers ask, and count for some seconds after the first `warm` ones.
+
+    Raises:
+        LoadError: an answer was not 200, or none came.
+
+    """
+    begin = time.perf_counter() + warm
+    loop = Loop(begin, begin + seconds)
+    with ExitStack() as stack:
+        selector = stack.enter_context(selectors.DefaultSelector())
         for _ in range(callers):
             caller = Caller(port, asked)
+            stack.enter_context(caller.socket)
             selector.register(caller.socket, selectors.EVENT_READ, caller)
             start(selector, caller)
         while selector.get_map():
@@ -115,14 +132,13 @@ def closed_loop(port: int, asked: bytes, callers: int, seconds: float) -> Loop:
             if not ready:
                 raise LoadError(f"no answer within {PATIENCE_S} s")
             for key, events in ready:
-                follow(selector, key.data, events, end, loop)
-    loop.took = time.perf_counter() - began
+                follow(selector, key.data, events, loop)
+    if not loop.times:
+        raise LoadError(f"no answer within {seconds} s")
     return loop
 
 
-def follow(
-    selector: selectors.DefaultSelector, caller: Caller, events: int, end: float, loop: Loop
-) -> None:
+def follow(selector: selectors.DefaultSelector, caller: Caller, events: int, loop: Loop) -> None:
     """Go on with one caller: send more, or take what came, and ask again."""
     if events & selectors.EVENT_WRITE:
         caller.send()
@@ -131,12 +147,13 @@ def follow(
     if not events & selectors.EVENT_READ or not caller.answered():
         return
     now = time.perf_counter()
-    loop.times.append(now - caller.since)
-    if now < end:
+    loop.answers += 1
+    if loop.begin <= now < loop.end:
+        loop.times.append(now - caller.since)
+    if now < loop.end:
         start(selector, caller)
     else:
         selector.unregister(caller.socket)
-        caller.socket.close()
 
 
 def start(selector: selectors.DefaultSelector, caller: Caller) -> None:

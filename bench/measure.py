@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,7 @@ from bench.limit import Limit, Way
 from bench.processes import TICK_MS, cpu_ms, memory_mb
 
 LIMIT = "in-process limit"
-WARM_S = 0.5
-BUSY_ELSEWHERE = 0.05
+BUSY_ELSEWHERE = 0.08  # of the cores: rivals that are not asked anything take a part of it
 PAUSE_S = 0.2
 
 
@@ -68,6 +68,8 @@ class Results:
     ways: dict[str, dict[str, str]] = field(default_factory=dict)
     onnxruntime_ms: dict[str, dict[int, float]] = field(default_factory=dict)
     """Per model and round, the processor time of a request inside of ONNX Runtime."""
+    patience_s: float = 0.0
+    """For so long in all, measurements are repeated that others on this machine disturbed."""
     skipped: dict[str, str] = field(default_factory=dict)
     open_loop: list[dict[str, Any]] = field(default_factory=list)
     nothing: dict[int, list[float]] = field(default_factory=dict)
@@ -76,12 +78,14 @@ class Results:
     growth: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def of(self, model: str, contender: str, callers: int) -> dict[int, Sample]:
-        """Return the samples by round."""
-        return {
+        """Return the samples by round; the disturbed ones only where there are no others."""
+        every = {
             one.round: one
             for one in self.samples
             if (one.model, one.contender, one.callers) == (model, contender, callers)
         }
+        quiet = {n: one for n, one in every.items() if one.elsewhere <= BUSY_ELSEWHERE}
+        return quiet or every
 
     def contenders(self, model: str) -> list[str]:
         return list(dict.fromkeys(one.contender for one in self.samples if one.model == model))
@@ -92,13 +96,25 @@ class Results:
         values = [figure(one) for one in self.of(model, contender, callers).values()]
         return Spread.of(values) if values else None
 
-    def ratio(  # noqa: PLR0913  who is divided by whom, where, and what
+    def ratio(
         self, model: str, one: str, other: str, callers: int, figure: Callable[[Sample], float]
     ) -> Spread | None:
         """Return a figure of one contender as a share of another's in the same round."""
         ours, theirs = self.of(model, one, callers), self.of(model, other, callers)
-        values = [figure(ours[n]) / figure(theirs[n]) for n in ours if n in theirs]
+        both = [n for n in ours if n in theirs]
+        if not both:  # one was disturbed where the other was not
+            return self._across(ours, theirs, figure)
+        values = [figure(ours[n]) / figure(theirs[n]) for n in both]
         return Spread.of(values) if values else None
+
+    @staticmethod
+    def _across(
+        ours: dict[int, Sample], theirs: dict[int, Sample], figure: Callable[[Sample], float]
+    ) -> Spread | None:
+        if not ours or not theirs:
+            return None
+        one, other = (Spread.of([figure(s) for s in side.values()]) for side in (ours, theirs))
+        return Spread(one.median / other.median, one.low / other.high, one.high / other.low)
 
 
 class Elsewhere:
@@ -140,11 +156,10 @@ def sweep(limit: Limit, modelname: str, payload: Any, cpus: int, seconds: float)
     return {"throughput": fastest, "lone": quickest}
 
 
-def sample(  # noqa: PLR0913  what a sample is made of
+def sample(
     server: Contender, model: str, asked: bytes, callers: int, number: int, results: Results
 ) -> Sample:
     """Ask one contender."""
-    load.closed_loop(server.port, asked, callers, WARM_S)
     elsewhere, before = Elsewhere(results.cpus), cpu_ms(server.pid)
     loop = load.closed_loop(server.port, asked, callers, results.seconds)
     used = cpu_ms(server.pid) - before
@@ -157,13 +172,13 @@ def sample(  # noqa: PLR0913  what a sample is made of
         loop.per_second,
         loop.percentile(0.5),
         loop.percentile(0.99),
-        {name: spent / len(loop.times) for name, spent in used.items()},
+        {name: spent / loop.answers for name, spent in used.items()},
         sum(sizes["pss"] for _, sizes in memory_mb(server.pid)),
         share,
     )
 
 
-def limit_sample(  # noqa: PLR0913  what a sample is made of
+def limit_sample(
     limit: Limit,
     ways: dict[str, Way],
     model: str,
@@ -219,7 +234,7 @@ def started(
         yield running
 
 
-def rounds(  # noqa: PLR0913  everything that a round is made of
+def rounds(
     results: Results,
     repository: Path,
     model: str,
@@ -244,22 +259,43 @@ def rounds(  # noqa: PLR0913  everything that a round is made of
                 single = limit.measure(Way(results.cpus, 1), results.seconds, payload)
                 results.onnxruntime_ms.setdefault(model, {})[number] = single.onnxruntime_ms
                 for callers in loads:
-                    one = limit_sample(limit, ways, model, payload, callers, number, results)
-                    note(results, one)
+                    measured = partial(
+                        limit_sample, limit, ways, model, payload, callers, number, results
+                    )
+                    note(results, quietly(results, measured))
                     first = number % len(contenders) if contenders else 0
                     for server in [*contenders[first:], *contenders[:first]]:
                         time.sleep(PAUSE_S)
                         try:
                             asked = server.request(payload)
-                            one = sample(server, model, asked, callers, number, results)
+                            measured = partial(
+                                sample, server, model, asked, callers, number, results
+                            )
+                            note(results, quietly(results, measured))
                         except load.LoadError as error:
                             key = f"{server.name}, {model}, {callers} callers"
                             results.skipped[key] = str(error)
                             say(f"{key}: {error}")
-                            continue
-                        note(results, one)
     finally:
         limit.stop()
+
+
+def quietly(results: Results, measured: Callable[[], Sample]) -> Sample:
+    """Measure; again while others disturb it and there is patience left. Return the quietest."""
+    best = measured()
+    while best.elsewhere > BUSY_ELSEWHERE and results.patience_s > 0:
+        before = time.monotonic()
+        while results.patience_s > time.monotonic() - before and busy_now(results.cpus):
+            time.sleep(PAUSE_S)
+        best = min(best, measured(), key=lambda one: one.elsewhere)
+        results.patience_s -= time.monotonic() - before
+    return best
+
+
+def busy_now(cpus: int) -> bool:
+    elsewhere = Elsewhere(cpus)
+    time.sleep(1)
+    return elsewhere.share(0) > BUSY_ELSEWHERE
 
 
 def note(results: Results, one: Sample) -> None:

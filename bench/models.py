@@ -70,7 +70,7 @@ def add_nothing(repository: Path, name: str) -> None:
 
 def nothing() -> onnx.ModelProto:
     """Return a model whose output is its input, one float."""
-    shape = ["batch", 1]
+    shape: list[str | int | None] = ["batch", 1]
     return model_of(
         [helper.make_node("Identity", ["INPUT"], ["OUTPUT"])],
         [helper.make_tensor_value_info("INPUT", TensorProto.FLOAT, shape)],

@@ -40,7 +40,7 @@ class Work(ABC):
 
     @abstractmethod
     def prepare(self, payload: Mapping[str, Any]) -> tuple[Tensors, Any]:
-        """Return the inputs, a batch of one, and what `finish` must know of them, as JSON has it."""
+        """Return the inputs, a batch of one, and what `finish` must know of them, as in JSON."""
 
     @abstractmethod
     def finish(self, output: npt.NDArray[Any], kept: Any) -> list[Any]:
@@ -53,6 +53,8 @@ class Work(ABC):
 
 
 class ResNet(Work):
+    """A picture squashed; the three best classes."""
+
     modelname = "resnet"
     takes = "img"
 
@@ -66,7 +68,7 @@ class ResNet(Work):
         pixels = squashed(picture(payload["img"])).transpose(2, 0, 1)
         return {"input": np.ascontiguousarray(pixels[None])}, None
 
-    def finish(self, output: npt.NDArray[Any], kept: Any) -> list[Any]:
+    def finish(self, output: npt.NDArray[Any], kept: Any) -> list[Any]:  # noqa: ARG002  as in the others
         best = np.argsort(-output)[:3]
         return [f"{output[place]:f}:{place}:{self.labels[place]}" for place in best]
 
@@ -76,6 +78,8 @@ class ResNet(Work):
 
 
 class YoloV5(Work):
+    """A picture letterboxed; the objects in it."""
+
     modelname = "yolov5"
     takes = "img"
 
@@ -107,6 +111,8 @@ NO_PIXELS = np.zeros((0,), np.float32)
 
 
 class Bert(Work):
+    """A text with one mask; the five likeliest words for it."""
+
     modelname = "bert_base"
     takes = "text"
 
