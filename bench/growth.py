@@ -1,0 +1,132 @@
+"""How cost grows: with batches, pictures, texts, models and callers. One measurement a point."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench import load, models, work
+from bench.contenders import Contender, this_server
+from bench.limit import Limit
+from bench.measure import Results, say
+from bench.processes import cpu_ms, memory_mb
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+MEGAPIXELS = (0.1, 0.44, 1.0, 4.0, 12.0, 25.0)
+TOKENS = (8, 16, 32, 64, 128, 256, 512)
+MODELS = (1, 5, 10, 20)
+CALLERS = (1, 2, 4, 8, 16, 32, 64)
+
+Row = dict[str, Any]
+
+
+def measure(results: Results, cache: Path) -> None:
+    """Answer the five questions."""
+    repository = models.lay_out(cache)
+    seconds = results.seconds
+    with serving(repository, cache, "resnet") as server:
+        results.growth["Pictures in one ResNet-50 request"] = [
+            batch(server, size, seconds) for size in BATCHES
+        ]
+        results.growth["Megapixels of a JPEG, ResNet-50, one caller"] = [
+            point(server, work.payload("resnet", megapixels=size), 1, seconds, megapixels=size)
+            for size in MEGAPIXELS
+        ]
+        picture = work.payload("resnet")
+        results.growth["Callers, ResNet-50"] = [
+            point(server, picture, count, seconds, callers=count) for count in CALLERS
+        ]
+    with serving(repository, cache, "bert_base") as server:
+        results.growth["Tokens of a text, BERT-base shape, one caller"] = [
+            point(server, work.payload("bert_base", tokens=tokens), 1, seconds, tokens=tokens)
+            for tokens in TOKENS
+        ]
+    results.growth["Models loaded, all but three of them tiny"] = [
+        loaded(cache, count, seconds) for count in MODELS
+    ]
+
+
+@contextmanager
+def serving(repository: Path, cache: Path, model: str) -> Iterator[Contender]:
+    server = this_server(repository, cache / "run", model)
+    server.start()
+    try:
+        payload = work.payload(model)
+        limit = Limit(repository, model)
+        try:
+            right = limit.answer(payload)
+        finally:
+            limit.stop()
+        server.wait(payload, model, right)
+        yield server
+    finally:
+        server.stop()
+
+
+def point(
+    server: Contender, payload: Any, count: int, seconds: float, *, items: int = 1, **where: Any
+) -> Row:
+    """Measure with `count` callers; `where` says in the table what was varied."""
+    asked = server.request(payload)
+    before = cpu_ms(server.pid)
+    loop = load.closed_loop(server.port, asked, count, seconds)
+    used = cpu_ms(server.pid) - before
+    row = {
+        **where,
+        "items/s": loop.per_second * items,
+        "p50 ms": loop.percentile(0.5),
+        "p99 ms": loop.percentile(0.99),
+        "CPU-ms each": used.total() / loop.answers / items,
+        "of them gunicorn": used["gunicorn"] / loop.answers / items,
+    }
+    say(f"growth {row}")
+    return row
+
+
+def batch(server: Contender, size: int, seconds: float) -> Row:
+    payloads = [work.payload("resnet")] * size
+    return point(server, payloads, 1, seconds, items=size, pictures=size)
+
+
+def loaded(cache: Path, count: int, seconds: float) -> Row:
+    """Start with so many models: one nothing, or the three and the rest nothings."""
+    folder = cache / "growth"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    repository = folder / "repository"
+    if count > len(work.WORKS):
+        for name in work.WORKS:
+            shutil.copytree(
+                work.PROJECT / "model_repository" / name,
+                repository / name,
+                copy_function=models.link,
+            )
+    tiny = count - len(work.WORKS) if count > len(work.WORKS) else count
+    for number in range(tiny):
+        models.add_nothing(repository, "nothing" + (str(number) if number else ""))
+    server = this_server(repository, cache / "run", "nothing")
+    before = time.monotonic()
+    server.start()
+    try:
+        asked = server.request({"number": [1]})
+        while load.once(server.port, asked)[0] != 200:
+            time.sleep(0.05)
+            if time.monotonic() > before + 180:
+                raise RuntimeError(f"it does not start with {count} models: {server.log}")
+        took = time.monotonic() - before
+        memory = sum(sizes["pss"] for _, sizes in memory_mb(server.pid))
+        loop = load.closed_loop(server.port, asked, 8, seconds)
+    finally:
+        server.stop()
+    row = {
+        "models": count,
+        "seconds to the first answer": took,
+        "MB (PSS)": memory,
+        "nothing-model, 8 callers: requests/s": loop.per_second,
+    }
+    say(f"growth {row}")
+    return row

@@ -1,0 +1,309 @@
+"""Rounds: everybody in turn, at every load, so that the machine's moods hit all alike."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bench import load, work
+from bench.contenders import Contender, Skipped
+from bench.limit import Limit, Way
+from bench.processes import TICK_MS, cpu_ms, memory_mb
+
+LIMIT = "in-process limit"
+BUSY_ELSEWHERE = 0.08  # of the cores: rivals that are not asked anything take a part of it
+PAUSE_S = 0.2
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One contender at one load in one round; times in milliseconds, of one request."""
+
+    model: str
+    contender: str
+    callers: int
+    round: int
+    per_second: float
+    p50: float
+    p99: float
+    cpu_ms: dict[str, float]
+    memory_mb: float
+    elsewhere: float
+    """The share of the cores that others on this machine used meanwhile."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over the rounds: the median, and the least and the greatest."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(statistics.median(values), min(values), max(values))
+
+    @property
+    def noise(self) -> float:
+        """Half of what lies between the least and the greatest, as a share of the median."""
+        return (self.high - self.low) / 2 / self.median if self.median else 0.0
+
+
+@dataclass
+class Results:
+    """All that was measured, for the tables, the targets and the JSON file."""
+
+    cpus: int
+    rounds: int
+    seconds: float
+    samples: list[Sample] = field(default_factory=list)
+    ways: dict[str, dict[str, str]] = field(default_factory=dict)
+    onnxruntime_ms: dict[str, dict[int, float]] = field(default_factory=dict)
+    """Per model and round, the processor time of a request inside of ONNX Runtime."""
+    patience_s: float = 0.0
+    """For so long in all, measurements are repeated that others on this machine disturbed."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    open_loop: list[dict[str, Any]] = field(default_factory=list)
+    nothing: dict[int, list[float]] = field(default_factory=dict)
+    start_s: list[float] = field(default_factory=list)
+    idle_mb: dict[str, float] = field(default_factory=dict)
+    growth: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def of(self, model: str, contender: str, callers: int) -> dict[int, Sample]:
+        """Return the samples by round; the disturbed ones only where there are no others."""
+        every = {
+            one.round: one
+            for one in self.samples
+            if (one.model, one.contender, one.callers) == (model, contender, callers)
+        }
+        quiet = {n: one for n, one in every.items() if one.elsewhere <= BUSY_ELSEWHERE}
+        return quiet or every
+
+    def contenders(self, model: str) -> list[str]:
+        return list(dict.fromkeys(one.contender for one in self.samples if one.model == model))
+
+    def spread(
+        self, model: str, contender: str, callers: int, figure: Callable[[Sample], float]
+    ) -> Spread | None:
+        values = [figure(one) for one in self.of(model, contender, callers).values()]
+        return Spread.of(values) if values else None
+
+    def ratio(
+        self, model: str, one: str, other: str, callers: int, figure: Callable[[Sample], float]
+    ) -> Spread | None:
+        """Return a figure of one contender as a share of another's in the same round."""
+        ours, theirs = self.of(model, one, callers), self.of(model, other, callers)
+        both = [n for n in ours if n in theirs]
+        if not both:  # one was disturbed where the other was not
+            return self._across(ours, theirs, figure)
+        values = [figure(ours[n]) / figure(theirs[n]) for n in both]
+        return Spread.of(values) if values else None
+
+    @staticmethod
+    def _across(
+        ours: dict[int, Sample], theirs: dict[int, Sample], figure: Callable[[Sample], float]
+    ) -> Spread | None:
+        if not ours or not theirs:
+            return None
+        one, other = (Spread.of([figure(s) for s in side.values()]) for side in (ours, theirs))
+        return Spread(one.median / other.median, one.low / other.high, one.high / other.low)
+
+
+class Elsewhere:
+    """Counts what the cores did for others than the contender and the callers."""
+
+    def __init__(self, cpus: int) -> None:
+        self._cpus = cpus
+        self._since, self._busy, self._own = time.monotonic(), busy_ms(), time.process_time()
+
+    def share(self, contender_ms: float) -> float:
+        took = (time.monotonic() - self._since) * 1e3
+        own = (time.process_time() - self._own) * 1e3 + contender_ms
+        return max(0.0, (busy_ms() - self._busy - own) / took / self._cpus)
+
+
+def busy_ms() -> float:
+    fields = [int(number) for number in Path("/proc/stat").read_text().split("\n")[0].split()[1:]]
+    return (sum(fields[:3]) + sum(fields[5:7])) * TICK_MS
+
+
+def say(text: str) -> None:
+    """Tell the one who waits how far it is."""
+    sys.stderr.write(f"bench: {text}\n")
+    sys.stderr.flush()
+
+
+def sweep(limit: Limit, modelname: str, payload: Any, cpus: int, seconds: float) -> dict[str, Way]:
+    """Return the ways in which the limit is best: in throughput, and for a caller alone."""
+    batches = {"resnet": (1, 8), "yolov5": (1,), "bert_base": (1, 8, 16)}[modelname]
+    ways = [Way(cpus, 1, batch) for batch in batches]
+    ways += [Way(1, cpus, batch) for batch in batches]
+    ways.append(Way(cpus + 1, 1))
+    lone = [Way(1, cpus), Way(1, cpus, spinning=True)]
+    figures = {
+        way: [limit.measure(way, seconds, payload) for _ in range(2)] for way in {*ways, *lone}
+    }
+    fastest = max(ways, key=lambda way: max(one.per_second for one in figures[way]))
+    quickest = min(lone, key=lambda way: min(one.p50 for one in figures[way]))
+    return {"throughput": fastest, "lone": quickest}
+
+
+def sample(
+    server: Contender, model: str, asked: bytes, callers: int, number: int, results: Results
+) -> Sample:
+    """Ask one contender."""
+    elsewhere, before = Elsewhere(results.cpus), cpu_ms(server.pid)
+    loop = load.closed_loop(server.port, asked, callers, results.seconds)
+    used = cpu_ms(server.pid) - before
+    share = elsewhere.share(used.total())
+    return Sample(
+        model,
+        server.name,
+        callers,
+        number,
+        loop.per_second,
+        loop.percentile(0.5),
+        loop.percentile(0.99),
+        {name: spent / loop.answers for name, spent in used.items()},
+        sum(sizes["pss"] for _, sizes in memory_mb(server.pid)),
+        share,
+    )
+
+
+def limit_sample(
+    limit: Limit,
+    ways: dict[str, Way],
+    model: str,
+    payload: Any,
+    callers: int,
+    number: int,
+    results: Results,
+) -> Sample:
+    """Let the limit work the way that is best for so many callers."""
+    way = ways["lone" if callers == 1 else "throughput"]
+    elsewhere = Elsewhere(results.cpus)
+    figures = limit.measure(way, results.seconds, payload)
+    share = elsewhere.share(figures.cpu_ms * figures.per_second * results.seconds)
+    return Sample(
+        model,
+        LIMIT,
+        callers,
+        number,
+        figures.per_second,
+        figures.p50,
+        figures.p99,
+        {"all": figures.cpu_ms},
+        figures.memory_mb,
+        share,
+    )
+
+
+@contextmanager
+def started(
+    wanted: Sequence[Callable[[], Contender]],
+    model: str,
+    payload: Any,
+    right: list[Any],
+    results: Results,
+) -> Iterator[list[Contender]]:
+    """Start contenders one after the other; those that cannot be had are noted and left out."""
+    with ExitStack() as stack:
+        running = []
+        for make in wanted:
+            try:
+                contender = make()
+                if contender.process is None:
+                    stack.callback(contender.stop)
+                    contender.start()
+                contender.wait(payload, model, right)
+            except Skipped as reason:
+                name = getattr(getattr(make, "func", make), "__name__", "it")
+                results.skipped[f"{name}, {model}"] = str(reason)
+                say(f"skipped {name} for {model}: {reason}")
+                continue
+            say(f"{contender.name} answers {model}")
+            running.append(contender)
+        yield running
+
+
+def rounds(
+    results: Results,
+    repository: Path,
+    model: str,
+    loads: Sequence[int],
+    wanted: Sequence[Callable[[], Contender]],
+    sweep_s: float,
+) -> None:
+    """Measure one model: the limit, and all contenders, in turn."""
+    payload = work.payload(model)
+    probe = Limit(repository, model)
+    try:
+        right = probe.answer(payload)
+        ways = sweep(probe, model, payload, results.cpus, sweep_s)
+    finally:
+        probe.stop()
+    results.ways[model] = {use: str(way) for use, way in ways.items()}
+    say(f"{model}: the limit is best with {ways['throughput']}; for one caller {ways['lone']}")
+    limit = Limit(repository, model)
+    try:
+        with started(wanted, model, payload, right, results) as contenders:
+            for number in range(results.rounds):
+                single = limit.measure(Way(results.cpus, 1), results.seconds, payload)
+                results.onnxruntime_ms.setdefault(model, {})[number] = single.onnxruntime_ms
+                for callers in loads:
+                    measured = partial(
+                        limit_sample, limit, ways, model, payload, callers, number, results
+                    )
+                    note(results, quietly(results, measured))
+                    first = number % len(contenders) if contenders else 0
+                    for server in [*contenders[first:], *contenders[:first]]:
+                        time.sleep(PAUSE_S)
+                        try:
+                            asked = server.request(payload)
+                            measured = partial(
+                                sample, server, model, asked, callers, number, results
+                            )
+                            note(results, quietly(results, measured))
+                        except load.LoadError as error:
+                            key = f"{server.name}, {model}, {callers} callers"
+                            results.skipped[key] = str(error)
+                            say(f"{key}: {error}")
+    finally:
+        limit.stop()
+
+
+def quietly(results: Results, measured: Callable[[], Sample]) -> Sample:
+    """Measure; again while others disturb it and there is patience left. Return the quietest."""
+    best = measured()
+    while best.elsewhere > BUSY_ELSEWHERE and results.patience_s > 0:
+        before = time.monotonic()
+        while results.patience_s > time.monotonic() - before and busy_now(results.cpus):
+            time.sleep(PAUSE_S)
+        best = min(best, measured(), key=lambda one: one.elsewhere)
+        results.patience_s -= time.monotonic() - before
+    return best
+
+
+def busy_now(cpus: int) -> bool:
+    elsewhere = Elsewhere(cpus)
+    time.sleep(1)
+    return elsewhere.share(0) > BUSY_ELSEWHERE
+
+
+def note(results: Results, one: Sample) -> None:
+    results.samples.append(one)
+    disturbed = f", {one.elsewhere:.0%} of the cores used by others" * (
+        one.elsewhere > BUSY_ELSEWHERE
+    )
+    say(
+        f"round {one.round + 1} {one.model} {one.callers:2} callers: {one.contender:17} "
+        f"{one.per_second:7.1f}/s, p50 {one.p50:6.0f} ms, p99 {one.p99:6.0f} ms{disturbed}"
+    )

@@ -1,0 +1,51 @@
+// A constant arrival rate of one prebuilt request; prints one JSON object.
+import http from "k6/http";
+import { Counter, Trend } from "k6/metrics";
+
+const body = open(__ENV.BODY, "b");
+const refused = new Trend("refused", true);
+const answered = new Trend("answered", true);
+const failed = new Counter("failed");
+
+export const options = {
+  scenarios: {
+    open: {
+      executor: "constant-arrival-rate",
+      rate: Math.round(Number(__ENV.RATE) * 10),
+      timeUnit: "10s",
+      duration: `${__ENV.SECONDS}s`,
+      preAllocatedVUs: 200,
+      maxVUs: 400,
+      gracefulStop: "60s",
+    },
+  },
+  summaryTrendStats: ["med", "p(99)", "max", "count"],
+};
+
+export default function () {
+  const response = http.post(__ENV.URL, body, {
+    headers: { "Content-Type": "application/json" },
+    timeout: "60s",
+  });
+  if (response.status === 200) answered.add(response.timings.duration);
+  else if (response.status === 429) refused.add(response.timings.duration);
+  else failed.add(1);
+}
+
+export function handleSummary(data) {
+  const of = (name) => (data.metrics[name] ? data.metrics[name].values : { count: 0 });
+  const dropped = of("dropped_iterations").count;
+  return {
+    stdout: JSON.stringify({
+      seconds: data.state.testRunDurationMs / 1000,
+      answered: of("answered").count,
+      p50: of("answered").med,
+      p99: of("answered")["p(99)"],
+      refused: of("refused").count,
+      refused_p50: of("refused").med,
+      refused_p99: of("refused")["p(99)"],
+      failed: of("failed").count,
+      not_sent: dropped,
+    }),
+  };
+}

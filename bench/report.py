@@ -1,0 +1,326 @@
+"""The tables, the JSON file and the plot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from bench.measure import BUSY_ELSEWHERE, LIMIT, Results, Spread
+from bench.targets import (
+    MET,
+    OURS,
+    REFERENCE_MS,
+    THROUGHPUT_SHARES,
+    Verdict,
+    p50,
+    p99,
+    rate,
+    slowness,
+    verdicts,
+)
+
+NAMES = {model: name for model, (name, _, _) in THROUGHPUT_SHARES.items()}
+
+
+def markdown(results: Results) -> str:
+    """Return all tables, as docs/performance.md has them."""
+    parts = [
+        measured(results),
+        *(closed_loop(results, model) for model in NAMES if results.contenders(model)),
+        cpu(results),
+        nothing(results),
+        open_loop(results),
+        idle(results),
+        *(growth(results, question) for question in results.growth),
+        targets(verdicts(results)),
+        skipped(results),
+        quiet(results),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def measured(results: Results) -> str:
+    speed = ""
+    if slower := slowness(results):
+        speed = (
+            f" ONNX Runtime takes {slower * REFERENCE_MS:.1f} CPU-ms for a ResNet-50 here, "
+            f"{slower:.2f} times what it took where the targets were set."
+        )
+    return (
+        f"{results.cpus} cores, {results.rounds} rounds of {results.seconds:g} s each. "
+        f"Median (least–greatest of the rounds).{speed}"
+    )
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = list(head)
+    lines = [head, ["---"] * len(head), *map(list, rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def shown(spread: Spread | None, digits: int = 0) -> str:
+    if spread is None:
+        return "–"
+    low, high = f"{spread.low:.{digits}f}", f"{spread.high:.{digits}f}"
+    return f"{spread.median:.{digits}f} ({low}–{high})"
+
+
+def best_rival(results: Results, model: str, callers: int) -> str | None:
+    """Return who answers most a second, of those that are neither this server nor the limit."""
+    rates = {
+        name: spread.median
+        for name in results.contenders(model)
+        if name not in (OURS, LIMIT)
+        and (spread := results.spread(model, name, callers, rate)) is not None
+    }
+    return max(rates, key=lambda name: rates[name], default=None)
+
+
+def closed_loop(results: Results, model: str) -> str:
+    rows = []
+    loads = sorted({one.callers for one in results.samples if one.model == model})
+    for callers in loads:
+        rival = best_rival(results, model, callers)
+        for name in results.contenders(model):
+            cell = (model, name, callers)
+            if results.spread(*cell, rate) is None:
+                continue
+            times = ["–", "–"]
+            if name != LIMIT or callers == 1:  # else it has its own threads, whatever the callers
+                times = [shown(results.spread(*cell, figure)) for figure in (p50, p99)]
+            rows.append(
+                [
+                    str(callers),
+                    f"**{name}**" if name == OURS else name,
+                    shown(results.spread(*cell, rate), 1),
+                    *times,
+                    shown(results.spread(*cell, lambda one: sum(one.cpu_ms.values())), 1),
+                    shown(results.spread(*cell, lambda one: one.memory_mb)),
+                    shown(results.ratio(model, name, LIMIT, callers, rate), 2),
+                    shown(results.ratio(model, name, rival, callers, rate), 2) if rival else "–",
+                ]
+            )
+    ways = results.ways[model]
+    return (
+        f"### {NAMES[model]}\n\n"
+        f"The limit runs {ways['throughput']}; for one caller {ways['lone']}.\n\n"
+    ) + table(
+        [
+            "callers",
+            "",
+            "items/s",
+            "p50 ms",
+            "p99 ms",
+            "CPU-ms each",
+            "MB",
+            "of the limit",
+            "of the best rival",
+        ],
+        rows,
+    )
+
+
+def cpu(results: Results) -> str:
+    """Return where this server's processor time goes."""
+    rows = []
+    names = sorted({n for one in results.samples if one.contender == OURS for n in one.cpu_ms})
+    for model, name in NAMES.items():
+        own = f"model process of {model}"
+        for callers in (1, 8):
+            spreads = {
+                process: results.spread(
+                    model,
+                    OURS,
+                    callers,
+                    lambda one, process=process: one.cpu_ms.get(process, 0.0),  # type: ignore[misc]
+                )
+                for process in names
+            }
+            if not any(spreads.values()):
+                continue
+            known = ("NGINX", "gunicorn", "Triton", own)
+            other = sum(s.median for p, s in spreads.items() if s and p not in known)
+            rows.append(
+                [name, str(callers), *(shown(spreads.get(p), 1) for p in known), f"{other:.1f}"]
+            )
+    if not rows:
+        return ""
+    head = ["", "callers", "NGINX", "gunicorn", "Triton", "the model's processes", "all others"]
+    return "### CPU-ms of a request in this server, by process\n\n" + table(head, rows)
+
+
+def nothing(results: Results) -> str:
+    if not results.nothing:
+        return ""
+    rows = [[str(callers), shown(Spread.of(r))] for callers, r in results.nothing.items()]
+    return "### A model that does nothing\n\n" + table(["callers", "requests/s"], rows)
+
+
+def open_loop(results: Results) -> str:
+    if not results.open_loop:
+        return ""
+    rows = [
+        [
+            f"{seen['share']:.0%}",
+            f"{seen['asked']:.1f}",
+            f"{seen['answered'] / seen['seconds']:.1f}",
+            number(seen.get("p50")),
+            number(seen.get("p99")),
+            str(seen["refused"]),
+            number(seen.get("refused_p99")),
+            str(seen["failed"]),
+        ]
+        for seen in results.open_loop
+    ]
+    head = [
+        "of the capacity",
+        "asked/s",
+        "answered/s",
+        "p50 ms",
+        "p99 ms",
+        "refused (429)",
+        "their p99 ms",
+        "failed",
+    ]
+    return "### Open loop, ResNet-50, this server\n\n" + table(head, rows)
+
+
+def number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f}"
+
+
+def idle(results: Results) -> str:
+    if not results.start_s:
+        return ""
+    rows = [[name, f"{size:.0f}"] for name, size in results.idle_mb.items()]
+    return (
+        f"### Start and memory\n\n`./serve` to the first 200 of `/ping`, weights present: "
+        f"{shown(Spread.of(results.start_s), 1)} s. Idle, after the start, MB (PSS):\n\n"
+        + table(["process", "MB"], rows)
+    )
+
+
+def growth(results: Results, question: str) -> str:
+    rows = results.growth[question]
+    head = list(rows[0])
+    return f"### {question}\n\n" + table(head, [[brief(row[key]) for key in head] for row in rows])
+
+
+def brief(value: object) -> str:
+    return (
+        f"{value:.3g}"
+        if isinstance(value, float) and value < 100
+        else (f"{value:.0f}" if isinstance(value, float) else str(value))
+    )
+
+
+def targets(every: list[Verdict]) -> str:
+    """Return the targets; of the comparisons with rivals only those that are not met."""
+    compared = [one for one in every if one.rival]
+    won = sum(one.verdict == MET for one in compared)
+    rows = [
+        [
+            one.what,
+            one.wanted,
+            one.stretch,
+            shown(one.came, 0 if one.came.median >= 100 else 2),
+            one.verdict + (", stretch too" if one.stretched else ""),
+        ]
+        for one in every
+        if not one.rival or one.verdict != MET
+    ]
+    ahead = (
+        f"Ahead of the rivals in {won} of {len(compared)} comparisons of throughput, p50 and p99; "
+        "the others are in the table.\n\n"
+    ) * bool(compared)
+    return "### Targets\n\n" + ahead + table(["what", "target", "stretch", "came", ""], rows)
+
+
+def skipped(results: Results) -> str:
+    if not results.skipped:
+        return ""
+    lines = (f"- {what}: {reason.splitlines()[0]}" for what, reason in results.skipped.items())
+    return "### Skipped\n\n" + "\n".join(lines)
+
+
+def quiet(results: Results) -> str:
+    shares = [one.elsewhere for one in results.samples]
+    busy = sum(share > BUSY_ELSEWHERE for share in shares)
+    if not busy:
+        return ""
+    return (
+        f"In {busy} of {len(shares)} measurements other programs of the machine used more than "
+        f"{BUSY_ELSEWHERE:.0%} of the cores, at most {max(shares):.0%}: repeat it on a quiet one."
+    )
+
+
+def write_json(results: Results, file: Path) -> None:
+    whole = {**asdict(results), "targets": [asdict(one) for one in verdicts(results)]}
+    file.write_text(json.dumps(whole, indent=1))
+
+
+# The plot: throughput as a share of the limit, a bar for each contender at each load.
+
+ROW, LEFT, WIDE, TOP = 17, 150, 420, 34
+COLOURS = {OURS: "#76b900", "rival": "#9aa5b1"}
+
+
+def svg(results: Results) -> str:
+    """Return the plot."""
+    drawn: list[str] = []
+    y = TOP
+    for model, name in NAMES.items():
+        for callers in sorted({s.callers for s in results.samples if s.model == model}):
+            drawn.append(
+                text(8, y + 12, f"{name}, {callers} caller{'s' * (callers > 1)}", bold=True)
+            )
+            y += ROW + 2
+            for contender in results.contenders(model):
+                share = results.ratio(model, contender, LIMIT, callers, rate)
+                if contender == LIMIT or share is None:
+                    continue
+                drawn += bar(y, contender, share)
+                y += ROW
+            y += 6
+    marks = [
+        f'<line x1="{x(tick)}" y1="{TOP - 8}" x2="{x(tick)}" y2="{y}" '
+        f'stroke="{"#c0392b" if tick == 1 else "#dddddd"}"/>'
+        + text(x(tick) - 9, TOP - 12, f"{tick:g}")
+        for tick in (0.25, 0.5, 0.75, 1)
+    ]
+    size = f'width="{LEFT + WIDE + 90}" height="{y + 8}"'
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        text(8, 16, "items/s as a share of the in-process limit"),
+        *marks,
+        *drawn,
+        "</svg>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def x(share: float) -> float:
+    return round(LEFT + min(share, MOST_SHARE) / MOST_SHARE * WIDE, 1)
+
+
+MOST_SHARE = 1.15
+
+
+def bar(y: int, contender: str, share: Spread) -> list[str]:
+    colour = COLOURS.get(contender, COLOURS["rival"])
+    middle, long, high = y + ROW / 2 - 1, round(x(share.median) - LEFT, 1), ROW - 4
+    ends = f'x1="{x(share.low)}" y1="{middle}" x2="{x(share.high)}" y2="{middle}"'
+    return [
+        text(20, y + 12, contender),
+        f'<rect x="{LEFT}" y="{y + 1}" width="{long}" height="{high}" fill="{colour}"/>',
+        f'<line {ends} stroke="#333333" stroke-width="2"/>',
+        text(LEFT + WIDE + 30, y + 12, f"{share.median:.2f}"),
+    ]
+
+
+def text(left: float, y: float, words: str, *, bold: bool = False) -> str:
+    weight = ' font-weight="bold"' if bold else ""
+    return f'<text x="{left}" y="{y}"{weight}>{words}</text>'

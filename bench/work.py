@@ -1,0 +1,224 @@
+"""The work itself, without any server: a payload to tensors, and tensors to an answer.
+
+The in-process limit and every rival do it with these functions, which are the project's own, so
+that all do the same: base64, decoding, the same filters, the same arithmetic on the answer.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+from PIL import Image
+
+from clients.pictures import Picture, decode_base64, decode_picture
+
+PROJECT = Path(__file__).resolve().parent.parent
+MOST_PIXELS = 50_000_000
+
+Tensors = dict[str, npt.NDArray[Any]]
+
+
+class Work(ABC):
+    """One model's work. Safe for many threads."""
+
+    modelname: str
+    takes: str
+    """The payload's field."""
+
+    def __init__(self, repository: Path) -> None:
+        self.folder = repository / self.modelname
+        self.file = self.folder / "1" / "model.onnx"
+
+    @abstractmethod
+    def prepare(self, payload: Mapping[str, Any]) -> tuple[Tensors, Any]:
+        """Return the inputs, a batch of one, and what `finish` must know of them, as in JSON."""
+
+    @abstractmethod
+    def finish(self, output: npt.NDArray[Any], kept: Any) -> list[Any]:
+        """Return the answer, as the server gives it, from the output's row of this payload."""
+
+    @staticmethod
+    @abstractmethod
+    def gist(answer: Sequence[Any]) -> list[Any]:
+        """Return of an answer what does not depend on the last digits."""
+
+
+class ResNet(Work):
+    """A picture squashed; the three best classes."""
+
+    modelname = "resnet"
+    takes = "img"
+
+    def __init__(self, repository: Path) -> None:
+        super().__init__(repository)
+        self.labels = (self.folder / "labels.txt").read_text().splitlines()
+
+    def prepare(self, payload: Mapping[str, Any]) -> tuple[Tensors, Any]:
+        from clients.resnet import squashed
+
+        pixels = squashed(picture(payload["img"])).transpose(2, 0, 1)
+        return {"input": np.ascontiguousarray(pixels[None])}, None
+
+    def finish(self, output: npt.NDArray[Any], kept: Any) -> list[Any]:  # noqa: ARG002  as in the others
+        best = np.argsort(-output)[:3]
+        return [f"{output[place]:f}:{place}:{self.labels[place]}" for place in best]
+
+    @staticmethod
+    def gist(answer: Sequence[Any]) -> list[Any]:
+        return [text.split(":")[1] for text in answer]
+
+
+class YoloV5(Work):
+    """A picture letterboxed; the objects in it."""
+
+    modelname = "yolov5"
+    takes = "img"
+
+    def prepare(self, payload: Mapping[str, Any]) -> tuple[Tensors, Any]:
+        from clients.yolov5 import Letterbox
+
+        box = Letterbox.around(picture(payload["img"]))
+        kept = [box.width, box.height, box.scale, box.left, box.top]
+        return {"images": np.ascontiguousarray(box.pixels[None])}, kept
+
+    def finish(self, output: npt.NDArray[Any], kept: Any) -> list[Any]:
+        from clients.yolov5 import Letterbox, best_objects
+
+        box = Letterbox(NO_PIXELS, *kept)
+        classes, scores, corners = best_objects(output, 0.5, 0.45)
+        return [
+            [int(kind), round(float(score), 4), x1, x2, y1, y2, box.width, box.height]
+            for kind, score, (x1, y1, x2, y2) in zip(
+                classes, scores, box.back(corners).round(2).tolist(), strict=True
+            )
+        ]
+
+    @staticmethod
+    def gist(answer: Sequence[Any]) -> list[Any]:
+        return [row[0] for row in answer]
+
+
+NO_PIXELS = np.zeros((0,), np.float32)
+
+
+class Bert(Work):
+    """A text with one mask; the five likeliest words for it."""
+
+    modelname = "bert_base"
+    takes = "text"
+
+    def __init__(self, repository: Path) -> None:
+        from tokenizers import Tokenizer
+
+        super().__init__(repository)
+        self.tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer" / "tokenizer.json"))
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
+        self.mask = self.tokenizer.token_to_id("[MASK]")
+
+    def prepare(self, payload: Mapping[str, Any]) -> tuple[Tensors, Any]:
+        from clients.bert_base import padded
+
+        text = payload["text"]
+        ids, attention = padded([self.tokenizer.encode(text).ids], 0)
+        inputs = {
+            "input_ids": ids,
+            "attention_mask": attention,
+            "token_type_ids": np.zeros_like(ids),
+        }
+        return inputs, [text, np.nonzero(ids[0] == self.mask)[0].tolist()]
+
+    def finish(self, output: npt.NDArray[Any], kept: Any) -> list[Any]:
+        from clients.bert_base import most_likely
+
+        text, places = kept
+        before, after = text.split("[MASK]")
+        return [
+            {"token": before + self.tokenizer.decode([token]) + after, "score": score}
+            for token, score in most_likely(output[places[0]], 5)
+        ]
+
+    @staticmethod
+    def gist(answer: Sequence[Any]) -> list[Any]:
+        return [one["token"] for one in answer]
+
+
+WORKS: Mapping[str, type[Work]] = {work.modelname: work for work in (ResNet, YoloV5, Bert)}
+
+
+def picture(text: str) -> Picture:
+    return decode_picture(decode_base64(text, "img"), "img", MOST_PIXELS)
+
+
+def session(file: Path, intra_op_threads: int, *, spinning: bool = False) -> Any:
+    """Open a model as the project's own backend does: sequential, all optimizations."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = intra_op_threads
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
+    return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+
+
+class Runner:
+    """A model with its session, for rivals: one thread's share of the work from end to end."""
+
+    def __init__(self, intra_op_threads: int) -> None:
+        repository = Path(os.environ["BENCH_REPOSITORY"])
+        self.work = WORKS[os.environ["BENCH_MODEL"]](repository)
+        self.session = session(self.work.file, intra_op_threads)
+
+    def answer(self, payloads: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+        """Return the answers of a batch, run at once."""
+        return answered(self.work, self.session, payloads)
+
+
+def answered(work: Work, opened: Any, payloads: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    """Prepare payloads one by one, run them at once, and finish them one by one."""
+    prepared = [work.prepare(payload) for payload in payloads]
+    output = opened.run(["output"], joined([inputs for inputs, _ in prepared]))[0]
+    return [work.finish(row, kept) for row, (_, kept) in zip(output, prepared, strict=True)]
+
+
+def joined(inputs: Sequence[Tensors]) -> Tensors:
+    if len(inputs) == 1:
+        return inputs[0]
+    return {name: np.concatenate([one[name] for one in inputs]) for name in inputs[0]}
+
+
+# What everybody is asked.
+
+
+def payload(modelname: str, *, megapixels: float = 768 * 576 / 1e6, tokens: int = 9) -> Any:
+    """Return the payload that everybody is asked: a 768×576 JPEG, or a text of 9 tokens."""
+    if modelname == "bert_base":
+        # [CLS], [MASK], the full stop and [SEP] are four.
+        return {"text": "the " * (tokens - 4) + "[MASK]."}
+    return {"img": base64.b64encode(jpeg(megapixels)).decode()}
+
+
+def jpeg(megapixels: float) -> bytes:
+    """Return a JPEG, 4:3, made from a picture of the tests.
+
+    Noise is added, for an enlarged picture is smooth, and decodes faster than one of its size
+    from a camera: at 768×576 the file has the 160 kB that such a one has.
+    """
+    height = round((megapixels * 1e6 * 3 / 4) ** 0.5)
+    size = (round(megapixels * 1e6 / height), height)
+    enlarged = Image.open(PROJECT / "tests" / "pictures" / "coffee.png").convert("RGB").resize(size)
+    noise = np.random.default_rng(5).normal(0, NOISE, (*size[::-1], 1))
+    pixels = np.clip(np.asarray(enlarged) + noise, 0, 255).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+NOISE = 6.0

@@ -1,0 +1,154 @@
+"""The benchmark measures what it says: the loop, the verdicts, the tables, the models."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from bench import load, models, report, work
+from bench.measure import LIMIT, Results, Sample, Spread
+from bench.targets import MET, MISSED, NOISE, OURS, SCALED, at_least, at_most, verdicts
+from tests.conftest import PROJECT
+
+ANSWER_S = 0.02
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        time.sleep(ANSWER_S)
+        self.send_response(500 if self.path == "/broken" else 200)
+        if self.path == "/chunked":
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
+            return
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("path", ["/", "/chunked"])
+def test_a_closed_loop_counts_what_is_answered(port: int, path: str) -> None:
+    asked = load.request(path, b"x" * 3_000_000)
+    loop = load.closed_loop(port, asked, 4, 0.6, warm=0.2)
+    assert loop.percentile(0.5) >= ANSWER_S * 1e3
+    assert 4 <= len(loop.times) <= loop.answers
+    assert loop.per_second <= 4 / ANSWER_S
+    assert load.once(port, load.request(path, b"text")) == (200, b"text")
+
+
+def test_an_answer_that_is_not_200_ends_the_loop(port: int) -> None:
+    with pytest.raises(load.LoadError, match="500"):
+        load.closed_loop(port, load.request("/broken", b""), 1, 0.2, warm=0)
+
+
+@pytest.mark.parametrize(
+    ("low", "median", "high", "more", "less"),
+    [(0.9, 1.1, 1.2, MET, NOISE), (0.8, 0.9, 1.1, NOISE, MET), (0.7, 0.8, 0.9, MISSED, MET)],
+)
+def test_a_target_is_missed_only_by_more_than_the_noise(
+    low: float, median: float, high: float, more: str, less: str
+) -> None:
+    came = Spread(median, low, high)
+    wanted, most = at_least("", came, 1), at_most("", came, 1)
+    assert wanted
+    assert most
+    assert (wanted.verdict, most.verdict) == (more, less)
+
+
+def results(onnxruntime_ms: float) -> Results:
+    made = Results(2, 3, 1.0)
+    made.ways["resnet"] = {"throughput": "2 threads", "lone": "1 thread"}
+    for number in range(3):
+        made.onnxruntime_ms.setdefault("resnet", {})[number] = onnxruntime_ms
+        for name, rate in ((LIMIT, 50.0), (OURS, 49.0), ("LitServe", 45.0)):
+            for callers in (1, 8, 16):
+                made.samples.append(
+                    Sample("resnet", name, callers, number, rate + number, 20, 25,
+                           {"gunicorn": 7.0, "model process of resnet": onnxruntime_ms}, 100, 0.0)
+                )  # fmt: skip
+    made.start_s = [4.0]
+    made.idle_mb = {"gunicorn": 100.0}
+    made.nothing = {1: [1000.0]}
+    return made
+
+
+def test_absolute_targets_are_milder_on_a_slower_machine() -> None:
+    for onnxruntime_ms, verdict in ((31.7, MISSED), (63.4, SCALED)):
+        found = {one.what: one.verdict for one in verdicts(results(onnxruntime_ms))}
+        assert found["ResNet-50: CPU-ms outside ONNX Runtime"] == verdict
+        assert found["nothing-model, 1 callers: requests/s"] == verdict
+        assert found["ResNet-50, 8 callers: share of the limit"] == MET
+        assert found["seconds from ./serve to /ping 200"] == MET
+
+
+def test_tables_json_and_plot_have_everybody(tmp_path: Path) -> None:
+    made = results(40.0)
+    made.skipped["mlserver, resnet"] = "not to be had"
+    tables = report.markdown(made)
+    ET.fromstring(report.svg(made))
+    report.write_json(made, tmp_path / "result.json")
+    assert json.loads((tmp_path / "result.json").read_text())["targets"]
+    for name in (LIMIT, OURS, "LitServe"):
+        assert name in tables
+        assert name in report.svg(made) or name == LIMIT
+    assert "| 8 | **this server** | 50.0 (49.0–51.0) |" in tables
+    assert "not to be had" in tables
+
+
+def test_the_model_that_does_nothing_does_nothing() -> None:
+    session = onnxruntime.InferenceSession(models.nothing().SerializeToString())
+    sent = np.array([[1.5], [2]], np.float32)
+    assert np.array_equal(session.run(None, {"INPUT": sent})[0], sent)
+
+
+def test_the_random_bert_heeds_what_is_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "LAYERS", 2)
+    monkeypatch.setattr(models, "VOCABULARY", 100)
+    session = onnxruntime.InferenceSession(models.bert_base().SerializeToString())
+    ids = np.array([[2, 5, 7], [2, 5, 9]], np.int64)
+    seen = np.array([[1, 1, 0], [1, 1, 0]], np.int64)
+    inputs = {"input_ids": ids, "attention_mask": seen, "token_type_ids": np.zeros_like(ids)}
+    (output,) = session.run(None, inputs)
+    assert output.shape == (2, 3, 100)
+    assert np.allclose(output[0, :2], output[1, :2], atol=1e-5)
+    assert not np.allclose(output[0, 2], output[1, 2], atol=1e-2)
+
+
+def test_everybody_is_asked_what_the_page_says() -> None:
+    assert 150_000 < len(work.jpeg(768 * 576 / 1e6)) < 175_000
+    folder = PROJECT / "model_repository"
+    inputs, _ = work.Bert(folder).prepare(work.payload("bert_base"))
+    assert inputs["input_ids"].shape == (1, 9)
+
+
+def test_every_rival_s_packages_are_pinned_with_hashes() -> None:
+    for wanted in sorted((PROJECT / "bench" / "requirements").glob("*.in")):
+        pinned = wanted.with_suffix(".txt").read_text()
+        assert "--hash=sha256:" in pinned
+        assert "://" not in pinned, wanted
