@@ -77,6 +77,10 @@ class Results:
     idle_mb: dict[str, float] = field(default_factory=dict)
     growth: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
+    def lasts(self, model: str) -> float:
+        """Return the seconds of one measurement: longer for the model that takes longest."""
+        return self.seconds * (2 if model == "yolov5" else 1)
+
     def of(self, model: str, contender: str, callers: int) -> dict[int, Sample]:
         """Return the samples by round; the disturbed ones only where there are no others."""
         every = {
@@ -161,7 +165,7 @@ def sample(
 ) -> Sample:
     """Ask one contender."""
     elsewhere, before = Elsewhere(results.cpus), cpu_ms(server.pid)
-    loop = load.closed_loop(server.port, asked, callers, results.seconds)
+    loop = load.closed_loop(server.port, asked, callers, results.lasts(model))
     used = cpu_ms(server.pid) - before
     share = elsewhere.share(used.total())
     return Sample(
@@ -190,8 +194,8 @@ def limit_sample(
     """Let the limit work the way that is best for so many callers."""
     way = ways["lone" if callers == 1 else "throughput"]
     elsewhere = Elsewhere(results.cpus)
-    figures = limit.measure(way, results.seconds, payload)
-    share = elsewhere.share(figures.cpu_ms * figures.per_second * results.seconds)
+    figures = limit.measure(way, results.lasts(model), payload)
+    share = elsewhere.share(figures.cpu_ms * figures.per_second * results.lasts(model))
     return Sample(
         model,
         LIMIT,

@@ -49,7 +49,8 @@ def measured(results: Results) -> str:
             f"{slower:.2f} times what it took where the targets were set."
         )
     return (
-        f"{results.cpus} cores, {results.rounds} rounds of {results.seconds:g} s each. "
+        f"{results.cpus} cores, {results.rounds} rounds, measurements of {results.seconds:g} s "
+        f"({results.lasts('yolov5'):g} s with YOLOv5s). "
         f"Median (least–greatest of the rounds).{speed}"
     )
 
