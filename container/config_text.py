@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _TOKEN = re.compile(
-    r"""(?:\s|\#[^\n]*|[,;])*                             # what only separates
+    r"""(?:\s|\#[^\n]*+|[,;])*+                           # what only separates
     (?P<token>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'     # a text
     |[-+.\w/]+                                            # a name or a number
     |[{}<>\[\]:])""",

@@ -118,6 +118,13 @@ def test_a_model_without_room_is_not_loaded_and_says_why() -> None:
         Share.of({"name": "yolov5"}, plan.environment())
 
 
+def test_a_comment_at_the_end_is_one() -> None:
+    """Also where there is nothing behind it, and whatever stands in it."""
+    message = read('max_batch_size: 4  # eight (was: 16)\n# max_batch_size: 2 "x')
+    assert message.number("max_batch_size") == 4
+    assert len(list(message.all("max_batch_size"))) == 1
+
+
 def test_models_of_other_backends_and_unreadable_ones_are_left_alone() -> None:
     plan = share_out({"mine": 'backend: "python"', "broken": "input {"}, 64 * MIB)
     assert plan.shares == {}
