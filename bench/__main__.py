@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,8 @@ LOADS = (1, 4, 8, 16)
 def main(argv: list[str]) -> int:
     """Measure what the arguments say."""
     options = parsed(argv)
+    # What was started is stopped, whichever way this ends.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     cache = options.cache.absolute()
     (cache / "run").mkdir(parents=True, exist_ok=True)
     repository = models.lay_out(cache)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64)
 MEGAPIXELS = (0.1, 0.44, 1.0, 4.0, 12.0, 25.0)
 TOKENS = (8, 16, 32, 64, 128, 256, 512)
 MODELS = (1, 5, 10, 20)
+FIGURES = ("items/s", "p50 ms", "p99 ms", "CPU-ms each", "of them gunicorn")
+LEAST_ANSWERS = 4
 CALLERS = (1, 2, 4, 8, 16, 32, 64)
 
 Row = dict[str, Any]
@@ -27,26 +30,25 @@ Row = dict[str, Any]
 def measure(results: Results, cache: Path) -> None:
     """Answer the five questions."""
     repository = models.lay_out(cache)
-    seconds = results.seconds
     with serving(repository, cache, "resnet") as server:
         results.growth["Pictures in one ResNet-50 request"] = [
-            batch(server, size, seconds) for size in BATCHES
+            batch(results, server, size) for size in BATCHES
         ]
         results.growth["Megapixels of a JPEG, ResNet-50, one caller"] = [
-            point(server, work.payload("resnet", megapixels=size), 1, seconds, megapixels=size)
+            point(results, server, work.payload("resnet", megapixels=size), 1, megapixels=size)
             for size in MEGAPIXELS
         ]
         picture = work.payload("resnet")
         results.growth["Callers, ResNet-50"] = [
-            point(server, picture, count, seconds, callers=count) for count in CALLERS
+            point(results, server, picture, count, callers=count) for count in CALLERS
         ]
     with serving(repository, cache, "bert_base") as server:
         results.growth["Tokens of a text, BERT-base shape, one caller"] = [
-            point(server, work.payload("bert_base", tokens=tokens), 1, seconds, tokens=tokens)
+            point(results, server, work.payload("bert_base", tokens=tokens), 1, tokens=tokens)
             for tokens in TOKENS
         ]
     results.growth["Models loaded, all but three of them tiny"] = [
-        loaded(cache, count, seconds) for count in MODELS
+        loaded(cache, count, results.seconds) for count in MODELS
     ]
 
 
@@ -68,28 +70,38 @@ def serving(repository: Path, cache: Path, model: str) -> Iterator[Contender]:
 
 
 def point(
-    server: Contender, payload: Any, count: int, seconds: float, *, items: int = 1, **where: Any
+    results: Results, server: Contender, payload: Any, count: int, *, items: int = 1, **where: Any
 ) -> Row:
     """Measure with `count` callers; `where` says in the table what was varied."""
     asked = server.request(payload)
+    since = time.monotonic()
+    status, body = load.once(server.port, asked)
+    if status != 200:
+        say(f"growth {where}: {status} {body[:200]!r}")
+        return {**where, **dict.fromkeys(FIGURES, f"refused: {status}")}
+    # Enough for some answers of each caller, after each has waited for all the others.
+    queue = (time.monotonic() - since) * max(1, count / results.cpus)
     before = cpu_ms(server.pid)
-    loop = load.closed_loop(server.port, asked, count, seconds)
+    loop = load.closed_loop(
+        server.port, asked, count, max(results.seconds, LEAST_ANSWERS * queue), queue
+    )
     used = cpu_ms(server.pid) - before
-    row = {
-        **where,
-        "items/s": loop.per_second * items,
-        "p50 ms": loop.percentile(0.5),
-        "p99 ms": loop.percentile(0.99),
-        "CPU-ms each": used.total() / loop.answers / items,
-        "of them gunicorn": used["gunicorn"] / loop.answers / items,
-    }
+    each = [
+        # A lone caller's few answers are counted more exactly by what each took.
+        items * (1 / statistics.mean(loop.times) if count == 1 else loop.per_second),
+        loop.percentile(0.5),
+        loop.percentile(0.99),
+        used.total() / loop.answers / items,
+        used["gunicorn"] / loop.answers / items,
+    ]
+    row = {**where, **dict(zip(FIGURES, each, strict=True))}
     say(f"growth {row}")
     return row
 
 
-def batch(server: Contender, size: int, seconds: float) -> Row:
+def batch(results: Results, server: Contender, size: int) -> Row:
     payloads = [work.payload("resnet")] * size
-    return point(server, payloads, 1, seconds, items=size, pictures=size)
+    return point(results, server, payloads, 1, items=size, pictures=size)
 
 
 def loaded(cache: Path, count: int, seconds: float) -> Row:

@@ -20,6 +20,7 @@ from bench.processes import TICK_MS, cpu_ms, memory_mb
 LIMIT = "in-process limit"
 BUSY_ELSEWHERE = 0.08  # of the cores: rivals that are not asked anything take a part of it
 PAUSE_S = 0.2
+LEAST_WARM_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,11 @@ def sample(
     server: Contender, model: str, asked: bytes, callers: int, number: int, results: Results
 ) -> Sample:
     """Ask one contender."""
+    known = results.of(model, LIMIT, callers).values()
+    # Until all have waited for all others once, the last ones' times are too short.
+    warm = max(LEAST_WARM_S, *(1.2 * callers / one.per_second for one in known), 0)
     elsewhere, before = Elsewhere(results.cpus), cpu_ms(server.pid)
-    loop = load.closed_loop(server.port, asked, callers, results.lasts(model))
+    loop = load.closed_loop(server.port, asked, callers, results.lasts(model), warm)
     used = cpu_ms(server.pid) - before
     share = elsewhere.share(used.total())
     return Sample(
