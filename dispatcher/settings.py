@@ -304,9 +304,7 @@ class Settings:
     batch_payload_mb: int | None = setting(
         "SAGEMAKER_MAX_PAYLOAD_IN_MB",
         "",
-        expects("whole number, 1 to 2048, or nothing")(
-            lambda text: within(1, 2048)(text) if text else None
-        ),
+        whole_or_nothing(1, 2048),
         "largest payload of a batch transform job, in MB; a larger one than "
         "MODEL_SERVER_MAX_BODY_MB raises that too",
     )
