@@ -138,10 +138,12 @@ class Client(ABC):
             )
         return {self.media[media.kind]: media.content}
 
-    def signature(self) -> Signature:
-        """Return what the model takes and gives, in the version of the request."""
+    def signature(self, model: str = "", version: str = "") -> Signature:
+        """Return what a model takes and gives; which one, and in which version, as for `infer`."""
         return self._environment.server.signature(
-            self.triton_model(), self.request.version, timeout=self.request.time_left()
+            model or self.triton_model(),
+            version or ("" if model else self.request.version),
+            timeout=self.request.time_left(),
         )
 
     @property
@@ -156,15 +158,18 @@ class Client(ABC):
         outputs: Sequence[str] = (),
         classes: Mapping[str, int] | None = None,
         model: str = "",
+        version: str = "",
     ) -> dict[str, npt.NDArray[Any]]:
-        """Run the model on Triton, in the version and within the time of the request.
+        """Run a model on Triton, within the time of the request.
 
         Args:
             inputs: an array per input tensor; where the model batches, axis 0 is the batch.
             outputs: the output tensors wanted; none named means all.
             classes: for an output with labels, how many of its best classes are wanted instead of
                 the numbers: `bytes` of the form `score:index:label`, shape [batch, classes].
-            model: another model than the client's own; always in its latest version.
+            model: another model than the client's own, by its name in the repository.
+            version: of the model; nothing means the request's own for the client's own model, and
+                the latest for another.
 
         Returns:
             an array per output tensor.
@@ -181,7 +186,7 @@ class Client(ABC):
                 inputs,
                 outputs=outputs,
                 classes=classes,
-                version="" if model else self.request.version,
+                version=version or ("" if model else self.request.version),
                 timeout=self.request.time_left(),
             )
         finally:

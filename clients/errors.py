@@ -14,8 +14,8 @@
     └── DeadlineExceeded        the time for this request is used up
 
 A client raises these, or its own subclasses of them: the dispatcher answers a subclass as it
-answers the class. Any other exception is a bug in the client: the caller gets a constant text,
-the log gets the traceback.
+answers the class. Any other exception is a bug in the client, and answered so: the caller gets a
+constant text, the log gets the traceback.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from clients.errors import DeadlineExceeded, InferenceError
 from clients.model_server import ModelServer
 from clients.registry import Registry
 from clients.request import Request
+from dispatcher.encoding import encoded
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class Canary:
         for client in clients[:1]:
             deadline = time.monotonic() + self.timeout
             with Request(parameters=client.read_parameters({}), deadline=deadline).active():
-                client.inference(client.example)
+                encoded(client.inference(client.example))
         if not clients:
             self.server.signature(model, timeout=self.timeout)
 

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -19,14 +20,42 @@ from clients.shown import brief
 from clients.tensors import TensorClient, TensorResult
 from dispatcher import errors
 from dispatcher.ask import Ask
+from dispatcher.encoding import encoded
 from dispatcher.envelope import Envelope
-from dispatcher.errors import ClientDisabled
+from dispatcher.errors import ClientBug, ClientDisabled
 
 BATCHES = 4  # of one request that are under way: two in the model, two that are decoded meanwhile
 LOOKUP_S = 2.0  # what may be spent on finding out which models there are
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+@contextmanager
+def client_at_fault() -> Iterator[None]:
+    """Tell what a client lets out from the server's own faults."""
+    try:
+        yield
+    except InferenceError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise errors.client_bug() from error
+
+
+def as_many(results: Any, expected: int) -> list[Any]:
+    """Return the results of a batch, which must be one for each payload.
+
+    Raises:
+        ClientBug: they are not; some callers would get the results of others.
+
+    """
+    if not isinstance(results, list) or len(results) != expected:
+        came = len(results) if isinstance(results, list) else type(results).__name__
+        raise ClientBug(
+            f"the model's client answered {came} for a batch of {expected} payloads",
+            hint="inference_batch returns a list with a result for each payload, in their order",
+        )
+    return results
 
 
 @dataclass(frozen=True)
@@ -59,10 +88,11 @@ class Prepared:
             return [result for batch in self.batches() for result in batch]
         with self.request.active():
             self.request.timings.begin()
-            if isinstance(self.client, TensorClient):
-                result: Any = self.client.run(self.payloads[0])
-            else:
-                result = self.client.inference(self.payloads[0])
+            with client_at_fault():
+                if isinstance(self.client, TensorClient):
+                    result: Any = self.client.run(self.payloads[0])
+                else:
+                    result = self.client.inference(self.payloads[0])
             self.request.timings.lap()
             return result
 
@@ -76,7 +106,7 @@ class Prepared:
             InferenceError: its message says which payload it was.
 
         """
-        with self.request.active():
+        with self.request.active(), client_at_fault():
             size = self.client.max_batch_size
         starts = range(0, len(self.payloads), size)
         return self.in_order(lambda start: self.batch(start, size), starts, BATCHES)
@@ -88,7 +118,8 @@ class Prepared:
         with request.active():
             request.timings.begin()
             try:
-                return self.client.inference_batch(batch)
+                with client_at_fault():
+                    return as_many(self.client.inference_batch(batch), len(batch))
             except TooLargeAtOnce as error:
                 if len(batch) == 1:
                     error.message = f"payload[{start}]: {error.message}"
@@ -105,7 +136,7 @@ class Prepared:
 
     def drawn(self, result: Any, media_type: str) -> bytes:
         """Return the picture with the result on it."""
-        with self.request.active():
+        with self.request.active(), client_at_fault():
             return self.client.draw(self.payloads[0], result, media_type)
 
 
@@ -160,10 +191,11 @@ class Dispatcher:
             timings=timings or Timings(),
             once=once,
         )
-        payloads = [
-            client.payload_of(payload) if isinstance(payload, Media) else payload
-            for payload in ask.payloads
-        ]
+        with client_at_fault():
+            payloads = [
+                client.payload_of(payload) if isinstance(payload, Media) else payload
+                for payload in ask.payloads
+            ]
         return Prepared(ask, client, request, payloads, self.in_order)
 
     def client(self, ask: Ask) -> Client:
@@ -175,12 +207,12 @@ class Dispatcher:
 
         """
         name = ask.modelname
-        if name in self.registry.clients:
-            return self.registry.clients[name]
-        if name in self.registry.broken:
+        if client := self.registry.clients.get(name):
+            return client
+        if reason := self.registry.broken.get(name):
             raise ClientDisabled(
-                f"the client of {brief(name)} is disabled: {self.registry.broken[name]}",
-                hint="mend the class and restart the container",
+                f"the client of {brief(name)} is disabled: {reason}",
+                hint="mend the class, then POST /reload",
             )
         served = self.served()
         if name in served:
@@ -234,6 +266,8 @@ class Dispatcher:
             return errors.item(ask)
         try:
             result = self.prepare(ask, envelope, once=once).result()
+            if not isinstance(result, TensorResult):
+                encoded(result)  # what JSON cannot hold must not spoil the others' answers
         except Exception as error:
             return errors.item(error, ask.modelname)
         return {"status": 200, **self.answer(ask, result)}

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from typing import Any
+
+from clients.errors import InferenceError
+
+DEEPEST = 200  # lists in lists; the interpreter's own limit depends on the caller
+
+
+class NotJson(InferenceError):
+    """A client's result holds something that JSON cannot hold; the message says what and where."""
 
 
 def encoded(document: Any) -> tuple[str, int]:
     """Return a document as JSON, and how many numbers in it were not finite and became null.
 
     Raises:
-        TypeError: something in it is nothing that JSON can hold.
+        NotJson: something in it is nothing that JSON can hold.
 
     """
     try:
         return dumps(document), 0
-    except ValueError:
+    except ValueError:  # not finite, or a list that holds itself
         lost: list[float] = []
-        return dumps(without_non_finite(document, lost)), len(lost)
+        try:
+            return dumps(without_non_finite(document, lost)), len(lost)
+        except (TypeError, RecursionError) as error:
+            raise not_json(document) from error
+    except (TypeError, RecursionError) as error:
+        raise not_json(document) from error
 
 
 def dumps(document: Any) -> str:
@@ -36,3 +50,35 @@ def without_non_finite(value: Any, lost: list[float]) -> Any:
     if isinstance(value, list | tuple):
         return [without_non_finite(one, lost) for one in value]
     return value
+
+
+def not_json(document: Any) -> NotJson:
+    """Return the error that names the first thing in a document that JSON cannot hold."""
+    where, what = culprit(document)
+    return NotJson(
+        f"the model's client answered what JSON cannot hold: {what}, in {where or 'the answer'}",
+        hint="a client returns dictionaries, lists, texts and numbers of Python's own: "
+        "array.tolist(), float(number), data.decode()",
+    )
+
+
+def culprit(value: Any, where: str = "", depth: int = 0) -> tuple[str, str]:
+    """Return place and kind of the first thing that JSON cannot hold; no kind where there is none.
+
+    A place is written as in `result[0].box`.
+    """
+    if depth > DEEPEST:
+        return "", "lists or objects that hold themselves, or are too deep"
+    children: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, dict):
+        if odd := [key for key in value if not isinstance(key, str | int | float | None)]:
+            return where, f"a key of the type {type(odd[0]).__name__}"
+        children = ((f"{where}.{key}" if where else str(key), one) for key, one in value.items())
+    elif isinstance(value, list | tuple):
+        children = ((f"{where}[{place}]", one) for place, one in enumerate(value))
+    elif value is not None and not isinstance(value, str | int | float):
+        return where, f"a value of the type {type(value).__name__}"
+    for place, one in children:
+        if (found := culprit(one, place, depth + 1))[1]:
+            return found
+    return where, ""

@@ -27,7 +27,7 @@ from clients.errors import (
     UnknownVersion,
     UnsupportedMedia,
 )
-from dispatcher.encoding import encoded
+from dispatcher.encoding import NotJson, encoded
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +62,10 @@ class TooManyRequests(InferenceError):
 
 class OutOfMemory(InferenceError):
     """There is no memory for another model."""
+
+
+class ClientBug(InferenceError):
+    """A client raised what the contract does not know. The cause is for the log alone."""
 
 
 class ClientDisabled(ModelUnavailable):
@@ -146,6 +150,7 @@ def status_and_code(error: InferenceError) -> tuple[int, str]:
 def item(error: Exception, modelname: str = "") -> dict[str, Any]:
     """Return an error as it stands among the results of a request for several."""
     if isinstance(error, InferenceError):
+        log_client(error, modelname)
         status, code = status_and_code(error)
         return {"status": status, "error": body(code, error.message, error.hint, modelname)}
     log_bug(error)
@@ -154,6 +159,7 @@ def item(error: Exception, modelname: str = "") -> dict[str, Any]:
 
 def of_inference(error: InferenceError) -> Response:
     """Answer an error of the contract, or a plugin's subclass of one."""
+    log_client(error, g.get("modelname", ""))
     status, code = status_and_code(error)
     return answer(status, code, error.message, error.hint)
 
@@ -170,12 +176,32 @@ def of_routing(error: HTTPException) -> Response:
     return response
 
 
-BUG = "the model's client failed in a way it does not explain"
+BUG = "the server failed in a way it does not explain"
+
+
+def client_bug() -> ClientBug:
+    """Return what the caller is told of an exception that a client should not have let out."""
+    return ClientBug("the model's client failed in a way it does not explain", hint=ROUTING[500][1])
+
+
+def log_client(error: InferenceError, modelname: str) -> None:
+    """Log what is the client's own fault; everything else is the caller's or the model's."""
+    if isinstance(error, ClientBug | NotJson):
+        log.error(
+            "the client of %s is at fault in request %s: %s",
+            ascii(modelname),
+            this_request(),
+            error.message,
+            exc_info=error.__cause__,
+        )
 
 
 def log_bug(error: Exception) -> None:
-    request_id = g.get("request_id", "") if has_request_context() else ""
-    log.error("unforeseen error in request %s", request_id, exc_info=error)
+    log.error("unforeseen error in request %s", this_request(), exc_info=error)
+
+
+def this_request() -> str:
+    return str(g.get("request_id", "")) if has_request_context() else ""
 
 
 def of_bug(error: Exception) -> Response:

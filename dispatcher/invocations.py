@@ -23,6 +23,7 @@ from dispatcher.ask import Asked, MixedList, One
 from dispatcher.bodies import LINES as LINE_TYPES
 from dispatcher.bodies import read_body, unpack
 from dispatcher.dispatch import Dispatcher, Prepared
+from dispatcher.encoding import encoded
 from dispatcher.envelope import ATTRIBUTES, Envelope, read_envelope, written_attributes
 from dispatcher.lines import read_lines, spooled
 from dispatcher.settings import Settings
@@ -145,5 +146,6 @@ def line_per_result(prepared: Prepared) -> Response:
     # The first batch before the first byte: until then an error can have its own status.
     batches = prepared.batches()
     first = next(batches)
+    encoded(first)
     rest = (result for batch in batches for result in batch)
     return lines_answer(result for part in (first, rest) for result in part)

@@ -363,7 +363,8 @@ def test_a_bug_in_a_client_is_a_constant_text_and_a_traceback_in_the_log(
     client: FlaskClient, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     response = ask(client, modelname="raises", payload={"error": kind})
-    assert_error(response, 500, "internal_error")
+    assert_error(response, 500, "client_failed")
+    assert response.json["error"]["modelname"] == "raises"
     assert "secret" not in response.text
     assert caplog.records[-1].exc_info is not None
 

@@ -1,0 +1,55 @@
+"""For classes that were written before this contract: `inference(self, img)`, a decoded picture.
+
+from clients.older_class import OlderClass
+from .inference import Resnet
+
+class OldResnet(OlderClass):
+    modelname = "old_resnet"
+    older = Resnet
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from clients.base import Client, Environment, Payload
+from clients.pictures import EXAMPLE
+
+
+class OlderClass(Client):
+    """Asks a class that takes a picture and knows nothing of payloads.
+
+    The class is made without arguments, once for every picture, as those that were written for it
+    expect: nothing is shared between threads. It is given uint8 [height, width, 3], BGR, as
+    `cv2.imdecode` gives it, writable, and upright. Arrays and numpy numbers in what it returns
+    become lists and numbers.
+    """
+
+    modelname = ""
+    example = {"img": EXAMPLE}
+    media = {"picture": "img"}
+
+    older: ClassVar[type[Any]]
+    """The class, with a method `inference(self, img)`."""
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        if not callable(getattr(getattr(self, "older", None), "inference", None)):
+            raise TypeError("`older` is no class with a method inference(self, img)")
+
+    def inference(self, payload: Payload) -> Any:
+        bgr = np.ascontiguousarray(self.picture(payload)[:, :, ::-1])
+        return as_json(self.older().inference(bgr))
+
+
+def as_json(value: Any) -> Any:
+    """Return a value with lists in place of arrays, and Python's numbers in place of numpy's."""
+    if isinstance(value, np.ndarray | np.generic):
+        return as_json(value.tolist())
+    if isinstance(value, dict):
+        return {key: as_json(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(one) for one in value]
+    return value

@@ -1,0 +1,281 @@
+"""What an author's class may do, and that its faults are its own: named, and alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import cv2
+import pytest
+from flask.testing import FlaskClient
+
+from clients.base import Environment
+from clients.registry import load_clients
+from clients.triton import renamed_config
+from dispatcher.app import create_app
+from dispatcher.settings import read_settings
+from tests.conftest import PICTURES, picture
+from tests.fake_triton import FakeTriton
+from tests.test_http import quiet
+
+HEAD = """
+import numpy as np
+from clients.base import Client
+from clients.errors import BadPayload
+"""
+
+
+def served(folder: Path, source: str, server: FakeTriton | None = None) -> FlaskClient:
+    """Return an endpoint with the clients of one file and a healthy one."""
+    (folder / "mine.py").write_text(HEAD + textwrap.dedent(source))
+    (folder / "healthy.py").write_text(
+        HEAD
+        + textwrap.dedent("""
+        class Healthy(Client):
+            modelname = "healthy"
+            example = {}
+
+            def inference(self, payload):
+                return "well"
+        """)
+    )
+    environment = Environment(server or FakeTriton(), folder / "no_models")
+    registry = load_clients(environment, [folder])
+    settings = read_settings({})
+    app = create_app(settings, registry, environment, renamed_config, quiet())
+    return app.test_client()
+
+
+def ask(client: FlaskClient, name: str = "mine", payload: Any = None, **fields: Any) -> Any:
+    body = {"modelname": name, "payload": payload or {}, **fields}
+    return client.post("/invocations", data=json.dumps(body))
+
+
+def answering(expression: str) -> str:
+    return f"""
+        class Mine(Client):
+            modelname = "mine"
+            example = {{}}
+
+            def inference(self, payload):
+                return {expression}
+        """
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("np.zeros(3)", ["ndarray", "result"]),
+        ("{'boxes': [{'x': 1}, {'x': np.float32(1)}]}", ["float32", "result.boxes[1].x"]),
+        ("[b'text']", ["bytes", "result[0]"]),
+        ("{(1, 2): 3}", ["tuple", "key", "result"]),
+        ("{1, 2}", ["set", "result"]),
+        ("(lambda a: a.append(a) or a)([])", ["hold themselves"]),
+        ("(lambda a: a.extend([a, float('nan')]) or a)([])", ["hold themselves"]),
+    ],
+)
+def test_a_result_that_is_not_json_is_named_with_its_place(
+    tmp_path: Path, expression: str, words: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    client = served(tmp_path, answering(expression))
+    response = ask(client)
+    assert (response.status_code, response.json["error"]["code"]) == (500, "client_failed")
+    for word in words:
+        assert word in response.json["error"]["message"]
+    assert ".tolist()" in response.json["error"]["hint"]
+    assert "'mine'" in caplog.text
+    assert ask(client, "healthy").json["result"] == "well"
+
+
+@pytest.mark.parametrize("expression", ["np.zeros(3)", "1 / 0", "exit()", "{}['secret']"])
+def test_the_fault_of_one_client_does_not_spoil_the_others_answers(
+    tmp_path: Path, expression: str
+) -> None:
+    client = served(tmp_path, answering(expression))
+    body = {"requests": [{"modelname": n, "payload": {}} for n in ("mine", "healthy")]}
+    for sent in (body, {"modelname": ["mine", "healthy"], "payload": {}}):
+        results = client.post("/invocations", data=json.dumps(sent)).json["results"]
+        bad, good = results.values() if isinstance(results, dict) else results
+        assert (bad["status"], bad["error"]["code"]) == (500, "client_failed")
+        assert (good["status"], good["result"]) == (200, "well")
+        assert "secret" not in json.dumps(results)
+
+
+def test_a_list_is_never_answered_with_the_results_of_others(tmp_path: Path) -> None:
+    source = answering("payload") + (
+        "\n            def inference_batch(self, payloads):\n                return payloads[1:]"
+    )
+    response = ask(served(tmp_path, source), payload=[{"a": 1}, {"a": 2}])
+    assert (response.status_code, response.json["error"]["code"]) == (500, "client_failed")
+    assert "1 for a batch of 2" in response.json["error"]["message"]
+
+
+def test_a_fault_of_the_server_is_not_blamed_on_a_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = served(tmp_path, answering("1"))
+    monkeypatch.setattr("dispatcher.invocations.json_answer", lambda _: 1 / 0)
+    response = ask(client)
+    assert (response.status_code, response.json["error"]["code"]) == (500, "internal_error")
+
+
+CHAIN = """
+class Mine(Client):
+    modelname = "mine"
+    model = "finder"
+    example = {}
+
+    def inference(self, payload):
+        found = self.infer({"x": np.zeros(1)})["y"]
+        again = self.infer({"x": found}, model="namer", version=payload.get("namer", ""))["y"]
+        old = self.infer({"x": found}, version="1")["y"]
+        return [*found.tolist(), *again.tolist(), *old.tolist()]
+"""
+
+
+def test_several_models_and_their_versions_are_asked(tmp_path: Path) -> None:
+    server = FakeTriton(
+        {
+            "finder": lambda inputs: {"y": inputs["x"] + 1},
+            "namer": lambda inputs: {"y": inputs["x"] * 10},
+        }
+    )
+    client = served(tmp_path, CHAIN, server)
+    assert ask(client, payload={"namer": "1"}, modelversion=1).json["result"] == [1, 10, 2]
+    asked = [(call["model"], call["version"]) for call in server.calls]
+    assert asked == [("finder", "1"), ("namer", "1"), ("finder", "1")]
+    assert ask(client).status_code == 200
+    asked = [(call["model"], call["version"]) for call in server.calls[3:]]
+    assert asked == [("finder", ""), ("namer", ""), ("finder", "1")]
+    assert all(0 < call["timeout"] <= 54 for call in server.calls)
+
+
+CONTEXT = """
+class TooDark(BadPayload):
+    pass
+
+class Mine(Client):
+    modelname = "mine"
+    example = {}
+
+    def inference(self, payload):
+        if "dark" in payload:
+            raise TooDark("it is too dark", hint="switch on the light")
+        request = self.request
+        request.response_attributes["tone"] = "warm"
+        return [request.request_id, request.attributes["room"], request.time_left() > 1]
+"""
+
+
+def test_the_request_s_context_is_read_and_attributes_go_back(tmp_path: Path) -> None:
+    client = served(tmp_path, CONTEXT)
+    header = "X-Amzn-SageMaker-Custom-Attributes"
+    response = client.post(
+        "/invocations",
+        data=json.dumps({"modelname": "mine", "payload": {}}),
+        headers={header: "room=kitchen", "X-Request-Id": "abc"},
+    )
+    assert response.json["result"] == ["abc", "kitchen", True]
+    assert response.headers[header] == "tone=warm"
+    response = ask(client, payload={"dark": True})
+    assert (response.status_code, response.json["error"]["code"]) == (400, "bad_payload")
+    assert response.json["error"]["hint"] == "switch on the light"
+
+
+def test_a_class_written_for_a_decoded_picture_keeps_working(tmp_path: Path) -> None:
+    """It gets what cv2.imdecode gave it; what it returns may be arrays, as it could before."""
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "inference.py").write_text(
+        textwrap.dedent("""
+        class Old:
+            def __init__(self):
+                self.calls = 0
+
+            def inference(self, img):
+                self.calls += 1
+                assert self.calls == 1
+                img[0, 0] += 0
+                return {"corner": img[0, 0], "shape": img.shape, "mean": img.mean(dtype="f4")}
+        """)
+    )
+    (tmp_path / "old" / "__init__.py").write_text(
+        "from clients.older_class import OlderClass\nfrom .inference import Old\n"
+        "class OldClient(OlderClass):\n    modelname = 'old'\n    older = Old\n"
+    )
+    client = served(tmp_path, "", FakeTriton())
+    expected = cv2.imread(str(PICTURES / "chelsea.png"))
+    payload = {"img": picture(PICTURES / "chelsea.png")}
+    for _ in range(2):
+        result = ask(client, "old", payload).json["result"]
+        assert result["corner"] == expected[0, 0].tolist()
+        assert result["shape"] == list(expected.shape)
+        assert result["mean"] == pytest.approx(expected.mean(), rel=1e-3)
+    raw = (PICTURES / "chelsea.png").read_bytes()
+    response = client.post("/infer/old", data=raw, content_type="image/png")
+    assert response.json["result"]["shape"] == list(expected.shape)
+
+
+ENTRY_POINTS = """
+[triton_dispatcher.clients]
+all = ears
+one = ears.single:Single
+bad = ears.missing
+odd = ears:NUMBER
+"""
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which pip has installed a small package with clients.
+
+    Its wheel is packed here, so that no build tool is needed.
+    """
+    client = HEAD + textwrap.dedent(answering("'heard'"))
+    wheel = tmp_path_factory.mktemp("package") / "ears-1.2-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as packed:
+        all_ears = client.replace("mine", "ears").replace("Mine", "Ears")
+        packed.writestr("ears/__init__.py", f"{all_ears}\nNUMBER = 5\n")
+        packed.writestr(
+            "ears/single.py", client.replace("mine", "single").replace("Mine", "Single")
+        )
+        info = "ears-1.2.dist-info"
+        packed.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: ears\nVersion: 1.2\n")
+        packed.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        packed.writestr(f"{info}/entry_points.txt", ENTRY_POINTS)
+        packed.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in packed.namelist()))
+    target = tmp_path_factory.mktemp("target")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*command, "--target", target, wheel], check=True, timeout=120)
+    return target
+
+
+def test_the_entry_points_of_an_installed_package_are_clients(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(package))
+    client = served(tmp_path, answering("1"))
+    for name in ("ears", "single"):
+        assert ask(client, name).json["result"] == "heard"
+    registry = load_clients(Environment(FakeTriton(), tmp_path / "no_models"))
+    assert registry.source("single") == "the entry point 'one' of ears"
+    reasons = " ".join(registry.broken.values())
+    assert "the entry point 'bad' of ears cannot be imported: ModuleNotFoundError" in reasons
+    assert "ears:NUMBER is 5; expected a module, or a class" in reasons
+    for name in [name for name in sys.modules if name.partition(".")[0] == "ears"]:
+        del sys.modules[name]
+
+
+def test_a_disabled_client_says_why_and_the_others_are_served(tmp_path: Path) -> None:
+    source = answering("1").replace("example = {}", "example = {'img': b'bytes'}")
+    client = served(tmp_path, source)
+    response = ask(client)
+    assert (response.status_code, response.json["error"]["code"]) == (503, "client_disabled")
+    assert "mine.py: its example is not JSON" in response.json["error"]["message"]
+    assert ask(client, "healthy").status_code == 200
