@@ -78,9 +78,16 @@ def test_every_error_code_is_documented_with_its_status() -> None:
 
 def test_nginx_s_own_codes_are_those_of_the_table() -> None:
     configuration = (PROJECT / "nginx.conf").read_text()
-    found = re.findall(r"return (\d{3}) '\{\"error\":\{\"code\":\"(\w+)\"", configuration)
-    assert len(found) >= 8
-    for status, code in found:
+    tables = dict(
+        re.findall(r"map \$status \$(code|message|hint) {(.*?)\n    }", configuration, re.DOTALL)
+    )
+    statuses = {
+        name: re.findall(r"^ *(\d{3}) ", table, re.MULTILINE) for name, table in tables.items()
+    }
+    assert statuses["code"] == statuses["message"] == statuses["hint"]
+    answered = set(re.findall(r"\d{3}", " ".join(re.findall(r"error_page (.*?)/", configuration))))
+    assert set(statuses["code"]) == answered - {"494", "495", "496", "497", "505", "502"}
+    for status, code in re.findall(r"(\d{3}) +(\w+);", tables["code"]):
         assert ROUTING[int(status)][0] == code
 
 

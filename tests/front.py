@@ -1,0 +1,92 @@
+"""The real NGINX and gunicorn in front of a Triton that is a dictionary of functions.
+
+Starts in two seconds, for what the web's side alone decides.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flask import Flask
+
+from clients.base import Client, Environment
+from clients.errors import ModelFailed
+from clients.registry import Registry
+from clients.triton import renamed_config
+from container.programs import gunicorn_program, nginx_program
+from dispatcher.app import create_app
+from dispatcher.canary import Canary
+from dispatcher.settings import read_settings
+from tests.conftest import Endpoint, free_ports, wait_for
+from tests.fake_triton import Arrays, FakeTriton
+
+NGINX = "/usr/sbin/nginx"
+
+
+class Double(Client):
+    """Answers twice the numbers, and the caller's custom attributes."""
+
+    modelname = "double"
+    example = {"numbers": [1]}
+
+    def inference(self, payload: Any) -> Any:
+        self.request.response_attributes.update(self.request.attributes)
+        return (2 * self.numbers(payload, "numbers")).tolist()
+
+
+class Fails(Client):
+    """Answers that the model failed."""
+
+    modelname = "fails"
+    example = {"numbers": [1]}
+
+    def inference(self, payload: Any) -> Any:
+        raise ModelFailed("it fell over")
+
+
+def nothing(_: Any) -> Arrays:
+    return {}
+
+
+def build() -> Flask:
+    """Return the application with models that need no Triton; for gunicorn."""
+    settings = read_settings(os.environ)
+    server = FakeTriton({"double": nothing, "fails": nothing})
+    environment = Environment(server, settings.model_repository)
+    registry = Registry({one.modelname: one(environment) for one in (Double, Fails)})
+    canary = Canary(("double",), registry, server, 8, 8)
+    canary.look()
+    return create_app(settings, registry, environment, renamed_config, canary)
+
+
+@contextmanager
+def front(folder: Path, **variables: str) -> Iterator[Endpoint]:
+    """Run both on a free port, with settings from `variables`."""
+    settings = read_settings({"SAGEMAKER_BIND_TO_PORT": str(free_ports(1)[0]), **variables})
+    settings = replace(settings, run_dir=folder, model_repository=folder)
+    gunicorn = gunicorn_program(settings, folder)
+    command = ["tests.front:build()" if "wsgi" in word else word for word in gunicorn.command]
+    nginx = nginx_program(settings, folder, NGINX)
+    log = folder / "front.log"
+    with log.open("ab") as output:
+        processes = [
+            subprocess.Popen(command, env=dict(environment), stdout=output, stderr=output)
+            for command, environment in (
+                (command, gunicorn.environment),
+                (nginx.command, nginx.environment),
+            )
+        ]
+    try:
+        wait_for(lambda: gunicorn.ready() and nginx.ready(), 30, "gunicorn and NGINX")
+        yield Endpoint(settings.port, processes[0], log)
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(20)
