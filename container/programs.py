@@ -18,6 +18,7 @@ from dispatcher.settings import PROJECT, Settings
 TRITON_EXIT_SHARE = 0.2  # by then nobody asks it any more
 
 THREADS_FOR_HEALTH = 4  # besides those that answer and those that wait
+IDLE_CONNECTIONS = 1000  # from NGINX to gunicorn, besides as many as there are threads
 
 MOST_CONNECTIONS = 4096
 
@@ -76,7 +77,8 @@ def gunicorn_program(settings: Settings, run_dir: Path) -> Program:
         *(sys.executable, "-m", "gunicorn", "dispatcher.wsgi:build()"),
         "--worker-class=gthread",
         f"--workers={settings.workers}",
-        f"--threads={settings.threads + settings.queue + THREADS_FOR_HEALTH}",
+        f"--threads={settings.web_threads + THREADS_FOR_HEALTH}",
+        f"--worker-connections={settings.web_threads + IDLE_CONNECTIONS}",
         f"--bind=unix:{socket_path}",
         f"--timeout={settings.worker_timeout}",
         f"--graceful-timeout={max(1, int(settings.stop_timeout * GUNICORN_SHARE))}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from flask import Response
@@ -11,10 +11,12 @@ from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 
 from clients.base import Client
+from clients.errors import InferenceError
 from clients.tensors import TensorClient
+from dispatcher import errors
 from dispatcher.ask import Ask
 from dispatcher.encoding import encoded
-from dispatcher.errors import NotAcceptable
+from dispatcher.errors import CallerGone, NotAcceptable
 
 JSON: Final = "application/json"
 LINES: Final = "application/jsonlines"
@@ -54,7 +56,21 @@ def accepted(header: str, offered: Sequence[str]) -> str:
 
 def json_answer(document: Any) -> Response:
     """Return an answer in JSON."""
-    text, lost = encoded(document)
+    return written(*encoded(document))
+
+
+def results_answer(results: Iterable[Any] | Mapping[str, Any]) -> Response:
+    """Return several answers, in a list or by name: one that JSON cannot hold fails alone."""
+    if isinstance(results, Mapping):
+        made = {name: in_place(one) for name, one in results.items()}
+        text = ",".join(f"{encoded(name)[0]}:{one}" for name, (one, _) in made.items())
+        return written(f'{{"results":{{{text}}}}}', sum(lost for _, lost in made.values()))
+    each = [in_place(one) for one in results]
+    text = ",".join(one for one, _ in each)
+    return written(f'{{"results":[{text}]}}', sum(lost for _, lost in each))
+
+
+def written(text: str, lost: int) -> Response:
     response = Response(text, mimetype=JSON)
     if lost:
         response.headers[NON_FINITE] = str(lost)
@@ -69,5 +85,17 @@ def lines_answer(documents: Iterable[Any]) -> Response:
 
 
 def lines(documents: Iterable[Any]) -> Iterator[str]:
-    for document in documents:
-        yield encoded(document)[0] + "\n"
+    try:
+        for document in documents:
+            yield in_place(document)[0] + "\n"
+    except CallerGone:
+        pass  # nobody reads the rest
+
+
+def in_place(document: Any) -> tuple[str, int]:
+    """Return one of several documents as JSON; an error where JSON cannot hold it."""
+    try:
+        return encoded(document)
+    except (InferenceError, ValueError) as error:
+        name = document.get("modelname", "") if isinstance(document, dict) else ""
+        return encoded({"modelname": name, **errors.item(error, name)})

@@ -22,18 +22,20 @@ from dispatcher.invocations import invocation_routes
 from dispatcher.management import management_routes
 from dispatcher.pages import page_routes
 from dispatcher.settings import Settings
+from dispatcher.watch import allowance
 
 PIECE = 2**16
 REQUEST_IDS = ("X-Amzn-SageMaker-Inference-Id", "X-Request-Id")
 STARTED = "X-Request-Start"  # when NGINX had the whole request, in seconds since 1970
 
 
-def create_app(
+def create_app(  # noqa: PLR0913, PLR0917  all that the application is put together from
     settings: Settings,
     registry: Registry,
     environment: Environment,
     renamed_config: Callable[[str, str], str],
     canary: Canary,
+    admission: Admission | None = None,
 ) -> Flask:
     """Return the web application.
 
@@ -43,15 +45,17 @@ def create_app(
         environment: what the clients were made with.
         renamed_config: returns a model's configuration under another name.
         canary: tries the required models; started by the caller.
+        admission: whose turn it is, where the caller watches it.
 
     """
     app = Flask(__name__, static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = settings.max_body
     errors.register(app)
     server, repository = environment.server, environment.model_repository
-    dispatcher = Dispatcher(registry, environment, settings.client_timeout, settings.threads)
+    admission = admission or admission_of(settings)
+    patience = allowance(settings.client_timeout)
+    dispatcher = Dispatcher(registry, environment, admission.calls, patience)
     catalogue = Catalogue(registry, server, repository)
-    admission = Admission(settings.threads, settings.queue)
     hosting = Hosting(
         server, repository, settings.model_url_roots, renamed_config, settings.load_timeout
     )
@@ -95,6 +99,11 @@ def create_app(
             unpacked.close()
 
     return app
+
+
+def admission_of(settings: Settings) -> Admission:
+    """Return who lets requests in, for one worker."""
+    return Admission(settings.threads, settings.turns, settings.queue, settings.max_body)
 
 
 def drain() -> None:

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import difflib
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from contextvars import copy_context
-from dataclasses import dataclass, replace
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from clients.base import Client, Environment, Payload
-from clients.errors import BadParameter, InferenceError, TooLargeAtOnce, UnknownModel
+from clients.errors import (
+    BadParameter,
+    DeadlineExceeded,
+    InferenceError,
+    TooLargeAtOnce,
+    UnknownModel,
+)
 from clients.registry import Registry
 from clients.request import Media, Once, Request, Timings
 from clients.shown import brief
 from clients.tensors import TensorClient, TensorResult
 from dispatcher import errors
+from dispatcher.admission import OVER, OVER_HINT, Caller, Turn, Turns
 from dispatcher.ask import Ask
-from dispatcher.encoding import encoded
+from dispatcher.budget import Budget
 from dispatcher.envelope import Envelope
-from dispatcher.errors import ClientBug, ClientDisabled
+from dispatcher.errors import CallerGone, ClientBug, ClientDisabled
 
 BATCHES = 4  # of one request that are under way: two in the model, two that are decoded meanwhile
 LOOKUP_S = 2.0  # what may be spent on finding out which models there are
@@ -38,7 +46,7 @@ def client_at_fault() -> Iterator[None]:
         yield
     except InferenceError:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # such as what ends a process
         raise errors.client_bug() from error
 
 
@@ -59,6 +67,22 @@ def as_many(results: Any, expected: int) -> list[Any]:
 
 
 @dataclass(frozen=True)
+class Job:
+    """What the calls of one request have in common.
+
+    Args:
+        budget: the time for them.
+        caller: who wants the answer.
+        context: of the request, for the threads that the calls run in.
+
+    """
+
+    budget: Budget
+    caller: Caller
+    context: Context = field(default_factory=copy_context)
+
+
+@dataclass(frozen=True)
 class Prepared:
     """An ask whose model, parameters and payloads are known to be right in themselves.
 
@@ -67,7 +91,6 @@ class Prepared:
         client: the model's client.
         request: what belongs to it besides the payloads.
         payloads: as the client takes them.
-        in_order: see `Dispatcher.in_order`.
 
     """
 
@@ -75,7 +98,6 @@ class Prepared:
     client: Client
     request: Request
     payloads: list[Payload]
-    in_order: Callable[[Callable[[int], list[Any]], Iterable[int], int], Iterator[list[Any]]]
 
     def result(self) -> Any:
         """Return the result; a list of results where the ask has a list of payloads.
@@ -85,7 +107,9 @@ class Prepared:
 
         """
         if self.ask.is_list:
-            return [result for batch in self.batches() for result in batch]
+            size = self.batch_size()
+            starts = range(0, len(self.payloads), size)
+            return [r for start in starts for r in self.batch(start, size, self.request.deadline)]
         with self.request.active():
             self.request.timings.begin()
             with client_at_fault():
@@ -96,25 +120,21 @@ class Prepared:
             self.request.timings.lap()
             return result
 
-    def batches(self) -> Iterator[list[Any]]:
-        """Yield the results for a list of payloads, a batch of the model at a time.
+    def batch_size(self) -> int:
+        """Return how many payloads make a batch."""
+        with self.request.active(), client_at_fault():
+            return self.client.max_batch_size
 
-        A few batches are under way together, so that one is decoded while others are in the model;
-        no more pictures than theirs are decoded at once.
+    def batch(self, start: int, size: int, deadline: float) -> list[Any]:
+        """Return the results for the payloads of one batch; of its halves where it is too large.
 
         Raises:
             InferenceError: its message says which payload it was.
 
         """
-        with self.request.active(), client_at_fault():
-            size = self.client.max_batch_size
-        starts = range(0, len(self.payloads), size)
-        return self.in_order(lambda start: self.batch(start, size), starts, BATCHES)
-
-    def batch(self, start: int, size: int) -> list[Any]:
-        """Return the results for the payloads of one batch; of its halves where it is too large."""
         batch = self.payloads[start : start + size]
-        request = replace(self.request, timings=Timings())  # others run beside it
+        # Others run beside it.
+        request = replace(self.request, timings=Timings(), deadline=deadline)
         with request.active():
             request.timings.begin()
             try:
@@ -132,7 +152,8 @@ class Prepared:
                 request.timings.lap()
                 self.request.timings.add(request.timings)
         half = (len(batch) + 1) // 2
-        return self.batch(start, half) + self.batch(start + half, len(batch) - half)
+        done = self.batch(start, half, deadline)
+        return done + self.batch(start + half, len(batch) - half, deadline)
 
     def drawn(self, result: Any, media_type: str) -> bytes:
         """Return the picture with the result on it."""
@@ -146,26 +167,26 @@ class Dispatcher:
     Args:
         registry: the clients.
         environment: what clients are made with; its server runs the models.
-        timeout: seconds that one ask may take.
-        threads: how many asks of one request may be answered at a time.
+        calls: whose turn it is to call a client.
+        patience: seconds beyond its deadline that a call is waited for.
 
     """
 
     def __init__(
-        self, registry: Registry, environment: Environment, timeout: float, threads: int
+        self, registry: Registry, environment: Environment, calls: Turns, patience: float
     ) -> None:
         self.registry = registry
         self.environment = environment
-        self.timeout = timeout
-        self.threads = threads
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ask")
-        # Asks in the one pool wait for batches in the other: in the same they would wait for ever.
-        self._batch_pool = ThreadPoolExecutor(threads, thread_name_prefix="batch")
+        self.calls = calls
+        self.patience = patience
+        # A call has its turn before it has its thread: there is one for each.
+        self._pool = ThreadPoolExecutor(calls.total, thread_name_prefix="call")
 
     def prepare(
         self,
         ask: Ask,
         envelope: Envelope,
+        deadline: float,
         *,
         timings: Timings | None = None,
         once: Once | None = None,
@@ -185,7 +206,7 @@ class Dispatcher:
         request = Request(
             parameters=client.read_parameters(parameters, envelope.texts),
             version=ask.modelversion,
-            deadline=envelope.deadline or time.monotonic() + self.timeout,
+            deadline=deadline,
             request_id=envelope.request_id,
             attributes=envelope.attributes,
             timings=timings or Timings(),
@@ -196,7 +217,7 @@ class Dispatcher:
                 client.payload_of(payload) if isinstance(payload, Media) else payload
                 for payload in ask.payloads
             ]
-        return Prepared(ask, client, request, payloads, self.in_order)
+        return Prepared(ask, client, request, payloads)
 
     def client(self, ask: Ask) -> Client:
         """Return the client of a model; one for plain tensors where it has none of its own.
@@ -248,31 +269,59 @@ class Dispatcher:
             | (ready - models)
         )
 
+    def batches(self, prepared: Prepared, job: Job) -> Iterator[list[Any]]:
+        """Yield the results for a list of payloads, a batch of the model at a time.
+
+        A few batches are under way together, so that one is decoded while others are in the model;
+        no more pictures than theirs are decoded at once.
+
+        Raises:
+            InferenceError: its message says which payload it was.
+
+        """
+        size = prepared.batch_size()
+
+        def failed(_: int, error: Exception) -> list[Any]:
+            raise error
+
+        return self.in_order(
+            range(0, len(prepared.payloads), size),
+            job,
+            model=lambda _: prepared.ask.modelname,
+            call=lambda start, deadline: prepared.batch(start, size, deadline),
+            failed=failed,
+            most=BATCHES,
+        )
+
     def items(
-        self, asks: Iterable[Ask | Exception], envelope: Envelope
+        self,
+        asks: Iterable[Ask | Exception],
+        envelope: Envelope,
+        job: Job,
+        once: Once | None = None,
     ) -> Iterator[dict[str, Any]]:
         """Yield an answer per ask, in order, several at a time; an error stands in its place."""
 
-        def one(ask: Ask | Exception) -> dict[str, Any]:
-            return self.item(ask, envelope)
+        def call(ask: Ask | Exception, deadline: float) -> dict[str, Any]:
+            if isinstance(ask, Exception):
+                return errors.item(ask)
+            try:
+                prepared = self.prepare(ask, envelope, deadline, once=once)
+                return {"status": 200, **self.answer(ask, prepared.result())}
+            except Exception as error:
+                return failed(ask, error)
 
-        return self.in_order(one, asks)
+        def failed(ask: Ask | Exception, error: Exception) -> dict[str, Any]:
+            return errors.item(error, model(ask))
 
-    def item(
-        self, ask: Ask | Exception, envelope: Envelope, once: Once | None = None
-    ) -> dict[str, Any]:
-        """Return one answer among several, with its own status."""
-        if isinstance(ask, Exception):
-            return errors.item(ask)
-        try:
-            result = self.prepare(ask, envelope, once=once).result()
-            if not isinstance(result, TensorResult):
-                encoded(result)  # what JSON cannot hold must not spoil the others' answers
-        except Exception as error:
-            return errors.item(error, ask.modelname)
-        return {"status": 200, **self.answer(ask, result)}
+        def model(ask: Ask | Exception) -> str:
+            return "" if isinstance(ask, Exception) else ask.modelname
 
-    def by_name(self, asks: list[Ask], envelope: Envelope) -> dict[str, Any]:
+        return self.in_order(
+            asks, job, model=model, call=call, failed=failed, most=self.calls.per_model
+        )
+
+    def by_name(self, asks: list[Ask], envelope: Envelope, job: Job) -> dict[str, Any]:
         """Return an answer per model for one payload, which is decoded once.
 
         Raises:
@@ -282,7 +331,7 @@ class Dispatcher:
         self.refuse_unknown_parameters(asks)
         # A list is decoded a batch at a time, by each: kept for all it could be of any size.
         once = None if asks[0].is_list else Once()
-        answers = self.in_order(lambda ask: self.item(ask, envelope, once), asks)
+        answers = self.items(asks, envelope, job, once)
         return {
             ask.modelname: {name: value for name, value in answer.items() if name != "modelname"}
             for ask, answer in zip(asks, answers, strict=True)
@@ -297,25 +346,64 @@ class Dispatcher:
                 hint=f"they take {', '.join(sorted(known)) or 'no parameters'}",
             )
 
-    def in_order(self, call: Callable[[T], R], items: Iterable[T], most: int = 0) -> Iterator[R]:
-        """Yield `call(item)` for each, in order; at most `most` are under way at a time.
+    def in_order(  # noqa: PLR0913  each by its name
+        self,
+        items: Iterable[T],
+        job: Job,
+        *,
+        model: Callable[[T], str],
+        call: Callable[[T, float], R],
+        failed: Callable[[T, Exception], R],
+        most: int,
+    ) -> Iterator[R]:
+        """Yield `call(item, deadline)` for each, in order; at most `most` are under way at a time.
 
-        `most` is for the batches of one ask; 0 is for asks. What has not begun when nobody wants
-        the rest is not begun.
+        The first waits for its turn; more run beside it where there are turns to spare. Nothing is
+        begun for a caller who has left.
+
+        Args:
+            items: what to call with.
+            job: what the calls have in common.
+            model: returns the model of an item.
+            call: is run in a thread of its own.
+            failed: returns what stands in the place of a call that was not made or did not end.
+            most: how many calls may be under way.
+
+        Raises:
+            CallerGone: nobody wants the rest.
+
         """
-        under_way: deque[Future[R]] = deque()
-        pool = self._batch_pool if most else self._pool
-        try:
-            for item in items:
-                # A copy each: two threads cannot be inside the same context.
-                under_way.append(pool.submit(copy_context().run, call, item))
-                if len(under_way) >= (most or self.threads):
-                    yield under_way.popleft().result()
-            while under_way:
-                yield under_way.popleft().result()
-        finally:
-            for future in under_way:
-                future.cancel()
+        under_way: deque[tuple[T, float, Future[R]]] = deque()
+
+        def first() -> R:
+            item, deadline, future = under_way.popleft()
+            left = deadline + self.patience - time.monotonic()
+            if not wait([future], timeout=max(0.0, left)).done:
+                return failed(item, DeadlineExceeded(OVER, hint=OVER_HINT))
+            return future.result()
+
+        for item in items:
+            while under_way and (len(under_way) >= most or under_way[0][2].done()):
+                yield first()
+            if job.caller.gone():
+                raise CallerGone("the caller has left before all was asked")
+            deadline = job.budget.deadline()
+            turn = self.calls.spare(model(item), deadline)
+            while turn is None and under_way:
+                yield first()
+                turn = self.calls.spare(model(item), deadline)
+            try:
+                turn = turn or self.calls.enter(model(item), deadline, job.caller)
+            except CallerGone:
+                raise
+            except InferenceError as error:
+                yield failed(item, error)
+                continue
+            run = job.context.copy().run  # two threads cannot be inside the same context
+            future = self._pool.submit(run, in_turn, turn, call, item, deadline)
+            under_way.append((item, deadline, future))
+        while under_way:
+            yield first()
 
     @staticmethod
     def answer(ask: Ask, result: Any) -> dict[str, Any]:
@@ -328,3 +416,12 @@ class Dispatcher:
         if ask.modelversion:
             answer["modelversion"] = ask.modelversion
         return answer
+
+
+def in_turn(turn: Turn, call: Callable[[T, float], R], item: T, deadline: float) -> R:
+    """Call in a turn that was waited for elsewhere."""
+    turn.thread = threading.get_ident()
+    try:
+        return call(item, deadline)
+    finally:
+        turn.release()

@@ -6,19 +6,21 @@ the custom attributes, the target model, the query, and last the default of the 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from werkzeug.datastructures import Headers
 
+from dispatcher.budget import TIMEOUT, read_timeout
 from dispatcher.errors import BadHeader
 
 ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
 TARGET_MODEL = "X-Amzn-SageMaker-Target-Model"
 LONGEST_ATTRIBUTES = 1024  # the platform's own limit, in visible ASCII
 MODEL_NAMES = ("modelname", "model_name")
-RESERVED = (*MODEL_NAMES, "modelversion")
+RESERVED = (*MODEL_NAMES, "modelversion", TIMEOUT)
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,7 @@ class Envelope:
         texts: parameters from the attributes and the query, unchecked; attributes come first.
         attributes: the custom attributes.
         request_id: what the log and the answer call the request.
-        deadline: when its time is used up, on the clock of `time.monotonic()`; 0 where each ask
-            in it has its own.
+        timeout: seconds that the caller gives it.
 
     """
 
@@ -43,26 +44,26 @@ class Envelope:
     texts: Mapping[str, str] = field(default_factory=dict)
     attributes: Mapping[str, str] = field(default_factory=dict)
     request_id: str = ""
-    deadline: float = 0.0
+    timeout: float = math.inf
 
     def modelname(self, in_body: str | None) -> str:
         """Return the model that is asked; nothing where nobody names one."""
         return self.path_model or in_body or self.other_model
 
 
-def read_envelope(  # noqa: PLR0913  each by its name
+def read_envelope(
     headers: Headers,
     query: Mapping[str, str],
     *,
     path_model: str = "",
     default_model: str = "",
     request_id: str = "",
-    deadline: float = 0.0,
 ) -> Envelope:
     """Read headers and query.
 
     Raises:
         BadHeader: the custom attributes are not what the platform allows.
+        BadParameter: the time that the caller gives is none.
 
     """
     attributes = read_attributes(headers.get(ATTRIBUTES, ""))
@@ -77,7 +78,7 @@ def read_envelope(  # noqa: PLR0913  each by its name
         },
         attributes=attributes,
         request_id=request_id,
-        deadline=deadline,
+        timeout=read_timeout(attributes.get(TIMEOUT, "") or query.get(TIMEOUT, "")),
     )
 
 

@@ -60,6 +60,10 @@ class TooManyRequests(InferenceError):
     """As many requests are being answered, and wait, as may."""
 
 
+class CallerGone(InferenceError):
+    """Nobody waits for the answer any more: it is for the log alone."""
+
+
 class OutOfMemory(InferenceError):
     """There is no memory for another model."""
 
@@ -88,6 +92,7 @@ ANSWERS: Final[dict[type[InferenceError], tuple[int, str]]] = {
     UnsupportedMedia: (415, "unsupported_media"),
     UnsupportedType: (415, "unsupported_type"),
     TooManyRequests: (429, "too_many_requests"),
+    CallerGone: (499, "caller_gone"),
     InferenceError: (500, "client_failed"),
     ModelFailed: (502, "model_failed"),
     TooLargeAtOnce: (507, "too_large_at_once"),

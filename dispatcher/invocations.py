@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
 
 from flask import Blueprint, Response, g, request
 
-from clients.errors import UnknownModel
+from clients.errors import DeadlineExceeded, UnknownModel
 from clients.request import Timings
 from clients.tensors import TensorResult
-from dispatcher.admission import Admission
+from dispatcher import errors
+from dispatcher.admission import Admission, Caller, Turn
 from dispatcher.answers import (
     JSON,
     LINES,
@@ -18,15 +24,19 @@ from dispatcher.answers import (
     json_answer,
     lines_answer,
     offers,
+    results_answer,
 )
-from dispatcher.ask import Asked, MixedList, One
+from dispatcher.ask import Ask, MixedList, One, SeveralModels
 from dispatcher.bodies import LINES as LINE_TYPES
 from dispatcher.bodies import read_body, unpack
-from dispatcher.dispatch import Dispatcher, Prepared
+from dispatcher.budget import Budget
+from dispatcher.dispatch import Dispatcher, Job, Prepared
 from dispatcher.encoding import encoded
 from dispatcher.envelope import ATTRIBUTES, Envelope, read_envelope, written_attributes
+from dispatcher.errors import BadBody, CallerGone
 from dispatcher.lines import read_lines, spooled
 from dispatcher.settings import Settings
+from dispatcher.watch import answer_late, hang_up
 
 
 def invocation_routes(
@@ -74,78 +84,166 @@ class Invocation:
         self.admission = admission
 
     def answer(self, path_model: str) -> Response:
-        """Answer when it is this request's turn; the turn lasts until all is sent."""
-        leave = self.admission.enter(self.settings.client_timeout)
-        g.queue += time.monotonic() - g.started
-        try:
-            response = self.admitted(path_model)
-        except BaseException:
-            leave()
-            raise
-        response.call_on_close(leave)
-        return response
-
-    def admitted(self, path_model: str) -> Response:
-        """Read the request by its type, and answer."""
-        lines = request.mimetype in LINE_TYPES
+        """Read the request by its type, wait for its turn, and answer."""
         envelope = read_envelope(
             request.headers,
             request.args,
             path_model=path_model,
             default_model=self.settings.default_model,
             request_id=g.request_id,
-            # Each line of a batch job has a time of its own.
-            deadline=0.0 if lines else g.started + self.settings.client_timeout,
         )
         g.modelname = envelope.modelname(None)
+        g.caller = Caller(request.environ.get("gunicorn.socket"))
         unpack(request, self.settings.max_body)
-        accept = request.headers.get("Accept", "")
-        if lines:
-            accepted(accept, (LINES,))
-            asks = read_lines(spooled(request.stream), envelope, self.settings.max_batch)
-            return lines_answer(self.dispatcher.items(asks, envelope))
-        asked = read_body(request, envelope, self.settings)
-        if isinstance(asked, One):
-            return self.one(asked, envelope, accept)
-        return self.several(asked, envelope, accept)
-
-    def one(self, asked: One, envelope: Envelope, accept: str) -> Response:
-        """Answer one ask, as the caller accepts it."""
-        g.timings = Timings()
-        g.modelname = asked.ask.modelname
-        prepared = self.dispatcher.prepare(asked.ask, envelope, timings=g.timings)
-        chosen = accepted(accept, offers(prepared.ask, prepared.client))
-        if chosen == LINES:
-            return line_per_result(prepared)
-        result = prepared.result()
-        if chosen == JSON:
-            response = json_answer(self.dispatcher.answer(prepared.ask, result))
-        elif chosen == NPY and isinstance(result, TensorResult):
-            response = Response(result.npy(), mimetype=NPY)
-        else:
-            response = Response(prepared.drawn(result, chosen), mimetype=chosen)
-        if attributes := prepared.request.response_attributes:
-            response.headers[ATTRIBUTES] = written_attributes(attributes)
+        if request.mimetype in LINE_TYPES:
+            return self.lines(envelope)
+        done = self.admission.bodies.take(request.content_length or 0)
+        try:
+            asked = read_body(request, envelope, self.settings)
+            if not isinstance(asked, One):
+                response = self.several(asked, envelope)
+            elif asked.ask.is_list:
+                response = self.payloads(asked.ask, envelope)
+            else:
+                response = self.one(asked.ask, envelope)
+        except BaseException:
+            done()
+            raise
+        response.call_on_close(done)
         return response
 
-    def several(self, asked: Asked, envelope: Envelope, accept: str) -> Response:
+    def one(self, ask: Ask, envelope: Envelope) -> Response:
+        """Answer an ask with one payload, in this thread."""
+        g.modelname = ask.modelname
+        budget = self.budget(envelope)
+        deadline = budget.deadline()
+        cut = None
+        if connection := g.caller.connection:
+            cut = partial(answer_late, connection, g.request_id, ask.modelname)
+        turn = self.admission.calls.enter(ask.modelname, deadline, g.caller, cut)
+        try:
+            begun()
+            g.timings = Timings()
+            prepared = self.dispatcher.prepare(ask, envelope, deadline, timings=g.timings)
+            accept = request.headers.get("Accept", "")
+            chosen = accepted(accept, offers(prepared.ask, prepared.client))
+            result = prepared.result()
+            if chosen == JSON:
+                response = json_answer(self.dispatcher.answer(ask, result))
+            elif chosen == NPY and isinstance(result, TensorResult):
+                response = Response(result.npy(), mimetype=NPY)
+            else:
+                response = Response(prepared.drawn(result, chosen), mimetype=chosen)
+        finally:
+            turn.release()
+        return with_attributes(response, prepared)
+
+    def payloads(self, ask: Ask, envelope: Envelope) -> Response:
+        """Answer an ask with a list of payloads, a batch at a time."""
+        g.modelname = ask.modelname
+        stream = accepted_as_lines()
+
+        def answer(job: Job) -> Response:
+            g.timings = Timings()
+            deadline = job.budget.deadline()
+            prepared = self.dispatcher.prepare(ask, envelope, deadline, timings=g.timings)
+            batches = self.dispatcher.batches(prepared, job)
+            # The first batch before the first byte: until then an error has its own status.
+            first = next(batches)
+            if stream:
+                encoded(first)
+                return lines_answer(result_lines(first, batches, ask.modelname))
+            result = list(itertools.chain(first, *batches))
+            return with_attributes(json_answer(self.dispatcher.answer(ask, result)), prepared)
+
+        return self.as_job(ask.modelname, envelope, answer, stream=stream)
+
+    def several(self, asked: SeveralModels | MixedList, envelope: Envelope) -> Response:
         """Answer several asks, each with its own status."""
-        as_lines = accepted(accept, (JSON, LINES)) == LINES
-        if isinstance(asked, MixedList):
-            items = self.dispatcher.items(asked.asks, envelope)
-            return lines_answer(items) if as_lines else json_answer({"results": list(items)})
-        asks = [asked.ask] if isinstance(asked, One) else asked.asks
-        results = self.dispatcher.by_name(asks, envelope)
-        if as_lines:
-            return lines_answer({"modelname": name, **one} for name, one in results.items())
-        return json_answer({"results": results})
+        stream = accepted_as_lines()
+
+        def answer(job: Job) -> Response:
+            if isinstance(asked, SeveralModels):
+                results = self.dispatcher.by_name(asked.asks, envelope, job)
+                if stream:
+                    return lines_answer({"modelname": n, **one} for n, one in results.items())
+                return results_answer(results)
+            items = self.dispatcher.items(asked.asks, envelope, job)
+            return lines_answer(items) if stream else results_answer(items)
+
+        return self.as_job(first_model(asked.asks), envelope, answer, stream=stream)
+
+    def lines(self, envelope: Envelope) -> Response:
+        """Answer a body that has an ask a line, with a line for each."""
+        accepted(request.headers.get("Accept", ""), (LINES,))
+        asks = read_lines(spooled(request.stream), envelope, self.settings.max_batch)
+        first = list(itertools.islice(asks, 1))
+
+        def answer(job: Job) -> Response:
+            return lines_answer(self.dispatcher.items(itertools.chain(first, asks), envelope, job))
+
+        return self.as_job(first_model(first), envelope, answer, stream=True)
+
+    def as_job(
+        self, model: str, envelope: Envelope, answer: Callable[[Job], Response], *, stream: bool
+    ) -> Response:
+        """Answer with several calls, in a turn that lasts until all is sent."""
+        budget = self.budget(envelope, stream=stream)
+        turn = self.admission.jobs.enter(model, budget.deadline(), g.caller)
+        begun()
+        if stream and g.caller.connection:
+            # Whoever reads too slowly is not waited for.
+            turn.deadline = budget.ends + self.settings.client_timeout
+            turn.cut = partial(hang_up, g.caller.connection)
+        try:
+            response = answer(Job(budget, g.caller))
+        except BaseException:
+            turn.release()
+            raise
+        response.call_on_close(partial(ended, turn))
+        return response
+
+    def budget(self, envelope: Envelope, *, stream: bool = False) -> Budget:
+        """Return the time for a request, which began when NGINX had all of it."""
+        arrived = g.started - g.queue
+        each = min(self.settings.client_timeout, envelope.timeout)
+        return Budget(arrived + (self.settings.stream_timeout if stream else each), each)
 
 
-def line_per_result(prepared: Prepared) -> Response:
-    """Answer a list with a line per payload, sent as their batches are done."""
-    # The first batch before the first byte: until then an error can have its own status.
-    batches = prepared.batches()
-    first = next(batches)
-    encoded(first)
-    rest = (result for batch in batches for result in batch)
-    return lines_answer(result for part in (first, rest) for result in part)
+def begun() -> None:
+    """Note that it is this request's turn."""
+    g.queue += time.monotonic() - g.started
+
+
+def ended(turn: Turn) -> None:
+    """Give back the turn of a job whose answer was sent, or cut off."""
+    with suppress(DeadlineExceeded):
+        turn.release()
+
+
+def accepted_as_lines() -> bool:
+    return accepted(request.headers.get("Accept", ""), (JSON, LINES)) == LINES
+
+
+def first_model(asks: Sequence[Ask | BadBody]) -> str:
+    """Return the model with which a request for several is counted."""
+    return next((ask.modelname for ask in asks if isinstance(ask, Ask)), "")
+
+
+def result_lines(first: list[Any], batches: Iterator[list[Any]], modelname: str) -> Iterator[Any]:
+    """Yield the results of a list; an error that comes later is the last line."""
+    yield from first
+    try:
+        for batch in batches:
+            yield from batch
+    except CallerGone:
+        return
+    except Exception as error:
+        yield errors.item(error, modelname)
+
+
+def with_attributes(response: Response, prepared: Prepared) -> Response:
+    """Add the custom attributes that the client set."""
+    if attributes := prepared.request.response_attributes:
+        response.headers[ATTRIBUTES] = written_attributes(attributes)
+    return response

@@ -25,6 +25,7 @@ REASONS: Mapping[int, str] = {
     413: "The body is larger than the limit.",
     414: "The address is too long (NGINX).",
     429: "As many requests wait as may; try again after Retry-After seconds.",
+    499: "The caller has left before it was answered: nobody sees this but the log.",
     415: "The body is of a type that is not taken.",
     500: "A bug in a client; the log has the traceback under the request's id.",
     501: "The method or the transfer encoding is not known (NGINX).",
@@ -34,7 +35,7 @@ REASONS: Mapping[int, str] = {
     507: "There is no memory: for another model, or in /dev/shm for one item of this size.",
 }
 ANY_ROUTE = (400, 404, 405, 408, 413, 414, 500, 501, 503, 504)
-ASKING = (*ANY_ROUTE, 406, 415, 429, 502, 507)
+ASKING = (*ANY_ROUTE, 406, 415, 429, 499, 502, 507)
 
 NAME: Schema = {"type": "string", "minLength": 1}
 VERSION: Schema = {
@@ -202,6 +203,13 @@ def outside_names() -> list[Schema]:
         {"name": TARGET_MODEL, "in": "header", "schema": {"type": "string"}},
         {"name": "modelname", "in": "query", "schema": {"type": "string"}},
         {"name": "modelversion", "in": "query", "schema": {"type": "string"}},
+        {
+            "name": "timeout_ms",
+            "in": "query",
+            "description": "Milliseconds for the answer, or for each line of one that comes in "
+            "lines; more than the container's own limit counts as that.",
+            "schema": {"type": "integer", "minimum": 1, "maximum": 999_999_999},
+        },
     ]
 
 

@@ -283,7 +283,8 @@ class Settings:
         "MODEL_SERVER_THREADS",
         "16",
         whole(1, 256),
-        "requests that are answered at a time, per worker",
+        "requests of one model that are answered at a time, per worker; half as many again are "
+        "kept for other models",
     )
     queue: int = setting(
         "MODEL_SERVER_QUEUE",
@@ -297,6 +298,13 @@ class Settings:
         seconds(2, 3600),
         "what the platform waits for an answer; "
         "model calls, gunicorn and NGINX give up a little earlier, in this order",
+    )
+    stream_timeout: float = setting(
+        "MODEL_SERVER_STREAM_TIMEOUT",
+        "480",
+        seconds(2, 86_400),
+        "what the platform waits for the end of an answer that comes in lines; "
+        "each line has the time of MODEL_SERVER_TIMEOUT",
     )
     max_body_mb: int = setting(
         "MODEL_SERVER_MAX_BODY_MB", "25", whole(1, 2048), "largest request body, in MiB"
@@ -356,6 +364,16 @@ class Settings:
     def client_timeout(self) -> float:
         """Seconds that one request may take inside a web worker."""
         return self.timeout * CLIENT_SHARE
+
+    @property
+    def turns(self) -> int:
+        """Calls of clients that may run at a time in one worker, those of all models together."""
+        return self.threads + math.ceil(self.threads / 2)
+
+    @property
+    def web_threads(self) -> int:
+        """Threads of one worker that may be busy with models: with calls, with jobs, waiting."""
+        return 2 * self.turns + self.queue
 
     @property
     def worker_timeout(self) -> int:

@@ -10,9 +10,10 @@ from flask import Flask
 from clients.base import Environment
 from clients.registry import load_clients
 from clients.triton import Triton, renamed_config
-from dispatcher.app import create_app
+from dispatcher.app import admission_of, create_app
 from dispatcher.canary import Canary
 from dispatcher.settings import read_settings
+from dispatcher.watch import Watch, replace_worker
 
 
 def build() -> Flask:
@@ -35,4 +36,6 @@ def build() -> Flask:
         settings.canary_timeout,
     )
     canary.start()
-    return create_app(settings, registry, environment, renamed_config, canary)
+    admission = admission_of(settings)
+    Watch(admission, settings.client_timeout, replace_worker).start()
+    return create_app(settings, registry, environment, renamed_config, canary, admission)

@@ -7,7 +7,6 @@ import gzip
 import io
 import json
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from clients.base import Client, Environment
 from clients.model_server import Signature, TensorSpec
 from clients.registry import Registry
 from clients.triton import renamed_config
-from dispatcher.admission import Admission
 from dispatcher.app import create_app
 from dispatcher.settings import read_settings
 from tests.fake_triton import FakeTriton
@@ -784,53 +782,3 @@ def test_health_says_what_ping_says(client: FlaskClient, server: FakeTriton) -> 
     }
     server.unloaded.add("resnet")
     assert client.get("/health").status_code == client.get("/ping").status_code == 503
-
-
-def test_health_is_answered_while_all_places_are_taken(
-    server: FakeTriton, built_in: Registry, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One is answered and one waits; the third is turned away, and /ping does not wait."""
-    started, release = threading.Event(), threading.Event()
-
-    def slow(inputs: Any) -> Any:
-        started.set()
-        release.wait(10)
-        return resnet(inputs)
-
-    entering = threading.Semaphore(0)
-    enter = Admission.enter
-
-    def noted(self: Admission, timeout: float) -> Any:
-        entering.release()
-        return enter(self, timeout)
-
-    monkeypatch.setattr(Admission, "enter", noted)
-    server.models_run["resnet"] = slow
-    environment = Environment(server, repository)
-    built_in.clients["resnet"]._environment = environment
-    settings = read_settings(
-        {"MODEL_SERVER_THREADS": "1", "MODEL_SERVER_QUEUE": "1", "REQUIRED_MODELS": "resnet"}
-    )
-    app = create_app(settings, built_in, environment, renamed_config, quiet())
-    statuses: list[int] = []
-
-    def call() -> None:
-        response = app.test_client().post("/infer/resnet", data=PNG, content_type="image/png")
-        statuses.append(response.status_code)
-        response.close()
-
-    threads = [threading.Thread(target=call) for _ in range(2)]
-    threads[0].start()
-    assert started.wait(5)
-    threads[1].start()
-    assert entering.acquire(timeout=5)
-    assert entering.acquire(timeout=5)
-    time.sleep(0.2)  # from its door to its place in the queue
-    assert app.test_client().get("/ping").status_code == 200
-    refused = app.test_client().post("/infer/resnet", data=b"")
-    assert_error(refused, 429, "too_many_requests")
-    assert refused.headers["Retry-After"] == "1"
-    release.set()
-    for thread in threads:
-        thread.join()
-    assert statuses == [200, 200]

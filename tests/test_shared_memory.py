@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from container.backends.shared_memory import MIB, SHARES, Share
 from container.config_text import NotReadable, read
 from container.repository import compose
 from container.shared_memory import Plan, changed, configurations, lower, share_out
+from dispatcher.admission import Admission
 from dispatcher.ask import Ask
 from dispatcher.dispatch import Dispatcher
 from dispatcher.envelope import Envelope
@@ -182,9 +184,13 @@ def halving() -> Halving:
 
 def result(client: Client, payloads: list[Any]) -> Any:
     dispatcher = Dispatcher(
-        Registry({"halving": client}), Environment(FakeTriton(), PROJECT), timeout=10, threads=1
+        Registry({"halving": client}),
+        Environment(FakeTriton(), PROJECT),
+        Admission(1, 2, 0, 1).calls,
+        patience=1,
     )
-    return dispatcher.prepare(Ask("halving", payloads, is_list=True), Envelope()).result()
+    ask = Ask("halving", payloads, is_list=True)
+    return dispatcher.prepare(ask, Envelope(), time.monotonic() + 10).result()
 
 
 def test_a_batch_that_has_no_room_is_halved_until_it_has() -> None:

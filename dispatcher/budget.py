@@ -1,0 +1,46 @@
+"""The time that a request may take."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from dataclasses import dataclass
+
+from clients.errors import BadParameter
+
+TIMEOUT = "timeout_ms"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The time for one request, spent on reading, waiting, the model and what comes after.
+
+    Args:
+        ends: when all of it is used up, on the clock of `time.monotonic()`.
+        each: seconds for each of several answers that are sent as they are made.
+
+    """
+
+    ends: float
+    each: float = math.inf
+
+    def deadline(self) -> float:
+        """Return when the answer that is begun now must be there."""
+        return min(self.ends, time.monotonic() + self.each)
+
+
+def read_timeout(text: str) -> float:
+    """Return the seconds that a caller gives a request; nothing means as many as there are.
+
+    Raises:
+        BadParameter: it is no whole number of milliseconds from 1.
+
+    """
+    if not text:
+        return math.inf
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
+        raise BadParameter(
+            f"`{TIMEOUT}` is {text[:60]!r}", hint="expected milliseconds, a whole number from 1"
+        )
+    return int(text) / 1000

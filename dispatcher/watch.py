@@ -1,0 +1,121 @@
+"""Keeps a client that does not come back from keeping its caller, or the whole worker.
+
+A thread cannot be ended from outside. So its caller is answered in its place, its turn stays taken,
+further calls of its model are refused once several hang, and a worker in which half of all turns
+are lost is replaced by a fresh one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from clients.errors import DeadlineExceeded
+from dispatcher.admission import OVER, OVER_HINT, Admission
+from dispatcher.encoding import dumps
+from dispatcher.errors import ANSWERS
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.25
+LATE_SHARE = 0.04  # of the time limit: between that of a client and that of NGINX
+LATE_S = 1.0
+
+
+def allowance(timeout: float) -> float:
+    """Return the seconds beyond its deadline that a client may take to say so itself."""
+    return min(LATE_S, timeout * LATE_SHARE)
+
+
+@dataclass
+class Watch:
+    """Looks after the turns of one worker.
+
+    Args:
+        admission: whose turns.
+        timeout: seconds that a call may take at most, whatever its caller wants.
+        replace: asks for a fresh worker in the place of this one.
+
+    """
+
+    admission: Admission
+    timeout: float
+    replace: Callable[[], None]
+    clock: Callable[[], float] = time.monotonic
+    replacing: bool = False
+
+    def start(self) -> None:
+        """Look again and again, in a thread that does not keep the process alive."""
+        threading.Thread(target=self._go_on, name="watch", daemon=True).start()
+
+    def _go_on(self) -> None:
+        while True:
+            time.sleep(LOOK_S)
+            self.look()
+
+    def look(self) -> None:
+        """Answer callers whose time is over, and count calls that do not come back."""
+        calls, jobs = self.admission.calls, self.admission.jobs
+        now = self.clock()
+        over = allowance(self.timeout)
+        jobs.cut_late(now - over)
+        calls.cut_late(now - over)
+        for turn in calls.lose(now - self.timeout - over):
+            log.error(
+                "a call of the client of %r hangs; its thread is at\n%s",
+                turn.model,
+                where(turn.thread),
+            )
+        if sum(calls.lost.values()) * 2 >= calls.total and not self.replacing:
+            self.replacing = True
+            log.error("half of this worker's turns are lost to calls that hang: it is replaced")
+            self.replace()
+
+
+def where(thread: int) -> str:
+    """Return the end of a thread's stack, as a traceback has it."""
+    frame = sys._current_frames().get(thread)  # noqa: SLF001  the documented way
+    return "".join(traceback.format_stack(frame)[-8:]) if frame else "an unknown place"
+
+
+def replace_worker() -> None:
+    """Ask gunicorn for fresh workers; the present ones end when they have answered."""
+    os.kill(os.getppid(), signal.SIGHUP)
+
+
+def answer_late(connection: socket.socket, request_id: str, modelname: str) -> None:
+    """Answer a caller in the place of the thread that has the connection, and end that.
+
+    What the thread writes later goes nowhere.
+    """
+    code = ANSWERS[DeadlineExceeded][1]
+    error = {"code": code, "message": OVER, "hint": OVER_HINT, "modelname": modelname[:200]}
+    body = dumps({"error": {**error, "request_id": request_id}}).encode()
+    head = (
+        "HTTP/1.1 504 Gateway Timeout\r\n"
+        "Content-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n"
+        f"X-Request-Id: {request_id}\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    try:
+        connection.send(head.encode() + body, socket.MSG_DONTWAIT)
+    except OSError:
+        pass  # the caller is gone
+    hang_up(connection)
+
+
+def hang_up(connection: socket.socket) -> None:
+    """End a connection, whoever is writing to it."""
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # ended already

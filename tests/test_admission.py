@@ -1,0 +1,208 @@
+"""Whose turn it is, with threads that wait for one another and no clock but the limits."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from clients.errors import DeadlineExceeded, ModelUnavailable
+from dispatcher.admission import MOST_LOST, Admission, Caller, Turn, Turns
+from dispatcher.errors import CallerGone, TooManyRequests
+from tests.conftest import wait_for
+
+
+def soon(seconds: float = 10) -> float:
+    return time.monotonic() + seconds
+
+
+def admission(per_model: int = 16, total: int = 24, waiting: int = 64) -> Admission:
+    return Admission(per_model, total, waiting, 2**20)
+
+
+class Waiter:
+    """A request that waits in a thread; `got` is its turn, or the error it was turned away with."""
+
+    def __init__(self, turns: Turns, model: str, caller: Caller = Caller()) -> None:  # noqa: B008
+        self.got: Turn | Exception | None = None
+        self._arguments = (model, soon(), caller)
+        self._turns = turns
+        self._thread = threading.Thread(target=self._wait, daemon=True)
+        self._thread.start()
+
+    def _wait(self) -> None:
+        try:
+            self.got = self._turns.enter(*self._arguments)
+        except Exception as error:
+            self.got = error
+
+    def ended(self) -> Turn | Exception:
+        self._thread.join(5)
+        assert self.got is not None
+        return self.got
+
+
+def waiters(turns: Turns, model: str, count: int) -> list[Waiter]:
+    """Return some that wait one behind the other."""
+    made = []
+    for _ in range(count):
+        before = turns._line.count
+        made.append(Waiter(turns, model))
+        wait_for(lambda seen=before: turns._line.count == seen + 1, 5, "a place in the line")
+    return made
+
+
+def most(turns: Turns, model: str) -> list[Turn]:
+    """Take all the turns that a model may have."""
+    return list(iter(lambda: turns.spare(model, soon()), None))
+
+
+def test_one_model_leaves_a_third_to_others_and_so_do_they() -> None:
+    """The dynamic threshold with two turns for each that is free: 16 of 24, then 6."""
+    calls = admission().calls
+    assert len(most(calls, "a")) == 16
+    assert len(most(calls, "b")) == 6
+    assert len(most(calls, "c")) == 2
+    assert calls.free == 0
+
+
+def test_two_busy_models_come_to_equal_shares() -> None:
+    calls = admission().calls
+    running = most(calls, "a") + most(calls, "b")
+    waiting = waiters(calls, "a", 20) + waiters(calls, "b", 20)
+    for turn in running:
+        turn.release()
+    wait_for(lambda: sum(isinstance(w.got, Turn) for w in waiting) == 20, 5, "their turns")
+    assert (calls.taken["a"], calls.taken["b"]) == (10, 10)
+
+
+def test_those_who_wait_are_served_in_order_models_in_turn() -> None:
+    calls = admission(1, 1, 10).calls
+    running = calls.enter("a", soon())
+    line = [waiters(calls, name, 1)[0] for name in ("a", "a", "b", "c", "b")]
+    order = []
+    for _ in range(5):
+        running.release()
+        wait_for(lambda: any(isinstance(w.got, Turn) for w in line), 5, "a turn")
+        served = next(w for w in line if isinstance(w.got, Turn))
+        line.remove(served)
+        running = served.ended()  # type: ignore[assignment]
+        order.append(running.model)
+    assert order == ["a", "b", "c", "a", "b"]
+
+
+def test_a_full_line_makes_room_for_a_model_that_has_less_of_it() -> None:
+    calls = admission(1, 2, 4).calls
+    most(calls, "a")
+    most(calls, "b")
+    line = waiters(calls, "a", 4)
+    with pytest.raises(TooManyRequests):
+        calls.enter("a", soon())
+    for _ in range(2):  # up to as many of the one as of the other
+        waiting = Waiter(calls, "b")
+        wait_for(lambda: any(isinstance(w.got, TooManyRequests) for w in line), 5, "room")
+        dropped = next(w for w in line if w.got)
+        assert dropped is line.pop(), "the last of them"
+    with pytest.raises(TooManyRequests):
+        calls.enter("b", soon())
+    assert waiting.got is None
+    assert [w.got for w in line] == [None, None]
+
+
+def test_no_line_at_all() -> None:
+    calls = admission(1, 2, 0).calls
+    calls.enter("a", soon())
+    with pytest.raises(TooManyRequests):
+        calls.enter("a", soon())
+    assert calls.enter("b", soon()), "there is a turn for another model"
+
+
+def test_a_turn_that_does_not_come_in_time() -> None:
+    calls = admission(1, 1).calls
+    turn = calls.enter("a", soon())
+    with pytest.raises(DeadlineExceeded, match="waited for others"):
+        calls.enter("a", soon(0.05))
+    turn.release()
+    assert calls.enter("a", soon()), "the one who gave up is not in the line any more"
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ends = socket.socketpair()
+    yield ends
+    for end in ends:
+        end.close()
+
+
+def test_a_caller_who_has_left_gets_no_turn_and_no_place(pair: Any) -> None:
+    ours, theirs = pair
+    calls = admission(1, 1, 1).calls
+    running = calls.enter("a", soon())
+    left = Waiter(calls, "a", Caller(ours))
+    wait_for(lambda: calls._line.count == 1, 5, "a place in the line")
+    with pytest.raises(TooManyRequests):
+        calls.enter("a", soon())
+    theirs.close()
+    stayed = Waiter(calls, "a")
+    assert isinstance(left.ended(), CallerGone)
+    running.release()
+    assert isinstance(stayed.ended(), Turn)
+
+
+def test_a_caller_who_leaves_in_the_line_is_seen_when_the_turn_comes(pair: Any) -> None:
+    ours, theirs = pair
+    calls = admission(1, 1, 1).calls
+    running = calls.enter("a", soon())
+    waiting = Waiter(calls, "a", Caller(ours))
+    wait_for(lambda: calls._line.count == 1, 5, "a place in the line")
+    theirs.close()
+    running.release()
+    assert isinstance(waiting.ended(), CallerGone)
+    assert calls.free == 1
+
+
+def test_a_caller_who_talks_on_is_still_there(pair: Any) -> None:
+    ours, theirs = pair
+    assert not Caller(ours).gone()
+    theirs.send(b"more")
+    assert not Caller(ours).gone()
+    theirs.close()
+    assert not Caller(ours).gone(), "there is something to be read yet"
+    ours.recv(4)
+    assert Caller(ours).gone()
+
+
+def test_a_model_whose_calls_hang_is_refused_until_they_come_back() -> None:
+    calls = admission().calls
+    hanging = [calls.enter("bad", soon(0.01)) for _ in range(MOST_LOST)]
+    assert calls.lose(time.monotonic() + 1) == [*hanging] or len(calls.lost) == 1
+    with pytest.raises(ModelUnavailable, match="4 calls of the client of 'bad' hang"):
+        calls.enter("bad", soon())
+    assert calls.enter("good", soon())
+    hanging[0].release()
+    assert calls.enter("bad", soon())
+
+
+def test_nothing_is_kept_of_names_that_callers_made_up() -> None:
+    calls = admission().calls
+    for number in range(100):
+        calls.enter(f"made up {number}", soon()).release()
+    assert not calls.taken
+    assert not calls.queues
+    assert not calls.lost
+    assert calls.free == calls.total
+
+
+def test_large_bodies_have_a_common_limit_and_small_ones_none() -> None:
+    bodies = admission().bodies
+    bodies.most = 10 * 2**20
+    done = bodies.take(8 * 2**20)
+    with pytest.raises(TooManyRequests, match="8 MiB"):
+        bodies.take(3 * 2**20)
+    bodies.take(2**20)
+    done()
+    assert bodies.take(9 * 2**20)
