@@ -8,12 +8,13 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from container.backends.shared_memory import MIB
+from container.log import Log
 from container.probes import ask, over_tcp
 from container.programs import gunicorn_program, nginx_program, triton_program
 from container.repository import compose
@@ -44,14 +45,18 @@ def main(arguments: list[str]) -> int:
         settings = read_settings(os.environ)
     except SettingError as error:
         for line in str(error).splitlines():
-            say(line)
+            sys.stderr.write(f"serve: {line}\n")
         return MISUSED
-    with run_folder(settings.run_dir) as run_dir:
-        return run(settings, run_dir)
+    with (
+        run_folder(settings.run_dir) as run_dir,
+        Log(sys.stderr.fileno(), as_json=settings.log_format == "json") as log,
+    ):
+        return run(settings, run_dir, log)
 
 
-def run(settings: Settings, run_dir: Path) -> int:
+def run(settings: Settings, run_dir: Path, log: Log) -> int:
     """Start the three programs and watch them; return the exit code."""
+    say = log.say
     if taken := list(taken_ports(settings)):
         for line in taken:
             say(line)
@@ -61,7 +66,7 @@ def run(settings: Settings, run_dir: Path) -> int:
         say("no nginx found; `make serve`, or `apt-get install nginx-light`, brings it")
         return 1
     raise_file_limit()
-    settings = with_repository(settings, run_dir)
+    settings = with_repository(settings, run_dir, say)
     if not (settings.required_models or settings.multi_model):
         say("MODEL_REPOSITORY and MODEL_DIR hold no models; expected: a folder per model")
         return 1
@@ -80,17 +85,18 @@ def run(settings: Settings, run_dir: Path) -> int:
         say(line)
     lower(settings.model_repository, plan)
     try:
+        programs = (
+            triton_program(settings, triton, shm_prefix, plan),
+            gunicorn_program(settings, run_dir),
+            nginx_program(settings, run_dir, nginx),
+        )
         return Supervisor(
-            [
-                triton_program(settings, triton, shm_prefix, plan),
-                gunicorn_program(settings, run_dir),
-                nginx_program(settings, run_dir, nginx),
-            ],
+            [replace(one, output=log.sink(one.name.lower())) for one in programs],
             Machine(),
             say,
             settings.start_timeout,
             settings.stop_timeout,
-            Announcement(settings.port),
+            Announcement(settings.port, say),
         ).run()
     finally:
         for left in FOLDER.glob(f"{shm_prefix}*"):
@@ -100,8 +106,9 @@ def run(settings: Settings, run_dir: Path) -> int:
 class Announcement:
     """Says where to send a request once `/ping` is 200; or, after a while, why it is not."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, say: Callable[[str], None]) -> None:
         self.port = port
+        self.say = say
         self.give_up_at: float | None = None
 
     def __call__(self, took: float) -> bool:
@@ -112,12 +119,12 @@ class Announcement:
             self.give_up_at = took + CONNECT_S
         ping = ask(over_tcp(self.port), "/ping")
         if ping.status == 200:
-            say(f"ready after {took:.1f} s: POST http://127.0.0.1:{self.port}/invocations")
+            self.say(f"ready after {took:.1f} s: POST http://127.0.0.1:{self.port}/invocations")
             return True
         if took < self.give_up_at:
             return False
         reason = (ping.json() or {}).get("error", {}).get("message", "no answer")
-        say(f"NOT ready, /ping is {ping.status}: {reason}")
+        self.say(f"NOT ready, /ping is {ping.status}: {reason}")
         return True
 
 
@@ -161,7 +168,7 @@ def raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def with_repository(settings: Settings, run_dir: Path) -> Settings:
+def with_repository(settings: Settings, run_dir: Path, say: Callable[[str], None]) -> Settings:
     """Return the settings with the one repository, linked together, and what it means for them."""
     repository = run_dir / "repository"
     mounted = None if settings.model_dir_use == "ignore" else settings.model_dir
@@ -202,15 +209,6 @@ def usage() -> str:
         lines.append(f"  {row.variable}={row.default}")
         lines.append(f"      {row.meaning} ({row.expected})")
     return "\n".join(lines) + "\n"
-
-
-def say(line: str) -> None:
-    """Print a line for the operator."""
-    try:
-        sys.stderr.write(f"serve: {line}\n")
-        sys.stderr.flush()
-    except OSError:
-        pass  # nobody reads the log any more; that is no reason to stop serving
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ class Program:
         environment: all of its environment variables.
         ready: a quick look whether it does its work by now.
         stop_signal: what asks it to finish its work and end.
+        output: the file that takes what it writes; `None` means this process's own.
 
     """
 
@@ -48,6 +49,7 @@ class Program:
     environment: Mapping[str, str]
     ready: Callable[[], bool]
     stop_signal: Signals = signal.SIGTERM
+    output: int | None = None
 
 
 class System(Protocol):
@@ -220,9 +222,11 @@ class Machine:
             program.command,
             env=dict(program.environment),
             stdin=subprocess.DEVNULL,
+            stdout=program.output,
+            stderr=program.output,
             start_new_session=True,
             # Where this process is killed outright, the programs follow it.
-            preexec_fn=die_with_parent,  # noqa: PLW1509  there are no threads here
+            preexec_fn=die_with_parent,  # noqa: PLW1509  no other thread's lock is needed for it
         )
         self._children[child.pid] = child
         return child.pid

@@ -349,6 +349,19 @@ class Settings:
         one_of("debug", "info", "warning", "error"),
         "least severe message that is logged",
     )
+    access_log: str = setting(
+        "MODEL_SERVER_ACCESS_LOG",
+        "json",
+        one_of("json", "errors", "off"),
+        "a line of the log for every request, for those that were not answered 2xx, or for none",
+    )
+    log_format: str = setting(
+        "LOG_FORMAT",
+        "text",
+        one_of("text", "json"),
+        "lines of the log that are no requests: as the programs write them, each after its "
+        "program's name, or JSON objects as well",
+    )
 
     @property
     def max_body(self) -> int:

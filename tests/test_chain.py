@@ -229,6 +229,18 @@ def test_the_start_says_what_it_does(endpoint: Endpoint) -> None:
     assert f"POST http://127.0.0.1:{endpoint.port}/invocations" in log
 
 
+def test_every_line_of_the_log_says_which_program_it_comes_from(endpoint: Endpoint) -> None:
+    endpoint.call("/invocations", b" " * (26 * 2**20), headers={"X-Request-Id": "too-large"})
+    wait_for(lambda: '"request_id":"too-large"' in endpoint.log.read_text(), 5, "NGINX's line")
+    plain = set()
+    for line in endpoint.log.read_text().splitlines():
+        if line.startswith("{"):
+            assert json.loads(line)["program"] in ("nginx", "dispatcher")
+        else:
+            plain.add(line.partition(": ")[0])
+    assert {"serve", "triton", "nginx"} <= plain <= {"serve", "triton", "nginx", "gunicorn"}
+
+
 def test_triton_is_not_to_be_reached_from_outside(endpoint: Endpoint) -> None:
     """All listening TCP sockets of the container but NGINX's are bound to loopback."""
     inodes = set()
