@@ -61,17 +61,24 @@ class Loaded:
         clients: by model name.
         broken: why others are not among them; by model name where the class got far enough to have
             one, else by the source.
+        absent: model folders that are not there, without which some clients cannot be made.
 
     """
 
     mark: str
     clients: dict[str, Client] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
+    absent: dict[str, Path] = field(default_factory=dict)
+
+    def is_all(self, source: Source) -> bool:
+        """Whether loading the source again would change nothing."""
+        come = any(folder.exists() for folder in self.absent.values())
+        return self.mark == source.mark and not self.broken and not come
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a trial said of a source: that of another mark is about another state of it.
+    """What a trial said of a source in the state that `mark` stands for.
 
     Args:
         mark: the source's, when it was tried.
@@ -89,8 +96,8 @@ class Verdict:
 class Registry:
     """The clients by model name, and why others are not among them.
 
-    Both are replaced as a whole, never changed: who reads one while others are taken up sees the
-    old ones or the new ones. `loaded` is what they were made of, by source.
+    Both are replaced as a whole, never changed: who looks while others are taken up sees the old
+    ones or the new ones. `loaded` is what they were made of, by source.
     """
 
     clients: dict[str, Client] = field(default_factory=dict)
@@ -109,7 +116,7 @@ def load_clients(
 ) -> Registry:
     """Register the built-in clients, then installed ones, then those in `folders`.
 
-    A source that was refused by a trial is left out.
+    What a trial has refused is left out.
     """
     registry = Registry()
     take(registry, environment, sources(folders), verdicts or {})
@@ -124,34 +131,53 @@ def take(
 ) -> None:
     """Bring a registry up to date; what is under way goes on with the objects that it has.
 
-    A source that has not changed keeps its objects. Into a registry that was filled before, only
-    what a trial has accepted is taken; where it was refused, what there was before is kept.
+    A source that has not changed keeps its objects. A registry that was filled before takes only
+    what a trial has accepted; in place of what was refused it keeps what there was.
     """
-    before, filled = registry.loaded, bool(registry.loaded)
+    found = list(found)
+    before = registry.loaded
+    kept = {s.where: before[s.where] for s in found if is_kept(s, before, verdicts.get(s.where))}
     loaded: dict[str, Loaded] = {}
     for source in found:
-        old, verdict = before.get(source.where), verdicts.get(source.where)
-        judged = verdict if verdict and verdict.mark == source.mark else None
-        if old and (is_same(old, source) or not judged or judged.reason):
-            loaded[source.where] = old
-        elif judged and judged.reason:
-            broken = dict.fromkeys(judged.names or (source.where,), judged.reason)
-            loaded[source.where] = Loaded(source.mark, {}, broken)
-        elif judged or not filled:
-            new = load(source, environment, loaded)
-            loaded[source.where] = old if old and new.broken else new
+        verdict = verdicts.get(source.where)
+        tried = verdict is not None and verdict.mark == source.mark
+        if source.where in kept:
+            loaded[source.where] = kept[source.where]
+        elif verdict and tried and verdict.reason:
+            why = dict.fromkeys(verdict.names or (source.where,), verdict.reason)
+            loaded[source.where] = Loaded(source.mark, broken=why)
+        elif tried or not before:
+            new = load(source, environment, owners({**loaded, **kept}))
+            fallen = new.broken and before.get(source.where)
+            loaded[source.where] = fallen or new
     registry.loaded = loaded
     registry.clients = {n: c for one in loaded.values() for n, c in one.clients.items()}
     registry.broken = {n: why for one in loaded.values() for n, why in one.broken.items()}
 
 
-def is_same(old: Loaded, source: Source) -> bool:
-    """Whether there is nothing to be taken up: what did not work before may work now."""
-    return old.mark == source.mark and bool(old.clients) and not old.broken
+def is_kept(source: Source, before: Mapping[str, Loaded], verdict: Verdict | None) -> bool:
+    """Whether what was loaded of a source before stays."""
+    if source.where not in before:
+        return False
+    old = before[source.where]
+    accepted = verdict is not None and verdict.mark == source.mark and not verdict.reason
+    return old.is_all(source) or not accepted or (source.installed and bool(old.clients))
 
 
-def load(source: Source, environment: Environment, others: Mapping[str, Loaded]) -> Loaded:
-    """Import a source and make its clients; what is wrong with one is noted and logged."""
+def owners(loaded: Mapping[str, Loaded]) -> dict[str, str]:
+    """Return the source of each client, by its model name."""
+    return {name: where for where, one in loaded.items() for name in one.clients}
+
+
+def load(source: Source, environment: Environment, taken: Mapping[str, str]) -> Loaded:
+    """Import a source and make its clients; what is wrong with one is noted and logged.
+
+    Args:
+        source: which.
+        environment: what the clients are made with.
+        taken: the sources of the names that others have.
+
+    """
     loaded = Loaded(source.mark)
     try:
         found = source.classes()
@@ -160,8 +186,8 @@ def load(source: Source, environment: Environment, others: Mapping[str, Loaded])
         log.exception("%s cannot be imported", source.where)
         loaded.broken[source.where] = f"{source.where} cannot be imported: {described(error)}"
         return loaded
-    for client in found:
-        register(client, environment, source.where, loaded, others)
+    for client in dict.fromkeys(found):  # a class may have two names in its file
+        register(client, environment, source.where, taken, loaded)
     for reason in loaded.broken.values():
         log.error("client disabled: %s", reason)
     return loaded
@@ -171,35 +197,31 @@ def register(
     client: type[Client],
     environment: Environment,
     source: str,
+    taken: Mapping[str, str],
     loaded: Loaded,
-    others: Mapping[str, Loaded],
 ) -> None:
     """Make the client's one object, or note why there is none."""
     where = f"{client.__name__} in {source}"
-    name = getattr(client, "modelname", None)
-    taken = {
-        n: (w, c) for w, one in {**others, source: loaded}.items() for n, c in one.clients.items()
-    }
-    if name in taken and type(taken[str(name)][1]) is client:
-        return  # the same class under another name in the file
+    name = str(getattr(client, "modelname", None) or source)
+    owner = source if name in loaded.clients else taken.get(name)
     if fault := declaration_fault(client):
-        loaded.broken[str(name or source)] = f"{where}: {fault}"
-    elif name in taken:
+        loaded.broken[name] = f"{where}: {fault}"
+    elif owner:
         loaded.broken[f"{name} ({source})"] = (
-            f"{where}: the name {name!r} belongs to the client in {taken[str(name)][0]}; "
-            "choose another"
+            f"{where}: the name {name!r} belongs to the client in {owner}; choose another"
         )
     else:
         try:
-            loaded.clients[str(name)] = client(environment)
+            loaded.clients[name] = client(environment)
         except (Exception, SystemExit) as error:
-            model = client.model or client.modelname
-            if not (environment.model_repository / model).exists():
+            folder = environment.model_repository / (client.model or client.modelname)
+            if not folder.exists():
                 # Its labels or its tokenizer lie in a folder that was left out.
-                log.info("%s is not served: the model repository has no %s", where, model)
+                loaded.absent[name] = folder
+                log.info("%s is not served: there is no folder %s", where, folder)
                 return
             log.exception("%s cannot be made", where)
-            loaded.broken[str(name)] = f"{where}: it cannot be made: {described(error)}"
+            loaded.broken[name] = f"{where}: it cannot be made: {described(error)}"
 
 
 def declaration_fault(client: type[Client]) -> str:

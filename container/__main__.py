@@ -182,6 +182,7 @@ def with_repository(settings: Settings, run_dir: Path, say: Callable[[str], None
     clients = settings.model_dir / "code" / "clients"
     return replace(
         settings,
+        run_dir=run_dir,
         model_repository=repository,
         clients_path=(*settings.clients_path, *([clients] if clients.is_dir() else [])),
         required_models=settings.required_models or (() if settings.multi_model else models),
@@ -194,7 +195,7 @@ def run_folder(wanted: Path | None) -> Iterator[Path]:
     if wanted is not None:
         wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Made anew: another version may have been here before.
-        for left in ("backends", "repository"):
+        for left in ("backends", "reload", "repository"):
             shutil.rmtree(wanted / left, ignore_errors=True)
         yield wanted
         return

@@ -21,6 +21,7 @@ from dispatcher.hosting import Hosting
 from dispatcher.invocations import invocation_routes
 from dispatcher.management import management_routes
 from dispatcher.pages import page_routes
+from dispatcher.reload import Reloader, verdicts_of
 from dispatcher.settings import Settings
 from dispatcher.watch import allowance
 
@@ -36,6 +37,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
     renamed_config: Callable[[str, str], str],
     canary: Canary,
     admission: Admission | None = None,
+    reloader: Reloader | None = None,
 ) -> Flask:
     """Return the web application.
 
@@ -46,6 +48,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
         renamed_config: returns a model's configuration under another name.
         canary: tries the required models; started by the caller.
         admission: whose turn it is, where the caller watches it.
+        reloader: takes up clients, where the caller has started one.
 
     """
     app = Flask(__name__, static_folder=None)
@@ -60,7 +63,10 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
         server, repository, settings.model_url_roots, renamed_config, settings.load_timeout
     )
     app.register_blueprint(invocation_routes(settings, dispatcher, admission))
-    app.register_blueprint(management_routes(settings, server, catalogue, hosting, canary))
+    reloader = reloader or Reloader(settings, registry, environment, verdicts_of(settings))
+    app.register_blueprint(
+        management_routes(settings, server, catalogue, hosting, canary, reloader)
+    )
     app.register_blueprint(page_routes(settings, registry))
 
     @app.before_request

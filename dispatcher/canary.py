@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from clients.base import Client
 from clients.errors import DeadlineExceeded, InferenceError
 from clients.model_server import ModelServer
 from clients.registry import Registry
@@ -31,6 +32,19 @@ class Trial:
 
     reason: str = UNTRIED
     at: float = 0.0
+
+
+def ask_example(client: Client, timeout: float) -> None:
+    """Ask a client its own example.
+
+    Raises:
+        InferenceError: it does not answer, or its answer is not JSON.
+        Exception: whatever a bug in it raises.
+
+    """
+    deadline = time.monotonic() + timeout
+    with Request(parameters=client.read_parameters({}), deadline=deadline).active():
+        encoded(client.inference(client.example))
 
 
 @dataclass
@@ -97,9 +111,7 @@ class Canary:
         """
         clients = [c for c in self.registry.clients.values() if c.triton_model() == model]
         for client in clients[:1]:
-            deadline = time.monotonic() + self.timeout
-            with Request(parameters=client.read_parameters({}), deadline=deadline).active():
-                encoded(client.inference(client.example))
+            ask_example(client, self.timeout)
         if not clients:
             self.server.signature(model, timeout=self.timeout)
 

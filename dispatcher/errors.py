@@ -44,6 +44,10 @@ class BadModel(BadRequest):
     """What a folder holds cannot be loaded as a model, or its name or address cannot be used."""
 
 
+class BadClient(BadRequest):
+    """A client that was to be taken up does not work; what there was before is kept."""
+
+
 class UnsupportedType(BadRequest):
     """There is no reader for the body's type or packing."""
 
@@ -82,6 +86,7 @@ ANSWERS: Final[dict[type[InferenceError], tuple[int, str]]] = {
     BadBody: (400, "bad_body"),
     BadHeader: (400, "bad_header"),
     BadModel: (400, "bad_model"),
+    BadClient: (400, "bad_client"),
     BadPayload: (400, "bad_payload"),
     BadParameter: (400, "bad_parameter"),
     TensorsRefused: (400, "tensors_refused"),

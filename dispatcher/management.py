@@ -13,19 +13,21 @@ from clients.shown import brief
 from dispatcher.answers import json_answer
 from dispatcher.canary import Canary
 from dispatcher.catalogue import Catalogue
-from dispatcher.errors import NOT_READY, BadBody
+from dispatcher.errors import NOT_READY, BadBody, BadClient
 from dispatcher.errors import answer as error_answer
 from dispatcher.health import health as state_of
 from dispatcher.hosting import Hosting
+from dispatcher.reload import Reloader
 from dispatcher.settings import Settings
 
 
-def management_routes(  # noqa: C901  several small functions that share their arguments
+def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that share their arguments
     settings: Settings,
     server: ModelServer,
     catalogue: Catalogue,
     hosting: Hosting,
     canary: Canary,
+    reloader: Reloader,
 ) -> Blueprint:
     """Return the routes of the platform and of operators."""
     routes = Blueprint("management", __name__)
@@ -82,6 +84,20 @@ def management_routes(  # noqa: C901  several small functions that share their a
         g.modelname = model
         hosting.unload(model)
         return json_answer({"modelName": model})
+
+    @routes.post("/reload")
+    def reload() -> Response:
+        """Take up clients that are new or have changed."""
+        report = reloader.reload()
+        if report.refused:
+            raise BadClient(
+                "; ".join(report.refused.values()),
+                hint="what there was before is kept; taken up were: "
+                f"{', '.join(report.taken) or 'none'}",
+            )
+        return json_answer(
+            {"taken": report.taken, "removed": report.removed, "absent": report.absent}
+        )
 
     @routes.post("/load_model/<model>")
     def load_own_model(model: str) -> Response:

@@ -46,6 +46,18 @@ VERSION: Schema = {
 }
 
 
+NAMES: Schema = {"type": "array", "items": NAME}
+RELOADED: Schema = {
+    "type": "object",
+    "required": ["taken", "removed", "absent"],
+    "properties": {
+        "taken": NAMES,
+        "removed": NAMES,
+        "absent": {"type": "object", "additionalProperties": {"type": "string"}},
+    },
+}
+
+
 def ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
@@ -146,6 +158,14 @@ def paths(settings: Settings, registry: Registry) -> Schema:
                 "summary": "Load a model of the repository, or load it anew.",
                 "parameters": model,
                 "responses": responses(entry, (*ANY_ROUTE, 507), "The model."),
+            }
+        },
+        "/reload": {
+            "post": {
+                "summary": "Take up clients that are new or have changed; all workers do.",
+                "responses": responses(
+                    json_of(RELOADED), ANY_ROUTE, "All work, and every worker has taken them up."
+                ),
             }
         },
         "/execution-parameters": {

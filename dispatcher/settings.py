@@ -106,6 +106,16 @@ def seconds(low: float, high: float) -> Callable[[str], float]:
     return read
 
 
+def seconds_or_nothing(low: float, high: float) -> Callable[[str], float | None]:
+    """Read a time in seconds from `low` to `high`; nothing is `None`."""
+
+    @expects(f"seconds, {low:g} to {high:g}, or nothing")
+    def read(text: str) -> float | None:
+        return seconds(low, high)(text) if text else None
+
+    return read
+
+
 @expects("path of a folder")
 def read_folder(text: str) -> Path:
     """Read the path of a folder that exists."""
@@ -251,6 +261,13 @@ class Settings:
     )
     clients_path: tuple[Path, ...] = setting(
         "CLIENTS_PATH", "", read_folders, "folders with client classes of your own"
+    )
+    clients_watch: float | None = setting(
+        "CLIENTS_WATCH",
+        "",
+        seconds_or_nothing(0.5, 3600),
+        "how often clients that are new or have changed are looked for and taken up; "
+        "nothing means on POST /reload alone",
     )
     triton_home: Path = setting(
         "TRITON_HOME",

@@ -7,12 +7,13 @@ import os
 
 from flask import Flask
 
-from clients.base import Environment
 from clients.registry import load_clients
-from clients.triton import Triton, renamed_config
+from clients.triton import renamed_config
 from dispatcher.app import admission_of, create_app
 from dispatcher.canary import Canary
+from dispatcher.reload import Reloader, verdicts_of
 from dispatcher.settings import read_settings
+from dispatcher.trial import environment_of
 from dispatcher.watch import Watch, replace_worker
 
 
@@ -22,12 +23,10 @@ def build() -> Flask:
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
     )
-    environment = Environment(
-        Triton(f"127.0.0.1:{settings.triton_grpc_port}"),
-        settings.model_repository,
-        max_pixels=settings.max_megapixels * 1_000_000,
-    )
-    registry = load_clients(environment, settings.clients_path)
+    environment = environment_of(settings)
+    verdicts = verdicts_of(settings)
+    noted = verdicts.read()
+    registry = load_clients(environment, settings.clients_path, noted.by_source)
     canary = Canary(
         settings.required_models,
         registry,
@@ -38,4 +37,6 @@ def build() -> Flask:
     canary.start()
     admission = admission_of(settings)
     Watch(admission, settings.client_timeout, replace_worker).start()
-    return create_app(settings, registry, environment, renamed_config, canary, admission)
+    reloader = Reloader(settings, registry, environment, verdicts)
+    reloader.start(noted.number)
+    return create_app(settings, registry, environment, renamed_config, canary, admission, reloader)

@@ -1,0 +1,246 @@
+"""Takes up clients that are new or have changed, without a restart and without losing a request.
+
+One worker tries them in a process of its own, which asks each its example, and notes the verdicts
+in a file; every worker sees that file change and takes up what was accepted. Requests that are
+under way keep the objects that they have.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from clients.base import Environment
+from clients.registry import Registry, Source, Verdict, owners, sources, take
+from dispatcher.settings import Settings
+from dispatcher.trial import try_sources
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.5  # how often a worker looks whether another has noted something
+OTHERS_S = 10.0  # what the other workers are given to take it up
+
+Try = Callable[[Iterable[Source], Mapping[str, str], Settings], dict[str, Verdict]]
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What the file holds: how many reloads there were, and what is thought of each source."""
+
+    number: int = 0
+    by_source: dict[str, Verdict] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a reload did.
+
+    Args:
+        taken: clients that are new, or made anew.
+        removed: clients that are gone.
+        refused: why what was tried is not taken, by source.
+        absent: clients among what was tried whose models are not there: the folders, by name.
+
+    """
+
+    taken: list[str]
+    removed: list[str]
+    refused: dict[str, str]
+    absent: dict[str, str]
+
+
+class Verdicts:
+    """The file that the workers share.
+
+    Args:
+        folder: for it and what belongs to it; made where it is needed.
+
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "verdicts.json"
+        self.lock = folder / "lock"
+        self.workers = folder / "workers"
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other threads and workers from trying at the same time."""
+        self.workers.mkdir(parents=True, exist_ok=True)
+        with self.lock.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def read(self) -> Noted:
+        """Return what was noted last."""
+        try:
+            noted = json.loads(self.file.read_text())
+        except FileNotFoundError:
+            return Noted()
+        by_source = {
+            where: Verdict(one["mark"], tuple(one["names"]), one["reason"])
+            for where, one in noted["by_source"].items()
+        }
+        return Noted(noted["number"], by_source)
+
+    def write(self, noted: Noted) -> None:
+        """Note it, at once for all who read."""
+        part = self.file.with_suffix(".part")
+        part.write_text(json.dumps(asdict(noted)))
+        part.replace(self.file)
+
+    def acknowledge(self, number: int) -> None:
+        """Say that this process has taken up what was noted."""
+        self.workers.mkdir(parents=True, exist_ok=True)
+        part = self.workers / f".{os.getpid()}"
+        part.write_text(str(number))
+        part.replace(self.workers / str(os.getpid()))
+
+    def behind(self, number: int) -> list[Path]:
+        """Return the workers that have not taken it up yet."""
+        found = [path for path in self.workers.glob("[0-9]*") if int(path.read_text()) < number]
+        for path in [path for path in found if not Path("/proc", path.name).exists()]:
+            path.unlink(missing_ok=True)  # a worker that is gone
+            found.remove(path)
+        return found
+
+
+def verdicts_of(settings: Settings) -> Verdicts:
+    """Return the file of a container; one of this process alone where there is no container."""
+    alone = Path(tempfile.gettempdir(), f"triton-dispatcher-{os.getpid()}")
+    return Verdicts((settings.run_dir or alone) / "reload")
+
+
+class Reloader:
+    """Takes up clients in one worker.
+
+    Args:
+        settings: of the container.
+        registry: this worker's clients.
+        environment: what they are made with.
+        verdicts: the file that the workers share.
+        trial: tries sources.
+
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        registry: Registry,
+        environment: Environment,
+        verdicts: Verdicts,
+        trial: Try = try_sources,
+    ) -> None:
+        self.settings = settings
+        self.registry = registry
+        self.environment = environment
+        self.verdicts = verdicts
+        self.trial = trial
+        self._number = 0
+        self._taking = threading.Lock()
+
+    def start(self, number: int) -> None:
+        """Follow the other workers, and where it is set look for changes, in a thread.
+
+        Args:
+            number: of the reload after which this worker's clients were loaded.
+
+        """
+        self._number = number
+        self.verdicts.acknowledge(number)
+        threading.Thread(target=self.follow, name="reload", daemon=True).start()
+
+    def reload(self) -> Report:
+        """Take up what has changed; when this returns, every worker has."""
+        with self.verdicts.alone():
+            before, loaded = dict(self.registry.clients), self.registry.loaded
+            found = self.sources()
+            changed = [s for s in found if s.where not in loaded or not loaded[s.where].is_all(s)]
+            restart = {
+                s.where: f"{s.where} has changed: an installed package needs a restart"
+                for s in changed
+                if s.installed and s.where in loaded and loaded[s.where].clients
+            }
+            changed = [source for source in changed if source.where not in restart]
+            kept = owners({s.where: loaded[s.where] for s in found if s not in changed})
+            tried = self.trial(changed, kept, self.settings) if changed else {}
+            noted = self.verdicts.read()
+            noted = Noted(noted.number + 1, {**noted.by_source, **tried})
+            self.verdicts.write(noted)
+            self.take_up()
+            self.wait_for_others(noted.number)
+        after = self.registry.clients
+        report = Report(
+            sorted(name for name, client in after.items() if before.get(name) is not client),
+            sorted(before.keys() - after.keys()),
+            restart | {where: one.reason for where, one in tried.items() if one.reason},
+            {
+                name: str(folder)
+                for where in tried
+                if where in self.registry.loaded
+                for name, folder in self.registry.loaded[where].absent.items()
+            },
+        )
+        log.info("reload: %s", report)
+        return report
+
+    def sources(self) -> list[Source]:
+        """Return where clients may be, as things are now."""
+        return list(sources(self.settings.clients_path))
+
+    def take_up(self) -> None:
+        """Take up what was noted."""
+        with self._taking:
+            noted = self.verdicts.read()
+            take(self.registry, self.environment, self.sources(), noted.by_source)
+            self._number = noted.number
+            self.verdicts.acknowledge(noted.number)
+
+    def wait_for_others(self, number: int) -> None:
+        """Wait until every worker has taken it up; one that does not is named in the log."""
+        deadline = time.monotonic() + OTHERS_S
+        while behind := self.verdicts.behind(number):
+            if time.monotonic() > deadline:
+                log.error("workers that have not taken it up: %s", [p.name for p in behind])
+                return
+            time.sleep(LOOK_S / 10)
+
+    def follow(self) -> None:
+        """Take up what others note; where a watch is set, note what has changed."""
+        interval = self.settings.clients_watch
+        due, before = time.monotonic(), self.state()
+        while True:
+            time.sleep(LOOK_S)
+            try:
+                if self.verdicts.read().number != self._number:
+                    self.take_up()
+                if interval is not None and time.monotonic() >= due + interval:
+                    due, now = time.monotonic(), self.state()
+                    # Twice the same: whoever writes there is done.
+                    if now == before and self.has_news():
+                        self.reload()
+                    before = now
+            except Exception:
+                log.exception("clients could not be looked at")
+
+    def state(self) -> dict[str, str]:
+        return {source.where: source.mark for source in self.sources()}
+
+    def has_news(self) -> bool:
+        """Whether there is a source that was neither loaded nor tried as it is now, or one gone."""
+        loaded, noted = self.registry.loaded, self.verdicts.read().by_source
+        now = self.state()
+        marks = {where: {one.mark} for where, one in loaded.items()}
+        for where, verdict in noted.items():
+            marks.setdefault(where, set()).add(verdict.mark)
+        return any(mark not in marks.get(w, ()) for w, mark in now.items()) or bool(
+            loaded.keys() - now.keys()
+        )

@@ -1,0 +1,153 @@
+"""Tries clients in a process of its own: whatever they do there, the web workers go on.
+
+`python -m dispatcher.trial FILE` reads from its input what is to be kept and passed over, as JSON,
+and writes to FILE a line when it begins with a source, and one with what it found. Where it hangs
+or dies, the last line says over what.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from signal import Signals
+
+from clients.base import Environment
+from clients.errors import InferenceError
+from clients.registry import Loaded, Source, Verdict, described, load, sources
+from clients.triton import Triton
+from dispatcher.canary import ask_example
+from dispatcher.settings import Settings, read_settings
+
+log = logging.getLogger(__name__)
+
+MODULE = "dispatcher.trial"
+MOST_OF_IT = 0.6
+
+
+def environment_of(settings: Settings) -> Environment:
+    """Return what clients are made with."""
+    return Environment(
+        Triton(f"127.0.0.1:{settings.triton_grpc_port}"),
+        settings.model_repository,
+        max_pixels=settings.max_megapixels * 1_000_000,
+    )
+
+
+def try_sources(
+    found: Iterable[Source],
+    kept: Mapping[str, str],
+    settings: Settings,
+    command: Iterable[str] = (sys.executable, "-m", MODULE),
+) -> dict[str, Verdict]:
+    """Try clients in processes of their own; return what is to be thought of each source.
+
+    Args:
+        found: what is tried.
+        kept: the sources of the names that others have.
+        settings: of the container; all of it may take as long as a request.
+        command: starts the process; its last argument is added.
+
+    """
+    deadline = time.monotonic() + settings.client_timeout
+    left = {source.where: source for source in found}
+    verdicts: dict[str, Verdict] = {}
+    while left:
+        done, guilty, end = one_process(
+            list(command), {"try": list(left), "taken": dict(kept)}, settings, deadline
+        )
+        verdicts |= done
+        if guilty in left:
+            verdicts[guilty] = Verdict(left[guilty].mark, reason=f"{guilty}: {end}")
+        elif not done:
+            verdicts |= {w: Verdict(one.mark, reason=f"{w}: {end}") for w, one in left.items()}
+        left = {where: source for where, source in left.items() if where not in verdicts}
+    return verdicts
+
+
+def one_process(
+    command: list[str], job: Mapping[str, object], settings: Settings, deadline: float
+) -> tuple[dict[str, Verdict], str, str]:
+    """Run one process; return what it found, over which source it ended, and how."""
+    with tempfile.TemporaryDirectory(prefix="trial-", dir=settings.run_dir) as folder:
+        lines = Path(folder) / "lines"
+        lines.touch()
+        # What hangs must leave some time to the others.
+        time_left = max(0.0, deadline - time.monotonic()) * MOST_OF_IT
+        try:
+            ended = subprocess.run(
+                [*command, str(lines)],
+                input=json.dumps(job).encode(),
+                stdout=sys.stderr,
+                timeout=time_left,
+                env={**os.environ, **settings.environment()},
+                check=False,
+            )
+            code = ended.returncode
+            end = "the process that tried it ended with " + (
+                f"exit code {code}" if code >= 0 else Signals(-code).name
+            )
+        except subprocess.TimeoutExpired:
+            end = f"it was not done within {time_left:.0f} s, and was stopped"
+        told = [json.loads(line) for line in lines.read_text().splitlines()]
+    done = {
+        line.pop("where"): Verdict(line["mark"], tuple(line["names"]), line["reason"])
+        for line in told
+        if "reason" in line
+    }
+    begun = told[-1]["where"] if told and "reason" not in told[-1] else ""
+    return done, begun, end
+
+
+def main(arguments: list[str]) -> int:
+    """Try what the input names; return the exit code."""
+    settings = read_settings(os.environ)
+    # Where the worker that waits for this one dies, nobody else would stop it.
+    signal.alarm(math.ceil(settings.client_timeout))
+    logging.basicConfig(
+        level=settings.log_level.upper(), format="%(levelname)s trial %(name)s: %(message)s"
+    )
+    job = json.load(sys.stdin)
+    environment, taken = environment_of(settings), dict(job["taken"])
+    with Path(arguments[0]).open("a", buffering=1) as lines:
+        for source in sources(settings.clients_path):
+            if source.where not in job["try"]:
+                continue
+            lines.write(json.dumps({"where": source.where}) + "\n")
+            loaded = load(source, environment, taken)
+            verdict = Verdict(
+                source.mark, tuple(loaded.clients), fault(loaded, settings.client_timeout)
+            )
+            if not verdict.reason:
+                taken |= dict.fromkeys(loaded.clients, source.where)
+            lines.write(json.dumps({"where": source.where, **asdict(verdict)}) + "\n")
+    return 0
+
+
+def fault(loaded: Loaded, timeout: float) -> str:
+    """Return why a source is not to be taken; nothing where all of its clients work."""
+    if loaded.broken:
+        return "; ".join(loaded.broken.values())
+    for name, client in loaded.clients.items():
+        try:
+            ask_example(client, timeout)
+        except InferenceError as error:
+            said = f"{error.message} ({error.hint})" if error.hint else error.message
+            return f"the client of {name!r} fails on its own example: {said}"
+        except (Exception, SystemExit) as error:
+            log.exception("the example of %s fails in its client", name)
+            return f"the client of {name!r} fails on its own example: {described(error)}"
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

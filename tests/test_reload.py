@@ -1,0 +1,256 @@
+"""Clients are taken up while others are answered; what does not work is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from clients.base import Environment
+from clients.registry import load_clients
+from clients.triton import renamed_config
+from dispatcher import trial
+from dispatcher.app import create_app
+from dispatcher.reload import Noted, Reloader, Verdicts
+from dispatcher.settings import Settings, read_settings
+from tests.fake_triton import FakeTriton
+from tests.test_http import quiet
+
+SOURCE = """
+from clients.base import Client
+
+class {kind}(Client):
+    modelname = "{name}"
+    example = {{}}
+
+    def inference(self, payload):
+        return {result}
+"""
+
+
+def write(folder: Path, name: str, result: str, file: str = "") -> None:
+    path = folder / (file or f"{name}.py")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(SOURCE.format(kind=name.title(), name=name, result=result))
+
+
+class Worker:
+    """A web worker without HTTP in between; several share a RUN_DIR."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.settings = read_settings(
+            {
+                "CLIENTS_PATH": str(folder / "clients"),
+                "RUN_DIR": str(folder),
+                "MODEL_REPOSITORY": str(folder),  # holds no models, so no built-in clients
+                "MODEL_SERVER_TIMEOUT": "20",
+                **settings,
+            }
+        )
+        environment = Environment(FakeTriton(), self.settings.model_repository)
+        verdicts = Verdicts(folder / "reload")
+        self.noted = verdicts.read()
+        self.registry = load_clients(environment, self.settings.clients_path, self.noted.by_source)
+        self.reloader = Reloader(self.settings, self.registry, environment, verdicts)
+        self.app = create_app(
+            self.settings,
+            self.registry,
+            environment,
+            renamed_config,
+            quiet(),
+            reloader=self.reloader,
+        )
+
+    def client(self) -> FlaskClient:
+        return self.app.test_client()
+
+    def ask(self, name: str) -> Any:
+        body = json.dumps({"modelname": name, "payload": {}})
+        answer = self.client().post("/invocations", data=body).json
+        return answer.get("result", answer.get("error", {}).get("code"))
+
+    def reload(self) -> Any:
+        return self.client().post("/reload")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(tmp_path / "clients", "kept", "'kept'")
+    write(tmp_path / "clients", "mine", "'old'")
+    return tmp_path
+
+
+def test_what_is_new_changed_or_gone_is_taken_up(folder: Path) -> None:
+    """Edits of the same size within a second count; what has not changed keeps its object."""
+    worker = Worker(folder)
+    kept = worker.registry.clients["kept"]
+    assert worker.ask("mine") == "old"
+    write(folder / "clients", "gone", "1")
+    assert worker.reload().json == {"taken": ["gone"], "removed": [], "absent": {}}
+    write(folder / "clients", "mine", "'new'")
+    write(folder / "clients", "packed", "'whole'", "packed/__init__.py")
+    (folder / "clients" / "gone.py").unlink()
+    report = worker.reload().json
+    assert report == {"taken": ["mine", "packed"], "removed": ["gone"], "absent": {}}
+    assert [worker.ask(name) for name in ("mine", "packed")] == ["new", "whole"]
+    assert worker.ask("gone") == "unknown_model"
+    assert worker.registry.clients["kept"] is kept
+    assert worker.reload().json == {"taken": [], "removed": [], "absent": {}}
+
+
+def test_a_module_inside_a_package_is_taken_up_too(folder: Path) -> None:
+    package = folder / "clients" / "packed"
+    write(folder / "clients", "packed", "WORD", "packed/__init__.py")
+    with (package / "__init__.py").open("a") as file:
+        file.write("\nfrom .words import WORD\n")
+    (package / "words.py").write_text("WORD = 'one'")
+    worker = Worker(folder)
+    assert worker.ask("packed") == "one"
+    (package / "words.py").write_text("WORD = 'two'")
+    assert worker.reload().json["taken"] == ["packed"]
+    assert worker.ask("packed") == "two"
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        ("1 / 0", ["'mine'", "fails on its own example", "ZeroDivisionError"]),
+        ("{1, 2}", ["fails on its own example", "JSON", "set"]),
+        ("self.infer({})", ["fails on its own example", "Triton does not answer"]),
+        ("0\n    x = 1 / 0", ["mine.py cannot be imported", "ZeroDivisionError"]),
+        ("(", ["mine.py cannot be imported", "SyntaxError"]),
+        ("__import__('os')._exit(7)", ["mine.py: the process that tried it", "exit code 7"]),
+        ("__import__('os').abort()", ["mine.py: the process that tried it", "SIGABRT"]),
+    ],
+)
+def test_what_does_not_work_is_not_taken_and_the_answer_says_why(
+    folder: Path, result: str, words: list[str]
+) -> None:
+    worker = Worker(folder)
+    write(folder / "clients", "mine", result)
+    write(folder / "clients", "fresh", result)
+    write(folder / "clients", "zebra", "'taken'")
+    response = worker.reload()
+    error = response.json["error"]
+    assert (response.status_code, error["code"]) == (400, "bad_client")
+    for word in words:
+        assert word in error["message"] + str(worker.registry.broken)
+    assert "taken up were: zebra" in error["hint"]
+    assert worker.ask("mine") == "old", "what there was before is kept"
+    assert worker.ask("fresh") in ("client_disabled", "unknown_model")
+    assert worker.ask("zebra") == "taken"
+    write(folder / "clients", "mine", "'mended'")
+    (folder / "clients" / "fresh.py").unlink()
+    assert worker.reload().status_code == 200
+    assert worker.ask("mine") == "mended"
+
+
+def test_one_that_hangs_is_stopped_and_the_others_are_taken(folder: Path) -> None:
+    worker = Worker(folder, MODEL_SERVER_TIMEOUT="12")
+    write(folder / "clients", "mine", "__import__('time').sleep(60)")
+    write(folder / "clients", "zebra", "'taken'")
+    response = worker.reload()
+    assert "mine.py: it was not done within " in response.json["error"]["message"]
+    assert (worker.ask("mine"), worker.ask("zebra")) == ("old", "taken")
+
+
+def test_every_worker_takes_up_what_one_was_asked_to(folder: Path) -> None:
+    """And one that starts later leaves out what was refused."""
+    first, second = Worker(folder), Worker(folder)
+    write(folder / "clients", "mine", "'new'")
+    write(folder / "clients", "bad", "1 / 0")
+    assert first.reload().status_code == 400
+    assert (first.ask("mine"), second.ask("mine")) == ("new", "old")
+    second.reloader.take_up()
+    assert second.ask("mine") == "new"
+    third = Worker(folder)
+    assert third.noted.number == 1
+    for worker in (first, second, third):
+        assert worker.ask("bad") == "client_disabled"
+
+
+def test_a_file_that_changes_after_it_was_tried_waits_for_the_next_reload(folder: Path) -> None:
+    first, second = Worker(folder), Worker(folder)
+    write(folder / "clients", "mine", "'tried'")
+    assert first.reload().status_code == 200
+    write(folder / "clients", "mine", "'not tried'")
+    second.reloader.take_up()
+    assert second.ask("mine") == "old"
+
+
+def test_it_waits_for_the_workers_that_live(folder: Path) -> None:
+    verdicts = Verdicts(folder)
+    verdicts.acknowledge(3)
+    (verdicts.workers / "99999999").write_text("1")  # it is gone
+    assert verdicts.behind(3) == []
+    assert [path.name for path in verdicts.behind(4)] == [str(os.getpid())]
+    verdicts.write(Noted(5))
+    assert verdicts.read() == Noted(5)
+
+
+def test_a_name_of_another_client_is_refused(folder: Path) -> None:
+    worker = Worker(folder)
+    write(folder / "clients", "kept", "'stolen'", "a.py")
+    response = worker.reload()
+    assert "the name 'kept' belongs to the client in " in response.json["error"]["message"]
+    assert worker.ask("kept") == "kept"
+
+
+def until(condition: Callable[[], object], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_with_a_watch_nobody_has_to_ask(folder: Path) -> None:
+    tried: list[list[str]] = []
+
+    def noting(found: Any, kept: Any, settings: Settings) -> Any:
+        found = list(found)
+        tried.append([Path(source.where).name for source in found])
+        return trial.try_sources(found, kept, settings)
+
+    worker = Worker(folder, CLIENTS_WATCH="0.5")
+    worker.reloader.trial = noting
+    worker.reloader.start(0)
+    write(folder / "clients", "mine", "1 / 0")
+    until(lambda: tried)
+    write(folder / "clients", "mine", "'new'")
+    until(lambda: worker.ask("mine") == "new")
+    count = len(tried)
+    time.sleep(2.5)
+    assert tried[0] == ["mine.py"]
+    assert len(tried) == count, "what was tried is not tried again"
+
+
+def test_an_installed_package_that_has_changed_needs_a_restart(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = folder / "site"
+    write(site, "ears", "'old'")
+
+    def version(number: str) -> None:
+        info = site / f"ears-{number}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: ears\nVersion: {number}\n")
+        (info / "entry_points.txt").write_text("[triton_dispatcher.clients]\nears = ears\n")
+
+    version("1.0")
+    monkeypatch.syspath_prepend(str(site))
+    worker = Worker(folder)
+    assert worker.ask("ears") == "old"
+    (site / "ears-1.0.dist-info").rename(folder / "was")
+    version("2.0")
+    write(site, "ears", "'new'")
+    response = worker.reload()
+    assert "an installed package needs a restart" in response.json["error"]["message"]
+    assert worker.ask("ears") == "old"
+    del sys.modules["ears"]
