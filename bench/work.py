@@ -63,9 +63,10 @@ class ResNet(Work):
         self.labels = (self.folder / "labels.txt").read_text().splitlines()
 
     def prepare(self, payload: Mapping[str, Any]) -> tuple[Tensors, Any]:
-        from clients.resnet import squashed
+        from clients.families.classification import resized
 
-        pixels = squashed(picture(payload["img"])).transpose(2, 0, 1)
+        small = resized(picture(payload["img"]), (224, 224), (224, 224))
+        pixels = (np.asarray(small, np.float32) / 255).transpose(2, 0, 1)
         return {"input": np.ascontiguousarray(pixels[None])}, None
 
     def finish(self, output: npt.NDArray[Any], kept: Any) -> list[Any]:  # noqa: ARG002  as in the others
@@ -84,17 +85,19 @@ class YoloV5(Work):
     takes = "img"
 
     def prepare(self, payload: Mapping[str, Any]) -> tuple[Tensors, Any]:
-        from clients.yolov5 import Letterbox
+        from clients.families.detection import Letterbox
 
         box = Letterbox.around(picture(payload["img"]))
         kept = [box.width, box.height, box.scale, box.left, box.top]
         return {"images": np.ascontiguousarray(box.pixels[None])}, kept
 
     def finish(self, output: npt.NDArray[Any], kept: Any) -> list[Any]:
-        from clients.yolov5 import Letterbox, best_objects
+        from clients.families.detection import Letterbox, best_objects, yolov5_candidates
 
         box = Letterbox(NO_PIXELS, *kept)
-        classes, scores, corners = best_objects(output, 0.5, 0.45)
+        classes, scores, corners = best_objects(
+            *yolov5_candidates(output, 0.5), confidence=0.5, iou=0.45
+        )
         return [
             [int(kind), round(float(score), 4), x1, x2, y1, y2, box.width, box.height]
             for kind, score, (x1, y1, x2, y2) in zip(
@@ -126,19 +129,19 @@ class Bert(Work):
         self.mask = self.tokenizer.token_to_id("[MASK]")
 
     def prepare(self, payload: Mapping[str, Any]) -> tuple[Tensors, Any]:
-        from clients.bert_base import padded
+        from clients.text_input import padded
 
         text = payload["text"]
-        ids, attention = padded([self.tokenizer.encode(text).ids], 0)
+        ids = padded([self.tokenizer.encode(text).ids], 0)
         inputs = {
             "input_ids": ids,
-            "attention_mask": attention,
+            "attention_mask": np.ones_like(ids),
             "token_type_ids": np.zeros_like(ids),
         }
         return inputs, [text, np.nonzero(ids[0] == self.mask)[0].tolist()]
 
     def finish(self, output: npt.NDArray[Any], kept: Any) -> list[Any]:
-        from clients.bert_base import most_likely
+        from clients.families.fill_mask import most_likely
 
         text, places = kept
         before, after = text.split("[MASK]")

@@ -68,11 +68,14 @@ class Client(ABC):
     modelname: ClassVar[str]
     """The name that callers use."""
 
-    example: ClassVar[Payload]
+    example: Payload
     """A payload that works: shown to people and used to try the model."""
 
     model: ClassVar[str] = ""
     """The model's name in the repository, where it is not `modelname`."""
+
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """Other names that callers may use."""
 
     parameters: ClassVar[Mapping[str, Parameter]] = {}
     """What a caller may set in `parameters`. Anything else is refused before `inference`."""

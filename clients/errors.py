@@ -9,6 +9,7 @@
     ├── UnknownModel            there is no such model
     ├── UnknownVersion          the model has no such version
     ├── ModelUnavailable        the model, or Triton, is not ready
+    │   └── ClientDisabled      the model's class or its dispatch.toml has a mistake
     ├── ModelFailed             the model ran and failed
     │   └── TooLargeAtOnce      the model has no room for so much in one run
     └── DeadlineExceeded        the time for this request is used up
@@ -68,6 +69,10 @@ class UnknownVersion(InferenceError):
 
 class ModelUnavailable(InferenceError):
     """The model is not loaded or not ready, or Triton cannot be reached."""
+
+
+class ClientDisabled(ModelUnavailable):
+    """The model's client class could not be loaded, or its dispatch.toml has a mistake."""
 
 
 class ModelFailed(InferenceError):

@@ -1,8 +1,9 @@
 """Finds the client classes and makes one object of each.
 
-They come from three places, and are registered in the same way from all: the files of this folder,
-the entry points of installed packages, and the files of other folders. Every file and every folder
-of a folder is imported, and each `Client` class defined there is registered under its `modelname`.
+They come from four places, and are registered in the same way from all: the files of this folder,
+the `dispatch.toml` of each model, the entry points of installed packages, and the files of other
+folders. Every file and every folder of a folder is imported, and each `Client` class defined there
+is registered under its `modelname`.
 One that cannot be used is disabled by itself, with the reason.
 """
 
@@ -24,7 +25,9 @@ from types import ModuleType
 
 import clients
 from clients.base import Client, Environment, Parameter
-from clients.errors import BadParameter
+from clients.dispatch_toml import FILE
+from clients.errors import BadParameter, ClientDisabled
+from clients.family import client_class
 
 BUILT_IN = Path(clients.__file__).parent
 ENTRY_POINTS = "triton_dispatcher.clients"
@@ -43,6 +46,7 @@ class Source:
         mark: another one when it was changed.
         classes: imports it; returns the classes, or raises whatever the import raises.
         installed: it belongs to an installed package, of which a process sees one state only.
+        model: the model that it is about, where that is known before.
 
     """
 
@@ -50,6 +54,7 @@ class Source:
     mark: str
     classes: Callable[[], list[type[Client]]]
     installed: bool = False
+    model: str = ""
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,7 @@ def load_clients(
     What a trial has refused is left out.
     """
     registry = Registry()
-    take(registry, environment, sources(folders), verdicts or {})
+    take(registry, environment, sources(environment.model_repository, folders), verdicts or {})
     return registry
 
 
@@ -181,6 +186,9 @@ def load(source: Source, environment: Environment, taken: Mapping[str, str]) -> 
     loaded = Loaded(source.mark)
     try:
         found = source.classes()
+    except ClientDisabled as error:
+        found = []
+        loaded.broken[source.model or source.where] = error.message
     except (Exception, SystemExit) as error:
         # Whatever a stranger's file does at import disables that file alone.
         log.exception("%s cannot be imported", source.where)
@@ -213,6 +221,8 @@ def register(
     else:
         try:
             loaded.clients[name] = client(environment)
+        except ClientDisabled as error:
+            loaded.broken[name] = error.message
         except (Exception, SystemExit) as error:
             folder = environment.model_repository / (client.model or client.modelname)
             if not folder.exists():
@@ -259,10 +269,12 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def sources(folders: Iterable[Path] = ()) -> Iterator[Source]:
+def sources(repository: Path, folders: Iterable[Path] = ()) -> Iterator[Source]:
     """Yield where clients may be, as things are now, in the order in which names are given away."""
     for path in client_files(BUILT_IN):
         yield file_source(path, built_in=True)
+    for path in sorted(repository.glob(f"*/{FILE}")):
+        yield model_source(path)
     found = entry_points(group=ENTRY_POINTS)
     yield from map(entry_source, sorted(found, key=lambda point: point.name))
     for folder in folders:
@@ -291,6 +303,14 @@ def file_source(path: Path, *, built_in: bool) -> Source:
         mark,
         lambda: classes_of_built_in(path, mark) if built_in else classes_of_file(path),
     )
+
+
+def model_source(path: Path) -> Source:
+    """Return the source for a model with a `dispatch.toml`; what it names lies beside it."""
+    beside = (one for one in path.parent.iterdir() if not one.name.isdigit())
+    files = [one for each in beside for one in (each, *each.glob("*"))]
+    mark = " ".join(filter(None, map(file_mark, sorted(files))))
+    return Source(str(path), mark, lambda: [client_class(path)], model=path.parent.name)
 
 
 def file_mark(path: Path) -> str:

@@ -99,8 +99,8 @@ class TensorClient(Client):
     modelname = ""
     example = {"inputs": [{"name": "INPUT", "shape": [1, 1], "datatype": "FP32", "data": [0.5]}]}
 
-    def __init__(self, environment: Environment, model: str) -> None:
-        self._model = model
+    def __init__(self, environment: Environment, model: str = "") -> None:
+        self._model = model or self.modelname
         super().__init__(environment)
 
     def triton_model(self) -> str:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from clients.base import Client, Environment, Payload
 from clients.errors import (
     BadParameter,
+    ClientDisabled,
     DeadlineExceeded,
     InferenceError,
     TooLargeAtOnce,
@@ -30,7 +31,7 @@ from dispatcher.admission import OVER, OVER_HINT, Caller, Turn, Turns
 from dispatcher.ask import Ask
 from dispatcher.budget import Budget
 from dispatcher.envelope import Envelope
-from dispatcher.errors import CallerGone, ClientBug, ClientDisabled
+from dispatcher.errors import CallerGone, ClientBug
 
 BATCHES = 4  # of one request that are under way: two in the model, two that are decoded meanwhile
 LOOKUP_S = 2.0  # what may be spent on finding out which models there are

@@ -17,6 +17,7 @@ from clients.errors import (
     BadParameter,
     BadPayload,
     BadRequest,
+    ClientDisabled,
     DeadlineExceeded,
     InferenceError,
     ModelFailed,
@@ -74,10 +75,6 @@ class OutOfMemory(InferenceError):
 
 class ClientBug(InferenceError):
     """A client raised what the contract does not know. The cause is for the log alone."""
-
-
-class ClientDisabled(ModelUnavailable):
-    """The model's client class could not be loaded when the container started."""
 
 
 # A class that is not here is answered as the nearest of its bases that is.

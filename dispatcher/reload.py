@@ -194,7 +194,7 @@ class Reloader:
 
     def sources(self) -> list[Source]:
         """Return where clients may be, as things are now."""
-        return list(sources(self.settings.clients_path))
+        return list(sources(self.settings.model_repository, self.settings.clients_path))
 
     def take_up(self) -> None:
         """Take up what was noted."""

@@ -119,7 +119,7 @@ def main(arguments: list[str]) -> int:
     job = json.load(sys.stdin)
     environment, taken = environment_of(settings), dict(job["taken"])
     with Path(arguments[0]).open("a", buffering=1) as lines:
-        for source in sources(settings.clients_path):
+        for source in sources(settings.model_repository, settings.clients_path):
             if source.where not in job["try"]:
                 continue
             lines.write(json.dumps({"where": source.where}) + "\n")

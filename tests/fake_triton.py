@@ -9,9 +9,32 @@ from typing import Any
 import numpy as np
 
 from clients.errors import ModelFailed, UnknownModel, UnknownVersion
-from clients.model_server import ModelServer, ModelState, Signature, Tensors
+from clients.model_server import ModelServer, ModelState, Signature, Tensors, TensorSpec
 
 Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+# As the configurations in model_repository say; but for the batch, which tests go beyond.
+BUILT_IN = {
+    "resnet": Signature(
+        4,
+        (TensorSpec("input", "FP32", (-1, 3, 224, 224)),),
+        (TensorSpec("output", "FP32", (-1, 1000)),),
+    ),
+    "yolov5": Signature(
+        4,
+        (TensorSpec("images", "FP32", (-1, 3, 640, 640)),),
+        (TensorSpec("output", "FP32", (-1, 25200, 85)),),
+    ),
+    "bert_base": Signature(
+        4,
+        tuple(
+            TensorSpec(name, "INT64", (-1, -1))
+            for name in ("input_ids", "attention_mask", "token_type_ids")
+        ),
+        (TensorSpec("output", "FP32", (-1, -1, 30522)),),
+    ),
+}
 
 
 @dataclass
@@ -57,7 +80,7 @@ class FakeTriton(ModelServer):
         return answer
 
     def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:
-        return self.signatures.get(model, Signature(4))
+        return {**BUILT_IN, **self.signatures}.get(model, Signature(4))
 
     def load(self, model: str, *, timeout: float) -> None:
         if self.refuse_to_load:

@@ -138,7 +138,7 @@ def test_parameters_and_version_come_from_the_attributes(
     )
     assert response.json == {
         "modelname": "resnet",
-        "result": ["1.000000:7:label 7"],
+        "result": ["1.000000:7:cock"],
         "modelversion": "1",
     }
     assert server.calls[-1]["version"] == "1"
@@ -422,7 +422,7 @@ def test_several_models_about_one_payload_decoded_once(
     assert response.status_code == 200
     results = (response.json or {})["results"]
     assert list(results) == ["resnet", "yolov5", "nosuch"]
-    assert results["resnet"] == {"status": 200, "result": ["1.000000:7:label 7"]}
+    assert results["resnet"] == {"status": 200, "result": ["1.000000:7:cock"]}
     assert results["yolov5"]["result"][0][0] == 2
     assert results["nosuch"]["status"] == 404
     assert results["nosuch"]["error"]["code"] == "unknown_model"
@@ -570,8 +570,8 @@ def test_a_list_comes_in_lines_where_they_are_accepted(client: FlaskClient) -> N
         headers={"Accept": "application/jsonlines"},
     )
     assert [json.loads(line) for line in response.text.splitlines()] == [
-        ["1.000000:7:label 7"],
-        ["1.000000:5:label 5"],
+        ["1.000000:7:cock"],
+        ["1.000000:5:electric ray, crampfish, numbfish, torpedo"],
     ]
 
 
@@ -588,7 +588,7 @@ def test_objects_have_named_fields(client: FlaskClient) -> None:
     response = client.post(
         "/infer/resnet?format=objects&top_k=1", data=PNG, content_type="image/png"
     )
-    assert (response.json or {})["result"] == [{"label": "label 7", "index": 7, "score": 1.0}]
+    assert (response.json or {})["result"] == [{"label": "cock", "index": 7, "score": 1.0}]
 
 
 # Packing, headers

@@ -135,18 +135,22 @@ def assert_error(response: TestResponse, status: int, code: str, *words: str) ->
 # Answers
 
 
-def test_resnet_answers_triton_s_strings_best_first(client: FlaskClient) -> None:
+def test_resnet_answers_as_triton_writes_classes_best_first(client: FlaskClient) -> None:
     response = ask(client, modelname="resnet", payload={"img": image([255, 102, 51])})
     assert response.status_code == 200
     assert response.json == {
         "modelname": "resnet",
-        "result": ["1.000000:7:label 7", "0.400000:3:label 3", "0.200000:5:label 5"],
+        "result": [
+            "1.000000:7:cock",
+            "0.400000:3:tiger shark, Galeocerdo cuvieri",
+            "0.200000:5:electric ray, crampfish, numbfish, torpedo",
+        ],
     }
 
 
 def test_top_k_is_settable(client: FlaskClient) -> None:
     response = ask(client, modelname="resnet", payload={"img": image(Red)}, parameters={"top_k": 1})
-    assert (response.json or {})["result"] == ["1.000000:7:label 7"]
+    assert (response.json or {})["result"] == ["1.000000:7:cock"]
 
 
 def test_yolov5_answers_pixels_of_the_picture_sent(client: FlaskClient) -> None:

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from clients.errors import BadPayload
+from clients.families.classification import resized
 from clients.pictures import EXAMPLE, decode_base64, decode_picture
-from clients.resnet import squashed
 
 COLOURS = np.zeros((8, 16, 3), np.uint8)
 COLOURS[:, :8] = [255, 0, 0]
@@ -124,7 +124,8 @@ def test_the_example_is_a_picture() -> None:
     assert decode(base64.b64decode(EXAMPLE)).shape == (1, 1, 3)
 
 
-def test_squashed_is_pillow_s_own_resize() -> None:
+def test_squashing_is_pillow_s_own_resize() -> None:
     noise = np.random.default_rng(2).integers(0, 255, (300, 451, 3), np.uint8)
     expected = np.asarray(Image.fromarray(noise).resize((224, 224)), np.float32) / 255
-    assert np.array_equal(squashed(noise), expected)
+    small = resized(noise, (224, 224), (224, 224))
+    assert np.array_equal(np.asarray(small, np.float32) / 255, expected)

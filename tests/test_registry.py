@@ -57,7 +57,10 @@ def test_a_file_or_a_folder_of_one_s_own_is_found(
         (GOOD.replace('modelname = "mine"', ""), ["Mine", "no name"]),
         (GOOD.replace('"mine"', "5"), ["Mine", "no name"]),
         (GOOD.replace('example = {"x": 1}', ""), ["Mine", "no example"]),
-        (GOOD.replace('"mine"', '"resnet"'), ["Mine", "'resnet' belongs to", "resnet.py"]),
+        (
+            GOOD.replace('"mine"', '"resnet"'),
+            ["Mine", "'resnet' belongs to", "resnet/dispatch.toml"],
+        ),
         (
             GOOD.replace('"mine"', '"mine"\n    model = "resnet"')
             + "    def __init__(self, environment):\n        raise OSError('no labels')",
@@ -80,8 +83,12 @@ def test_a_broken_one_disables_itself_and_is_named(
 
 
 def test_a_client_whose_model_was_left_out_is_not_served_and_not_broken(tmp_path: Path) -> None:
-    (tmp_path / "resnet").mkdir()
-    registry = load_clients(Environment(FakeTriton(), tmp_path))
-    assert "resnet" in registry.clients
-    assert "bert_base" not in registry.clients
+    (tmp_path / "clients").mkdir()
+    needs_labels = "    def __init__(self, environment):\n        (self.folder / 'x').read_text()\n"
+    (tmp_path / "clients" / "mine.py").write_text(GOOD + needs_labels)
+    (tmp_path / "repository").mkdir()
+    registry = load_clients(
+        Environment(FakeTriton(), tmp_path / "repository"), [tmp_path / "clients"]
+    )
+    assert registry.clients == {}
     assert registry.broken == {}

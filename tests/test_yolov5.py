@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clients.yolov5 import Letterbox, best_objects
+from clients.families.detection import (
+    Letterbox,
+    best_objects,
+    yolov5_candidates,
+)
+
+
+def best(
+    rows: np.ndarray, confidence: float, iou: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return best_objects(*yolov5_candidates(rows, confidence), confidence=confidence, iou=iou)
 
 
 def row(x: float, y: float, w: float, h: float, objectness: float, **classes: float) -> list[float]:
@@ -53,7 +63,7 @@ def test_the_way_back_is_pixels_of_the_picture() -> None:
 
 def test_scores_are_objectness_times_class_probability() -> None:
     rows = np.array([row(100, 100, 20, 10, 0.9, c3=0.8, c5=0.7)], np.float32)
-    classes, scores, corners = best_objects(rows, 0.5, 0.45)
+    classes, scores, corners = best(rows, 0.5, 0.45)
     assert classes.tolist() == [3]
     assert scores.tolist() == [pytest.approx(0.72)]
     assert corners.tolist() == [[90, 95, 110, 105]]
@@ -63,23 +73,23 @@ def test_both_objectness_and_score_must_pass() -> None:
     rows = np.array(
         [row(100, 100, 20, 10, 0.45, c1=1.0), row(300, 100, 20, 10, 0.9, c1=0.5)], np.float32
     )
-    assert len(best_objects(rows, 0.5, 0.45)[0]) == 0
+    assert len(best(rows, 0.5, 0.45)[0]) == 0
 
 
 def test_overlap_is_judged_per_class() -> None:
     # Two squares of 100, moved by 20: 8000 of 12000 are shared, so the overlap is 2/3.
     squares = [row(100, 100, 100, 100, 1, c1=0.8), row(120, 100, 100, 100, 1, c1=0.9)]
     rows = np.array([*squares, row(100, 100, 100, 100, 1, c2=0.7)], np.float32)
-    classes, scores, corners = best_objects(rows, 0.5, 0.45)
+    classes, scores, corners = best(rows, 0.5, 0.45)
     assert classes.tolist() == [1, 2]
     assert scores.tolist() == [pytest.approx(0.9), pytest.approx(0.7)]
     assert corners[0].tolist() == [70, 50, 170, 150]
-    assert len(best_objects(rows, 0.5, 0.66)[0]) == 2
-    assert len(best_objects(rows, 0.5, 0.67)[0]) == 3
+    assert len(best(rows, 0.5, 0.66)[0]) == 2
+    assert len(best(rows, 0.5, 0.67)[0]) == 3
 
 
 def test_nothing_found_is_an_empty_answer() -> None:
-    classes, scores, corners = best_objects(np.zeros((10, 85), np.float32), 0.5, 0.45)
+    classes, scores, corners = best(np.zeros((10, 85), np.float32), 0.5, 0.45)
     assert (len(classes), len(scores), corners.shape) == (0, 0, (0, 4))
 
 
@@ -117,7 +127,7 @@ def test_suppression_equals_the_textbook_s(seed: int) -> None:
     scores = rows[np.arange(count), 5 + kinds]
     sure = np.flatnonzero(scores > 0.5)
     expected = sure[plain_suppression(boxes[sure], scores[sure], kinds[sure], 0.45)]
-    classes, kept_scores, corners = best_objects(rows, 0.5, 0.45)
+    classes, kept_scores, corners = best(rows, 0.5, 0.45)
     assert kept_scores.tolist() == scores[expected].tolist()
     assert classes.tolist() == kinds[expected].tolist()
     assert corners.tolist() == boxes[expected].tolist()

@@ -1,0 +1,164 @@
+"""Reads `dispatch.toml`: which family serves a model, and how it is set up for it.
+
+The keys that a file may have are the fields of a dataclass, which each family extends by its own.
+What is wrong is said in one sentence with the file, the key and the fix.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from clients.errors import ClientDisabled
+from clients.shown import brief
+
+FILE = "dispatch.toml"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")  # as POST /models takes them
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What may stand behind a key.
+
+    Args:
+        expected: in words.
+        fits: whether a value may.
+
+    """
+
+    expected: str
+    fits: Callable[[Any], bool]
+
+
+def one_of(*choices: str) -> Kind:
+    return Kind(
+        " or ".join(f'"{one}"' for one in choices),
+        lambda value: isinstance(value, str) and value in choices,
+    )
+
+
+def is_whole(value: object, low: int = 1, high: int = 100_000) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def is_list(value: object, fits: Callable[[Any], bool], count: int = 0) -> bool:
+    """Whether it is a list of such values, as many as `count` where that is not 0."""
+    return isinstance(value, list) and len(value) == (count or len(value)) and all(map(fits, value))
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_inside(value: object) -> bool:
+    """Whether it is the path of something in the model's own folder."""
+    return isinstance(value, str) and bool(value) and not {"..", "/"} & set(Path(value).parts)
+
+
+FLAG = Kind("true or false", lambda value: isinstance(value, bool))
+COUNT = Kind("a whole number from 1", is_whole)
+TENSOR = Kind("the name of a tensor", lambda value: isinstance(value, str) and bool(value))
+INSIDE = Kind("a name in the model's folder", is_inside)
+SIZE = Kind(
+    "pixels, such as 224, or [height, width]",
+    lambda value: is_whole(value) or is_list(value, is_whole, 2),
+)
+COLOUR = Kind("three numbers, such as [0.5, 0.5, 0.5]", lambda value: is_list(value, is_number, 3))
+SPREAD = Kind(
+    "three numbers above 0, such as [0.5, 0.5, 0.5]",
+    lambda value: COLOUR.fits(value) and min(value) > 0,
+)
+NAMES = Kind(
+    'a list of names, such as ["other"], of letters, digits, "_", "." and "-"',
+    lambda value: is_list(value, lambda one: isinstance(one, str) and bool(NAME.fullmatch(one))),
+)
+TABLE = Kind("a table", lambda value: isinstance(value, dict))
+
+
+def key(kind: Kind, meaning: str, default: Any = MISSING) -> Any:
+    """Declare a key; one without a default must be there.
+
+    Args:
+        kind: what may stand behind it.
+        meaning: what it does, for the documentation.
+        default: counts where it is not there.
+
+    """
+    return field(default=default, metadata={"kind": kind, "meaning": meaning})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """What any `dispatch.toml` may have."""
+
+    family: str = key(TENSOR, "the family that serves the model", "tensors")
+    aliases: tuple[str, ...] = key(NAMES, "other names for the same model", ())
+    example: Mapping[str, Any] | None = key(
+        TABLE, "a payload that works, in place of the family's own", None
+    )
+    parameters: Mapping[str, Any] | None = key(
+        TABLE, "defaults for what callers may set in `parameters`", None
+    )
+
+
+K = TypeVar("K", bound=Keys)
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """Return what is in a file.
+
+    Raises:
+        ClientDisabled: it is not TOML.
+
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ClientDisabled(f"{path} cannot be read: {error}") from error
+
+
+def read_keys(kind: type[K], table: Mapping[str, Any], path: Path) -> K:
+    """Return the keys of a file, checked; lists become tuples.
+
+    Raises:
+        ClientDisabled: one is unknown, is missing or is not what is expected.
+
+    """
+    known = {one.name: one for one in fields(kind)}
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        if name not in known:
+            raise mistake(
+                path,
+                name,
+                f"is no key of the family {table.get('family', Keys.family)}",
+                nearest(name, known),
+            )
+        if not known[name].metadata["kind"].fits(value):
+            raise mistake(
+                path, name, f"is {brief(value)}", f"write {known[name].metadata['kind'].expected}"
+            )
+        values[name] = tuple(value) if isinstance(value, list) else value
+    for name, one in known.items():
+        if name not in values and one.default is MISSING:
+            raise mistake(path, name, "is missing", f"write {one.metadata['kind'].expected}")
+    return kind(**values)
+
+
+def mistake(path: Path, name: str, what: str, fix: str) -> ClientDisabled:
+    """Return the error for a mistake in a file: one sentence with the file, the key and the fix."""
+    return ClientDisabled(
+        f"{path}: `{name}` {what}; {fix}", hint="mend the file, then POST /reload"
+    )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return which names there are, or the one that was meant."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean `{near[0]}`?" if near else f"there are {', '.join(sorted(known))}"

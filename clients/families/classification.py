@@ -1,0 +1,171 @@
+"""What is in the picture? For models that give a score per class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from clients.base import FORMAT, Environment, Parameter, Payload
+from clients.dispatch_toml import COLOUR, FLAG, INSIDE, SIZE, SPREAD, TENSOR, Keys, key, one_of
+from clients.family import Family, shown
+from clients.model_server import Signature
+from clients.picture_input import PictureInput, both
+from clients.pictures import EXAMPLE, Picture
+from clients.scores import best, softmax
+
+FILTERS = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+Colour = tuple[float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassificationKeys(Keys):
+    """The keys of this family."""
+
+    labels: str = key(INSIDE, "the file with a class name per line", "labels.txt")
+    resize: int | tuple[int, int] | None = key(
+        SIZE,
+        "to what a picture is resized: its shorter side to one number, or to [height, width] "
+        "whatever its shape; nothing means the crop's height and width",
+        None,
+    )
+    crop: int | tuple[int, int] | None = key(
+        SIZE, "the middle of it that the model sees; nothing means what the model takes", None
+    )
+    interpolation: str = key(
+        one_of(*FILTERS), "the filter, as Pillow has it, with antialiasing", "bicubic"
+    )
+    pixels: str = key(one_of("0-1", "0-255"), "the range of a channel", "0-1")
+    mean: Colour | None = key(COLOUR, "subtracted from the channels, in that range", None)
+    std: Colour | None = key(SPREAD, "by what they are divided then", None)
+    channels: str = key(one_of("RGB", "BGR"), "their order", "RGB")
+    layout: str = key(one_of("NCHW", "NHWC"), "where they stand in the model's input", "NCHW")
+    softmax: bool = key(
+        FLAG, "whether scores are probabilities, or as the model gives them", default=False
+    )
+    input: str = key(TENSOR, "the input, where there are several", "")
+    output: str = key(TENSOR, "the output, where there are several", "")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a model's tensors mean for its pictures.
+
+    Args:
+        input: how it takes them.
+        resize: see `resized`.
+        crop: height and width, in pixels.
+        output: the tensor with the scores.
+
+    """
+
+    input: PictureInput
+    resize: int | tuple[int, int]
+    crop: tuple[int, int]
+    output: str
+
+
+class Classification(Family[ClassificationKeys, Plan]):
+    """Answers the best classes as Triton writes them: "score:index:label", best first."""
+
+    keys_type = ClassificationKeys
+    example = {"img": EXAMPLE}
+    parameters = {
+        "top_k": Parameter(3, 1, 1000, "how many classes to answer"),
+        "format": FORMAT,
+    }
+    media = {"picture": "img"}
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        self.labels = self.lines("labels")
+
+    def fit(self, signature: Signature) -> Plan:
+        taken = PictureInput.of(self, signature, self.keys.layout)
+        crop = taken.size(self, "crop")
+        resize = crop if self.keys.resize is None else self.keys.resize
+        if any(one < cut for one, cut in zip(both(resize) or (), crop, strict=True)):
+            raise self.mistake(
+                "resize", f"is {resize}, less than the crop of {crop}", "write a larger one"
+            )
+        if taken.dtype == np.uint8 and (self.keys.pixels == "0-1" or self.keys.mean):
+            raise self.mistake(
+                "pixels", f"or `mean` is wrong: `{taken.name}` takes UINT8", 'write "0-255" alone'
+            )
+        output = self.tensor(signature.outputs, "output")
+        sizes = taken.rest_of(output)
+        if max(sizes, default=-1) > 0:
+            self.count_labels(self.labels, max(sizes), shown(output))
+        return Plan(taken, resize, crop, output.name)
+
+    def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
+        plan = self.fitted()
+        pixels = self.each(payloads, lambda payload: self.pixels(self.picture(payload), plan))
+        answer = self.infer(plan.input.tensor(pixels), outputs=[plan.output])[plan.output]
+        rows = answer.reshape(len(payloads), -1)
+        self.count_labels(self.labels, rows.shape[1], f"`{plan.output}`")
+        return [self.answer(row) for row in rows]
+
+    def pixels(self, picture: Picture, plan: Plan) -> npt.NDArray[Any]:
+        """Return a picture as the model takes it, without the batch."""
+        small = resized(picture, plan.resize, plan.crop, FILTERS[self.keys.interpolation])
+        pixels: npt.NDArray[Any] = np.asarray(small, np.float32)
+        if self.keys.pixels == "0-1":
+            pixels = pixels / 255
+        if self.keys.channels == "BGR":
+            pixels = pixels[..., ::-1]
+        if self.keys.mean:
+            pixels = pixels - np.array(self.keys.mean, np.float32)
+        if self.keys.std:
+            pixels = pixels / np.array(self.keys.std, np.float32)
+        return pixels.transpose(2, 0, 1) if plan.input.layout == "NCHW" else pixels
+
+    def answer(self, scores: npt.NDArray[Any]) -> list[Any]:
+        """Return the best classes of one picture; `scores` is [classes]."""
+        found = best(
+            softmax(scores) if self.keys.softmax else scores, self.request.parameters["top_k"]
+        )
+        # Six digits, as Triton's own classification extension writes them.
+        if self.request.parameters["format"] == "objects":
+            return [
+                {"label": self.labels[index], "index": index, "score": round(score, 6)}
+                for index, score in found
+            ]
+        return [f"{score:f}:{index}:{self.labels[index]}" for index, score in found]
+
+
+def resized(
+    picture: Picture,
+    resize: int | tuple[int, int],
+    crop: tuple[int, int],
+    resample: Image.Resampling = Image.Resampling.BICUBIC,
+) -> Image.Image:
+    """Resize a picture and cut the middle out, as torchvision's `Resize` and `CenterCrop`.
+
+    The filter decides the answer: others than the one a model was trained with move logits by 3.
+
+    Args:
+        picture: uint8 [height, width, 3].
+        resize: length of its shorter side then, or [height, width]; not less than the crop.
+        crop: height and width of what is returned.
+        resample: Pillow's filter; it antialiases.
+
+    """
+    if isinstance(resize, int):
+        height, width = picture.shape[:2]
+        short = min(height, width)
+        resize = (int(resize * height / short), int(resize * width / short))
+    small = Image.fromarray(picture).resize(resize[::-1], resample)
+    if resize == crop:
+        return small
+    top, left = (round((one - cut) / 2) for one, cut in zip(resize, crop, strict=True))
+    return small.crop((left, top, left + crop[1], top + crop[0]))

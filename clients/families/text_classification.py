@@ -1,0 +1,56 @@
+"""Of what kind is the text? For language models that give a score per class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clients.base import FORMAT, Environment, Parameter, Payload
+from clients.dispatch_toml import FLAG, INSIDE, key
+from clients.family import shown
+from clients.model_server import TensorSpec
+from clients.scores import best, softmax
+from clients.text_input import TextFamily, TextKeys
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextClassificationKeys(TextKeys):
+    """The keys of this family."""
+
+    labels: str = key(INSIDE, "the file with a class name per line", "labels.txt")
+    softmax: bool = key(
+        FLAG, "whether scores are probabilities, or as the model gives them", default=True
+    )
+
+
+class TextClassification(TextFamily[TextClassificationKeys]):
+    """Answers `{"label": the class, "index": its place, "score": …}`, best first."""
+
+    keys_type = TextClassificationKeys
+    parameters = {
+        "top_k": Parameter(5, 1, 1000, "how many classes to answer"),
+        "format": FORMAT,  # both are the same here: the fields have names already
+    }
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        self.labels = self.lines("labels")
+
+    def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
+        if len(sizes) != 1:
+            raise self.misfit(f"{shown(spec)} has no score per class")
+        if sizes[0] != -1:
+            self.count_labels(self.labels, sizes[0], shown(spec))
+
+    def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
+        scores = self.outputs(self.texts(payloads))
+        self.count_labels(self.labels, scores.shape[1], "the output")
+        top_k = self.request.parameters["top_k"]
+        return [
+            [
+                {"label": self.labels[index], "index": index, "score": round(score, 6)}
+                for index, score in best(row, top_k)
+            ]
+            for row in (softmax(scores) if self.keys.softmax else scores)
+        ]

@@ -1,0 +1,167 @@
+"""Texts as token ids, as a model's own tensors want them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from transformers import AutoTokenizer
+
+from clients.base import Environment, Payload
+from clients.dispatch_toml import COUNT, INSIDE, TENSOR, Keys, key
+from clients.errors import BadPayload
+from clients.family import Family, shown
+from clients.model_server import Signature, TensorSpec
+
+# A text with more characters than this for each token has too many tokens in any language; it is
+# refused before the time is spent on counting them.
+LONGEST_TOKEN = 50
+UNBOUNDED = 10**9  # a tokenizer that knows no limit gives a number beyond this
+
+# What a tokenizer's encoding has for an input of this name.
+PARTS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+DTYPES = {"INT64": np.int64, "INT32": np.int32}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextKeys(Keys):
+    """What any family of texts may have."""
+
+    tokenizer: str = key(INSIDE, "the folder with the tokenizer", "tokenizer")
+    max_tokens: int | None = key(
+        COUNT, "the longest text, in tokens; nothing means what the tokenizer says", None
+    )
+    output: str = key(TENSOR, "the output, where there are several", "")
+
+
+K = TypeVar("K", bound=TextKeys)
+
+
+@dataclass(frozen=True)
+class TextPlan:
+    """What a model's tensors mean for its texts.
+
+    Args:
+        inputs: its inputs, each one of `PARTS`.
+        single: they take one text and have no axis for several.
+        length: how many tokens every text is filled up to; 0 where any number will do.
+        longest: how many tokens a text may have.
+        output: the tensor that is wanted.
+
+    """
+
+    inputs: Sequence[TensorSpec]
+    single: bool
+    length: int
+    longest: int
+    output: str
+
+
+class TextFamily(Family[K, TextPlan]):
+    """Tells a text's tokens to a model."""
+
+    modelname = ""
+    example = {"text": "The world has many people."}
+    media = {"text": "text"}
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        folder = self.folder / self.keys.tokenizer
+        try:
+            self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            self.backend = self.tokenizer.backend_tokenizer
+        except Exception as error:  # whatever the library raises over a damaged folder
+            raise self.mistake(
+                "tokenizer",
+                f'is "{self.keys.tokenizer}", which cannot be loaded ({type(error).__name__})',
+                "put tokenizer.json and tokenizer_config.json there",
+            ) from error
+        # Its padding and truncation are state that all threads share, and that asking for the one
+        # or the other changes: both stay off, and the batch is padded here.
+        self.backend.no_padding()
+        self.backend.no_truncation()
+        if not self.keys.max_tokens and self.tokenizer.model_max_length > UNBOUNDED:
+            raise self.mistake(
+                "max_tokens", "is missing, and the tokenizer has no limit", "write one, such as 512"
+            )
+
+    def fit(self, signature: Signature) -> TextPlan:
+        known = [spec for spec in signature.inputs if spec.name in PARTS]
+        strange = [s for s in signature.inputs if s not in known and not s.optional]
+        if strange or not known or not all(spec.datatype in DTYPES for spec in known):
+            wrong = shown((strange or known or [TensorSpec("no input", "", ())])[0])
+            raise self.misfit(f"{wrong} is none of {', '.join(PARTS)} of INT64 or INT32")
+        sizes = known[0].shape[-1:]
+        if sizes == () or len(known[0].shape) > 2:
+            raise self.misfit(f"{shown(known[0])} takes no token ids")
+        output = self.tensor(signature.outputs, "output")
+        single = len(known[0].shape) == 1
+        self.check_output(output, output.shape if single else output.shape[1:])
+        longest = int(self.keys.max_tokens or self.tokenizer.model_max_length)
+        length = max(sizes[0], 0)
+        if self.keys.max_tokens and 0 < length < self.keys.max_tokens:
+            raise self.mistake(
+                "max_tokens",
+                f"is {longest}, but {shown(known[0])} takes {length}",
+                f"write {length}, or leave it out",
+            )
+        return TextPlan(known, single, length, min(longest, length or longest), output.name)
+
+    def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
+        """Raise ClientDisabled where the output is not what the family reads.
+
+        Args:
+            spec: the output.
+            sizes: its sizes for one text.
+
+        """
+
+    def encoded(self, text: str, longest: int) -> Any:
+        """Return the tokenizer's encoding of a text.
+
+        Raises:
+            BadPayload: it has too many tokens.
+
+        """
+        hint = f"the model takes at most {longest} tokens: shorten it"
+        if len(text) > longest * LONGEST_TOKEN:
+            raise BadPayload(f"`text` has {len(text)} characters", hint=hint)
+        encoding = self.backend.encode(text)
+        if len(encoding.ids) > longest:
+            raise BadPayload(f"`text` has {len(encoding.ids)} tokens", hint=hint)
+        return encoding
+
+    def texts(self, payloads: Sequence[Payload]) -> list[Any]:
+        """Return the encoding of each payload's text."""
+        longest = self.fitted().longest
+        return self.each(payloads, lambda payload: self.encoded(self.text(payload), longest))
+
+    def outputs(self, encodings: Sequence[Any]) -> npt.NDArray[np.float32]:
+        """Return the model's output for some texts: [texts, …]."""
+        plan = self.fitted()
+        inputs = {}
+        for spec in plan.inputs:
+            rows = [getattr(encoding, PARTS[spec.name]) for encoding in encodings]
+            padding = self.tokenizer.pad_token_id or 0 if spec.name == "input_ids" else 0
+            array = padded(rows, padding, plan.length).astype(DTYPES[spec.datatype], copy=False)
+            inputs[spec.name] = array[0] if plan.single else array
+        answer = self.infer(inputs, outputs=[plan.output])[plan.output]
+        return answer[None] if plan.single else answer
+
+
+def padded(rows: Sequence[Sequence[int]], padding: int, length: int = 0) -> npt.NDArray[np.int64]:
+    """Return numbers of unequal count as one array: int64 [texts, length].
+
+    Args:
+        rows: a text each.
+        padding: what stands where a text has no more.
+        length: how long they become; 0 means as the longest.
+
+    """
+    array = np.full((len(rows), length or max(map(len, rows))), padding, np.int64)
+    for place, row in enumerate(rows):
+        array[place, : len(row)] = row
+    return array
