@@ -34,7 +34,10 @@ RUN python3 -m venv .venv \
  && if [ ! -x /opt/tritonserver/bin/tritonserver ]; then \
       .venv/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes \
         --no-deps -r container/requirements/triton.txt; \
-    fi
+    fi \
+ && for packages in .venv/lib/python3*/site-packages; do \
+      echo /opt/triton-dispatcher >"$packages/triton-dispatcher.pth"; \
+    done
 
 
 # The models, with weights for those that are wanted. The converters stay behind in this stage.
@@ -58,7 +61,8 @@ COPY serve nginx.conf ./
 COPY clients clients
 COPY dispatcher dispatcher
 COPY container container
-RUN .venv/bin/python -m compileall -q -j 0 clients container dispatcher \
+COPY tool tool
+RUN .venv/bin/python -m compileall -q -j 0 clients container dispatcher tool \
  && .venv/bin/python -m container.triton \
  && chmod -R a+rX .
 
@@ -85,6 +89,8 @@ COPY --from=project /opt/triton-dispatcher/serve /opt/triton-dispatcher/nginx.co
 COPY --from=project /opt/triton-dispatcher/clients clients
 COPY --from=project /opt/triton-dispatcher/dispatcher dispatcher
 COPY --from=project /opt/triton-dispatcher/container container
+COPY --from=project /opt/triton-dispatcher/tool tool
+RUN ln -s /opt/triton-dispatcher/tool/dispatcher /usr/local/bin/dispatcher
 ARG BASE
 ARG VERSION=0.1.0
 ARG REVISION=unknown

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import grpc
 import numpy as np
 import numpy.typing as npt
-from google.protobuf import text_format
+from google.protobuf import json_format, text_format
 from tritonclient import grpc as triton
 from tritonclient.grpc import model_config_pb2
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
@@ -261,3 +262,30 @@ def renamed_config(text: str, name: str) -> str:
         raise ModelFailed(f"config.pbtxt cannot be read: {error}") from error
     config.name = name
     return str(text_format.MessageToString(config))
+
+
+def config_fault(text: str) -> tuple[int, str] | None:
+    """Return line and reason where a `config.pbtxt` is none; nothing where Triton can read it."""
+    try:
+        text_format.Parse(text, model_config_pb2.ModelConfig())
+    except text_format.ParseError as error:
+        # It says place and reason in one text, "3:1 : Message type …".
+        reason = str(error).partition(" : ")[2] or str(error)
+        return error.GetLine() or 1, reason.rstrip(".")
+    return None
+
+
+def config_dictionary(text: str) -> dict[str, Any]:
+    """Return a `config.pbtxt` as the dictionary that Triton gives its Python backends."""
+    config = text_format.Parse(text, model_config_pb2.ModelConfig())
+    return dict(json_format.MessageToDict(config, preserving_proto_field_name=True))
+
+
+def config_signature(config: Mapping[str, Any]) -> Signature:
+    """Return what a model takes and gives, from such a dictionary."""
+    return signature_of(json_format.ParseDict(dict(config), model_config_pb2.ModelConfig()))
+
+
+def config_fields() -> list[str]:
+    """Return what may stand at the top of a `config.pbtxt`."""
+    return [field.name for field in model_config_pb2.ModelConfig.DESCRIPTOR.fields]

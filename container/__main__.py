@@ -171,20 +171,18 @@ def raise_file_limit() -> None:
 def with_repository(settings: Settings, run_dir: Path, say: Callable[[str], None]) -> Settings:
     """Return the settings with the one repository, linked together, and what it means for them."""
     repository = run_dir / "repository"
-    mounted = None if settings.model_dir_use == "ignore" else settings.model_dir
     models = compose(
         repository,
-        mounted,
+        settings.mounted,
         settings.model_repository,
         instead=settings.model_dir_use == "instead",
         say=say,
     )
-    clients = settings.model_dir / "code" / "clients"
     return replace(
         settings,
         run_dir=run_dir,
         model_repository=repository,
-        clients_path=(*settings.clients_path, *([clients] if clients.is_dir() else [])),
+        clients_path=settings.client_folders,
         required_models=settings.required_models or (() if settings.multi_model else models),
     )
 

@@ -381,6 +381,17 @@ class Settings:
     )
 
     @property
+    def mounted(self) -> Path | None:
+        """The folder with models of one's own, where it is used."""
+        return None if self.model_dir_use == "ignore" else self.model_dir
+
+    @property
+    def client_folders(self) -> tuple[Path, ...]:
+        """The folders with client classes of one's own."""
+        beside = () if self.mounted is None else (self.mounted / "code" / "clients",)
+        return (*self.clients_path, *(folder for folder in beside if folder.is_dir()))
+
+    @property
     def max_body(self) -> int:
         """Bytes of the largest body, for NGINX, Flask and the message alike."""
         return max(self.max_body_mb, self.batch_payload_mb or 0) * 2**20

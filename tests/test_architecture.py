@@ -15,6 +15,8 @@ ARROWS = {
     "dispatcher": {"clients"},
     # container starts the dispatcher by a command; it shares the table of settings, nothing else.
     "container": {"dispatcher.settings"},
+    # The tool looks at what the others would do; none of them knows it.
+    "tool": {"clients", "container", "dispatcher.settings"},
 }
 
 

@@ -1,0 +1,174 @@
+"""For an author's own tests: a class asked as the endpoint asks it, and models run without Triton.
+
+from clients.base import Environment
+from clients.testing import OnnxModels, answer, clients_in
+
+(Double,) = clients_in("code/clients/double.py")
+assert answer(Double, {"numbers": [1, 2.5]}, OnnxModels(".")) == [2.0, 5.0]
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from clients.base import Client, Environment, Payload
+from clients.errors import ModelFailed, TensorsRefused, UnknownModel, UnknownVersion
+from clients.model_server import ModelServer, ModelState, Signature, Tensors, TensorSpec
+from clients.registry import classes_of_file
+from clients.request import Request
+
+TIME_S = 60.0  # for one answer
+
+# ONNX Runtime calls the others as Triton does, in small letters.
+DATATYPES = {"float16": "FP16", "float": "FP32", "double": "FP64", "string": "BYTES"}
+
+
+def clients_in(path: str | Path) -> list[type[Client]]:
+    """Return the client classes in a file, or in a folder that is a package."""
+    path = Path(path).resolve()
+    return classes_of_file(path / "__init__.py" if path.is_dir() else path)
+
+
+def answer(
+    client: type[Client],
+    payload: Payload,
+    models: OnnxModels,
+    *,
+    parameters: Mapping[str, Any] | None = None,
+    version: str = "",
+) -> Any:
+    """Return a client's result for one payload, as a caller gets it.
+
+    Args:
+        client: the class.
+        payload: what the caller sends.
+        models: where the models run.
+        parameters: the caller's; checked as the endpoint checks them.
+        version: of the model.
+
+    Raises:
+        InferenceError: what the caller would be told.
+        TypeError: the result is not JSON.
+
+    """
+    made = client(Environment(models, models.folder))
+    request = Request(
+        parameters=made.read_parameters(parameters or {}),
+        version=version,
+        deadline=time.monotonic() + TIME_S,
+    )
+    with request.active():
+        return json.loads(json.dumps(made.inference(payload)))
+
+
+class OnnxModels(ModelServer):
+    """Runs the ONNX models of a repository in this process.
+
+    Args:
+        folder: with a folder per model, as Triton wants it.
+
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder).resolve()
+        self._sessions: dict[Path, Any] = {}
+
+    def infer(  # noqa: PLR0913  as in the seam
+        self,
+        model: str,
+        inputs: Tensors,
+        *,
+        outputs: Sequence[str] = (),
+        classes: Mapping[str, int] | None = None,
+        version: str = "",
+        timeout: float,  # noqa: ARG002  nothing here is waited for
+    ) -> dict[str, npt.NDArray[np.generic]]:
+        session, classes = self._session(model, version), classes or {}
+        names = list(outputs or classes) or [one.name for one in session.get_outputs()]
+        try:
+            # What is read only, or not in one piece, it would refuse.
+            given = {name: np.array(array) for name, array in inputs.items()}
+            results = session.run(names, given)
+        except ValueError as error:  # a name that is not there, or is missing
+            raise TensorsRefused(f"the model {model!r}: {error}") from error
+        except Exception as error:
+            # ONNX Runtime's own exceptions have no documented base.
+            refused = type(error).__name__ == "InvalidArgument"
+            raise (TensorsRefused if refused else ModelFailed)(f"{model!r}: {error}") from error
+        return {
+            name: best_classes(result, classes[name]) if name in classes else result
+            for name, result in zip(names, results, strict=True)
+        }
+
+    def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:  # noqa: ARG002
+        session = self._session(model, version)
+        inputs, outputs = (
+            tuple(TensorSpec(one.name, datatype(one.type), sizes(one.shape)) for one in side)
+            for side in (session.get_inputs(), session.get_outputs())
+        )
+        config = self.folder / model / "config.pbtxt"
+        found = re.search(r"^\s*max_batch_size\s*:\s*(\d+)", text(config), re.MULTILINE)
+        batches = all(spec.shape[:1] == (-1,) for spec in (*inputs, *outputs))
+        return Signature(int(found[1]) if found else 4 * batches, inputs, outputs)
+
+    def last_success(self, model: str) -> float:  # noqa: ARG002
+        return 0.0
+
+    def is_ready(self, *, timeout: float) -> bool:  # noqa: ARG002
+        return True
+
+    def models(self, *, timeout: float) -> list[ModelState]:  # noqa: ARG002
+        files = sorted(self.folder.glob("*/[1-9]*/model.onnx"))
+        return [ModelState(f.parent.parent.name, f.parent.name, "READY") for f in files]
+
+    def load(self, model: str, *, timeout: float) -> None:
+        pass
+
+    def unload(self, model: str, *, timeout: float) -> None:
+        pass
+
+    def _session(self, model: str, version: str) -> Any:
+        import onnxruntime  # noqa: PLC0415  a web worker does without
+
+        states = [state for state in self.models(timeout=TIME_S) if state.name == model]
+        if not states:
+            raise UnknownModel(f"there is no file {self.folder}/{model}/1/model.onnx")
+        versions = [state.version for state in states if version in ("", state.version)]
+        if not versions:
+            raise UnknownVersion(f"the model {model!r} has no version {version!r}")
+        file = self.folder / model / max(versions, key=int) / "model.onnx"
+        if file not in self._sessions:
+            self._sessions[file] = onnxruntime.InferenceSession(file)
+        return self._sessions[file]
+
+
+def datatype(kind: str) -> str:
+    """Return the V2 protocol's name for what ONNX Runtime calls `tensor(float)`."""
+    inner = kind.removeprefix("tensor(").removesuffix(")")
+    return DATATYPES.get(inner, inner.upper())
+
+
+def sizes(shape: Sequence[int | str | None]) -> tuple[int, ...]:
+    return tuple(size if isinstance(size, int) else -1 for size in shape)
+
+
+def best_classes(scores: npt.NDArray[Any], most: int) -> npt.NDArray[np.object_]:
+    """Return the best of each row, as Triton writes them where it has no labels: "score:index"."""
+    rows = scores.reshape(len(scores), -1)
+    best = np.argsort(-rows, axis=1, kind="stable")[:, :most]
+    texts = [
+        [f"{row[i]:f}:{i}".encode() for i in places] for row, places in zip(rows, best, strict=True)
+    ]
+    return np.array(texts, np.object_)
+
+
+def text(path: Path) -> str:
+    return path.read_text() if path.is_file() else ""

@@ -1,0 +1,233 @@
+"""Mistakes that people make in a model folder, each made in a copy of one that is right."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tool.new_client import contents
+
+RIGHT = """\
+name: "{name}"
+backend: "onnxruntime"
+max_batch_size: 8
+input [ {{ name: "INPUT" data_type: TYPE_FP32 dims: [ 3 ] }} ]
+output [ {{ name: "OUTPUT" data_type: TYPE_FP32 dims: [ -1 ] label_filename: "labels.txt" }} ]
+dynamic_batching {{ preferred_batch_size: [ 4, 8 ] }}
+"""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A mistake, and what is to be said about it.
+
+    Args:
+        name: of the model that has it.
+        make: makes it in a right model folder.
+        where: the file, and the line where there is one.
+        words: of the message.
+        fix: words of the fix.
+        refused: whether Triton itself refuses the model.
+
+    """
+
+    name: str
+    make: Callable[[Path], object]
+    where: str
+    words: str
+    fix: str
+    refused: bool = True
+
+
+def write_right(repository: Path, name: str) -> Path:
+    """Write a model folder without a mistake."""
+    folder = repository / name
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(RIGHT.format(name=name))
+    (folder / "labels.txt").write_text("a\nb\nc\n")
+    (folder / "1" / "model.onnx").write_bytes(contents("x")[Path("x", "1", "model.onnx")])
+    return folder
+
+
+def write_mistake(repository: Path, mistake: Mistake) -> Path:
+    """Write a model folder with one mistake."""
+    folder = write_right(repository, mistake.name)
+    mistake.make(folder)
+    return folder
+
+
+def config(old: str, new: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        file = folder / "config.pbtxt"
+        text = file.read_text()
+        assert old in text
+        file.write_text(text.replace(old, new))
+
+    return change
+
+
+def move(old: str, new: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        (folder / new).parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(folder / old, folder / new)
+
+    return change
+
+
+def model(data: bytes) -> Callable[[Path], object]:
+    return lambda folder: (folder / "1" / "model.onnx").write_bytes(data)
+
+
+MISTAKES = [
+    Mistake(
+        "misspelt",
+        config("max_batch_size", "max_batchsize"),
+        "misspelt/config.pbtxt:3",
+        'no field named "max_batchsize"',
+        "write `max_batch_size` for `max_batchsize`",
+    ),
+    Mistake(
+        "unclosed",
+        config('labels.txt" } ]', 'labels.txt" }'),
+        "unclosed/config.pbtxt:6",
+        "cannot be read",
+        "close every bracket",
+    ),
+    Mistake(
+        "no_such_type",
+        config("TYPE_FP32 dims: [ 3 ]", "FP32 dims: [ 3 ]"),
+        "no_such_type/config.pbtxt:4",
+        "FP32",
+        "model configuration",
+    ),
+    Mistake(
+        "other_name",
+        config('name: "other_name"', 'name: "different"'),
+        "other_name/config.pbtxt:1",
+        "`name` is \"different\", but the folder is 'other_name'",
+        'write name: "other_name"',
+    ),
+    Mistake(
+        "in_the_version",
+        move("config.pbtxt", "1/config.pbtxt"),
+        "in_the_version/1/config.pbtxt",
+        "nobody reads it",
+        "move it up",
+        refused=False,
+    ),
+    Mistake(
+        "no_version",
+        move("1/model.onnx", "model.onnx"),
+        "no_version/1",
+        "has no model.onnx",
+        "put the model's file there",
+    ),
+    Mistake(
+        "v1",
+        move("1", "v1"),
+        "v1/v1",
+        "is no version",
+        "rename it to 1",
+    ),
+    Mistake(
+        "renamed",
+        move("1/model.onnx", "1/resnet50.onnx"),
+        "renamed/1",
+        "has no model.onnx; it has resnet50.onnx",
+        "rename resnet50.onnx to model.onnx",
+    ),
+    Mistake(
+        "policy",
+        config("dynamic", "version_policy: { specific: { versions: [ 2 ] } }\ndynamic"),
+        "policy/config.pbtxt:6",
+        "names 2, which is not there",
+        "there are 1",
+    ),
+    Mistake(
+        "lfs",
+        model(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"),
+        "lfs/1/model.onnx",
+        "is a pointer of Git LFS",
+        "git lfs pull",
+    ),
+    Mistake("empty", model(b""), "empty/1/model.onnx", "is empty", "fetch it again"),
+    Mistake(
+        "page",
+        model(b"\n<!DOCTYPE html><html>not found"),
+        "page/1/model.onnx",
+        "is a page of HTML",
+        "fetch it again",
+    ),
+    Mistake(
+        "other_dims",
+        config("dims: [ 3 ]", "dims: [ 3, 3 ]"),
+        "other_dims/config.pbtxt",
+        "input 'INPUT' has dims [3, 3]",
+        "as the file has it",
+    ),
+    Mistake(
+        "other_type",
+        config("TYPE_FP32 dims: [ 3 ]", "TYPE_INT64 dims: [ 3 ]"),
+        "other_type/config.pbtxt",
+        "input 'INPUT' is TYPE_INT64 in the configuration, but TYPE_FP32 in the file",
+        "as the file has it",
+    ),
+    Mistake(
+        "other_input",
+        config('name: "INPUT"', 'name: "images"'),
+        "other_input/config.pbtxt",
+        "input 'images'",
+        "as the file has it",
+    ),
+    Mistake(
+        "preferred",
+        config("[ 4, 8 ]", "[ 4, 16 ]"),
+        "preferred/config.pbtxt:6",
+        "is 16, but max_batch_size is 8",
+        "from 1 to 8",
+    ),
+    Mistake(
+        "unbatched",
+        config("max_batch_size: 8", "max_batch_size: 0"),
+        "unbatched/config.pbtxt:6",
+        "max_batch_size is 0",
+        "set max_batch_size to 1 or more",
+    ),
+    Mistake(
+        "never_together",
+        lambda folder: (folder / "config.pbtxt").write_text(
+            RIGHT.format(name="never_together")
+            .replace("max_batch_size: 8", "max_batch_size: 0")
+            .replace("preferred_batch_size: [ 4, 8 ]", "")
+            .replace("[ 3 ]", "[ -1, 3 ]")
+            .replace("[ -1 ]", "[ -1, -1 ]")
+        ),
+        "never_together/config.pbtxt:6",
+        "max_batch_size is 0",
+        "set max_batch_size to 1 or more",
+    ),
+    Mistake(
+        "negative",
+        config("max_batch_size: 8", "max_batch_size: -1"),
+        "negative/config.pbtxt:3",
+        "is -1",
+        "write 0",
+    ),
+    Mistake(
+        "no_labels",
+        lambda folder: (folder / "labels.txt").unlink(),
+        "no_labels/config.pbtxt:5",
+        'is "labels.txt", which is not there',
+        "a label in each line",
+    ),
+    Mistake(
+        "label_too_many",
+        config("dims: [ -1 ]", "dims: [ 2 ]"),
+        "label_too_many/labels.txt",
+        "has 3 lines, but the output `OUTPUT` has 2 classes",
+        "give it 2 lines",
+        refused=False,
+    ),
+]

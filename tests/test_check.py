@@ -1,0 +1,280 @@
+"""`dispatcher check` says what is wrong, where, and how to mend it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.check_mistakes import MISTAKES, Mistake, write_mistake, write_right
+from tests.conftest import PROJECT
+from tool.__main__ import main
+
+Check = Callable[..., tuple[int, list[dict[str, Any]]]]
+
+
+@pytest.fixture
+def check(capsys: pytest.CaptureFixture[str]) -> Check:
+    """Check a path; return the exit code and the findings."""
+
+    def run(path: Path, *options: str) -> tuple[int, list[dict[str, Any]]]:
+        code = main(["check", str(path), "--json", *options])
+        return code, json.loads(capsys.readouterr().out)["findings"]
+
+    return run
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+def test_a_mistake_is_named_with_its_place_and_its_fix(
+    mistake: Mistake, tmp_path: Path, check: Check
+) -> None:
+    """And nothing is said of the model beside it."""
+    write_right(tmp_path, "right")
+    write_mistake(tmp_path, mistake)
+    code, found = check(tmp_path, "--no-clients")
+    assert code == 1
+    one = found[0]
+    place = f"{one['file']}:{one['line']}" if one["line"] else one["file"]
+    assert place == mistake.where, found
+    assert mistake.words in f"`{one['key']}` {one['message']}"
+    assert mistake.fix in one["fix"]
+    assert {Path(each["file"]).parts[0] for each in found} == {mistake.name}
+
+
+def test_nothing_is_said_where_nothing_is_wrong(
+    models: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in (PROJECT / "model_repository", write_right(tmp_path, "right"), tmp_path):
+        assert main(["check", str(folder)]) == 0
+        said = capsys.readouterr().out
+        assert ": 0 errors, 0 warnings\n" in said, said
+        assert said.count("\n") == 1
+
+
+def test_a_finding_is_one_line_for_people(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_mistake(tmp_path, next(one for one in MISTAKES if one.name == "preferred"))
+    assert main(["check", str(tmp_path)]) == 1
+    assert capsys.readouterr().out == (
+        "error: preferred/config.pbtxt:6: `dynamic_batching.preferred_batch_size` is 16, but "
+        "max_batch_size is 8; Triton refuses that: write sizes from 1 to 8\n"
+        "1 models (preferred): 1 errors, 0 warnings\n"
+    )
+
+
+def test_links_that_lead_out_or_nowhere_are_named(tmp_path: Path, check: Check) -> None:
+    root = tmp_path / "root"
+    folder = write_right(root, "right")
+    (tmp_path / "elsewhere").mkdir()
+    (folder / "2").symlink_to(folder / "1")
+    (folder / "3").symlink_to(tmp_path / "elsewhere")
+    (folder / "4").symlink_to(folder / "gone")
+    code, found = check(root, "--no-clients")
+    said = {one["file"]: one["message"] for one in found if "link" in one["message"]}
+    assert code == 1
+    assert set(said) == {"right/3", "right/4"}
+    assert "leads out of the folder" in said["right/3"]
+    assert "is not there" in said["right/4"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        ("model/right", "is a model that lies too deep"),
+        ("right", ""),
+        ("", ""),
+    ],
+)
+def test_a_folder_may_hold_models_or_be_one(
+    tmp_path: Path, check: Check, layout: str, words: str
+) -> None:
+    root = tmp_path / "root"
+    made = write_right(tmp_path, "right")
+    (root / layout).parent.mkdir(parents=True, exist_ok=True)
+    made.rename(root / layout)
+    code, found = check(root, "--no-clients")
+    assert code == bool(words)
+    assert words in " ".join(one["message"] for one in found)
+
+
+def test_a_configuration_beside_the_model_folders_hides_them(tmp_path: Path, check: Check) -> None:
+    write_right(tmp_path, "right")
+    (tmp_path / "config.pbtxt").write_text('name: "right"')
+    code, found = check(tmp_path, "--no-clients")
+    assert code == 1
+    assert "lies beside the model folders" in found[0]["message"]
+
+
+@pytest.mark.parametrize("content", [None, "nothing here"])
+def test_a_folder_without_a_model_says_what_is_expected(
+    tmp_path: Path, check: Check, content: str | None
+) -> None:
+    if content:
+        (tmp_path / "notes").mkdir()
+        (tmp_path / "notes" / "README").write_text(content)
+    code, found = check(tmp_path)
+    assert code == 1
+    assert "config.pbtxt and 1/model.onnx" in found[-1]["fix"]
+
+
+# Archives
+
+
+def packed(path: Path, *members: tuple[str, bytes | str], mode: Any = "w:gz") -> Path:
+    """Write an archive; a text is where a link leads."""
+    with tarfile.open(path, mode) as archive:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            if isinstance(content, str):
+                info.type, info.linkname = tarfile.SYMTYPE, content
+                archive.addfile(info)
+            else:
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def test_an_archive_is_checked_as_its_folder_is(tmp_path: Path, check: Check) -> None:
+    write_right(tmp_path / "root", "right")
+    write_mistake(tmp_path / "root", MISTAKES[0])
+    with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "root", ".")
+    assert check(tmp_path / "model.tar.gz") == check(tmp_path / "root")
+
+
+@pytest.mark.parametrize(
+    ("member", "words"),
+    [
+        (("../outside.txt", b"x"), "leads out of the archive"),
+        (("/absolute.txt", b"x"), "leads out of the archive"),
+        (("right/../../outside.txt", b"x"), "leads out of the archive"),
+        (("right/labels.txt", "/etc/passwd"), "is a link to /etc/passwd"),
+        (("right/1", "../elsewhere"), "is a link to ../elsewhere"),
+    ],
+)
+def test_what_an_archive_must_not_hold_is_named_and_not_unpacked(
+    tmp_path: Path, check: Check, member: tuple[str, bytes | str], words: str
+) -> None:
+    folder = write_right(tmp_path, "right")
+    files = [(f"right/{p.relative_to(folder)}", p.read_bytes()) for p in folder.rglob("*.*")]
+    before = sorted(tmp_path.rglob("*"))
+    archive = packed(tmp_path / "model.tar.gz", member, *files)
+    code, found = check(archive)
+    assert code == 1
+    assert words in found[0]["message"]
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, archive])
+
+
+@pytest.mark.parametrize("damage", ["cut", "text", "zip", "none"])
+def test_what_is_no_archive_is_said(
+    tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "model.tar.gz"
+    if damage == "cut":
+        whole = packed(path, ("a/1/model.onnx", os.urandom(100_000))).read_bytes()
+        path.write_bytes(whole[:50_000])
+    elif damage == "text":
+        path.write_text("this is no archive")
+    elif damage == "zip":
+        path.write_bytes(b"PK\x03\x04")
+    assert main(["check", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("dispatcher check: ")
+    assert said.count("\n") == 1
+
+
+def test_an_archive_that_is_not_gzip_is_a_warning(tmp_path: Path, check: Check) -> None:
+    folder = write_right(tmp_path, "right")
+    files = [(f"right/{p.relative_to(folder)}", p.read_bytes()) for p in folder.rglob("*.*")]
+    code, found = check(packed(tmp_path / "model.tar", *files, mode="w:"), "--no-clients")
+    assert code == 0, "warnings alone are no error"
+    assert [one["level"] for one in found] == ["warning"]
+    assert "gzip" in found[0]["message"]
+
+
+# Clients
+
+
+CLIENT = """
+from clients.base import Client, Parameter
+
+class Mine(Client):
+    modelname = "right"
+    example = {"x": 1}
+    parameters = {"top_k": Parameter(3, 1, 10, "how many")}
+
+    def inference(self, payload):
+        return 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "level", "words"),
+    [
+        ('modelname = "right"', "", "error", "it has no name"),
+        ("example = ", "sample = ", "error", "it has no example"),
+        ('{"x": 1}', '{"x": b"1"}', "error", "its example is not JSON"),
+        ("Parameter(3, 1,", "Parameter(0, 1,", "error", "default of its parameter 'top_k'"),
+        ("import Client,", "import Clint,", "error", "cannot be imported: ImportError"),
+        ("def inference", "async def inference", "error", "its inference is async"),
+        ("def inference", "def infer", "error", "it lacks the method inference"),
+        ('"right"', '"wrong"', "warning", "asks the model 'wrong'"),
+        ("class Mine(Client)", "class Mine(object)", "warning", "has no client"),
+    ],
+)
+def test_a_mistake_in_a_client_is_named(
+    tmp_path: Path, check: Check, old: str, new: str, level: str, words: str
+) -> None:
+    write_right(tmp_path, "right")
+    clients = tmp_path / "code" / "clients"
+    clients.mkdir(parents=True)
+    (clients / "mine.py").write_text(CLIENT)
+    assert check(tmp_path) == (0, [])
+    (clients / "mine.py").write_text(CLIENT.replace(old, new))
+    code, (one,) = check(tmp_path)
+    assert (code, one["level"], one["file"]) == (level == "error", level, "code/clients/mine.py")
+    assert words in one["message"]
+    assert check(tmp_path, "--no-clients") == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('family = "classification', "cannot be read"),
+        ('family = "classifcation"', "did you mean `classification`?"),
+        ('family = "classification"\nlabel = "labels.txt"', "did you mean `labels`?"),
+        ('family = "classification"\nlabels = "labels.txt"', "takes no pictures"),
+    ],
+)
+def test_a_mistake_in_a_dispatch_toml_is_named(
+    tmp_path: Path, check: Check, text: str, words: str
+) -> None:
+    folder = write_right(tmp_path, "right")
+    (folder / "dispatch.toml").write_text(text)
+    code, (one,) = check(tmp_path)
+    assert (code, one["file"]) == (1, "right/dispatch.toml")
+    assert words in one["message"], one
+
+
+def test_labels_are_counted_for_a_family_too(models: None, tmp_path: Path, check: Check) -> None:
+    """Against the configuration and the model's file, without Triton."""
+    source = PROJECT / "model_repository" / "resnet"
+    for name in ("config.pbtxt", "1/model.onnx", "dispatch.toml"):
+        (tmp_path / "resnet" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "resnet" / name).symlink_to(source / name)
+    config = (source / "config.pbtxt").read_text().replace('label_filename: "labels.txt"', "")
+    (tmp_path / "resnet" / "config.pbtxt").unlink()
+    (tmp_path / "resnet" / "config.pbtxt").write_text(config)
+    labels = (source / "labels.txt").read_text().splitlines()
+    (tmp_path / "resnet" / "labels.txt").write_text("\n".join([*labels, "one too many"]))
+    _, found = check(tmp_path)
+    (said,) = [one["message"] for one in found if "labels" in one["message"]]
+    assert "1001 lines" in said
+    assert "1000 classes" in said

@@ -1,0 +1,117 @@
+"""What docs/adding-a-model.md shows of classes and of the tool is run here as it stands there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clients.registry import ENTRY_POINTS
+from clients.testing import OnnxModels, answer, clients_in
+from tests.conftest import PROJECT
+from tests.fake_triton import FakeTriton
+from tests.test_own_clients import ask, served
+from tests.test_tool import Noting, noting, program
+from tool.__main__ import main
+from tool.new_client import contents
+
+__all__ = ["noting"]  # the fixture
+
+PAGE = (PROJECT / "docs" / "adding-a-model.md").read_text()
+SECTION = PAGE[PAGE.index("## A class") :]
+
+
+def blocks(language: str) -> list[str]:
+    """Return the code blocks of the page's sections on classes and the tool, in order."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```$", SECTION, re.DOTALL | re.MULTILINE)
+    return [re.sub(rf"^{indent}", "", text, flags=re.MULTILINE) for indent, text in found]
+
+
+def block(words: str, language: str = "python") -> str:
+    (found,) = [text for text in blocks(language) if words in text]
+    return found
+
+
+def test_every_block_is_run() -> None:
+    """Those below are all there are."""
+    assert len(blocks("python")) == 4
+    assert len(blocks("toml")) == 1
+    assert len(blocks("sh")) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        ("class Double(Client)", "code/clients/double.py"),
+        ("DoubleTest", "code/tests/test_double.py"),
+    ],
+)
+def test_the_smallest_class_and_its_test_are_what_new_client_writes(words: str, path: str) -> None:
+    assert block(words) == contents("double")[Path(path)].decode()
+
+
+def test_the_larger_class_does_what_is_said(tmp_path: Path) -> None:
+    server = FakeTriton({"double": lambda inputs: {"OUTPUT": inputs["INPUT"] * 2}})
+    client = served(tmp_path, block("class Loudness"), server)
+    response = client.post(
+        "/infer/loudness",
+        json={"payload": {"numbers": [0.5, 0.25]}},
+        headers={"X-Amzn-SageMaker-Custom-Attributes": "user=me"},
+    )
+    assert response.json["result"] == {"loudness": 1.0, "in_time": True}
+    assert response.headers["X-Amzn-SageMaker-Custom-Attributes"] == "asked_by=me"
+    assert server.calls[0]["version"] == "1"
+    response = ask(client, "loudness", {"numbers": [2]})
+    assert (response.status_code, response.json["error"]["code"]) == (400, "bad_payload")
+    assert response.json["error"]["hint"] == "at most 1"
+    response = ask(client, "loudness", {"numbers": [2]}, parameters={"limit": 3})
+    assert response.json["result"]["loudness"] == 4.0
+
+
+def test_the_older_class_is_asked_for_a_bgr_picture(tmp_path: Path) -> None:
+    package = tmp_path / "old"
+    package.mkdir()
+    (package / "__init__.py").write_text(block("OlderClass"))
+    (package / "inference.py").write_text(
+        "class Resnet:\n    def inference(self, img):\n        return img.shape, img.dtype.name\n"
+    )
+    (client,) = clients_in(package)
+    assert answer(client, client.example, OnnxModels(tmp_path)) == [[1, 1, 3], np.dtype("u1").name]
+
+
+def test_the_entry_point_is_of_the_group_that_is_looked_at() -> None:
+    (group,) = tomllib.loads(block("entry-points", "toml"))["project"]["entry-points"]
+    assert group == ENTRY_POINTS
+
+
+def test_the_finding_is_what_check_says(tmp_path: Path) -> None:
+    program("new-client", "double", folder=tmp_path)
+    config = tmp_path / "double" / "config.pbtxt"
+    config.write_text(config.read_text().replace("max_batch_size", "max_batchsize"))
+    done = program("check", folder=tmp_path)
+    assert done.stdout.splitlines()[0] in SECTION
+
+
+def test_every_command_works(
+    tmp_path: Path, noting: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tests").symlink_to(PROJECT / "tests")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MODEL_DIR", "mine")
+    lines = [line for text in blocks("sh") for line in text.splitlines() if "dispatcher " in line]
+    assert len(lines) == 7
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        arguments = words[words.index("dispatcher") + 1 :]
+        if arguments[0] == "invoke":
+            Noting.error = (200, b"drawn") if "--draw" in arguments else None
+            arguments += ["--url", noting]
+        assert main(arguments) == 0, line
+    said = capsys.readouterr().out
+    assert "1 models (double): 0 errors, 0 warnings" in said
+    assert "mine/code/clients/double.py" in said
+    assert (tmp_path / "boxes.jpg").read_bytes() == b"drawn"

@@ -1,0 +1,255 @@
+"""The `dispatcher` program: what it writes works, and what it says helps."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests.conftest import PICTURES, PROJECT, Endpoint, picture
+from tool.__main__ import COMMANDS, main
+
+COFFEE = PICTURES / "coffee.png"
+PROGRAM = PROJECT / "tool" / "dispatcher"
+
+
+def program(*arguments: str | Path, folder: Path = PROJECT, **variables: str) -> Any:
+    environment = {"PATH": "/usr/bin:/bin", "PYTHON": sys.executable, **variables}
+    return subprocess.run(
+        [PROGRAM, *arguments],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_help_names_every_command_and_is_there_at_once() -> None:
+    """It imports nothing that takes a while."""
+    done = program("--help")
+    assert done.returncode == 0
+    for command, meaning in COMMANDS.items():
+        assert command in done.stdout
+        assert meaning.split()[0] in done.stdout
+    code = (
+        "import sys; from tool.__main__ import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "assert not {'numpy', 'flask', 'grpc', 'PIL'} & set(sys.modules), 'too much'"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=PROJECT, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], [], ["invoke"], ["invoke", "x"]])
+def test_a_command_that_is_called_wrongly_says_so(arguments: list[str]) -> None:
+    done = program(*arguments)
+    assert done.returncode == 2
+    assert "usage: dispatcher" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_weights_is_the_tool_that_fetches_them() -> None:
+    done = program("weights", "--list", "bert_base")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "licence Apache-2.0" in done.stdout
+
+
+# new-client
+
+
+@pytest.mark.parametrize("name", ["double", "my-model.v2"])
+@pytest.mark.parametrize("runner", [["-m", "unittest", "discover", "-s"], ["-m", "pytest", "-q"]])
+def test_what_new_client_writes_passes_its_test_at_once(
+    tmp_path: Path, name: str, runner: list[str]
+) -> None:
+    done = program("new-client", name, "--into", "mine", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        if line.startswith("wrote "):
+            assert (tmp_path / line.removeprefix("wrote ")).is_file()
+    tests = subprocess.run(
+        [sys.executable, *runner, "mine/code/tests"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert tests.returncode == 0, tests.stdout + tests.stderr
+    assert "3 passed" in tests.stdout or "Ran 3 tests" in tests.stderr
+
+
+def test_new_client_overwrites_nothing(tmp_path: Path) -> None:
+    assert program("new-client", "double", folder=tmp_path).returncode == 0
+    mine = tmp_path / "code" / "clients" / "double.py"
+    mine.write_text("# mine")
+    again = program("new-client", "double", folder=tmp_path)
+    assert (again.returncode, again.stderr.count("\n")) == (2, 1)
+    assert "is there already" in again.stderr
+    assert mine.read_text() == "# mine"
+
+
+@pytest.mark.parametrize("name", ["a b", "../up", "5", "", "x" * 200, "none", "true"])
+def test_new_client_refuses_a_name_that_cannot_be_one(tmp_path: Path, name: str) -> None:
+    done = program("new-client", "--", name, folder=tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_template_s_model_doubles() -> None:
+    """It is what ONNX's own library makes of one node."""
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", "n"])
+        for name in ("INPUT", "OUTPUT")
+    ]
+    node = helper.make_node("Add", ["INPUT", "INPUT"], ["OUTPUT"])
+    graph = helper.make_graph([node], "double", values[:1], values[1:])
+    expected = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    assert onnx.load(PROJECT / "tool" / "template" / "model.onnx") == expected
+
+
+# models
+
+
+def test_models_shows_what_is_served_by_which_client_and_why_others_are_not(
+    tmp_path: Path,
+) -> None:
+    program("new-client", "double", folder=tmp_path)
+    (tmp_path / "code" / "clients" / "bad.py").write_text("import nothing_of_this_name")
+    (tmp_path / "plain" / "1").mkdir(parents=True)
+    done = program("models", "--json", folder=tmp_path, MODEL_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    assert rows["double"]["client"] == "Double"
+    assert rows["double"]["source"] == "code/clients/double.py"
+    assert rows["plain"]["client"] == "tensors alone"
+    for name in ("resnet", "yolov5", "bert_base"):
+        assert rows[name]["reason"] == ""
+    (bad,) = [row for row in rows.values() if row["source"] == "code/clients/bad.py"]
+    assert "nothing_of_this_name" in bad["reason"]
+    table = program("models", folder=tmp_path, MODEL_DIR=str(tmp_path)).stdout
+    assert "not served:" in table
+    assert table.startswith("NAME ")
+
+
+def test_models_says_which_setting_is_wrong() -> None:
+    done = program("models", MODEL_REPOSITORY="/no/such/folder")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "MODEL_REPOSITORY is '/no/such/folder'" in done.stderr
+
+
+# invoke
+
+
+class Noting(BaseHTTPRequestHandler):
+    """Notes what was asked; answers it back, or with the error that it is made with."""
+
+    asked: list[tuple[dict[str, str], Any]] = []
+    error: tuple[int, bytes] | None = None
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.asked.append((dict(self.headers), body))
+        status, answer = self.error or (200, json.dumps({"result": body}).encode())
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def noting() -> Iterator[str]:
+    Noting.asked.clear()
+    Noting.error = None
+    server = HTTPServer(("127.0.0.1", 0), Noting)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "body"),
+    [
+        (["--text", "a [MASK]"], {"payload": {"text": "a [MASK]"}}),
+        (["--img", str(COFFEE)], {"payload": {"img": picture(COFFEE)}}),
+        (["--text", "a", "--field", "sentence"], {"payload": {"sentence": "a"}}),
+        (["--json", '{"a": [1]}'], {"payload": {"a": [1]}}),
+        (["--json", "[{}, {}]"], {"payload": [{}, {}]}),
+        (
+            ["--text", "a", "--parameter", "top_k=3", "--parameter", "format=objects"],
+            {"payload": {"text": "a"}, "parameters": {"top_k": 3, "format": "objects"}},
+        ),
+        (["--text", "a", "--version", "2"], {"payload": {"text": "a"}, "modelversion": "2"}),
+    ],
+)  # fmt: skip
+def test_invoke_sends_what_it_is_given(
+    noting: str, arguments: list[str], body: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["invoke", "some", *arguments, "--url", noting]) == 0
+    assert json.loads(capsys.readouterr().out)["result"] == {"modelname": "some", **body}
+
+
+def test_invoke_says_what_the_endpoint_says(
+    noting: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = {"code": "unknown_model", "message": "no 'x'", "hint": "try y", "request_id": "abc"}
+    Noting.error = 404, json.dumps({"error": error}).encode()
+    assert main(["invoke", "x", "--text", "a", "--url", noting]) == 1
+    assert capsys.readouterr().err == "404 unknown_model: no 'x'\nhint: try y\nrequest: abc\n"
+    Noting.error = 502, b"<html>a proxy's own page"
+    assert main(["invoke", "x", "--text", "a", "--url", noting]) == 1
+    assert capsys.readouterr().err.startswith("502: <html>")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--img", "/no/such.jpg"], "/no/such.jpg cannot be read"),
+        (["--json", "{oh"], "--json is not JSON"),
+        (["--text", "a", "--parameter", "top_k"], "expected NAME=VALUE"),
+        (["--text", "a", "--draw", "out.gif"], ".jpg or .png"),
+        (["--text", "a", "--url", "127.0.0.1:1"], "127.0.0.1:1 does not answer"),
+        (["--text", "a", "--url", "file:///etc/passwd"], "expected an address such as http://"),
+        (["--text", "a", "--url", "http://127.0.0.1:1"], "does not answer"),
+    ],
+)
+def test_invoke_says_what_is_wrong_before_it_asks(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["invoke", "x", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_invoke_asks_a_real_endpoint(
+    endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = ["--url", f"http://127.0.0.1:{endpoint.port}"]
+    text = ["--text", "The world has [MASK] people.", "--parameter", "top_k=1"]
+    assert main(["invoke", "bert_base", *text, *url]) == 0
+    (best,) = json.loads(capsys.readouterr().out)["result"]
+    assert best["token"] == "The world has many people."
+    drawn = tmp_path / "boxes.jpg"
+    img = ["--img", str(PICTURES / "coffee.png"), "--draw", str(drawn)]
+    assert main(["invoke", "yolov5", *img, *url]) == 0
+    assert drawn.read_bytes().startswith(b"\xff\xd8")
+    assert main(["invoke", "restnet", "--text", "a", *url]) == 1
+    assert "404 unknown_model" in capsys.readouterr().err

@@ -1,0 +1,62 @@
+"""`dispatcher`: the program for those who add a model, and for those who ask one from a shell.
+
+Each command is a module, imported when it is called: help is there at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from tool.trouble import Trouble
+
+COMMANDS = {
+    "new-client": "write the smallest client class, with its model, its configuration and its test",
+    "check": "look for mistakes in a model repository or a model.tar.gz, and say how to mend them",
+    "models": "show what would be served, by which client, from which file",
+    "invoke": "ask a model of a running endpoint",
+    "weights": "fetch and convert the weights of the built-in models",
+}
+INTERRUPTED = 130
+WRONG = 2  # the exit code of a command that was called wrongly, or could not be carried out
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; return the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if given[:1] == ["weights"]:  # it has a command line of its own
+            return int(import_module("container.weights.cli").main(given[1:]))
+        return called(given)
+    except Trouble as error:
+        sys.stderr.write(f"dispatcher {given[0]}: {error}\n")
+        return WRONG
+    except BrokenPipeError:  # `dispatcher models | head`: nobody wants the rest
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def called(given: Sequence[str]) -> int:
+    """Run the command that the arguments name; return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="dispatcher", description="Many models behind one endpoint: add, check and ask them."
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
+    wanted = next((one for one in given if not one.startswith("-")), "")
+    for name, meaning in COMMANDS.items():
+        command = commands.add_parser(name, help=meaning, description=f"{meaning.capitalize()}.")
+        if name == wanted:
+            module = import_module(f"tool.{name.replace('-', '_')}")
+            module.arguments(command)
+            command.set_defaults(run=module.run)
+    options = parser.parse_args(given)
+    return int(options.run(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

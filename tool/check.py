@@ -1,0 +1,147 @@
+"""`dispatcher check PATH`: the mistakes that can be found without starting anything."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from clients.dispatch_toml import FILE
+from container.repository import CONFIG, PLAIN_MODELS, is_model, models_in
+from tool.archive import unpack
+from tool.client_check import check_clients
+from tool.findings import Findings
+from tool.model_check import ModelCheck, links
+from tool.trouble import Trouble
+
+CLIENTS = Path("code", "clients")
+SKIPPED = {"code", "__pycache__"}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "path",
+        type=Path,
+        nargs="?",
+        default=Path(),
+        metavar="PATH",
+        help="a model repository, a model folder, or a model.tar.gz (default: here)",
+    )
+    parser.add_argument(
+        "--clients",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a folder with client classes besides PATH/code/clients; may be repeated",
+    )
+    parser.add_argument(
+        "--no-clients",
+        action="store_true",
+        help="do not look at client classes: looking at them runs what stands in their files",
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check, and print what was found; return 1 where something is wrong, else 0."""
+    with folder_of(options.path) as findings:
+        models = check_models(findings)
+        if not options.no_clients:
+            folders = [*options.clients, findings.root / CLIENTS]
+            check_clients(findings, [one for one in folders if one.is_dir()])
+    if options.json:
+        found = [asdict(one) for one in findings.found]
+        sys.stdout.write(f"{json.dumps({'models': models, 'findings': found}, indent=2)}\n")
+    else:
+        for one in findings.found:
+            sys.stdout.write(f"{one}\n")
+        warnings = len(findings.found) - findings.errors
+        sys.stdout.write(
+            f"{len(models)} models ({', '.join(models) or 'none'}): "
+            f"{findings.errors} errors, {warnings} warnings\n"
+        )
+    return 1 if findings.errors else 0
+
+
+@contextmanager
+def folder_of(path: Path) -> Iterator[Findings]:
+    """Give the folder to be checked, and what takes the findings; an archive is unpacked first.
+
+    Raises:
+        Trouble: there is no such path, or it is no archive.
+
+    """
+    if path.is_dir():
+        yield Findings(path.resolve())
+        return
+    if not path.is_file():
+        raise Trouble(f"there is no {str(path)!r}")
+    with tempfile.TemporaryDirectory(prefix="dispatcher-check-") as folder:
+        findings = Findings(Path(folder).resolve())
+        unpack(path, findings)
+        yield findings
+
+
+def check_models(findings: Findings) -> list[str]:
+    """Check every model of a folder; return their names."""
+    root = findings.root
+    for link, what in links(root):
+        findings.error(link, what, "put the files themselves there; `cp -rL` follows links")
+    found = dict(models_in(root))
+    inside = [path for path in folders(root) if is_model(path)]
+    if root in found.values() and (root / CONFIG).is_file() and inside:
+        findings.error(
+            root / CONFIG,
+            "lies beside the model folders, so that the whole folder is taken for one model",
+            "move it into the folder of its model",
+        )
+        found = {path.name: path for path in inside}
+    for name, folder in found.items():
+        ModelCheck(folder, name, findings).run()
+    if root not in found.values():
+        for folder in folders(root):
+            if folder not in found.values():
+                astray(folder, findings)
+    if not found:
+        findings.error(
+            root,
+            "holds no model",
+            "expected a folder for each model, with config.pbtxt and 1/model.onnx in it",
+        )
+    return sorted(found)
+
+
+def folders(root: Path) -> list[Path]:
+    """Return the folders that may be models."""
+    return [
+        path
+        for path in sorted(root.iterdir())
+        if path.is_dir() and path.name not in SKIPPED and not path.name.startswith(".")
+    ]
+
+
+def astray(folder: Path, findings: Findings) -> None:
+    """Say of a folder that is no model what would make it one."""
+    deeper = next(
+        (path for path in sorted(folder.rglob("*")) if path.is_dir() and is_model(path)), None
+    )
+    plain = next((path for path in sorted(folder.rglob("*")) if path.name in PLAIN_MODELS), None)
+    if deeper:
+        findings.error(
+            deeper,
+            "is a model that lies too deep to be found",
+            f"move it up, beside {folder.name}/; an archive is packed with `-C FOLDER .`",
+        )
+    elif plain:
+        findings.error(plain, "lies too deep to be found", f"move it to {folder.name}/1/")
+    elif (folder / FILE).is_file():
+        findings.error(folder, "has no version folder", "put the model's file into 1/")
+    else:
+        findings.warning(folder, "is no model, and passed over", "leave it out")

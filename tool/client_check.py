@@ -1,0 +1,60 @@
+"""Looks for mistakes in what turns payloads into tensors: `dispatch.toml`, and client classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from clients.dispatch_toml import FILE
+from clients.registry import Loaded, sources
+from dispatcher.settings import PROJECT
+from tool.findings import Findings
+from tool.offline import composed, fits, load_offline
+
+
+def check_clients(findings: Findings, folders: Iterable[Path]) -> None:
+    """Check every `dispatch.toml`, and every client class in some folders, which is imported."""
+    folders = list(folders)
+    with composed(findings.root) as repository:
+        others = {source.where for source in sources(repository)}
+        registry = load_offline(repository, folders)
+        for where, loaded in registry.loaded.items():
+            path = Path(where)
+            if path.name == FILE:
+                dispatch_toml(findings, path, loaded)
+            elif where not in others:  # those are the project's own, or installed
+                client_file(findings, path, loaded, repository)
+
+
+def dispatch_toml(findings: Findings, path: Path, loaded: Loaded) -> None:
+    """Say what is wrong with the `dispatch.toml` of a model, alone or for this model."""
+    file = path.resolve()  # not the link in the repository
+    wrong = [*loaded.broken.values(), *filter(None, map(fits, loaded.clients.values()))]
+    for reason in wrong:
+        for name in (str(path), str(file)):
+            reason = reason.removeprefix(f"{name}: ")  # noqa: PLW2901  by either name
+        findings.error(file, reason, "")
+
+
+def client_file(findings: Findings, file: Path, loaded: Loaded, repository: Path) -> None:
+    """Say what is wrong with the clients of one file."""
+    for reason in loaded.broken.values():
+        findings.error(
+            file, reason.replace(str(file), file.name), "it is left out until it is mended"
+        )
+    asked = {name: client.triton_model() for name, client in loaded.clients.items()}
+    asked |= {name: folder.name for name, folder in loaded.absent.items()}
+    for name, model in asked.items():
+        built_in = PROJECT / "model_repository" / model
+        if not (repository / model).is_dir() and not built_in.is_dir():
+            findings.warning(
+                file,
+                f"asks the model {model!r} for {name!r}, which is not there",
+                f"add the folder {model}/, or set `model` in the class",
+            )
+    if not (loaded.clients or loaded.broken or loaded.absent):
+        findings.warning(
+            file,
+            "has no client",
+            "build a class in it on clients.base.Client, or move it out of this folder",
+        )

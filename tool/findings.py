@@ -1,0 +1,68 @@
+"""What `dispatcher check` has to say: a sentence each, with the place and the fix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+Level = Literal["error", "warning"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A mistake, or what looks like one.
+
+    Args:
+        level: an error keeps a model or a client from being served, or served rightly.
+        file: where it is, from the folder that is checked.
+        line: in that file, counted from 1; 0 for the whole file.
+        key: what in the file it is about.
+        message: what is wrong.
+        fix: how to mend it, where the message does not say so.
+
+    """
+
+    level: Level
+    file: str
+    line: int
+    key: str
+    message: str
+    fix: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        key = f" `{self.key}`" if self.key else ""
+        fix = f": {self.fix}" if self.fix else ""
+        return f"{self.level}: {place}:{key} {self.message}{fix}"
+
+
+@dataclass
+class Findings:
+    """Collects what is found below a folder.
+
+    Args:
+        root: the folder; paths are shown from here.
+
+    """
+
+    root: Path
+    found: list[Finding] = field(default_factory=list)
+
+    def error(self, file: Path, message: str, fix: str, *, key: str = "", line: int = 0) -> None:
+        """Note what keeps something from being served."""
+        self.found.append(Finding("error", self.shown(file), line, key, message, fix))
+
+    def warning(self, file: Path, message: str, fix: str, *, key: str = "", line: int = 0) -> None:
+        """Note what may be meant so, but rarely is."""
+        self.found.append(Finding("warning", self.shown(file), line, key, message, fix))
+
+    def shown(self, file: Path) -> str:
+        """Return a path from the root, where it lies below it."""
+        if not file.is_relative_to(self.root):
+            return str(file)
+        return str(file.relative_to(self.root))
+
+    @property
+    def errors(self) -> int:
+        return sum(one.level == "error" for one in self.found)

@@ -1,0 +1,310 @@
+"""Looks for mistakes in one model folder: its configuration, its versions, its files."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clients.triton import config_dictionary, config_fault, config_fields
+from container.backends.model_config import ModelConfigError, Signature, check, completion
+from container.backends.onnxruntime.session import read_signature
+from container.config_text import Field, Message, NotReadable, read, whole
+from tool.findings import Findings
+
+CONFIG = "config.pbtxt"
+
+# What a backend looks for in a version folder, where the configuration names nothing else.
+# https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_repository.md
+FILES = {
+    "onnxruntime": "model.onnx",
+    "pytorch": "model.pt",
+    "python": "model.py",
+    "tensorrt": "model.plan",
+    "openvino": "model.xml",
+    "onnxruntime_onnx": "model.onnx",
+    "pytorch_libtorch": "model.pt",
+    "tensorrt_plan": "model.plan",
+    "tensorflow_savedmodel": "model.savedmodel",
+    "tensorflow_graphdef": "model.graphdef",
+}
+EMBEDDED = {"onnxruntime", "pytorch", "python"}  # what the Triton of the wheel can run
+LFS = b"version https://git-lfs"
+
+
+@dataclass(frozen=True)
+class ModelCheck:
+    """Checks one model folder.
+
+    Args:
+        folder: with the versions in it.
+        name: under which it would be served.
+        findings: takes what is wrong.
+
+    """
+
+    folder: Path
+    name: str
+    findings: Findings
+
+    def run(self) -> None:
+        """Note all that is wrong."""
+        config = self.folder / CONFIG
+        for version in self.folders():
+            if (version / CONFIG).is_file():
+                self.findings.error(
+                    version / CONFIG,
+                    "lies in a version folder, where nobody reads it",
+                    f"move it up into {self.folder.name}/",
+                )
+        if not config.is_file():
+            self.versions(Message(), "")
+            return
+        try:
+            text = config.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            self.findings.error(config, f"cannot be read ({error})", "write it as UTF-8 text")
+            return
+        message = self.readable(config, text)
+        if message is not None:
+            self.named(config, text, message)
+            self.batching(config, text, message)
+            self.labels(config, text, message)
+            self.versions(message, text)
+
+    def folders(self) -> list[Path]:
+        return sorted(path for path in self.folder.iterdir() if path.is_dir())
+
+    def readable(self, config: Path, text: str) -> Message | None:
+        """Return the configuration; nothing where Triton cannot read it."""
+        if fault := config_fault(text):
+            line, reason = fault
+            self.findings.error(config, f"cannot be read: {reason}", self.nearest(text), line=line)
+            return None
+        try:
+            return read(text)
+        except NotReadable as error:
+            self.findings.warning(
+                config, f"cannot be looked into: {error}", "write it more plainly"
+            )
+            return None
+
+    def nearest(self, text: str) -> str:
+        """Return the fix for a field that there is not."""
+        try:
+            names = [one.name for one in read(text).fields]
+        except NotReadable:
+            return "close every bracket and quotation mark"
+        known = config_fields()
+        for name in names:
+            if name not in known and (near := difflib.get_close_matches(name, known, 1)):
+                return f"write `{near[0]}` for `{name}`"
+        return "see Triton's page on the model configuration for what may stand there"
+
+    def named(self, config: Path, text: str, message: Message) -> None:
+        for name in message.all("name"):
+            if name.value != self.name:
+                self.findings.error(
+                    config,
+                    f'is "{name.value}", but the folder is {self.name!r}; Triton refuses that',
+                    f'write name: "{self.name}", or rename the folder',
+                    key="name",
+                    line=line_of(text, name),
+                )
+        backend = message.text("backend") or message.text("platform")
+        if backend not in EMBEDDED | {"", "ensemble", "onnxruntime_onnx", "pytorch_libtorch"}:
+            self.findings.warning(
+                config,
+                f'is "{backend}", which only NVIDIA\'s image of Triton can run',
+                f"build on that image, or use one of {', '.join(sorted(EMBEDDED))}",
+                key="backend",
+                line=line_of(text, *message.all("backend"), *message.all("platform")),
+            )
+
+    def batching(self, config: Path, text: str, message: Message) -> None:
+        """Note batch settings that cannot work, or that never come into effect."""
+        most = number(message, "max_batch_size")
+        scheduled = message.all("dynamic_batching")
+        if most < 0:
+            self.findings.error(
+                config,
+                f"is {most}",
+                "write 0 where the model does not batch",
+                key="max_batch_size",
+                line=line_of(text, *message.all("max_batch_size")),
+            )
+        if scheduled and most == 0 and (message.all("max_batch_size") or message.all("input")):
+            self.findings.error(
+                config,
+                "is there, but max_batch_size is 0; Triton refuses that",
+                "set max_batch_size to 1 or more, or leave dynamic_batching out",
+                key="dynamic_batching",
+                line=line_of(text, *scheduled),
+            )
+        for batching in message.messages("dynamic_batching"):
+            for size in batching.all("preferred_batch_size"):
+                count = whole(str(size.value))
+                if most and not 1 <= count <= most:
+                    self.findings.error(
+                        config,
+                        f"is {count}, but max_batch_size is {most}; Triton refuses that",
+                        f"write sizes from 1 to {most}",
+                        key="dynamic_batching.preferred_batch_size",
+                        line=line_of(text, size),
+                    )
+        for group in message.messages("instance_group"):
+            for count_field in group.all("count"):
+                if whole(str(count_field.value)) < 1:
+                    self.findings.error(
+                        config,
+                        f"is {count_field.value}",
+                        "write 1 or more",
+                        key="instance_group.count",
+                        line=line_of(text, count_field),
+                    )
+
+    def labels(self, config: Path, text: str, message: Message) -> None:
+        """Compare each file of labels with the size of its output."""
+        for output in message.messages("output"):
+            for field in output.all("label_filename"):
+                file, line = self.folder / str(field.value), line_of(text, field)
+                if not file.is_file():
+                    self.findings.error(
+                        config,
+                        f'is "{field.value}", which is not there',
+                        f"put it into {self.folder.name}/, a label in each line",
+                        key="label_filename",
+                        line=line,
+                    )
+                    continue
+                count = len(file.read_text(errors="replace").splitlines())
+                dims = [whole(dim) for dim in output.texts("dims")]
+                classes = next((dim for dim in reversed(dims) if dim != 1), -1)
+                if 0 < classes != count:
+                    self.findings.error(
+                        file,
+                        f"has {count} lines, but the output `{output.text('name')}` has "
+                        f"{classes} classes",
+                        f"give it {classes} lines, in the order in which the model was trained",
+                    )
+
+    def versions(self, message: Message, text: str) -> None:
+        """Look for the model's file in each version."""
+        config = self.folder / CONFIG
+        versions = [p for p in self.folders() if p.name.isdigit() and not p.name.startswith("0")]
+        for path in self.folders():
+            if path not in versions and (path.name.isdigit() or looks_like_a_version(path.name)):
+                self.findings.error(
+                    path,
+                    "is no version: Triton passes over what is no number from 1",
+                    "rename it to 1",
+                )
+        if not versions:
+            self.findings.error(
+                self.folder,
+                "has no version folder",
+                f"put the model's file into {self.folder.name}/1/",
+            )
+        for policy in message.messages("version_policy"):
+            for specific in policy.messages("specific"):
+                for field in specific.all("versions"):
+                    if field.value not in [path.name for path in versions]:
+                        self.findings.error(
+                            config,
+                            f"names {field.value}, which is not there",
+                            f"there are {', '.join(path.name for path in versions) or 'none'}",
+                            key="version_policy.specific.versions",
+                            line=line_of(text, field),
+                        )
+        backend = message.text("backend") or message.text("platform")
+        wanted = message.text("default_model_filename") or FILES.get(backend, "")
+        if message.text("platform") == "ensemble":
+            return
+        for version in versions:
+            self.version(version, wanted, text)
+
+    def version(self, version: Path, wanted: str, text: str) -> None:
+        """Look for the model's file in one version, and into it."""
+        if not wanted:  # Triton finds the backend by the name of the file
+            wanted = next((n for n in dict.fromkeys(FILES.values()) if (version / n).exists()), "")
+        file = version / wanted
+        if not wanted or not file.exists():
+            there = sorted(path.name for path in version.iterdir() if path.name != CONFIG)
+            what = wanted or " or ".join(dict.fromkeys(FILES.values()))
+            alike = [name for name in there if Path(name).suffix == Path(wanted).suffix]
+            self.findings.error(
+                version,
+                f"has no {what}" + (f"; it has {', '.join(there[:5])}" if there else ""),
+                f"rename {alike[0]} to {wanted}, or name it with default_model_filename"
+                if wanted and alike
+                else "put the model's file there",
+            )
+            return
+        if file.is_file():
+            self.contents(file, text)
+
+    def contents(self, file: Path, text: str) -> None:
+        """Look into the model's file, where ONNX Runtime can read it."""
+        with file.open("rb") as opened:
+            begin = opened.read(256)
+        if begin.startswith(LFS):
+            self.findings.error(
+                file, "is a pointer of Git LFS, not the model", "run `git lfs pull`"
+            )
+        elif begin.lstrip()[:1] == b"<" or not begin:
+            what = "is empty" if not begin else "is a page of HTML"
+            self.findings.error(file, f"{what}, not the model", "fetch it again")
+        elif file.suffix == ".onnx" and begin.strip(b"\0"):
+            try:
+                signature = read_signature(file)
+                compare(text, signature)
+            except ModelConfigError as error:
+                said = str(error).removesuffix(".").partition(": ")[2] or str(error)
+                config = self.folder / CONFIG
+                self.findings.error(
+                    config if config.is_file() else file,
+                    f"does not fit the model: {said}",
+                    "write it as the file has it, or leave input and output out",
+                )
+
+
+def compare(text: str, signature: Signature) -> None:
+    """Compare a configuration with the tensors of the model's file, as the backend does.
+
+    Raises:
+        ModelConfigError: they do not fit.
+
+    """
+    config: dict[str, Any] = config_dictionary(text)
+    check({**config, **completion(config, signature)}, signature)
+
+
+def looks_like_a_version(name: str) -> bool:
+    """Whether a folder seems to be meant as one, such as `v1`, `version_2` or `1.0`."""
+    letters = name.lower().strip("0123456789._-")
+    return letters in {"", "v", "ver", "version"} and any(one.isdigit() for one in name)
+
+
+def number(message: Message, name: str) -> int:
+    try:
+        return message.number(name)
+    except NotReadable:  # a name of the format's, which the configuration has been read without
+        return 0
+
+
+def line_of(text: str, *fields: Field) -> int:
+    """Return the line of the first of some fields, counted from 1."""
+    return text.count("\n", 0, fields[0].start) + 1 if fields else 0
+
+
+def links(root: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the links below a folder that lead nowhere or out of it, and which of both."""
+    for path in sorted(root.rglob("*")):
+        if path.is_symlink():
+            target = path.resolve()
+            if not target.exists():
+                yield path, f"is a link to {path.readlink()}, which is not there"
+            elif not target.is_relative_to(root.resolve()):
+                yield path, f"is a link that leads out of the folder, to {target}"

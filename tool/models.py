@@ -1,0 +1,115 @@
+"""`dispatcher models`: what the container would serve with the settings as they are."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from clients.registry import Registry
+from dispatcher.settings import SettingError, read_settings
+from tool.offline import composed, load_offline
+from tool.trouble import Trouble
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known of one name.
+
+    Args:
+        name: that callers use.
+        model: the folder in the repository.
+        client: the class, or that there is none.
+        source: the file it comes from.
+        reason: why it is not served; nothing where it is.
+
+    """
+
+    name: str
+    model: str
+    client: str
+    source: str
+    reason: str = ""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.description = (
+        "Show what `serve` would serve with the settings of this environment: MODEL_REPOSITORY, "
+        "MODEL_DIR, MODEL_DIR_USE and CLIENTS_PATH. The clients are imported for it."
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print what is served and what is not, and why; return the exit code."""
+    try:
+        settings = read_settings(os.environ)
+    except SettingError as error:
+        raise Trouble(str(error)) from error
+    instead = settings.model_dir_use == "instead"
+    with composed(settings.mounted, settings.model_repository, instead=instead) as repository:
+        registry = load_offline(repository, settings.client_folders)
+        found = sorted(rows(registry, repository), key=lambda row: (bool(row.reason), row.name))
+    if options.json:
+        sys.stdout.write(f"{json.dumps([asdict(row) for row in found], indent=2)}\n")
+        return 0
+    served = [row for row in found if not row.reason]
+    sys.stdout.write(table([("NAME", "MODEL", "CLIENT", "FROM"), *map(cells, served)]))
+    if left_out := [row for row in found if row.reason]:
+        sys.stdout.write("\nnot served:\n")
+        sys.stdout.writelines(f"  {row.name}: {row.reason}\n" for row in left_out)
+    return 0
+
+
+def rows(registry: Registry, repository: Path) -> Iterator[Row]:
+    """Yield what is known of each name."""
+    models = {path.name: path.resolve() for path in repository.iterdir()}
+    asked = set()
+    for where, loaded in registry.loaded.items():
+        source = shown(where)
+        for name, client in loaded.clients.items():
+            model = client.triton_model()
+            asked.add(model)
+            gone = "" if model in models else f"there is no model {model!r}; {source} is for it"
+            yield Row(name, model, type(client).__name__, source, gone)
+        for name, folder in loaded.absent.items():
+            yield Row(
+                name,
+                folder.name,
+                "",
+                source,
+                f"there is no model {folder.name!r}; {source} is for it",
+            )
+        for name, reason in loaded.broken.items():
+            yield Row(name, name, "", source, reason)
+            asked.add(name)
+    for model in models.keys() - asked:
+        yield Row(model, model, "tensors alone", shown(str(models[model])))
+
+
+def shown(where: str) -> str:
+    """Return a path as it can be found: not through the temporary repository."""
+    path = Path(where)
+    if not path.is_absolute():
+        return where
+    path = path.resolve()
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    return (row.name, row.model, row.client, row.source)
+
+
+def table(lines: list[tuple[str, ...]]) -> str:
+    """Return lines in columns."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        + "\n"
+        for line in lines
+    )

@@ -1,0 +1,83 @@
+"""The models and clients as the container would find them, with no Triton that could be asked."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from clients.base import Client, Environment
+from clients.errors import ClientDisabled, InferenceError, UnknownModel
+from clients.family import Family
+from clients.model_server import Signature
+from clients.registry import Registry, load_clients
+from clients.request import Request
+from clients.testing import OnnxModels
+from clients.triton import config_dictionary, config_fault, config_signature
+from container.backends.model_config import Signature as FileSignature
+from container.backends.model_config import completion, needs_completion
+from container.backends.onnxruntime.session import read_signature
+from container.repository import CONFIG, compose
+
+
+@contextmanager
+def composed(
+    mounted: Path | None, built_in: Path | None = None, *, instead: bool = False
+) -> Iterator[Path]:
+    """Give a temporary repository, linked together as `serve` does it."""
+    with tempfile.TemporaryDirectory(prefix="dispatcher-") as folder:
+        repository, none = Path(folder).resolve() / "repository", Path(folder) / "none"
+        none.mkdir()
+        compose(repository, mounted, built_in or none, instead=instead, say=lambda _: None)
+        yield repository
+
+
+class Offline(OnnxModels):
+    """Knows of a model what its configuration and its file say, as Triton puts them together."""
+
+    def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:  # noqa: ARG002
+        config = self.folder / model / CONFIG
+        text = config.read_text() if config.is_file() else ""
+        if config_fault(text):
+            raise UnknownModel(f"{config} cannot be read")
+        known = config_dictionary(text)
+        if needs_completion(known):
+            known |= completion(known, self.in_the_file(model, version))
+        return config_signature(known)
+
+    def in_the_file(self, model: str, version: str) -> FileSignature:
+        """Return the tensors of a model's file; the latest version's, where none is named.
+
+        Raises:
+            UnknownModel: there is no such file, or ONNX Runtime cannot read it.
+
+        """
+        files = {path.parent.name: path for path in self.folder.glob(f"{model}/*/model.onnx")}
+        try:
+            return read_signature(files[version or max(files, key=int)])
+        except (KeyError, ValueError) as error:
+            raise UnknownModel(f"{model} has no model.onnx that can be read") from error
+
+
+def fits(client: Client) -> str:
+    """Return why a client does not fit its model; nothing where it does, or where nobody knows."""
+    if isinstance(client, Family):
+        try:
+            with Request().active():
+                client.fitted()
+        except ClientDisabled as error:
+            return error.message
+        except InferenceError:
+            pass  # the model is no ONNX file; what else is wrong with it is told elsewhere
+    return ""
+
+
+def load_offline(repository: Path, folders: Iterable[Path]) -> Registry:
+    """Make the clients; what would be logged stands in the registry too."""
+    logging.disable(logging.CRITICAL)
+    try:
+        return load_clients(Environment(Offline(repository), repository), folders)
+    finally:
+        logging.disable(logging.NOTSET)
