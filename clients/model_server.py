@@ -106,11 +106,17 @@ class ModelServer(ABC):
         """
 
     @abstractmethod
-    def last_success(self, model: str) -> float:
-        """Return when `infer` last succeeded with a model, on the clock of `time.monotonic()`.
+    def answered(self, model: str, *, timeout: float) -> int:
+        """Return how many requests a model has answered since it was loaded, whoever sent them.
 
-        0 where it never did, in this process.
+        Raises:
+            UnknownModel, ModelUnavailable.
+
         """
+
+    @abstractmethod
+    def failing(self) -> frozenset[str]:
+        """Return the models whose last run, of those that `infer` was asked for here, failed."""
 
     @abstractmethod
     def is_ready(self, *, timeout: float) -> bool:

@@ -90,7 +90,7 @@ class Triton(ModelServer):
     def __init__(self, address: str) -> None:
         self._client = triton.InferenceServerClient(address, channel_args=list(CHANNEL))
         self._signatures: dict[tuple[str, str], tuple[float, Signature]] = {}
-        self._successes: dict[str, float] = {}
+        self._failing: set[str] = set()
 
     def infer(  # noqa: PLR0913  as in the seam
         self,
@@ -116,8 +116,11 @@ class Triton(ModelServer):
                 client_timeout=timeout,
             )
         except InferenceServerException as error:
-            raise self._explained(translated(error), model, version, timeout) from error
-        self._successes[model] = time.monotonic()
+            explained = self._explained(translated(error), model, version, timeout)
+            if isinstance(explained, ModelFailed | DeadlineExceeded):
+                self._failing.add(model)
+            raise explained from error
+        self._failing.discard(model)
         return {
             output.name: answer.as_numpy(output.name) for output in answer.get_response().outputs
         }
@@ -136,8 +139,17 @@ class Triton(ModelServer):
             self._signatures[model, version] = (now, known)
         return known
 
-    def last_success(self, model: str) -> float:
-        return self._successes.get(model, 0.0)
+    def answered(self, model: str, *, timeout: float) -> int:
+        try:
+            versions = self._client.get_inference_statistics(
+                model, client_timeout=timeout
+            ).model_stats
+        except InferenceServerException as error:
+            raise translated(error) from error
+        return sum(version.inference_stats.success.count for version in versions)
+
+    def failing(self) -> frozenset[str]:
+        return frozenset(self._failing)
 
     def is_ready(self, *, timeout: float) -> bool:
         try:

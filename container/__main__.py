@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from container.backends.shared_memory import MIB
 from container.log import Log
+from container.machine import Machine
 from container.probes import ask, over_tcp
 from container.programs import gunicorn_program, nginx_program, triton_program
 from container.repository import compose
 from container.shared_memory import FOLDER, Plan, configurations, lower, share_out
-from container.supervisor import Machine, Supervisor
+from container.supervisor import Policy, Supervisor
 from container.tensorrt import NoEngine, provide
 from container.triton import NoTriton, Triton, find_triton
-from dispatcher.settings import SettingError, Settings, read_settings, rows
+from dispatcher.settings import NOTICE, WANTED, SettingError, Settings, read_settings, rows
 
 USAGE = """usage: serve [serve]
 
@@ -84,23 +87,51 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
     for line in plan.told():
         say(line)
     lower(settings.model_repository, plan)
-    try:
-        programs = (
-            triton_program(settings, triton, shm_prefix, plan),
+    programs = [
+        replace(program, output=log.sink(program.name.lower()))
+        for program in (
+            triton_program(settings, triton, run_dir, shm_prefix, plan),
             gunicorn_program(settings, run_dir),
             nginx_program(settings, run_dir, nginx),
         )
+    ]
+    try:
         return Supervisor(
-            [replace(one, output=log.sink(one.name.lower())) for one in programs],
+            programs,
             Machine(),
+            Policy(
+                start_timeout=settings.start_timeout,
+                stop_timeout=settings.stop_timeout,
+                restarts=settings.restarts,
+                window=settings.restart_window,
+            ),
             say,
-            settings.start_timeout,
-            settings.stop_timeout,
+            Notice(run_dir / NOTICE, say),
             Announcement(settings.port, say),
         ).run()
     finally:
-        for left in FOLDER.glob(f"{shm_prefix}*"):
-            left.unlink(missing_ok=True)
+        for program in programs:
+            program.clean()
+
+
+class Notice:
+    """Tells the web workers what the supervisor knows, in a file that they read.
+
+    It is always of one size, and written over: that succeeds on a disk without room as well.
+    """
+
+    SIZE = 4096
+
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+        self.say = say
+        self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def __call__(self, told: Mapping[str, Any]) -> None:
+        """Tell it."""
+        try:
+            os.pwrite(self.file, json.dumps(told).encode().ljust(self.SIZE), 0)
+        except OSError as error:
+            self.say(f"the web workers cannot be told of a change: {error.strerror}")
 
 
 class Announcement:
@@ -123,8 +154,7 @@ class Announcement:
             return True
         if took < self.give_up_at:
             return False
-        reason = (ping.json() or {}).get("error", {}).get("message", "no answer")
-        self.say(f"NOT ready, /ping is {ping.status}: {reason}")
+        self.say(f"NOT ready, /ping is {ping.status}: {ping.error('message') or 'no answer'}")
         return True
 
 
@@ -178,6 +208,14 @@ def with_repository(settings: Settings, run_dir: Path, say: Callable[[str], None
         instead=settings.model_dir_use == "instead",
         say=say,
     )
+<<<<<<< HEAD
+=======
+    wanted = run_dir / WANTED
+    wanted.mkdir()
+    for name in () if settings.multi_model else models:
+        (wanted / name).touch()
+    clients = settings.model_dir / "code" / "clients"
+>>>>>>> 401fa97 (What dies or hangs is started anew: Triton, gunicorn, NGINX, and Triton for a model that stopped answering)
     return replace(
         settings,
         run_dir=run_dir,
@@ -193,7 +231,7 @@ def run_folder(wanted: Path | None) -> Iterator[Path]:
     if wanted is not None:
         wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Made anew: another version may have been here before.
-        for left in ("backends", "reload", "repository"):
+        for left in ("backends", "reload", "repository", WANTED):
             shutil.rmtree(wanted / left, ignore_errors=True)
         yield wanted
         return

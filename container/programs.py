@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import signal
 import string
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-from container.probes import UnixConnection, ask, listens, over_tcp
-from container.shared_memory import Plan
+from container.probes import UnixConnection, ask, over_tcp
+from container.shared_memory import FOLDER, Plan
 from container.supervisor import Program
 from container.triton import Triton
-from dispatcher.settings import PROJECT, Settings
-
-TRITON_EXIT_SHARE = 0.2  # by then nobody asks it any more
+from dispatcher.settings import PROJECT, WANTED, Settings
 
 THREADS_FOR_HEALTH = 4  # besides those that answer and those that wait
 IDLE_CONNECTIONS = 1000  # from NGINX to gunicorn, besides as many as there are threads
@@ -32,26 +32,38 @@ ALLOCATOR = {
     "MALLOC_TOP_PAD_": str(16 * 2**20),
 }
 
-# Of the time to stop, what each part may take: a caller who sends slowly must not keep the others
-# from finishing their work.
-NGINX_SHARE = 0.5
-GUNICORN_SHARE = 0.7
+# Of the time to stop, what each may take in its turn; together less than the whole. While NGINX
+# waits for its last callers the other two do their work, and have next to nothing left after it.
+NGINX_SHARE = 0.75
+GUNICORN_SHARE = 0.08
+TRITON_SHARE = 0.12
+
+# A gunicorn worker that gives no sign of life is replaced after this. Its signs do not depend on
+# requests, however long they take.
+WORKER_SILENT_S = 15
+
+SOCKET = "gunicorn.sock"
+ALIVE = "/.alive"  # answered by NGINX itself
+WATCHED = "/ping"  # answered from memory
+STUCK = "stuck"  # the code that tells that a new start of Triton may help
 
 
 # ONNX Runtime would report its use to Microsoft, and keep a database in the home folder for that.
 SILENT = {"ORT_DISABLE_TELEMETRY": "1"}
 
 
-def triton_program(settings: Settings, triton: Triton, shm_prefix: str, plan: Plan) -> Program:
-    """Return Triton: loopback only, every model of the repository loaded, a bad one by itself."""
+def triton_program(
+    settings: Settings, triton: Triton, run_dir: Path, shm_prefix: str, plan: Plan
+) -> Program:
+    """Return Triton: loopback only, every wanted model loaded, a bad one by itself."""
+    wanted = run_dir / WANTED
     command = [
         str(triton.executable),
         f"--model-repository={settings.model_repository}",
         "--model-control-mode=explicit",
-        *([] if settings.multi_model else ["--load-model=*"]),
         "--exit-on-error=false",
         "--strict-readiness=false",
-        f"--exit-timeout-secs={max(1, int(settings.stop_timeout * TRITON_EXIT_SHARE))}",
+        f"--exit-timeout-secs={max(1, int(settings.stop_timeout * TRITON_SHARE))}",
         *triton.options,
         *plan.options(),
     ]
@@ -62,17 +74,30 @@ def triton_program(settings: Settings, triton: Triton, shm_prefix: str, plan: Pl
     ):
         command += [f"--{front}-address=127.0.0.1", f"--{front}-port={port}"]
     command.append(f"--backend-config=python,shm-region-prefix-name={shm_prefix}")
+
+    def fault() -> str:
+        if ask(over_tcp(settings.triton_http_port), "/v2/health/ready").status != 200:
+            return "it does not answer"
+        ping = ask(UnixConnection(run_dir / SOCKET), WATCHED)
+        return ping.error("message") if ping.error("code") == STUCK else ""
+
+    def clean() -> None:
+        for left in FOLDER.glob(f"{shm_prefix}*"):
+            left.unlink(missing_ok=True)
+
     return Program(
         "Triton",
-        command,
+        # What was loaded and unloaded meanwhile counts at a later start.
+        lambda: [*command, *(f"--load-model={path.name}" for path in sorted(wanted.iterdir()))],
         {**os.environ, **ALLOCATOR, **SILENT, **plan.environment(), **triton.environment},
-        ready=lambda: ask(over_tcp(settings.triton_http_port), "/v2/health/ready").status == 200,
+        fault,
+        clean=clean,
     )
 
 
 def gunicorn_program(settings: Settings, run_dir: Path) -> Program:
     """Return gunicorn: threads, on a Unix socket, each worker making its own application."""
-    socket_path = run_dir / "gunicorn.sock"
+    socket_path = run_dir / SOCKET
     command = [
         *(sys.executable, "-m", "gunicorn", "dispatcher.wsgi:build()"),
         "--worker-class=gthread",
@@ -80,8 +105,10 @@ def gunicorn_program(settings: Settings, run_dir: Path) -> Program:
         f"--threads={settings.web_threads + THREADS_FOR_HEALTH}",
         f"--worker-connections={settings.web_threads + IDLE_CONNECTIONS}",
         f"--bind=unix:{socket_path}",
-        f"--timeout={settings.worker_timeout}",
-        f"--graceful-timeout={max(1, int(settings.stop_timeout * GUNICORN_SHARE))}",
+        f"--timeout={WORKER_SILENT_S}",
+        "--config=python:container.gunicorn_hooks",
+        # For workers that are replaced while requests go on; at the end there are none any more.
+        f"--graceful-timeout={math.ceil(settings.proxy_timeout)}",
         f"--chdir={PROJECT}",  # else the caller's folder comes first where modules are looked for
         # NGINX judges the size of requests and headers, and says so in JSON.
         "--limit-request-line=0",
@@ -96,7 +123,7 @@ def gunicorn_program(settings: Settings, run_dir: Path) -> Program:
     environment = {
         **os.environ,
         **ALLOCATOR,
-        **settings.environment(),
+        **replace(settings, run_dir=run_dir).environment(),
         "PYTHONPATH": os.pathsep.join(
             part for part in (str(PROJECT), os.environ.get("PYTHONPATH", "")) if part
         ),
@@ -106,11 +133,17 @@ def gunicorn_program(settings: Settings, run_dir: Path) -> Program:
         "TRANSFORMERS_VERBOSITY": "error",
         "TOKENIZERS_PARALLELISM": "false",
     }
+
+    def fault() -> str:
+        answers = ask(UnixConnection(socket_path), WATCHED).status != 0
+        return "" if answers else "it does not answer"
+
     return Program(
         "gunicorn",
-        command,
+        lambda: command,
         environment,
-        ready=lambda: ask(UnixConnection(socket_path), "/ping").status != 0,
+        fault,
+        stop_within=max(1.0, settings.stop_timeout * GUNICORN_SHARE),
     )
 
 
@@ -132,13 +165,13 @@ def nginx_program(settings: Settings, run_dir: Path, executable: str) -> Program
             user="user root root;" if os.geteuid() == 0 else "",
         )
     )
-    return Program(
-        "NGINX",
-        [executable, "-e", "stderr", "-c", str(configuration), "-p", str(run_dir)],
-        dict(os.environ),
-        ready=lambda: listens(settings.port),
-        stop_signal=signal.SIGQUIT,
-    )
+    command = [executable, "-e", "stderr", "-c", str(configuration), "-p", str(run_dir)]
+
+    def fault() -> str:
+        answers = ask(over_tcp(settings.port), ALIVE).status != 0
+        return "" if answers else "it does not answer"
+
+    return Program("NGINX", lambda: command, dict(os.environ), fault, stop_signal=signal.SIGQUIT)
 
 
 class ConfigurationTemplate(string.Template):

@@ -1,6 +1,13 @@
-"""Starts some programs in order, watches them, and stops them in reverse.
+"""Starts some programs in order, watches them, starts them anew, and stops them in reverse.
 
-The first end decides: when a program dies the others are stopped and the exit code is never 0.
+    WAITING ──delay──▶ STARTING ──first good look──▶ RUNNING
+       ▲                  │ died, too slow              │ died, or a fault that stays
+       └──── group gone ── ENDING ◀─────────────────────┘
+
+A program that dies, or whose fault stays for `patience`, is killed with all that it started and is
+started anew, a little later each time. One that dies before it ever worked, or that was restarted
+too often, ends the container: the others are stopped, and the exit code is never 0.
+
 When a signal asks for the end the programs are stopped one after the other, each given the time
 to finish its work; what still runs when the time is up is killed. The clock starts at the signal.
 
@@ -9,25 +16,41 @@ Whatever touches the machine is handed in, so that the tests are scripted histor
 
 from __future__ import annotations
 
-import ctypes
-import os
-import select
+import math
 import signal
-import socket
-import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from signal import Signals
-from typing import Protocol
+from typing import Any, Protocol
 
-TICK_S = 0.05  # between two looks at a program that is starting
+BUSY_S = 0.05  # between two looks while something starts or ends
+CALM_S = 0.5
 
 # SIGHUP: the terminal is gone.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 # Within this a second signal is the same wish: `make` and a shell each pass one on.
 SAME_WISH_S = 1.0
+
+# A killed process is gone in milliseconds, unless the kernel is busy with its memory.
+GONE_S = 5.0
+
+FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 8.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look at a program found.
+
+    Args:
+        began: when it began, on the clock of `System.now`.
+        fault: what keeps the program from its work; nothing where it does it.
+
+    """
+
+    began: float = -math.inf
+    fault: str = "it was not looked at yet"
 
 
 @dataclass(frozen=True)
@@ -36,20 +59,44 @@ class Program:
 
     Args:
         name: for the log.
-        command: the program and its arguments.
+        command: returns the program and its arguments, at each start.
         environment: all of its environment variables.
-        ready: a quick look whether it does its work by now.
+        fault: says what keeps it from its work, nothing where it does it; takes a few seconds at
+            most. It is called in a thread of its own.
         stop_signal: what asks it to finish its work and end.
+        stop_within: seconds that it has for that in its turn; then it is killed.
         output: the file that takes what it writes; `None` means this process's own.
+        clean: removes what it leaves behind.
 
     """
 
     name: str
-    command: Sequence[str]
+    command: Callable[[], Sequence[str]]
     environment: Mapping[str, str]
-    ready: Callable[[], bool]
+    fault: Callable[[], str]
     stop_signal: Signals = signal.SIGTERM
+    stop_within: float = math.inf
     output: int | None = None
+    clean: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Policy:
+    """When enough is enough, in seconds.
+
+    Args:
+        start_timeout: from a start until the program must work.
+        stop_timeout: from a signal until what is left is killed.
+        patience: how long a fault has to stay before a program is restarted.
+        restarts: how often each program may be restarted within `window`.
+
+    """
+
+    start_timeout: float
+    stop_timeout: float
+    restarts: int = 10
+    window: float = 600
+    patience: float = 10
 
 
 class System(Protocol):
@@ -58,83 +105,196 @@ class System(Protocol):
     def spawn(self, program: Program) -> int:
         """Start a program as the leader of a process group; return its process id."""
 
+    def look(self, program: Program) -> Look:
+        """Return the newest look at a program that was started."""
+
     def signal(self, pid: int, number: Signals) -> None:
         """Send a signal to one process; to none where it is gone."""
 
     def signal_group(self, pid: int, number: Signals) -> None:
         """Send a signal to a leader's whole group; to none where it is gone."""
 
+    def group_is_gone(self, pid: int) -> bool:
+        """Whether nothing is left of a leader's group."""
+
+    def is_stopped(self, pid: int) -> bool:
+        """Whether a process was stopped by a signal, and not continued since."""
+
     def ended(self) -> Iterator[tuple[int, int]]:
         """Yield process id and exit code of every child that ended, each once."""
 
-    def wait(self, seconds: float | None) -> list[Signals]:
+    def wait(self, seconds: float) -> list[Signals]:
         """Return the signals that came, as soon as there are any, at the latest after a time."""
 
     def now(self) -> float:
         """Return the seconds on a clock that only goes forward."""
 
 
+class State(Enum):
+    """What a program does; the values are what the web workers are told."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    RUNNING = "running"
+    ENDING = "ending"
+
+
+@dataclass
+class Course:
+    """What became of one program so far.
+
+    Args:
+        since: when it came into its state.
+        pid: its process, or what was it; 0 before the first start.
+        alive: whether that process runs.
+        faulty_since: when the fault was found that stays since then.
+        starts: how often it was started.
+        worked: whether it ever did its work.
+        restarts: when it was last restarted, as far as that still counts.
+        reason: why it is not running.
+
+    """
+
+    program: Program
+    state: State = State.WAITING
+    since: float = -math.inf
+    pid: int = 0
+    alive: bool = False
+    faulty_since: float | None = None
+    starts: int = 0
+    worked: bool = False
+    restarts: list[float] = field(default_factory=list)
+    reason: str = ""
+
+    def enter(self, state: State, now: float) -> None:
+        self.state, self.since, self.faulty_since = state, now, None
+
+    def delay(self) -> float:
+        """Return the seconds before the next start."""
+        if not self.restarts:
+            return 0.0
+        return float(min(FIRST_DELAY_S * 2 ** (len(self.restarts) - 1), LONGEST_DELAY_S))
+
+
 @dataclass
 class Supervisor:
-    """Runs `programs` until one dies or a signal asks for the end.
+    """Runs `programs` until a signal asks for the end, or one cannot be kept running.
 
     Args:
         programs: in the order in which they are started.
         system: the machine.
+        policy: when enough is enough.
         say: takes a line for the operator.
-        start_timeout: seconds from the start until all must be ready.
-        stop_timeout: seconds from a signal until what is left is killed.
-        settled: called with the seconds since the start, from when all are ready until it says
+        tell: takes what the web workers should know, as JSON can hold it, when it has changed.
+        settled: called with the seconds since the start, from when all have worked until it says
             that the outcome of the start is known, and told.
 
     """
 
     programs: Sequence[Program]
     system: System
+    policy: Policy
     say: Callable[[str], None]
-    start_timeout: float
-    stop_timeout: float
+    tell: Callable[[Mapping[str, Any]], None]
     settled: Callable[[float], bool]
-    _running: dict[int, Program] = field(default_factory=dict)
-    _asked: set[int] = field(default_factory=set)
+    _courses: list[Course] = field(default_factory=list)
+    _turns: dict[int, float] = field(default_factory=dict)
     _asked_at: float = 0.0
     _killing: bool = False
     _exit_code: int = 0
     _kill_at: float | None = None
+    _told: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self) -> int:
         """Return the exit code: 0 only where a signal asked for the end and all went well."""
+        self._courses = [Course(program) for program in self.programs]
         try:
             self._watch()
         finally:
             # Whatever went wrong here, nothing is left running.
-            for pid in self._running:
-                self.system.signal_group(pid, signal.SIGKILL)
+            for course in self._courses:
+                if course.alive:
+                    self.system.signal_group(course.pid, signal.SIGKILL)
         return self._exit_code
 
     def _watch(self) -> None:
-        started = self.system.now()
-        for program in self.programs:
-            self._running[self.system.spawn(program)] = program
-        unready, settled = list(self.programs), False
-        while self._running:
-            for number in self.system.wait(None if settled and not self._stopping else TICK_S):
+        started, settled = self.system.now(), False
+        while not self._stopping or any(course.alive for course in self._courses):
+            if not self._stopping:
+                for course in self._courses:
+                    self._step(course)
+            if not (settled or self._stopping) and all(c.worked for c in self._courses):
+                settled = self.settled(self.system.now() - started)
+            self._tell()
+            calm = settled and all(c.state is State.RUNNING for c in self._courses)
+            for number in self.system.wait(CALM_S if calm and not self._stopping else BUSY_S):
                 if number in STOP_SIGNALS:
                     self._asked_to_stop(number)
             for pid, code in self.system.ended():
                 self._ended(pid, code)
             if self._stopping:
+                self._tell()
                 self._stop_next()
-                continue
-            for program in [program for program in unready if program.ready()]:
-                unready.remove(program)
-                self.say(f"{program.name} is ready after {self.system.now() - started:.1f} s")
-            took = self.system.now() - started
-            if not unready:
-                settled = settled or self.settled(took)
-            elif took > self.start_timeout:
-                self.say(f"{unready[0].name} is not ready after {took:.0f} s: giving up")
+
+    def _step(self, course: Course) -> None:
+        """Do what a program's state asks for now."""
+        now = self.system.now()
+        if course.state is State.WAITING:
+            if now >= course.since + course.delay():
+                course.pid, course.alive = self.system.spawn(course.program), True
+                course.starts += 1
+                course.enter(State.STARTING, now)
+        elif course.state is State.STARTING:
+            self._wait_until_it_works(course, now)
+        elif course.state is State.RUNNING:
+            self._see_that_it_works(course, now)
+        elif not course.alive and (
+            self.system.group_is_gone(course.pid) or now > course.since + GONE_S
+        ):
+            course.program.clean()
+            course.enter(State.WAITING, now)
+
+    def _wait_until_it_works(self, course: Course, now: float) -> None:
+        name, fault, took = course.program.name, self._fault(course), now - course.since
+        # One that is stopped will not become ready.
+        stopped = self.system.is_stopped(course.pid)
+        if not fault:
+            self.say(f"{name} is ready {'again ' if course.worked else ''}after {took:.1f} s")
+            course.worked, course.reason = True, ""
+            course.enter(State.RUNNING, now)
+        elif took > (self.policy.patience if stopped else self.policy.start_timeout):
+            text = f"{name} is not ready after {took:.0f} s: {fault}"
+            if course.worked:
+                self.say(f"{text}; killing it")
+                self._kill(course, fault)
+            else:
+                self.say(f"{text}; giving up")
                 self._begin_to_stop(exit_code=1)
+
+    def _see_that_it_works(self, course: Course, now: float) -> None:
+        fault = self._fault(course)
+        if not fault:
+            course.faulty_since = None
+            return
+        course.faulty_since = course.faulty_since or now
+        if now >= course.faulty_since + self.policy.patience:
+            self.say(f"{course.program.name} does not do its work: {fault}; killing it")
+            self._kill(course, fault)
+
+    def _fault(self, course: Course) -> str:
+        """Return what is wrong with a running program; nothing where nothing is known to be."""
+        if self.system.is_stopped(course.pid):
+            return "it is stopped"
+        look = self.system.look(course.program)
+        if look.began >= course.since:
+            return look.fault
+        return "" if course.state is State.RUNNING else "it was not looked at yet"
+
+    def _kill(self, course: Course, reason: str) -> None:
+        """Kill a program and all that it started; its death is noticed like any other."""
+        course.enter(State.ENDING, self.system.now())
+        course.reason = reason
+        self.system.signal_group(course.pid, signal.SIGKILL)
 
     @property
     def _stopping(self) -> bool:
@@ -150,39 +310,89 @@ class Supervisor:
             self._kill_at = self.system.now()
 
     def _ended(self, pid: int, code: int) -> None:
-        program = self._running.pop(pid, None)
-        if program is None:
-            return  # an orphan that was left to us, as process 1 of a container
+        course = next((c for c in self._courses if c.alive and c.pid == pid), None)
+        if course is None:
+            return  # an orphan that was left to us
+        course.alive = False
         # What it started goes with it.
         self.system.signal_group(pid, signal.SIGKILL)
-        if not self._stopping:
-            self.say(f"{program.name} died ({described(code)}): stopping the others")
+        name = course.program.name
+        if self._stopping:
+            expected = course.state is State.ENDING or self._killing
+            if code not in (0, -course.program.stop_signal) and not expected:
+                self.say(f"{name} died while stopping ({described(code)})")
+                self._exit_code = self._exit_code or exit_code_for(code)
+            return
+        if course.state is not State.ENDING:
+            course.reason = f"it died ({described(code)})"
+            course.enter(State.ENDING, self.system.now())
+        if not course.worked:
+            self.say(f"{name} died ({described(code)}): stopping the others")
             self._begin_to_stop(exit_code=exit_code_for(code) or 1)
-        elif code not in (0, -program.stop_signal) and not self._killing:
-            self.say(f"{program.name} died while stopping ({described(code)})")
-            self._exit_code = self._exit_code or exit_code_for(code)
+            return
+        self._restart(course, code)
+
+    def _restart(self, course: Course, code: int) -> None:
+        """Start a program anew when its group is gone; give up where that happened too often."""
+        now, name, policy = self.system.now(), course.program.name, self.policy
+        course.restarts = [at for at in course.restarts if at > now - policy.window]
+        if len(course.restarts) >= policy.restarts:
+            self.say(
+                f"{name} died ({described(code)}) after {policy.restarts} restarts within "
+                f"{policy.window:.0f} s: stopping the others"
+            )
+            self._begin_to_stop(exit_code=exit_code_for(code) or 1)
+            return
+        course.restarts.append(now)
+        self.say(
+            f"{name} died ({described(code)}): restart {len(course.restarts)} of at most "
+            f"{policy.restarts} within {policy.window:.0f} s"
+        )
+
+    def _tell(self) -> None:
+        told = {
+            "stopping": self._stopping,
+            "programs": {
+                course.program.name: {
+                    "state": course.state.value,
+                    "starts": course.starts,
+                    "reason": course.reason,
+                }
+                for course in self._courses
+            },
+        }
+        if told != self._told:
+            self._told = told
+            self.tell(told)
 
     def _begin_to_stop(self, exit_code: int) -> None:
         self._exit_code = exit_code
-        self._kill_at = self.system.now() + self.stop_timeout
-        self._stop_next()
+        self._kill_at = self.system.now() + self.policy.stop_timeout
 
     def _stop_next(self) -> None:
         """Ask the last of the running programs to end, or kill all when the time is up."""
-        if not self._running:
+        running = [course for course in self._courses if course.alive]
+        if not running:
             return
         if self._kill_at is not None and self.system.now() >= self._kill_at:
-            names = ", ".join(program.name for program in self._running.values())
-            self.say(f"killing {names}")
-            for pid in self._running:
-                self.system.signal_group(pid, signal.SIGKILL)
-            self._killing, self._kill_at = True, float("inf")
+            self.say(f"killing {', '.join(course.program.name for course in running)}")
+            for course in running:
+                self.system.signal_group(course.pid, signal.SIGKILL)
+            self._killing, self._kill_at = True, math.inf
             self._exit_code = self._exit_code or 1
             return
-        pid, program = list(self._running.items())[-1]
-        if pid not in self._asked:
-            self._asked.add(pid)
-            self.system.signal(pid, program.stop_signal)
+        last, now = running[-1], self.system.now()
+        if last.pid not in self._turns:
+            self._turns[last.pid] = now
+            self.system.signal(last.pid, last.program.stop_signal)
+            # One that was stopped hears of it only now.
+            self.system.signal_group(last.pid, signal.SIGCONT)
+        elif (
+            last.state is not State.ENDING
+            and now > self._turns[last.pid] + last.program.stop_within
+        ):
+            self.say(f"{last.program.name} has nothing more to do, but does not end; killing it")
+            self._kill(last, "")
 
 
 def exit_code_for(code: int) -> int:
@@ -193,75 +403,3 @@ def exit_code_for(code: int) -> int:
 def described(code: int) -> str:
     """Return an exit code in words; signals are negative, as `subprocess` has them."""
     return f"exit code {code}" if code >= 0 else Signals(-code).name
-
-
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-LIBC = ctypes.CDLL(None)
-
-
-def die_with_parent() -> None:
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-class Machine:
-    """The real `System`. Signals wake it through a socket, so none is lost and nothing polls."""
-
-    def __init__(self) -> None:
-        self._wake, waker = socket.socketpair()
-        self._waker = waker
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
-        for end in (self._wake, waker):
-            end.settimeout(0)
-        signal.set_wakeup_fd(waker.fileno())
-        for number in (*STOP_SIGNALS, signal.SIGCHLD):
-            signal.signal(number, lambda *_: None)
-
-    def spawn(self, program: Program) -> int:
-        # In a session of its own: a Ctrl-C in the terminal reaches this process alone.
-        child = subprocess.Popen(
-            program.command,
-            env=dict(program.environment),
-            stdin=subprocess.DEVNULL,
-            stdout=program.output,
-            stderr=program.output,
-            start_new_session=True,
-            # Where this process is killed outright, the programs follow it.
-            preexec_fn=die_with_parent,  # noqa: PLW1509  no other thread's lock is needed for it
-        )
-        self._children[child.pid] = child
-        return child.pid
-
-    def signal(self, pid: int, number: Signals) -> None:
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            pass
-
-    def signal_group(self, pid: int, number: Signals) -> None:
-        try:
-            os.killpg(pid, number)
-        except (ProcessLookupError, PermissionError):
-            pass
-
-    def ended(self) -> Iterator[tuple[int, int]]:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            code = os.waitstatus_to_exitcode(status)
-            if child := self._children.pop(pid, None):
-                child.returncode = code  # it is reaped here, not by Popen
-            yield pid, code
-
-    def wait(self, seconds: float | None) -> list[Signals]:
-        select.select([self._wake], [], [], seconds)
-        try:
-            return [Signals(number) for number in self._wake.recv(4096)]
-        except BlockingIOError:
-            return []
-
-    def now(self) -> float:
-        return time.monotonic()

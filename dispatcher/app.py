@@ -22,7 +22,7 @@ from dispatcher.invocations import invocation_routes
 from dispatcher.management import management_routes
 from dispatcher.pages import page_routes
 from dispatcher.reload import Reloader, verdicts_of
-from dispatcher.settings import Settings
+from dispatcher.settings import WANTED, Settings
 from dispatcher.watch import allowance
 
 PIECE = 2**16
@@ -57,16 +57,19 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
     server, repository = environment.server, environment.model_repository
     admission = admission or admission_of(settings)
     patience = allowance(settings.client_timeout)
-    dispatcher = Dispatcher(registry, environment, admission.calls, patience)
+    dispatcher = Dispatcher(registry, environment, admission.calls, patience, canary.refuse)
     catalogue = Catalogue(registry, server, repository)
     hosting = Hosting(
-        server, repository, settings.model_url_roots, renamed_config, settings.load_timeout
+        server,
+        repository,
+        settings.model_url_roots,
+        renamed_config,
+        settings.load_timeout,
+        settings.run_dir and settings.run_dir / WANTED,
     )
     app.register_blueprint(invocation_routes(settings, dispatcher, admission))
     reloader = reloader or Reloader(settings, registry, environment, verdicts_of(settings))
-    app.register_blueprint(
-        management_routes(settings, server, catalogue, hosting, canary, reloader)
-    )
+    app.register_blueprint(management_routes(settings, catalogue, hosting, canary, reloader))
     app.register_blueprint(page_routes(settings, registry))
 
     @app.before_request

@@ -1,37 +1,84 @@
-"""Tries every required model again and again, on the way that requests take.
+"""Tries the models again and again, on the way that requests take, and remembers what it found.
 
-Triton calls a model ready whose process has died; only asking it tells. Such a process does not
-come back, and Triton never finishes unloading its model: /ping is 503 until the container is
-replaced.
+Triton calls a model ready whose process has died or hangs; only asking it tells. Neither comes
+back, and Triton never finishes unloading such a model. So the canary says which models are stuck:
+those that answered their example since Triton was started, and do not any more. That is what a
+new start of Triton can mend, and the supervisor starts it anew where a required model is stuck.
+A model that cannot be loaded, or whose example fails from the beginning, is not: a new start would
+find it as it is.
+
+`/ping` and requests read from memory what was found; nothing is asked on their behalf.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from clients.base import Client
-from clients.errors import DeadlineExceeded, InferenceError
-from clients.model_server import ModelServer
+from clients.errors import (
+    DeadlineExceeded,
+    InferenceError,
+    ModelFailed,
+    ModelUnavailable,
+    TooLargeAtOnce,
+)
+from clients.model_server import ModelServer, ModelState
 from clients.registry import Registry
 from clients.request import Request
 from dispatcher.encoding import encoded
+from dispatcher.notice import Notice
 
 log = logging.getLogger(__name__)
 
 UNTRIED = "it was not tried yet"
+TICK_S = 0.1
+# What does not answer yet may do so soon: the first 200 of /ping waits for it.
 SOON_S = 0.25
+# Between two looks at the list of models, and how long Triton has for a word: a busy machine
+# answers late, one that is silent for longer than this is not merely busy.
+LIST_S = 1.0
+WORD_S = 3.0
 
 
 @dataclass
 class Trial:
-    """What is known of one model: nothing is wrong where `reason` is empty."""
+    """What is known of one model.
 
+    Args:
+        required: whether it is tried again and again; others are tried once after each start of
+            Triton, and when a request to them failed.
+        reason: why it does not answer; nothing where it does.
+        at: when it was last tried.
+        tried_in: during which start of Triton that was.
+        answered_in: during which start of Triton it last answered.
+        silent: whether it was the model that failed, not its client.
+        under_way: whether it is being tried.
+
+    """
+
+    required: bool
     reason: str = UNTRIED
     at: float = 0.0
+    tried_in: int = 0
+    answered_in: int = 0
+    silent: bool = False
+    under_way: bool = False
+
+
+@dataclass(frozen=True)
+class Index:
+    """What Triton said of its models, or why it said nothing."""
+
+    states: list[ModelState] = field(default_factory=list)
+    fault: str = ""
+
+    def ready(self) -> set[str]:
+        return {state.name for state in self.states if state.ready}
 
 
 def ask_example(client: Client, timeout: float) -> None:
@@ -52,12 +99,13 @@ class Canary:
     """Tries models.
 
     Args:
-        required: the models, by their names in the repository.
+        required: the models without which `/ping` is 503, by their names in the repository.
         registry: their clients, whose `example` is what they are asked.
         server: where they run.
-        interval: seconds between two rounds.
+        interval: seconds between two trials of a required model.
         timeout: seconds that a model has for its answer. One that is merely busy is told from one
             that hangs by its answers to others: where it gave one in this time, nothing is wrong.
+        notice: returns what the supervisor knows.
 
     """
 
@@ -66,41 +114,98 @@ class Canary:
     server: ModelServer
     interval: float
     timeout: float
+    notice: Callable[[], Notice] = Notice
     clock: Callable[[], float] = time.monotonic
     trials: dict[str, Trial] = field(default_factory=dict)
+    index: Index | None = None
 
     def __post_init__(self) -> None:
-        self.trials = {model: Trial() for model in self.required}
+        self.trials = {model: Trial(required=True) for model in self.required}
+        self._listed_at = 0.0
+        self._listing = threading.Lock()
 
     def start(self) -> None:
         """Go round for ever, in a thread that does not keep the process alive."""
-        threading.Thread(target=self.go_round, name="canary", daemon=True).start()
+        threading.Thread(target=self._go_round, name="canary", daemon=True).start()
 
-    def go_round(self) -> None:
+    def _go_round(self) -> None:
         while True:
-            missing = self.look()
-            # What is not there yet may be there soon: the first 200 of /ping waits for it.
-            time.sleep(min(SOON_S, self.interval) if missing else self.interval)
+            # Each in a thread of its own: one that hangs must not keep the others from theirs.
+            well = self.index is not None and not self.index.fault
+            wait = LIST_S if well else SOON_S
+            if not self._listing.locked() and self.clock() >= self._listed_at + wait:
+                threading.Thread(target=self.list_models, daemon=True).start()
+            for model in list(self.due()):
+                self.trials[model].under_way = True
+                threading.Thread(target=self.look, args=(model,), daemon=True).start()
+            time.sleep(TICK_S)
 
-    def look(self) -> bool:
-        """Try each model once; return whether one of them is not well."""
-        for model, trial in self.trials.items():
+    def list_models(self) -> None:
+        """Ask Triton which models it has."""
+        with self._listing:
             try:
-                self.try_model(model)
-            except DeadlineExceeded as error:
-                idle = self.clock() - self.server.last_success(model)
-                self.note(trial, error.message if idle > self.timeout else "")
+                states = self.server.models(timeout=WORD_S)
+                self.index = Index(states)
             except InferenceError as error:
-                self.note(trial, error.message)
-            except Exception:
-                log.exception("the example of %s fails in its client", model)
-                self.note(trial, "its client fails on its own example; the log has the traceback")
-            else:
-                self.note(trial, "")
-        return any(trial.reason for trial in self.trials.values())
+                # It does not list them while it is busy with loading one.
+                if not self.server.is_ready(timeout=WORD_S):
+                    self.index = Index(fault=f"Triton is not ready: {error.message}")
+            self._listed_at = self.clock()
+        if self.index and not self.index.fault:
+            self._follow(self.index.ready())
 
-    def note(self, trial: Trial, reason: str) -> None:
-        trial.reason, trial.at = reason, self.clock()
+    def _follow(self, ready: set[str]) -> None:
+        """Take in what was loaded meanwhile, and forget what was unloaded."""
+        for model, trial in list(self.trials.items()):
+            if not trial.required and model not in ready:
+                del self.trials[model]
+        for client in list(self.registry.clients.values()):
+            if client.triton_model() in ready:
+                self.trials.setdefault(client.triton_model(), Trial(required=False))
+
+    def due(self) -> Iterator[str]:
+        """Yield the models that should be tried now."""
+        notice, now, failing = self.notice(), self.clock(), self.server.failing()
+        if notice.triton_fault:
+            return
+        for model, trial in list(self.trials.items()):
+            is_new = trial.tried_in != notice.triton_starts
+            wait = self.interval if trial.required or trial.reason else math.inf
+            if (trial.required and trial.reason) or (model in failing and not trial.reason):
+                wait = min(SOON_S, wait)
+            if not trial.under_way and (is_new or now >= trial.at + wait):
+                yield model
+
+    def look(self, model: str) -> None:
+        """Try a model, and note what was found."""
+        trial, starts = self.trials[model], self.notice().triton_starts
+        before = self._answered(model)
+        reason, silent = "", False
+        try:
+            self.try_model(model)
+        except DeadlineExceeded as error:
+            busy = self._answered(model) > before
+            reason, silent = ("", False) if busy else (error.message, True)
+        except InferenceError as error:
+            reason = error.message
+            silent = isinstance(error, ModelFailed) and not isinstance(error, TooLargeAtOnce)
+        except Exception:
+            log.exception("the example of %s fails in its client", model)
+            reason = "its client fails on its own example; the log has the traceback"
+        if reason != trial.reason:
+            log.warning(
+                "the model %s %s", model, f"does not answer: {reason}" if reason else "answers"
+            )
+        trial.tried_in, trial.silent = starts, silent
+        trial.reason, trial.at, trial.under_way = reason, self.clock(), False
+        if not reason:
+            trial.answered_in = starts
+
+    def _answered(self, model: str) -> int:
+        try:
+            return self.server.answered(model, timeout=WORD_S)
+        except InferenceError:
+            return 0
 
     def try_model(self, model: str) -> None:
         """Ask a model its client's example; ask Triton alone where it has no client.
@@ -109,19 +214,67 @@ class Canary:
             InferenceError: it does not answer.
 
         """
-        clients = [c for c in self.registry.clients.values() if c.triton_model() == model]
-        for client in clients[:1]:
-            ask_example(client, self.timeout)
-        if not clients:
+        client = self.client(model)
+        if client is None:
             self.server.signature(model, timeout=self.timeout)
+        else:
+            ask_example(client, self.timeout)
+
+    def client(self, model: str) -> Client | None:
+        clients = list(self.registry.clients.values())
+        return next((one for one in clients if one.triton_model() == model), None)
 
     def reasons(self) -> list[str]:
-        """Return what is wrong with which model, a sentence each."""
-        return [
-            f"the required model {model!r} does not answer: {trial.reason}"
-            for model, trial in self.trials.items()
-            if trial.reason
+        """Return why the container cannot do its work, a sentence each; nothing where it can."""
+        notice = self.notice()
+        if notice.stopping:
+            return ["the container is stopping"]
+        if fault := notice.triton_fault or self._fault():
+            return [fault]
+        reasons = [
+            f"the required model {model!r} is not ready"
+            + "".join(f": {s.reason}" for s in self.states() if s.name == model and s.reason)
+            for model in self.required
+            if self.index and model not in self.index.ready()
         ]
+        return reasons or [
+            f"the required model {model!r} does not answer: "
+            + (trial.reason if trial.tried_in == notice.triton_starts else UNTRIED)
+            for model, trial in list(self.trials.items())
+            if trial.required and (trial.reason or trial.tried_in != notice.triton_starts)
+        ]
+
+    def states(self) -> list[ModelState]:
+        """Return what Triton last said of its models."""
+        return self.index.states if self.index else []
+
+    def _fault(self) -> str:
+        return self.index.fault if self.index else "Triton was not asked yet"
+
+    def stuck(self, model: str) -> bool:
+        """Whether a model answered since Triton was started, and does not any more."""
+        trial, starts = self.trials.get(model), self.notice().triton_starts
+        return (
+            trial is not None
+            and trial.silent
+            and trial.tried_in == starts
+            and trial.answered_in == starts
+        )
+
+    def refuse(self, model: str) -> None:
+        """Say at once what a request to a model would find out by waiting.
+
+        Raises:
+            ModelUnavailable: there is nobody to answer it.
+
+        """
+        if fault := self.notice().triton_fault or (self.index.fault if self.index else ""):
+            raise ModelUnavailable(fault, hint="try again after Retry-After seconds")
+        if self.stuck(model):
+            raise ModelUnavailable(
+                f"the model {model!r} does not answer any more: {self.trials[model].reason}",
+                hint="GET /health says more",
+            )
 
     def report(self, model: str) -> dict[str, object] | None:
         """Return the last trial of a model as JSON; `None` where it is not tried."""

@@ -170,16 +170,23 @@ class Dispatcher:
         environment: what clients are made with; its server runs the models.
         calls: whose turn it is to call a client.
         patience: seconds beyond its deadline that a call is waited for.
+        refuse: raises ModelUnavailable for a model that nobody would answer for.
 
     """
 
     def __init__(
-        self, registry: Registry, environment: Environment, calls: Turns, patience: float
+        self,
+        registry: Registry,
+        environment: Environment,
+        calls: Turns,
+        patience: float,
+        refuse: Callable[[str], None],
     ) -> None:
         self.registry = registry
         self.environment = environment
         self.calls = calls
         self.patience = patience
+        self._refuse = refuse
         # A call has its turn before it has its thread: there is one for each.
         self._pool = ThreadPoolExecutor(calls.total, thread_name_prefix="call")
 
@@ -201,6 +208,7 @@ class Dispatcher:
         client = (
             TensorClient(self.environment, self.model(ask)) if ask.tensors else self.client(ask)
         )
+        self._refuse(client.triton_model())
         parameters = dict(ask.parameters)
         if ask.shared:  # each model takes those it knows
             parameters = {k: v for k, v in parameters.items() if k in client.parameters}
@@ -219,6 +227,16 @@ class Dispatcher:
                 for payload in ask.payloads
             ]
         return Prepared(ask, client, request, payloads)
+
+    def refuse(self, ask: Ask) -> None:
+        """Say at once, without a turn, that nobody would answer.
+
+        Raises:
+            ModelUnavailable: Triton is away, or the model is stuck.
+
+        """
+        client = self.registry.clients.get(ask.modelname)
+        self._refuse(client.triton_model() if client else ask.modelname)
 
     def client(self, ask: Ask) -> Client:
         """Return the client of a model; one for plain tensors where it has none of its own.

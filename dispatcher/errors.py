@@ -118,6 +118,7 @@ ROUTING: Final[Mapping[int, tuple[str, str]]] = {
     504: ("deadline_exceeded", "send fewer or smaller items in one request"),
 }
 NOT_READY = "not_ready"
+STUCK = "stuck"  # `container/programs.py` goes by it
 
 # Seconds after which to try again: a queue moves on sooner than a model is loaded.
 RETRY_AFTER_S: Final[Mapping[int, int]] = {429: 1, 503: 5}

@@ -38,22 +38,25 @@ class Hosting:
         roots: folders below which a model must lie; none means anywhere.
         renamed_config: returns a `config.pbtxt` for the same model under another name.
         timeout: seconds that a load may take.
+        wanted: the folder with a file for each model that Triton loads when it is started anew.
 
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917  all that there is to know, once
         self,
         server: ModelServer,
         repository: Path,
         roots: tuple[Path, ...],
         renamed_config: Callable[[str, str], str],
         timeout: float,
+        wanted: Path | None = None,
     ) -> None:
         self.server = server
         self.repository = repository
         self.roots = roots
         self.renamed_config = renamed_config
         self.timeout = timeout
+        self.wanted = wanted
 
     def load(self, name: str, url: str) -> None:
         """Load the model in the folder `url` under `name`.
@@ -88,6 +91,7 @@ class Hosting:
             self.link(source, folder, name)
             (folder / ADDRESS).write_text(url)
             self.server.load(name, timeout=self.timeout)
+            self.want(name)
         except ModelFailed as error:
             shutil.rmtree(folder, ignore_errors=True)
             raise BadModel(f"{url} cannot be loaded: {error.message}") from error
@@ -112,6 +116,16 @@ class Hosting:
             self.server.load(name, timeout=self.timeout)
         except ModelFailed as error:
             raise BadModel(f"the model {name!r} cannot be loaded: {error.message}") from error
+        self.want(name)
+
+    def want(self, name: str, *, yes: bool = True) -> None:
+        """Note whether a model is to be loaded again when Triton is started anew."""
+        if self.wanted is None:
+            return
+        if yes:
+            (self.wanted / name).touch()
+        else:
+            (self.wanted / name).unlink(missing_ok=True)
 
     def unload(self, name: str) -> None:
         """Unload a model; its memory is given back when this returns.
@@ -122,6 +136,7 @@ class Hosting:
         """
         if not self.is_loaded(name):
             raise UnknownModel(f"the model {name[:100]!r} is not loaded")
+        self.want(name, yes=False)
         self.server.unload(name, timeout=UNLOAD_S)
         if (self.repository / name / ADDRESS).exists():
             shutil.rmtree(self.repository / name, ignore_errors=True)

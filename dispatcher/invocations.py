@@ -115,6 +115,7 @@ class Invocation:
     def one(self, ask: Ask, envelope: Envelope) -> Response:
         """Answer an ask with one payload, in this thread."""
         g.modelname = ask.modelname
+        self.dispatcher.refuse(ask)
         budget = self.budget(envelope)
         deadline = budget.deadline()
         cut = None

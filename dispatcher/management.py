@@ -8,12 +8,11 @@ from typing import Any
 from flask import Blueprint, Response, g, request
 
 from clients.errors import UnknownModel
-from clients.model_server import ModelServer
 from clients.shown import brief
 from dispatcher.answers import json_answer
 from dispatcher.canary import Canary
 from dispatcher.catalogue import Catalogue
-from dispatcher.errors import NOT_READY, BadBody, BadClient
+from dispatcher.errors import NOT_READY, STUCK, BadBody, BadClient
 from dispatcher.errors import answer as error_answer
 from dispatcher.health import health as state_of
 from dispatcher.hosting import Hosting
@@ -21,9 +20,8 @@ from dispatcher.reload import Reloader
 from dispatcher.settings import Settings
 
 
-def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that share their arguments
+def management_routes(  # noqa: C901  small functions that share their arguments
     settings: Settings,
-    server: ModelServer,
     catalogue: Catalogue,
     hosting: Hosting,
     canary: Canary,
@@ -35,14 +33,16 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
     @routes.route("/ping", methods=["GET", "POST"])
     def ping() -> Response:
         """Say 200 when Triton and every required model are ready, else 503 and why."""
-        if reasons := state_of(server, settings.required_models, canary)["reasons"]:
-            return error_answer(503, NOT_READY, "; ".join(reasons), "GET /health says more")
+        if reasons := canary.reasons():
+            stuck = any(canary.stuck(model) for model in settings.required_models)
+            code = STUCK if stuck else NOT_READY
+            return error_answer(503, code, "; ".join(reasons), "GET /health says more")
         return Response(status=200)
 
     @routes.get("/health")
     def health() -> Response:
         """Say in JSON what /ping says in one code, and the state of each model."""
-        state = state_of(server, settings.required_models, canary)
+        state = state_of(canary)
         response = json_answer(state)
         response.status_code = 200 if state["ready"] else 503
         return response

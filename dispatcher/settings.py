@@ -15,6 +15,11 @@ from typing import Any
 
 PROJECT = Path(__file__).resolve().parent.parent
 
+# In RUN_DIR, for both sides: what the supervisor tells the web workers, and a file for each model
+# that is to be loaded when Triton starts.
+NOTICE = "supervisor.json"
+WANTED = "wanted"
+
 PORT = "TCP port, 1 to 65535"
 
 
@@ -180,7 +185,6 @@ def read_truth(text: str) -> bool:
 # One time limit, `timeout`, is what the platform waits for an answer. Each part inside it gives up
 # a little earlier than the one around it, so that the caller gets the most specific error.
 CLIENT_SHARE = 0.90
-WORKER_SHARE = 0.95
 PROXY_SHARE = 0.98
 
 
@@ -314,7 +318,7 @@ class Settings:
         "60",
         seconds(2, 3600),
         "what the platform waits for an answer; "
-        "model calls, gunicorn and NGINX give up a little earlier, in this order",
+        "model calls and NGINX give up a little earlier, in this order",
     )
     stream_timeout: float = setting(
         "MODEL_SERVER_STREAM_TIMEOUT",
@@ -356,9 +360,22 @@ class Settings:
     )
     stop_timeout: float = setting(
         "SERVE_STOP_TIMEOUT",
-        "25",
+        "27",
         seconds(1, 3600),
         "from SIGTERM to SIGKILL for what is still running",
+    )
+    restarts: int = setting(
+        "SERVE_RESTARTS",
+        "10",
+        whole(0, 1_000_000),
+        "how often Triton, gunicorn and NGINX each may be restarted within "
+        "SERVE_RESTART_WINDOW; the next failure ends the container",
+    )
+    restart_window: float = setting(
+        "SERVE_RESTART_WINDOW",
+        "600",
+        seconds(1, 86_400),
+        "seconds after which a restart no longer counts",
     )
     log_level: str = setting(
         "MODEL_SERVER_LOG_LEVEL",
@@ -415,11 +432,6 @@ class Settings:
     def web_threads(self) -> int:
         """Threads of one worker that may be busy with models: with calls, with jobs, waiting."""
         return 2 * self.turns + self.queue
-
-    @property
-    def worker_timeout(self) -> int:
-        """Whole seconds without a sign of life after which gunicorn replaces a worker."""
-        return max(1, math.floor(self.timeout * WORKER_SHARE))
 
     @property
     def proxy_timeout(self) -> float:

@@ -11,8 +11,9 @@ from clients.registry import load_clients
 from clients.triton import renamed_config
 from dispatcher.app import admission_of, create_app
 from dispatcher.canary import Canary
+from dispatcher.notice import reader
 from dispatcher.reload import Reloader, verdicts_of
-from dispatcher.settings import read_settings
+from dispatcher.settings import NOTICE, read_settings
 from dispatcher.trial import environment_of
 from dispatcher.watch import Watch, replace_worker
 
@@ -33,6 +34,7 @@ def build() -> Flask:
         environment.server,
         settings.canary_interval,
         settings.canary_timeout,
+        reader(settings.run_dir and settings.run_dir / NOTICE),
     )
     canary.start()
     admission = admission_of(settings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,7 +48,8 @@ class FakeTriton(ModelServer):
     signatures: dict[str, Signature] = field(default_factory=dict)
     unloaded: set[str] = field(default_factory=set)
     refuse_to_load: str = ""
-    successes: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, Iterator[int]] = field(default_factory=dict)
+    failed: frozenset[str] = frozenset()
     ready: bool = True
     states: list[ModelState] | Exception | None = None
     calls: list[dict[str, Any]] = field(default_factory=list)
@@ -91,8 +92,11 @@ class FakeTriton(ModelServer):
     def unload(self, model: str, *, timeout: float) -> None:
         self.unloaded.add(model)
 
-    def last_success(self, model: str) -> float:
-        return self.successes.get(model, 0.0)
+    def answered(self, model: str, *, timeout: float) -> int:
+        return next(self.counts.get(model, iter([0])), 0)
+
+    def failing(self) -> frozenset[str]:
+        return self.failed
 
     def is_ready(self, *, timeout: float) -> bool:
         return self.ready

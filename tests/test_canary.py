@@ -1,19 +1,29 @@
-"""The canary: what it finds out, and what it does about it."""
+"""The canary: what it finds out, what it says of it, and when a new start of Triton may help."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+import threading
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clients.base import Client, Environment
-from clients.errors import DeadlineExceeded, ModelFailed, ModelUnavailable
+from clients.errors import (
+    DeadlineExceeded,
+    ModelFailed,
+    ModelUnavailable,
+    TensorsRefused,
+    TooLargeAtOnce,
+)
 from clients.registry import Registry
 from dispatcher.canary import UNTRIED, Canary
+from dispatcher.notice import Notice, reader
 from tests.conftest import Endpoint, descendants, running, wait_for
 from tests.fake_triton import FakeTriton
 from tests.test_chain import BERT, small_repository
@@ -31,56 +41,234 @@ class Echo(Client):
             raise ValueError("not the example")
 
 
-@pytest.fixture
-def server() -> FakeTriton:
-    return FakeTriton({"echo": dict})
+class Other(Echo):
+    modelname = "other"
+
+
+def triton(state: str = "running", starts: int = 1, reason: str = "") -> Notice:
+    return Notice(programs={"Triton": {"state": state, "starts": starts, "reason": reason}})
+
+
+@dataclass
+class Stage:
+    """A canary for `echo`, which is required, and `other`, which is not; time stands still."""
+
+    server: FakeTriton = field(default_factory=lambda: FakeTriton({"echo": dict, "other": dict}))
+    notice: Notice = field(default_factory=triton)
+    time: float = 100.0
+
+    def __post_init__(self) -> None:
+        environment = Environment(self.server, Path())
+        registry = Registry({"echo": Echo(environment), "other": Other(environment)})
+        self.canary = Canary(
+            ["echo"], registry, self.server, 8, 8, lambda: self.notice, lambda: self.time
+        )
+        self.canary.list_models()
+
+    def round(self) -> list[str]:
+        """Try what is due, and return it."""
+        due = list(self.canary.due())
+        for model in due:
+            self.canary.look(model)
+        return due
 
 
 @pytest.fixture
-def canary(server: FakeTriton) -> Canary:
-    echo = Echo(Environment(server, Path()))
-    return Canary(["echo"], Registry({"echo": echo}), server, 8, 8, clock=lambda: 100.0)
+def stage() -> Stage:
+    return Stage()
 
 
-def test_before_the_first_trial_nothing_is_known(canary: Canary) -> None:
-    assert UNTRIED in canary.reasons()[0]
+def test_before_the_first_trial_nothing_is_known(stage: Stage) -> None:
+    assert UNTRIED in stage.canary.reasons()[0]
+    assert Canary(["echo"], Registry(), FakeTriton(), 8, 8).reasons() == [
+        "Triton was not asked yet"
+    ]
 
 
-def test_a_model_that_answers_its_example_is_well(canary: Canary, server: FakeTriton) -> None:
-    assert canary.look() is False
-    assert canary.reasons() == []
-    assert canary.report("echo") == {"ok": True, "reason": "", "age_s": 0.0}
+def test_a_model_that_answers_its_example_is_well(stage: Stage) -> None:
+    assert stage.round() == ["echo", "other"]
+    assert stage.canary.reasons() == []
+    assert stage.canary.report("echo") == {"ok": True, "reason": "", "age_s": 0.0}
+    stage.time += 3
+    assert (stage.canary.report("echo") or {})["age_s"] == 3.0
 
 
 @pytest.mark.parametrize("error", [ModelFailed("it is gone"), ModelUnavailable("it is loading")])
-def test_one_that_does_not_answer_is_named_with_the_reason(
-    canary: Canary, server: FakeTriton, error: Exception
+def test_one_that_does_not_answer_is_named_with_the_reason(stage: Stage, error: Exception) -> None:
+    stage.server.models_run["echo"] = error
+    stage.round()
+    assert stage.canary.reasons() == [f"the required model 'echo' does not answer: {error}"]
+    stage.server.models_run["echo"] = dict
+    stage.canary.look("echo")
+    assert stage.canary.reasons() == []
+
+
+def test_a_client_that_fails_on_its_own_example_is_said_so(stage: Stage) -> None:
+    stage.canary.registry.clients["echo"].example = {"x": 2}  # type: ignore[misc]
+    stage.round()
+    assert "its own example" in stage.canary.reasons()[0]
+
+
+def test_when_the_models_are_tried(stage: Stage) -> None:
+    """Required ones every 8 s, sooner while they fail; others once, and when requests fail."""
+    assert stage.round() == ["echo", "other"]
+    stage.time += 7.9
+    assert stage.round() == []
+    stage.time += 0.1
+    assert stage.round() == ["echo"]
+    stage.server.models_run["echo"] = ModelFailed("gone")
+    stage.time += 8
+    assert stage.round() == ["echo"]
+    stage.time += 0.25
+    assert stage.round() == ["echo"]
+    stage.server.models_run["echo"] = dict
+    stage.round()
+    stage.server.failed = frozenset({"other"})
+    stage.time += 0.25
+    assert "other" in stage.round()
+    stage.server.models_run["other"] = ModelFailed("gone")
+    stage.time += 0.25
+    assert "other" in stage.round()
+    stage.time += 7
+    assert "other" not in stage.round(), "one that fails by itself is tried at leisure"
+
+
+def test_what_is_unloaded_is_forgotten_and_what_is_loaded_is_tried(stage: Stage) -> None:
+    stage.round()
+    stage.server.unloaded.add("other")
+    stage.canary.list_models()
+    assert stage.canary.report("other") is None
+    stage.server.unloaded.clear()
+    stage.canary.list_models()
+    assert stage.round() == ["other"]
+
+
+def test_nothing_is_tried_while_triton_is_away_and_all_is_when_it_is_back(stage: Stage) -> None:
+    stage.round()
+    stage.notice = triton("waiting", 1, "it died (SIGKILL)")
+    stage.time += 100
+    assert stage.round() == []
+    assert stage.canary.reasons() == ["Triton is being restarted: it died (SIGKILL)"]
+    stage.notice = triton(starts=2)
+    assert UNTRIED in stage.canary.reasons()[0], "what was learnt of the one before is void"
+    assert stage.round() == ["echo", "other"]
+    assert stage.canary.reasons() == []
+
+
+def test_stopping_is_the_first_thing_to_say(stage: Stage) -> None:
+    stage.round()
+    stage.notice = Notice(stopping=True, programs=stage.notice.programs)
+    assert stage.canary.reasons() == ["the container is stopping"]
+
+
+def test_a_triton_that_is_silent_is_not_ready(stage: Stage) -> None:
+    stage.round()
+    stage.server.states, stage.server.ready = DeadlineExceeded("no answer"), False
+    stage.canary.list_models()
+    assert stage.canary.reasons() == ["Triton is not ready: no answer"]
+    with pytest.raises(ModelUnavailable, match="Triton is not ready"):
+        stage.canary.refuse("other")
+
+
+def test_a_triton_that_loads_a_model_does_not_list_them_and_is_well(stage: Stage) -> None:
+    stage.round()
+    stage.server.states = DeadlineExceeded("no answer")
+    stage.canary.list_models()
+    assert stage.canary.reasons() == []
+
+
+# What a new start of Triton can mend
+
+
+def failing(stage: Stage, error: Exception, model: str = "echo") -> bool:
+    """Whether a model is stuck that answered before and now fails in this way."""
+    stage.round()
+    stage.server.models_run[model] = error
+    stage.canary.look(model)
+    return stage.canary.stuck(model)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ModelFailed("its process is gone"), True),
+        (DeadlineExceeded("it hangs"), True),
+        (ModelUnavailable("it was unloaded"), False),
+        (TooLargeAtOnce("no room in shared memory"), False),
+        (TensorsRefused("its client is wrong"), False),
+        (ValueError("its client is broken"), False),
+    ],
+)
+def test_a_model_that_answered_and_does_not_any_more_is_stuck(
+    stage: Stage, error: Exception, expected: bool
 ) -> None:
-    server.models_run["echo"] = error
-    assert canary.look() is True
-    assert canary.reasons() == [f"the required model 'echo' does not answer: {error}"]
-    server.models_run["echo"] = dict
-    canary.look()
-    assert canary.reasons() == []
+    assert failing(stage, error) == expected
+    if expected:
+        with pytest.raises(ModelUnavailable, match="'echo' does not answer any more"):
+            stage.canary.refuse("echo")
+    else:
+        stage.canary.refuse("echo")
+    stage.canary.refuse("other")
 
 
-@pytest.mark.parametrize(("answered_at", "well"), [(0.0, False), (91.0, False), (93.0, True)])
+def test_one_that_never_answered_since_triton_was_started_is_not_stuck(stage: Stage) -> None:
+    """A bad file, or a wrong example: another start would find it as it is."""
+    assert failing(stage, ModelFailed("gone"))
+    stage.notice = triton(starts=2)
+    assert not stage.canary.stuck("echo")
+    stage.round()
+    assert not stage.canary.stuck("echo")
+    assert stage.canary.reasons() != []
+    stage.canary.refuse("echo")
+
+
+def test_an_optional_model_that_is_stuck_is_503_by_itself(stage: Stage) -> None:
+    assert failing(stage, ModelFailed("gone"), "other")
+    assert stage.canary.reasons() == []
+    stage.canary.refuse("echo")
+    with pytest.raises(ModelUnavailable, match="'other' does not answer any more"):
+        stage.canary.refuse("other")
+
+
+@pytest.mark.parametrize(("counts", "well"), [([7, 7], False), ([7, 8], True)])
 def test_one_that_is_busy_is_told_from_one_that_hangs(
-    canary: Canary, server: FakeTriton, answered_at: float, well: bool
+    stage: Stage, counts: list[int], well: bool
 ) -> None:
-    """It is 100 now, and 8 seconds are granted: an answer to somebody at 93 shows that it lives."""
-    server.models_run["echo"] = DeadlineExceeded("no answer")
-    server.successes["echo"] = answered_at
-    canary.look()
-    assert (canary.reasons() == []) == well
+    """By its answers to others, whichever worker they came through."""
+    stage.round()
+    stage.server.counts["echo"] = iter(counts)
+    stage.server.models_run["echo"] = DeadlineExceeded("no answer")
+    stage.canary.look("echo")
+    assert (stage.canary.reasons() == []) == well
 
 
-def test_a_client_that_fails_on_its_own_example_is_said_so(server: FakeTriton) -> None:
-    echo = Echo(Environment(server, Path()))
-    echo.example = {"x": 2}  # type: ignore[misc]
-    canary = Canary(["echo"], Registry({"echo": echo}), server, 8, 8)
-    canary.look()
-    assert "its own example" in canary.reasons()[0]
+def test_a_trial_that_hangs_keeps_nobody_waiting(stage: Stage) -> None:
+    release = threading.Event()
+    stage.server.models_run["echo"] = lambda inputs: (release.wait(10) and {}) or {}
+    stage.canary.start()
+    wait_for(lambda: (stage.canary.report("other") or {}).get("ok"), 5, "the trial of the other")
+    assert "echo" not in list(stage.canary.due()), "it is under way"
+    release.set()
+    wait_for(lambda: stage.canary.reasons() == [], 5, "the trial of the first")
+
+
+# The supervisor's notice
+
+
+def test_a_notice_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "supervisor.json"
+    read = reader(path)
+    assert read() == Notice(), "none yet"
+    told = {
+        "stopping": True,
+        "programs": {"Triton": {"state": "ending", "starts": 2, "reason": "x"}},
+    }
+    path.write_text(json.dumps(told).ljust(4096))
+    assert read().stopping
+    assert read().triton_fault == "Triton is being restarted: x"
+    assert read().restarts() == {"Triton": 1}
+    path.write_text('{"stopp')
+    assert read().stopping, "what was known before still holds"
 
 
 # On the real chain
@@ -94,20 +282,22 @@ def stub_of(endpoint: Endpoint, model: str) -> int:
     raise AssertionError(f"no process runs {model}")
 
 
-def test_ping_tells_when_a_model_s_process_is_gone(small_repository: Path, tmp_path: Path) -> None:
+def test_a_model_whose_process_is_gone_is_mended_by_a_new_start_of_triton(
+    small_repository: Path, tmp_path: Path
+) -> None:
     """Triton itself goes on calling the model ready."""
-    settings = {
-        "MODEL_REPOSITORY": str(small_repository),
-        "CANARY_INTERVAL": "1",
-        "CANARY_TIMEOUT": "2",
-        "SERVE_STOP_TIMEOUT": "5",  # Triton waits in vain for a process that is gone
-    }
+    settings = {"MODEL_REPOSITORY": str(small_repository), "CANARY_INTERVAL": "1"}
     with running(tmp_path, **settings) as endpoint:
         assert endpoint.call("/ping").status == 200
         os.kill(stub_of(endpoint, "bert_base"), signal.SIGKILL)
         wait_for(lambda: endpoint.call("/ping").status == 503, 20, "/ping turning 503")
+        assert endpoint.call("/ping").json["error"]["code"] == "stuck"
         health = endpoint.call("/health").json
         assert "'bert_base' does not answer" in health["reasons"][0]
         assert health["models"][0]["state"] == "READY"
         assert health["models"][0]["canary"]["ok"] is False
-        assert endpoint.ask(**BERT).status == 502
+        answer = endpoint.ask(**BERT)
+        assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
+        wait_for(lambda: endpoint.call("/ping").status == 200, 70, "/ping turning 200")
+        assert endpoint.call("/health").json["programs"]["Triton"]["restarts"] == 1
+        assert endpoint.ask(**BERT).status == 200

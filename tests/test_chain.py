@@ -280,6 +280,7 @@ def test_ping_is_503_with_the_reason_while_a_required_model_is_broken(
     (broken / "1").mkdir(parents=True)
     shutil.copy(PROJECT / "model_repository" / "resnet" / "config.pbtxt", broken)
     shutil.copy(PROJECT / "model_repository" / "resnet" / "labels.txt", broken)
+    shutil.copy(PROJECT / "model_repository" / "resnet" / "dispatch.toml", broken)
     (broken / "1" / "model.onnx").write_bytes(b"this is no ONNX file")
     with running(tmp_path, MODEL_REPOSITORY=str(small_repository)) as endpoint:
         answer = endpoint.call("/ping")
@@ -351,15 +352,15 @@ def master_of(endpoint: Endpoint, name: str) -> int:
 
 
 @pytest.mark.parametrize("name", ["tritonserver", "gunicorn", "nginx: master"])
-def test_when_one_dies_the_others_are_stopped_and_the_exit_code_says_so(
+def test_when_one_dies_too_often_the_others_are_stopped_and_the_exit_code_says_so(
     small_repository: Path, tmp_path: Path, name: str
 ) -> None:
-    endpoint = start(tmp_path, MODEL_REPOSITORY=str(small_repository))
+    endpoint = start(tmp_path, MODEL_REPOSITORY=str(small_repository), SERVE_RESTARTS="0")
     wait_until_announced(endpoint)
     started = descendants(endpoint.process.pid)
     os.kill(master_of(endpoint, name), signal.SIGKILL)
     assert endpoint.process.wait(30) == 128 + signal.SIGKILL
-    assert "died (SIGKILL): stopping the others" in endpoint.log.read_text()
+    assert "died (SIGKILL) after 0 restarts within 600 s" in endpoint.log.read_text()
     wait_for(lambda: not still(started), 5, "the end of all that was started")
 
 

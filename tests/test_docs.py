@@ -15,7 +15,7 @@ from dispatcher.answers import DRAWN, JSON, LINES, NPY
 from dispatcher.app import create_app
 from dispatcher.bodies import LINES as LINE_TYPES
 from dispatcher.bodies import READERS
-from dispatcher.errors import ANSWERS, NOT_READY, ROUTING
+from dispatcher.errors import ANSWERS, NOT_READY, ROUTING, STUCK
 from dispatcher.settings import read_settings, rows
 from tests import readme
 from tests.conftest import PROJECT, Endpoint
@@ -72,7 +72,7 @@ def test_every_error_code_is_documented_with_its_status() -> None:
     table = set(re.findall(r"^\| (\d{3}) \| `(\w+)` \|", HTTP, re.MULTILINE))
     expected = {(str(status), code) for status, code in ANSWERS.values()}
     expected |= {(str(status), code) for status, (code, _) in ROUTING.items()}
-    expected.add(("503", NOT_READY))
+    expected |= {("503", NOT_READY), ("503", STUCK)}
     assert table == expected
 
 

@@ -30,9 +30,18 @@ from tests.fake_triton import Arrays, FakeTriton
 Red = [255, 0, 0]
 
 
-def quiet() -> Canary:
-    """A canary with nothing to try."""
-    return Canary((), Registry(), FakeTriton(), 8, 8)
+class Prompt(Canary):
+    """A canary that tries no model, and asks Triton anew whenever it is asked."""
+
+    def reasons(self) -> list[str]:
+        self.list_models()
+        return super().reasons()
+
+
+def quiet(server: FakeTriton | None = None, *required: str) -> Canary:
+    canary = Prompt(required, Registry(), server or FakeTriton(), 8, 8)
+    canary.trials.clear()
+    return canary
 
 
 def image(colour: list[int], size: tuple[int, int] = (20, 10)) -> str:
@@ -111,7 +120,8 @@ def client(server: FakeTriton, built_in: Registry) -> FlaskClient:
         {"broken": "Broken in /x/broken.py: it lacks the method inference(self, payload)"},
     )
     settings = read_settings({"REQUIRED_MODELS": "resnet,yolov5", "MODEL_SERVER_MAX_BODY_MB": "1"})
-    return create_app(settings, registry, environment, renamed_config, quiet()).test_client()
+    canary = quiet(server, *settings.required_models)
+    return create_app(settings, registry, environment, renamed_config, canary).test_client()
 
 
 def ask(client: FlaskClient, **body: Any) -> TestResponse:
@@ -402,7 +412,7 @@ def test_ping_is_200_and_empty_when_all_is_ready(client: FlaskClient, method: st
 
 
 def test_ping_is_503_without_triton(client: FlaskClient, server: FakeTriton) -> None:
-    server.ready = False
+    server.ready, server.states = False, errors.ModelUnavailable("nobody")
     assert_error(client.get("/ping"), 503, "not_ready", "Triton is not ready")
 
 
@@ -419,6 +429,7 @@ def test_ping_names_the_required_model_and_the_reason(
     assert "optional" not in response.text
 
 
-def test_ping_is_503_when_the_index_cannot_be_read(client: FlaskClient, server: FakeTriton) -> None:
+def test_ping_is_503_when_triton_says_nothing(client: FlaskClient, server: FakeTriton) -> None:
     server.states = errors.DeadlineExceeded("no answer")  # type: ignore[assignment]
+    server.ready = False
     assert_error(client.get("/ping"), 503, "not_ready", "no answer")

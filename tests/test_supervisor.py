@@ -2,40 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from signal import Signals
+from typing import Any
 
 import pytest
 
-from container.supervisor import Program, Supervisor, described
+from container.supervisor import Look, Policy, Program, Supervisor, described
 
 KILL, QUIT, TERM, INT = Signals.SIGKILL, Signals.SIGQUIT, Signals.SIGTERM, Signals.SIGINT
+CONT = Signals.SIGCONT
 
 
 @dataclass
 class Script:
     """A machine on which time passes by a second a wait, and things happen as written.
 
-    `signals[t]` arrive at second t; `deaths[t]` are (pid, exit code) pairs; a process that is
-    asked to stop ends after `stopping` seconds, and a killed one at once.
+    `signals[t]` arrive at second t; `deaths[t]` are (pid, exit code) pairs; `faults[name]` are the
+    seconds at which a look at the program finds a fault; `stops[t]` is a process that SIGSTOP
+    reaches at second t. A process that is asked to stop ends after `stopping` seconds, and a killed
+    one at once, one of `slow` after seconds of its own; what it left in its group is gone after
+    `lingering` more.
     """
 
     signals: dict[int, list[Signals]] = field(default_factory=dict)
     deaths: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    faults: dict[str, range] = field(default_factory=dict)
+    stops: dict[int, int] = field(default_factory=dict)
     stopping: float = 1
+    slow: dict[int, float] = field(default_factory=dict)
+    lingering: int = 0
     time: int = 0
     sent: list[tuple[int, int, Signals]] = field(default_factory=list)
     spawned: list[str] = field(default_factory=list)
+    spawned_at: list[tuple[int, str]] = field(default_factory=list)
+    gone_at: dict[int, int] = field(default_factory=dict)
     ends: dict[int, tuple[float, int]] = field(default_factory=dict)
 
     def spawn(self, program: Program) -> int:
         self.spawned.append(program.name)
+        self.spawned_at.append((self.time, program.name))
         return len(self.spawned)
+
+    def look(self, program: Program) -> Look:
+        fault = self.time in self.faults.get(program.name, ())
+        return Look(self.time, "it does not answer" if fault else "")
+
+    def is_stopped(self, pid: int) -> bool:
+        return any(self.time >= at and pid == stopped for at, stopped in self.stops.items())
+
+    def group_is_gone(self, pid: int) -> bool:
+        return self.time >= self.gone_at.setdefault(pid, self.time + self.lingering)
 
     def signal(self, pid: int, number: Signals) -> None:
         self.sent.append((self.time, pid, number))
-        self.ends.setdefault(pid, (self.time + self.stopping, 0))
+        self.ends.setdefault(pid, (self.time + self.slow.get(pid, self.stopping), 0))
 
     def signal_group(self, pid: int, number: Signals) -> None:
         self.sent.append((self.time, -pid, number))
@@ -49,7 +73,7 @@ class Script:
                 del self.ends[pid]
                 yield pid, code
 
-    def wait(self, seconds: float | None) -> list[Signals]:
+    def wait(self, seconds: float) -> list[Signals]:
         self.time += 1
         assert self.time < 1000, "it waits for ever"
         return self.signals.get(self.time, [])
@@ -58,33 +82,58 @@ class Script:
         return self.time
 
 
-def supervise(script: Script, *, ready: bool = True) -> tuple[int, list[str], list[float]]:
-    said: list[str] = []
-    announced: list[float] = []
+@dataclass
+class Outcome:
+    code: int
+    said: list[str]
+    told: list[Mapping[str, Any]]
+    announced: list[float]
+    cleaned: list[int]
+
+
+def supervise(script: Script, *, restarts: int = 2, stop_within: float = math.inf) -> Outcome:
+    out = Outcome(-1, [], [], [], [])
     programs = [
-        Program("Triton", ["t"], {}, lambda: ready),
-        Program("gunicorn", ["g"], {}, lambda: ready),
-        Program("NGINX", ["n"], {}, lambda: ready, stop_signal=QUIT),
+        Program(
+            "Triton",
+            lambda: ["t"],
+            {},
+            lambda: "",
+            clean=lambda: out.cleaned.append(script.time),
+        ),
+        Program("gunicorn", lambda: ["g"], {}, lambda: "", stop_within=stop_within),
+        Program("NGINX", lambda: ["n"], {}, lambda: "", stop_signal=QUIT),
     ]
 
     def settled(took: float) -> bool:
-        announced.append(took)
+        out.announced.append(took)
         return took >= 3
 
-    code = Supervisor(programs, script, said.append, 60, 25, settled).run()
-    return code, said, announced
+    policy = Policy(start_timeout=60, stop_timeout=25, restarts=restarts, window=600, patience=10)
+    supervisor = Supervisor(programs, script, policy, out.said.append, out.told.append, settled)
+    out.code = supervisor.run()
+    return out
 
 
 @pytest.mark.parametrize("number", [TERM, INT, Signals.SIGHUP])
 def test_a_signal_stops_all_in_reverse_order_and_exits_0(number: Signals) -> None:
     script = Script(signals={5: [number]})
-    code, said, announced = supervise(script)
-    assert code == 0
+    out = supervise(script)
+    assert out.code == 0
     assert script.spawned == ["Triton", "gunicorn", "NGINX"]
     asked = [(pid, n) for _, pid, n in script.sent if pid > 0]
     assert asked == [(3, QUIT), (2, TERM), (1, TERM)]
-    assert announced == [1, 2, 3], "asked until it is settled, then no more"
-    assert f"{number.name}: finishing what is in flight, then stopping" in said
+    assert out.announced == [1, 2, 3], "asked until it is settled, then no more"
+    assert f"{number.name}: finishing what is in flight, then stopping" in out.said
+    assert [told["stopping"] for told in out.told][-2:] == [False, True]
+
+
+def test_a_program_that_is_stopped_hears_the_signal_all_the_same() -> None:
+    script = Script(signals={5: [TERM]})
+    supervise(script)
+    for pid in (1, 2, 3):
+        asked = script.sent.index(next(s for s in script.sent if s[1] == pid))
+        assert script.sent[asked + 1][1:] == (-pid, CONT)
 
 
 def test_each_is_asked_only_when_the_one_before_it_has_ended() -> None:
@@ -96,14 +145,23 @@ def test_each_is_asked_only_when_the_one_before_it_has_ended() -> None:
 def test_what_still_runs_when_the_time_is_up_is_killed_and_said() -> None:
     """The clock starts at the signal, not at the program whose turn it is."""
     script = Script(signals={5: [TERM]}, stopping=1000)
-    code, said, _ = supervise(script)
-    assert code != 0
+    out = supervise(script)
+    assert out.code != 0
     assert [(t, pid) for t, pid, n in script.sent if n == KILL][:3] == [
         (30, -1),
         (30, -2),
         (30, -3),
     ]
-    assert "killing Triton, gunicorn, NGINX" in said
+    assert "killing Triton, gunicorn, NGINX" in out.said
+
+
+def test_one_that_has_nothing_more_to_do_is_not_waited_for() -> None:
+    """NGINX has answered everybody: what gunicorn still does is for nobody."""
+    script = Script(signals={5: [TERM]}, slow={2: 1000})
+    out = supervise(script, stop_within=3)
+    assert out.code == 0
+    assert (10, -2, KILL) in script.sent
+    assert [pid for _, pid, _ in script.sent if pid > 0] == [3, 2, 1]
 
 
 def test_a_second_signal_stops_at_once() -> None:
@@ -112,71 +170,174 @@ def test_a_second_signal_stops_at_once() -> None:
     assert min(t for t, _, n in script.sent if n == KILL) == 7
 
 
-@pytest.mark.parametrize(("died", "expected"), [(3, 3), (-9, 137), (0, 1)])
-@pytest.mark.parametrize("pid", [1, 2, 3])
-def test_a_death_stops_the_others_and_is_never_exit_code_0(
-    pid: int, died: int, expected: int
-) -> None:
-    script = Script(deaths={4: [(pid, died)]})
-    code, said, _ = supervise(script)
-    assert code == expected
-    asked = [p for _, p, _ in script.sent if p > 0]
-    assert asked == [p for p in (3, 2, 1) if p != pid]
-    name = ["Triton", "gunicorn", "NGINX"][pid - 1]
-    assert f"{name} died ({described(died)}): stopping the others" in said
-
-
 def test_a_second_signal_that_comes_with_the_first_is_the_same_wish() -> None:
     script = Script(signals={5: [TERM, TERM]}, stopping=3)
-    code, said, _ = supervise(script)
-    assert code == 0
-    assert not any("at once" in line for line in said)
+    out = supervise(script)
+    assert out.code == 0
+    assert not any("at once" in line for line in out.said)
 
 
 def test_a_crash_while_stopping_is_not_exit_code_0() -> None:
     script = Script(signals={5: [TERM]}, deaths={6: [(1, -11)]}, stopping=3)
-    code, said, _ = supervise(script)
-    assert code == 139
-    assert "Triton died while stopping (SIGSEGV)" in said
+    out = supervise(script)
+    assert out.code == 139
+    assert "Triton died while stopping (SIGSEGV)" in out.said
+
+
+# Deaths
+
+
+@pytest.mark.parametrize("pid", [1, 2, 3])
+def test_a_program_that_dies_is_started_anew_by_itself(pid: int) -> None:
+    script = Script(deaths={4: [(pid, -9)]}, signals={9: [TERM]}, lingering=1)
+    out = supervise(script)
+    name = ["Triton", "gunicorn", "NGINX"][pid - 1]
+    assert out.code == 0
+    assert script.spawned == ["Triton", "gunicorn", "NGINX", name]
+    assert f"{name} died (SIGKILL): restart 1 of at most 2 within 600 s" in out.said
+    assert f"{name} is ready again after 1.0 s" in out.said
+    states = [told["programs"][name]["state"] for told in out.told]
+    assert [s for s, t in itertools.groupby(states)] == [
+        *("starting", "running", "ending", "waiting", "starting", "running")
+    ]
+    assert out.told[-1]["programs"][name]["starts"] == 2
+    reasons = {t["programs"][name]["reason"] for t in out.told if not t["stopping"]}
+    assert reasons == {"", "it died (SIGKILL)"}, "the reason is gone when it works again"
+
+
+def test_what_a_dead_program_leaves_behind_is_gone_before_the_next_start() -> None:
+    script = Script(deaths={4: [(1, -9)]}, signals={20: [TERM]}, lingering=3)
+    out = supervise(script)
+    assert (4, -1, KILL) in script.sent
+    assert out.cleaned == [7]
+    assert script.spawned_at[-1] == (8, "Triton")
+
+
+def test_what_never_goes_does_not_keep_the_next_start_for_ever() -> None:
+    script = Script(deaths={4: [(1, -9)]}, signals={20: [TERM]}, lingering=1000)
+    supervise(script)
+    assert script.spawned_at[-1] == (11, "Triton")
+
+
+def test_every_restart_waits_longer_and_too_many_end_the_container() -> None:
+    """0.5 s, 1 s, 2 s, 4 s and 8 s, in steps of the script's whole seconds."""
+    deaths = {at: [(pid, -9)] for at, pid in zip(range(20, 300, 20), range(4, 20), strict=False)}
+    script = Script(deaths={4: [(1, -9)], **deaths})
+    out = supervise(script, restarts=6)
+    assert out.code == 137
+    starts = [at for at, name in script.spawned_at if name == "Triton"]
+    died = [4, 20, 40, 60, 80, 100]
+    assert [s - d for s, d in zip(starts[1:], died, strict=True)] == [1, 1, 2, 4, 8, 8]
+    assert "Triton died (SIGKILL) after 6 restarts within 600 s: stopping the others" in out.said
+    assert [pid for _, pid, n in script.sent if pid > 0] == [3, 2]
+
+
+@pytest.mark.parametrize(("died", "expected"), [(3, 3), (-9, 137), (0, 1)])
+def test_the_exit_code_of_one_that_dies_too_often_is_never_0(died: int, expected: int) -> None:
+    assert supervise(Script(deaths={4: [(2, died)]}), restarts=0).code == expected
+
+
+def test_restarts_of_long_ago_do_not_count() -> None:
+    deaths = {4: [(1, -9)], 10: [(4, -9)], 700: [(5, -9)], 710: [(6, -9)]}
+    script = Script(deaths=deaths, signals={720: [TERM]})
+    out = supervise(script, restarts=2)
+    assert out.code == 0
+    assert script.spawned.count("Triton") == 5
+
+
+@pytest.mark.parametrize(("died", "expected"), [(3, 3), (-9, 137), (0, 1)])
+def test_one_that_dies_before_it_ever_worked_ends_the_start(died: int, expected: int) -> None:
+    script = Script(faults={"gunicorn": range(100)}, deaths={4: [(2, died)]})
+    out = supervise(script)
+    assert out.code == expected
+    assert f"gunicorn died ({described(died)}): stopping the others" in out.said
+    assert out.announced == []
+
+
+def test_the_first_death_decides() -> None:
+    script = Script(deaths={4: [(1, 3), (2, 7)]})
+    out = supervise(script, restarts=0)
+    assert out.code == 3
+    assert len([line for line in out.said if "stopping the others" in line]) == 1
+
+
+def test_the_end_of_an_orphan_is_nobody_s_business() -> None:
+    script = Script(deaths={4: [(99, 1)]}, signals={6: [TERM]})
+    out = supervise(script)
+    assert out.code == 0
+    assert not any("died" in line for line in out.said)
+
+
+# Faults
+
+
+def test_a_fault_that_stays_is_mended_by_a_new_start() -> None:
+    script = Script(faults={"Triton": range(20, 33)}, signals={50: [TERM]})
+    out = supervise(script)
+    assert out.code == 0
+    assert (30, -1, KILL) in script.sent
+    assert "Triton does not do its work: it does not answer; killing it" in out.said
+    assert script.spawned_at[3:] == [(32, "Triton")]
+    assert "Triton is ready again after 1.0 s" in out.said
+
+
+def test_a_fault_that_passes_is_left_alone() -> None:
+    faults = {"gunicorn": range(20, 29), "NGINX": range(30, 39)}
+    script = Script(faults=faults, signals={50: [TERM]})
+    supervise(script)
+    assert script.spawned == ["Triton", "gunicorn", "NGINX"]
+
+
+def test_one_that_is_stopped_is_one_that_hangs() -> None:
+    """The master of gunicorn or NGINX is not missed by anyone, until a worker dies."""
+    script = Script(stops={20: 2}, signals={50: [TERM]})
+    out = supervise(script)
+    assert out.code == 0
+    assert "gunicorn does not do its work: it is stopped; killing it" in out.said
+    assert script.spawned[3:] == ["gunicorn"]
+
+
+def test_a_program_that_is_never_ready_ends_the_start() -> None:
+    out = supervise(Script(faults={"Triton": range(1000)}))
+    assert out.code == 1
+    assert out.announced == []
+    assert any(
+        "Triton is not ready after 61 s: it does not answer; giving up" in s for s in out.said
+    )
+
+
+def test_one_that_is_never_ready_again_is_killed_and_started_once_more() -> None:
+    script = Script(deaths={4: [(1, -9)]}, faults={"Triton": range(5, 1000)})
+    out = supervise(script, restarts=2)
+    assert out.code == 137
+    assert script.spawned.count("Triton") == 3
+    assert any("is not ready after 61 s: it does not answer; killing it" in s for s in out.said)
+
+
+# Signals while something is being restarted
+
+
+@pytest.mark.parametrize("at", [5, 6, 7, 8, 9, 10])
+def test_a_signal_during_a_restart_ends_all_in_order_and_exits_0(at: int) -> None:
+    script = Script(deaths={4: [(1, -9)]}, signals={at: [TERM]}, lingering=4)
+    out = supervise(script)
+    assert out.code == 0
+    assert [pid for _, pid, n in script.sent if pid > 0][:2] == [3, 2]
+
+
+def test_a_signal_that_comes_with_the_kill_of_a_hanging_program_exits_0() -> None:
+    script = Script(faults={"Triton": range(20, 33)}, signals={30: [TERM]})
+    assert supervise(script).code == 0
 
 
 def test_nothing_is_left_when_the_supervisor_itself_fails() -> None:
     script = Script()
 
-    def broken() -> bool:
+    def broken(told: object) -> None:
         raise RuntimeError("a bug")
 
-    program = Program("Triton", ["t"], {}, broken)
+    program = Program("Triton", lambda: ["t"], {}, lambda: "")
+    policy = Policy(start_timeout=60, stop_timeout=25)
     with pytest.raises(RuntimeError, match="a bug"):
-        Supervisor([program], script, lambda line: None, 60, 25, lambda took: True).run()
-    assert (1, -1, KILL) in script.sent
-
-
-def test_what_a_dead_program_leaves_behind_is_killed() -> None:
-    script = Script(deaths={4: [(1, -9)]})
-    supervise(script)
-    assert (4, -1, KILL) in script.sent
-
-
-def test_the_end_of_an_orphan_is_nobody_s_business() -> None:
-    script = Script(deaths={4: [(99, 1)]}, signals={6: [TERM]})
-    code, said, _ = supervise(script)
-    assert code == 0
-    assert not any("died" in line for line in said)
-
-
-def test_the_first_death_decides() -> None:
-    script = Script(deaths={4: [(1, 3), (2, 7)]})
-    code, said, _ = supervise(script)
-    assert code == 3
-    assert [line for line in said if "stopping the others" in line] == [
-        "Triton died (exit code 3): stopping the others"
-    ]
-
-
-def test_a_program_that_is_never_ready_ends_the_start() -> None:
-    script = Script()
-    code, said, announced = supervise(script, ready=False)
-    assert code == 1
-    assert announced == []
-    assert any("Triton is not ready after" in line for line in said)
+        Supervisor([program], script, policy, lambda line: None, broken, lambda took: True).run()
+    assert (0, -1, KILL) in script.sent
