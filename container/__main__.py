@@ -208,14 +208,10 @@ def with_repository(settings: Settings, run_dir: Path, say: Callable[[str], None
         instead=settings.model_dir_use == "instead",
         say=say,
     )
-<<<<<<< HEAD
-=======
     wanted = run_dir / WANTED
     wanted.mkdir()
     for name in () if settings.multi_model else models:
         (wanted / name).touch()
-    clients = settings.model_dir / "code" / "clients"
->>>>>>> 401fa97 (What dies or hangs is started anew: Triton, gunicorn, NGINX, and Triton for a model that stopped answering)
     return replace(
         settings,
         run_dir=run_dir,

@@ -8,7 +8,6 @@ import resource
 import signal
 import string
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from container.probes import UnixConnection, ask, over_tcp
@@ -123,7 +122,7 @@ def gunicorn_program(settings: Settings, run_dir: Path) -> Program:
     environment = {
         **os.environ,
         **ALLOCATOR,
-        **replace(settings, run_dir=run_dir).environment(),
+        **settings.environment(),
         "PYTHONPATH": os.pathsep.join(
             part for part in (str(PROJECT), os.environ.get("PYTHONPATH", "")) if part
         ),
