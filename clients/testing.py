@@ -119,8 +119,11 @@ class OnnxModels(ModelServer):
         batches = all(spec.shape[:1] == (-1,) for spec in (*inputs, *outputs))
         return Signature(int(found[1]) if found else 4 * batches, inputs, outputs)
 
-    def last_success(self, model: str) -> float:  # noqa: ARG002
-        return 0.0
+    def answered(self, model: str, *, timeout: float) -> int:  # noqa: ARG002
+        return 0
+
+    def failing(self) -> frozenset[str]:
+        return frozenset()
 
     def is_ready(self, *, timeout: float) -> bool:  # noqa: ARG002
         return True
