@@ -111,7 +111,8 @@ class Registry:
 
     def source(self, name: str) -> str:
         """Return where the client of a model comes from."""
-        return next(where for where, one in self.loaded.items() if name in one.clients)
+        found = (where for where, one in self.loaded.items() if name in one.clients)
+        return next(found, "an unknown place")
 
 
 def load_clients(

@@ -63,11 +63,15 @@ class Catalogue:
                 "modelUrl": str(source_folder(self.repository / model)),
                 "version": latest.version,
                 "state": latest.state,
-                "client": f"{type(client).__module__}.{type(client).__name__}" if client else None,
+                "client": self.described(client) if client else None,
                 "weights": weights(self.repository / model),
                 "parameters": parameters(client) if client else {},
                 "example": client.example if client else None,
             }
+
+    def described(self, client: Client) -> str:
+        """Return a client's class, and where it comes from."""
+        return f"{type(client).__name__} in {self.registry.source(client.modelname)}"
 
 
 def source_folder(folder: Path) -> Path:

@@ -112,6 +112,48 @@ def test_a_configuration_beside_the_model_folders_hides_them(tmp_path: Path, che
     assert "lies beside the model folders" in found[0]["message"]
 
 
+def test_a_plain_file_is_a_model(tmp_path: Path, check: Check) -> None:
+    folder = write_right(tmp_path, "right")
+    data = (folder / "1" / "model.onnx").read_bytes()
+    for place in ("plain", "."):
+        root = tmp_path / f"of_{len(place)}"
+        (root / place).mkdir(parents=True)
+        (root / place / "model.onnx").write_bytes(data)
+        assert check(root) == (0, [])
+        (root / place / "model.onnx").write_bytes(b"no model")
+        code, (one,) = check(root)
+        assert (code, Path(one["file"])) == (1, Path(place, "model.onnx"))
+
+
+@pytest.mark.parametrize(
+    ("backend", "fix"),
+    [("onnx", 'write "onnxruntime"'), ("tensorrt", "build on that image"), ("python", "")],
+)
+def test_a_backend_that_is_not_everywhere_is_a_warning(
+    tmp_path: Path, check: Check, backend: str, fix: str
+) -> None:
+    (tmp_path / "some" / "1").mkdir(parents=True)
+    (tmp_path / "some" / "1" / "model.py").touch()
+    (tmp_path / "some" / "1" / "model.plan").write_text("plan")
+    (tmp_path / "some" / "1" / "model.py").write_text("class TritonPythonModel: ...")
+    (tmp_path / "some" / "config.pbtxt").write_text(f'name: "some"\nbackend: "{backend}"\n')
+    code, found = check(tmp_path)
+    assert code == 0
+    assert [(one["level"], one["line"], one["fix"]) for one in found] == (
+        [("warning", 2, fix)] if fix else []
+    )
+
+
+def test_a_folder_of_other_things_is_one_finding(tmp_path: Path, check: Check) -> None:
+    write_right(tmp_path, "right")
+    for number in range(30):
+        (tmp_path / f"notes{number:02}").mkdir()
+        (tmp_path / f"notes{number:02}" / "gone").symlink_to("nowhere")
+    code, (one,) = check(tmp_path)
+    assert (code, one["level"]) == (0, "warning")
+    assert "notes00, notes01, notes02, notes03, notes04 and 25 more" in one["message"]
+
+
 @pytest.mark.parametrize("content", [None, "nothing here"])
 def test_a_folder_without_a_model_says_what_is_expected(
     tmp_path: Path, check: Check, content: str | None

@@ -7,10 +7,14 @@ import json
 import shutil
 import threading
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.conftest import PROJECT, running
+import pytest
+
+from tests.conftest import PROJECT, Endpoint, running
 
 SOURCE = """
 import time
@@ -26,67 +30,114 @@ class Mine(Client):
 """
 
 
-def test_a_reload_under_load_loses_no_request(  # noqa: PLR0915  one history
-    models: None, tmp_path: Path
-) -> None:
-    """What began before it ends on the old class; what begins after it meets the new one."""
-    shutil.copytree(PROJECT / "model_repository" / "bert_base", tmp_path / "models" / "bert_base")
-    mine = tmp_path / "clients" / "mine.py"
-    mine.parent.mkdir()
-    mine.write_text(SOURCE.format(result="'old'"))
-    answers: list[tuple[float, float, int, str]] = []
-    faults: list[BaseException] = []
-    done = threading.Event()
+@pytest.fixture(scope="module")
+def folder(models: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the container serves."""
+    folder = tmp_path_factory.mktemp("reload")
+    shutil.copytree(PROJECT / "model_repository" / "bert_base", folder / "models" / "bert_base")
+    (folder / "clients").mkdir()
+    (folder / "clients" / "mine.py").write_text(SOURCE.format(result="'old'"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def container(folder: Path) -> Iterator[Endpoint]:
     settings = {
-        "MODEL_REPOSITORY": str(tmp_path / "models"),
-        "CLIENTS_PATH": str(mine.parent),
+        "MODEL_REPOSITORY": str(folder / "models"),
+        "CLIENTS_PATH": str(folder / "clients"),
         "MODEL_SERVER_WORKERS": "2",
     }
-    with running(tmp_path, **settings) as endpoint:
+    with running(folder, **settings) as endpoint:
+        yield endpoint
 
-        def ask(connection: http.client.HTTPConnection, seconds: float) -> None:
-            body = json.dumps({"modelname": "mine", "payload": {"seconds": seconds}})
-            begin = time.monotonic()
-            connection.request("POST", "/invocations", body)
-            response = connection.getresponse()
-            result = json.loads(response.read()).get("result")
-            answers.append((begin, time.monotonic(), response.status, result))
 
-        def keep_asking(seconds: float) -> None:
-            connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=60)
-            try:
-                with closing(connection):
-                    while not done.is_set():
-                        ask(connection, seconds)
-            except Exception as error:
-                faults.append(error)
+@dataclass
+class Callers:
+    """Ask without a pause; an answer is begin, end, status and result."""
 
-        callers = [threading.Thread(target=keep_asking, args=(s,)) for s in [0.01] * 6 + [6]]
-        for caller in callers:
-            caller.start()
+    port: int
+    answers: list[tuple[float, float, int, str]] = field(default_factory=list)
+    faults: list[Exception] = field(default_factory=list)
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def keep_asking(self, seconds: float) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
-            time.sleep(1)
-            mine.write_text(SOURCE.format(result="'new'"))
-            begin = time.monotonic()
-            reload = endpoint.call("/reload", method="POST")
-            end = time.monotonic()
-            assert (reload.status, reload.json["taken"]) == (200, ["mine"])
-            time.sleep(1)
-            mine.write_text(SOURCE.format(result="1 / 0"))
-            refused = endpoint.call("/reload", method="POST")
-            time.sleep(0.5)
+            with closing(connection):
+                while not self.done.is_set():
+                    self.answers.append(self.ask(connection, seconds))
+        except Exception as error:
+            self.faults.append(error)
+
+    @staticmethod
+    def ask(
+        connection: http.client.HTTPConnection, seconds: float
+    ) -> tuple[float, float, int, str]:
+        body = json.dumps({"modelname": "mine", "payload": {"seconds": seconds}})
+        begin = time.monotonic()
+        connection.request("POST", "/invocations", body)
+        response = connection.getresponse()
+        result = json.loads(response.read()).get("result")
+        return begin, time.monotonic(), response.status, result
+
+    @contextmanager
+    def asking(self, each: list[float]) -> Iterator[None]:
+        """Let a caller ask for each of some seconds that an answer takes."""
+        threads = [threading.Thread(target=self.keep_asking, args=(s,)) for s in each]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
         finally:
-            done.set()
-            for caller in callers:
-                caller.join()
-        assert faults == []
-        assert {status for _, _, status, _ in answers} == {200}
-        assert refused.status == 400
-        assert (
-            "'mine' fails on its own example: ZeroDivisionError" in refused.json["error"]["message"]
-        )
-        assert {result for at, _, _, result in answers if at > end} == {"new"}
-        assert {result for at, _, _, result in answers if at < begin} == {"old"}
-        crossed = [result for at, over, _, result in answers if at < begin and over > end]
-        assert crossed == ["old"], "the slow request was in flight all through the reload"
-        assert len(answers) > 100
+            self.done.set()
+            for thread in threads:
+                thread.join()
+
+
+def test_a_reload_under_load_loses_no_request(container: Endpoint, folder: Path) -> None:
+    """What began before it ends on the old class; what begins after it meets the new one."""
+    mine = folder / "clients" / "mine.py"
+    callers = Callers(container.port)
+    with callers.asking([0.01] * 6 + [6]):
+        time.sleep(1)
+        mine.write_text(SOURCE.format(result="'new'"))
+        begin = time.monotonic()
+        reload = container.call("/reload", method="POST")
+        end = time.monotonic()
+        time.sleep(1)
+        mine.write_text(SOURCE.format(result="1 / 0"))
+        refused = container.call("/reload", method="POST")
+        time.sleep(0.5)
+    answers = callers.answers
+    assert callers.faults == []
+    assert {status for _, _, status, _ in answers} == {200}
+    assert (reload.status, reload.json["taken"]) == (200, ["mine"])
+    assert refused.status == 400
+    assert "'mine' fails on its own example: ZeroDivisionError" in refused.json["error"]["message"]
+    assert {result for at, _, _, result in answers if at > end} == {"new"}
+    assert {result for at, _, _, result in answers if at < begin} == {"old"}
+    crossed = [result for at, over, _, result in answers if at < begin and over > end]
+    assert crossed == ["old"], "the slow request was in flight all through the reload"
+    assert len(answers) > 100
+
+
+def test_a_dispatch_toml_is_taken_up_too(container: Endpoint, folder: Path) -> None:
+    (folder / "clients" / "mine.py").write_text(SOURCE.format(result="'new'"))
+    toml = folder / "models" / "bert_base" / "dispatch.toml"
+    before = toml.read_text()
+
+    def words() -> set[int]:
+        payload = {"text": "The world has [MASK] people."}
+        answers = [container.ask(modelname="bert_base", payload=payload) for _ in range(10)]
+        return {len(answer.json["result"]) for answer in answers}
+
+    assert words() == {5}
+    toml.write_text(f"{before}\n[parameters]\ntop_k = 2\n")
+    reload = container.call("/reload", method="POST")
+    assert (reload.status, "bert_base" in reload.json["taken"]) == (200, True)
+    assert words() == {2}
+    toml.write_text(before.replace("fill-mask", "detection"))
+    refused = container.call("/reload", method="POST")
+    assert (refused.status, refused.json["error"]["code"]) == (400, "bad_client")
+    assert "dispatch.toml" in refused.json["error"]["message"]
+    assert words() == {2}, "what there was before is kept"

@@ -33,7 +33,9 @@ def unpack(archive: Path, findings: Findings) -> None:
                 left -= unpack_member(packed, member, findings, left)
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         reason = str(error).partition("\n")[0].rstrip(":")
-        raise Trouble(f"{archive} cannot be read as a tar.gz: {reason}") from error
+        raise Trouble(
+            f"{archive} cannot be read as a tar.gz: {reason}; expected that, or a folder"
+        ) from error
     if archive.stat().st_size and not is_gzip(archive):
         findings.warning(archive, "is not packed with gzip", "pack it with `tar czf`")
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from clients.dispatch_toml import FILE
 from container.repository import CONFIG, PLAIN_MODELS, is_model, models_in
 from tool.archive import unpack
 from tool.client_check import check_clients
@@ -20,6 +19,7 @@ from tool.model_check import ModelCheck, links
 from tool.trouble import Trouble
 
 CLIENTS = Path("code", "clients")
+MOST_SHOWN = 5
 SKIPPED = {"code", "__pycache__"}
 
 
@@ -92,8 +92,6 @@ def folder_of(path: Path) -> Iterator[Findings]:
 def check_models(findings: Findings) -> list[str]:
     """Check every model of a folder; return their names."""
     root = findings.root
-    for link, what in links(root):
-        findings.error(link, what, "put the files themselves there; `cp -rL` follows links")
     found = dict(models_in(root))
     inside = [path for path in folders(root) if is_model(path)]
     if root in found.values() and (root / CONFIG).is_file() and inside:
@@ -104,11 +102,11 @@ def check_models(findings: Findings) -> list[str]:
         )
         found = {path.name: path for path in inside}
     for name, folder in found.items():
+        for link, what in links(folder, root):
+            findings.error(link, what, "put the files themselves there; `cp -rL` follows links")
         ModelCheck(folder, name, findings).run()
     if root not in found.values():
-        for folder in folders(root):
-            if folder not in found.values():
-                astray(folder, findings)
+        astray([one for one in folders(root) if one not in found.values()], findings)
     if not found:
         findings.error(
             root,
@@ -127,21 +125,30 @@ def folders(root: Path) -> list[Path]:
     ]
 
 
-def astray(folder: Path, findings: Findings) -> None:
-    """Say of a folder that is no model what would make it one."""
-    deeper = next(
-        (path for path in sorted(folder.rglob("*")) if path.is_dir() and is_model(path)), None
-    )
-    plain = next((path for path in sorted(folder.rglob("*")) if path.name in PLAIN_MODELS), None)
-    if deeper:
-        findings.error(
-            deeper,
-            "is a model that lies too deep to be found",
-            f"move it up, beside {folder.name}/; an archive is packed with `-C FOLDER .`",
+def astray(left: list[Path], findings: Findings) -> None:
+    """Say of folders that are no models what would make them some."""
+    unknown = []
+    for folder in left:
+        deeper = [
+            path
+            for path in (*folder.glob("*"), *folder.glob("*/*"))
+            if path.is_dir() and is_model(path)
+        ]
+        plain = [path for path in folder.glob("*/*") if path.name in PLAIN_MODELS]
+        for path in deeper[:1]:
+            findings.error(
+                path,
+                "is a model that lies too deep to be found",
+                f"move it up, beside {folder.name}/; an archive is packed with `-C FOLDER .`",
+            )
+        for path in plain[: not deeper]:
+            findings.error(path, "lies too deep to be found", f"move it to {folder.name}/1/")
+        if not (deeper or plain):
+            unknown.append(folder.name)
+    if unknown:
+        more = f" and {len(unknown) - MOST_SHOWN} more" if len(unknown) > MOST_SHOWN else ""
+        findings.warning(
+            findings.root,
+            f"has folders that are no models: {', '.join(unknown[:MOST_SHOWN])}{more}",
+            "leave them out, or put a config.pbtxt and 1/ into them",
         )
-    elif plain:
-        findings.error(plain, "lies too deep to be found", f"move it to {folder.name}/1/")
-    elif (folder / FILE).is_file():
-        findings.error(folder, "has no version folder", "put the model's file into 1/")
-    else:
-        findings.warning(folder, "is no model, and passed over", "leave it out")

@@ -12,9 +12,8 @@ from clients.triton import config_dictionary, config_fault, config_fields
 from container.backends.model_config import ModelConfigError, Signature, check, completion
 from container.backends.onnxruntime.session import read_signature
 from container.config_text import Field, Message, NotReadable, read, whole
+from container.repository import CONFIG, PLAIN_MODELS, is_model
 from tool.findings import Findings
-
-CONFIG = "config.pbtxt"
 
 # What a backend looks for in a version folder, where the configuration names nothing else.
 # https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_repository.md
@@ -31,6 +30,7 @@ FILES = {
     "tensorflow_graphdef": "model.graphdef",
 }
 EMBEDDED = {"onnxruntime", "pytorch", "python"}  # what the Triton of the wheel can run
+OTHERS = {"dali", "ensemble", "fil", "identity", "openvino", "tensorflow", "tensorrt", "vllm"}
 LFS = b"version https://git-lfs"
 
 
@@ -51,6 +51,11 @@ class ModelCheck:
 
     def run(self) -> None:
         """Note all that is wrong."""
+        if not is_model(self.folder):  # a plain file, which is served as version 1
+            for name in PLAIN_MODELS:
+                if (self.folder / name).is_file():
+                    self.contents(self.folder / name, "")
+            return
         config = self.folder / CONFIG
         for version in self.folders():
             if (version / CONFIG).is_file():
@@ -113,15 +118,20 @@ class ModelCheck:
                     key="name",
                     line=line_of(text, name),
                 )
+        fields = [*message.all("backend"), *message.all("platform")]
         backend = message.text("backend") or message.text("platform")
-        if backend not in EMBEDDED | {"", "ensemble", "onnxruntime_onnx", "pytorch_libtorch"}:
-            self.findings.warning(
-                config,
-                f'is "{backend}", which only NVIDIA\'s image of Triton can run',
-                f"build on that image, or use one of {', '.join(sorted(EMBEDDED))}",
-                key="backend",
-                line=line_of(text, *message.all("backend"), *message.all("platform")),
-            )
+        if backend in EMBEDDED | {"", "ensemble", "onnxruntime_onnx", "pytorch_libtorch"}:
+            return
+        known = backend in OTHERS | FILES.keys()
+        near = difflib.get_close_matches(backend, EMBEDDED | OTHERS, 1, cutoff=0.5)
+        self.findings.warning(
+            config,
+            f'is "{backend}", which '
+            + ("only NVIDIA's image of Triton can run" if known else "Triton does not bring"),
+            "build on that image" if known or not near else f'write "{near[0]}"',
+            key=fields[0].name,
+            line=line_of(text, *fields),
+        )
 
     def batching(self, config: Path, text: str, message: Message) -> None:
         """Note batch settings that cannot work, or that never come into effect."""
@@ -259,15 +269,23 @@ class ModelCheck:
         elif file.suffix == ".onnx" and begin.strip(b"\0"):
             try:
                 signature = read_signature(file)
+            except ModelConfigError as error:
+                self.findings.error(file, f"is no model of ONNX: {said(error)}", "export it again")
+                return
+            try:
                 compare(text, signature)
             except ModelConfigError as error:
-                said = str(error).removesuffix(".").partition(": ")[2] or str(error)
                 config = self.folder / CONFIG
                 self.findings.error(
-                    config if config.is_file() else file,
-                    f"does not fit the model: {said}",
+                    config,
+                    f"does not fit the model: {said(error)}",
                     "write it as the file has it, or leave input and output out",
                 )
+
+
+def said(error: ModelConfigError) -> str:
+    """Return an error without the name of the model, which stands before it."""
+    return (str(error).partition(": ")[2] or str(error)).removesuffix(".")
 
 
 def compare(text: str, signature: Signature) -> None:
@@ -299,12 +317,12 @@ def line_of(text: str, *fields: Field) -> int:
     return text.count("\n", 0, fields[0].start) + 1 if fields else 0
 
 
-def links(root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the links below a folder that lead nowhere or out of it, and which of both."""
-    for path in sorted(root.rglob("*")):
+def links(folder: Path, root: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the links in a folder that lead nowhere or out of `root`, and which of both."""
+    for path in sorted(folder.rglob("*")):
         if path.is_symlink():
             target = path.resolve()
             if not target.exists():
                 yield path, f"is a link to {path.readlink()}, which is not there"
-            elif not target.is_relative_to(root.resolve()):
+            elif not target.is_relative_to(root):
                 yield path, f"is a link that leads out of the folder, to {target}"
