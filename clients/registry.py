@@ -89,12 +89,15 @@ class Verdict:
         mark: the source's, when it was tried.
         names: the clients in it.
         reason: why it is not taken; nothing where it is.
+        harmful: whether a worker that starts had better leave it out: it loads, but a client in it
+            fails, or it ends the process.
 
     """
 
     mark: str
     names: tuple[str, ...] = ()
     reason: str = ""
+    harmful: bool = False
 
 
 @dataclass
@@ -122,7 +125,7 @@ def load_clients(
 ) -> Registry:
     """Register the built-in clients, then installed ones, then those in `folders`.
 
-    What a trial has refused is left out.
+    What a trial found to be harmful is left out.
     """
     registry = Registry()
     take(registry, environment, sources(environment.model_repository, folders), verdicts or {})
@@ -149,10 +152,10 @@ def take(
         tried = verdict is not None and verdict.mark == source.mark
         if source.where in kept:
             loaded[source.where] = kept[source.where]
-        elif verdict and tried and verdict.reason:
+        elif verdict and tried and verdict.harmful:
             why = dict.fromkeys(verdict.names or (source.where,), verdict.reason)
             loaded[source.where] = Loaded(source.mark, broken=why)
-        elif tried or not before:
+        elif not before or (tried and verdict and not verdict.reason):
             new = load(source, environment, owners({**loaded, **kept}))
             fallen = new.broken and before.get(source.where)
             loaded[source.where] = fallen or new

@@ -86,7 +86,7 @@ class Verdicts:
         except FileNotFoundError:
             return Noted()
         by_source = {
-            where: Verdict(one["mark"], tuple(one["names"]), one["reason"])
+            where: Verdict(**{**one, "names": tuple(one["names"])})
             for where, one in noted["by_source"].items()
         }
         return Noted(noted["number"], by_source)
@@ -173,7 +173,9 @@ class Reloader:
             kept = owners({s.where: loaded[s.where] for s in found if s not in changed})
             tried = self.trial(changed, kept, self.settings) if changed else {}
             noted = self.verdicts.read()
-            noted = Noted(noted.number + 1, {**noted.by_source, **tried})
+            there = {source.where for source in found}
+            judged = {w: v for w, v in {**noted.by_source, **tried}.items() if w in there}
+            noted = Noted(noted.number + 1, judged)
             self.verdicts.write(noted)
             self.take_up()
             self.wait_for_others(noted.number)

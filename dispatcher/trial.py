@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from signal import Signals
@@ -67,7 +67,7 @@ def try_sources(
         )
         verdicts |= done
         if guilty in left:
-            verdicts[guilty] = Verdict(left[guilty].mark, reason=f"{guilty}: {end}")
+            verdicts[guilty] = Verdict(left[guilty].mark, reason=f"{guilty}: {end}", harmful=True)
         elif not done:
             verdicts |= {w: Verdict(one.mark, reason=f"{w}: {end}") for w, one in left.items()}
         left = {where: source for where, source in left.items() if where not in verdicts}
@@ -100,7 +100,7 @@ def one_process(
             end = f"it was not done within {time_left:.0f} s, and was stopped"
         told = [json.loads(line) for line in lines.read_text().splitlines()]
     done = {
-        line.pop("where"): Verdict(line["mark"], tuple(line["names"]), line["reason"])
+        line.pop("where"): Verdict(**{**line, "names": tuple(line["names"])})
         for line in told
         if "reason" in line
     }
@@ -124,8 +124,12 @@ def main(arguments: list[str]) -> int:
                 continue
             lines.write(json.dumps({"where": source.where}) + "\n")
             loaded = load(source, environment, taken)
+            failing = list(failures(loaded, settings.client_timeout))
             verdict = Verdict(
-                source.mark, tuple(loaded.clients), fault(loaded, settings.client_timeout)
+                source.mark,
+                tuple(loaded.clients),
+                "; ".join([*loaded.broken.values(), *failing]),
+                harmful=bool(failing),
             )
             if not verdict.reason:
                 taken |= dict.fromkeys(loaded.clients, source.where)
@@ -133,20 +137,17 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def fault(loaded: Loaded, timeout: float) -> str:
-    """Return why a source is not to be taken; nothing where all of its clients work."""
-    if loaded.broken:
-        return "; ".join(loaded.broken.values())
+def failures(loaded: Loaded, timeout: float) -> Iterator[str]:
+    """Yield why a client of a source fails its own example, for each that does."""
     for name, client in loaded.clients.items():
         try:
             ask_example(client, timeout)
         except InferenceError as error:
             said = f"{error.message} ({error.hint})" if error.hint else error.message
-            return f"the client of {name!r} fails on its own example: {said}"
+            yield f"the client of {name!r} fails on its own example: {said}"
         except (Exception, SystemExit) as error:
             log.exception("the example of %s fails in its client", name)
-            return f"the client of {name!r} fails on its own example: {described(error)}"
-    return ""
+            yield f"the client of {name!r} fails on its own example: {described(error)}"
 
 
 if __name__ == "__main__":

@@ -195,21 +195,8 @@ MISTAKES = [
         "unbatched",
         config("max_batch_size: 8", "max_batch_size: 0"),
         "unbatched/config.pbtxt:6",
-        "max_batch_size is 0",
-        "set max_batch_size to 1 or more",
-    ),
-    Mistake(
-        "never_together",
-        lambda folder: (folder / "config.pbtxt").write_text(
-            RIGHT.format(name="never_together")
-            .replace("max_batch_size: 8", "max_batch_size: 0")
-            .replace("preferred_batch_size: [ 4, 8 ]", "")
-            .replace("[ 3 ]", "[ -1, 3 ]")
-            .replace("[ -1 ]", "[ -1, -1 ]")
-        ),
-        "never_together/config.pbtxt:6",
-        "max_batch_size is 0",
-        "set max_batch_size to 1 or more",
+        "is 4, but max_batch_size is 0",
+        "leave it out",
     ),
     Mistake(
         "negative",
@@ -230,7 +217,6 @@ MISTAKES = [
         config("dims: [ -1 ]", "dims: [ 2 ]"),
         "label_too_many/labels.txt",
         "has 3 lines, but the output `OUTPUT` has 2 classes",
-        "give it 2 lines",
-        refused=False,
+        "give it 2 lines",  # it is refused because the file's output has any number
     ),
 ]

@@ -112,6 +112,14 @@ def test_a_configuration_beside_the_model_folders_hides_them(tmp_path: Path, che
     assert "lies beside the model folders" in found[0]["message"]
 
 
+def test_batching_that_has_no_effect_is_a_warning(tmp_path: Path, check: Check) -> None:
+    folder = write_right(tmp_path, "right")
+    (folder / "config.pbtxt").write_text('name: "right"\nmax_batch_size: 0\ndynamic_batching { }\n')
+    code, (one,) = check(tmp_path)
+    assert (code, one["level"], one["line"]) == (0, "warning", 3)
+    assert "max_batch_size is 0" in one["message"]
+
+
 def test_a_plain_file_is_a_model(tmp_path: Path, check: Check) -> None:
     folder = write_right(tmp_path, "right")
     data = (folder / "1" / "model.onnx").read_bytes()

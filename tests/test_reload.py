@@ -176,6 +176,16 @@ def test_every_worker_takes_up_what_one_was_asked_to(folder: Path) -> None:
         assert worker.ask("bad") == "client_disabled"
 
 
+def test_a_good_client_beside_a_broken_one_is_served_by_a_later_worker_too(folder: Path) -> None:
+    mine = folder / "clients" / "mine.py"
+    mine.write_text(mine.read_text() + "\nclass Broken(Client):\n    modelname = 'broken'\n")
+    first = Worker(folder)
+    assert (first.ask("mine"), first.ask("broken")) == ("old", "client_disabled")
+    assert first.reload().status_code == 400
+    for worker in (first, Worker(folder)):
+        assert (worker.ask("mine"), worker.ask("broken")) == ("old", "client_disabled")
+
+
 def test_a_file_that_changes_after_it_was_tried_waits_for_the_next_reload(folder: Path) -> None:
     first, second = Worker(folder), Worker(folder)
     write(folder / "clients", "mine", "'tried'")

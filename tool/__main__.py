@@ -31,12 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given[:1] == ["weights"]:  # it has a command line of its own
             return int(import_module("container.weights.cli").main(given[1:]))
         return called(given)
-    except Trouble as error:
-        sys.stderr.write(f"dispatcher {given[0]}: {error}\n")
-        return WRONG
     except BrokenPipeError:  # `dispatcher models | head`: nobody wants the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (Trouble, OSError) as error:  # such as a folder that must not be read
+        sys.stderr.write(f"dispatcher {given[0]}: {error}\n")
+        return WRONG
     except KeyboardInterrupt:
         return INTERRUPTED
 

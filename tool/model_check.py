@@ -145,25 +145,29 @@ class ModelCheck:
                 key="max_batch_size",
                 line=line_of(text, *message.all("max_batch_size")),
             )
-        if scheduled and most == 0 and (message.all("max_batch_size") or message.all("input")):
-            self.findings.error(
+        stated = bool(message.all("max_batch_size") or message.all("input"))  # else it is found out
+        sizes = [
+            size
+            for batching in message.messages("dynamic_batching")
+            for size in batching.all("preferred_batch_size")
+        ]
+        for size in sizes:
+            if stated and not 1 <= whole(str(size.value)) <= most:
+                self.findings.error(
+                    config,
+                    f"is {size.value}, but max_batch_size is {most}; Triton refuses that",
+                    f"write sizes from 1 to {most}" if most else "leave it out",
+                    key="dynamic_batching.preferred_batch_size",
+                    line=line_of(text, size),
+                )
+        if scheduled and stated and most == 0 and not sizes:
+            self.findings.warning(
                 config,
-                "is there, but max_batch_size is 0; Triton refuses that",
+                "has no effect where max_batch_size is 0",
                 "set max_batch_size to 1 or more, or leave dynamic_batching out",
                 key="dynamic_batching",
                 line=line_of(text, *scheduled),
             )
-        for batching in message.messages("dynamic_batching"):
-            for size in batching.all("preferred_batch_size"):
-                count = whole(str(size.value))
-                if most and not 1 <= count <= most:
-                    self.findings.error(
-                        config,
-                        f"is {count}, but max_batch_size is {most}; Triton refuses that",
-                        f"write sizes from 1 to {most}",
-                        key="dynamic_batching.preferred_batch_size",
-                        line=line_of(text, size),
-                    )
         for group in message.messages("instance_group"):
             for count_field in group.all("count"):
                 if whole(str(count_field.value)) < 1:
