@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from clients.errors import BadParameter, BadPayload, InferenceError, UnsupportedMedia
 from clients.model_server import ModelServer, Signature, Tensors
+from clients.nested import flattened
 from clients.parameters import FORMAT, Parameter
 from clients.pictures import Picture, decode_base64, decode_picture
 from clients.request import Media, Request, current
@@ -253,7 +254,9 @@ class Client(ABC):
         """
         value = self._field(payload, name, "a list of numbers")
         try:
-            array = np.array(value)
+            # NumPy would make room for the longest of some texts for each of them.
+            flat = flattened(value) if isinstance(value, list) else [value]
+            array = np.array(value if set(map(type, flat)) <= {int, float} else 0)
         except (ValueError, OverflowError):  # unevenly nested, or beyond any type
             array = np.array(0)
         if array.ndim and array.dtype.kind in "iuf":

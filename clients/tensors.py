@@ -20,7 +20,8 @@ import numpy.typing as npt
 from clients.base import Client, Environment, Payload
 from clients.errors import BadPayload, TensorsRefused
 from clients.model_server import Signature, TensorSpec
-from clients.shown import brief
+from clients.nested import flattened
+from clients.shown import brief, encodable
 
 Array = npt.NDArray[Any]
 
@@ -43,6 +44,9 @@ DTYPES: Mapping[str, type[np.generic]] = {
 }
 DATATYPES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 
+MOST_DIMENSIONS = 32  # NumPy's own limit
+MOST_NUMBERS = 20_000_000  # of an answer in JSON: each takes 32 bytes and its digits meanwhile
+
 V2_EXPECTED = 'expected {"inputs": [{"name": "…", "shape": […], "datatype": "FP32", "data": […]}]}'
 
 
@@ -56,7 +60,18 @@ class TensorResult:
     request: str = ""
 
     def body(self) -> dict[str, Any]:
-        """Return the V2 body; numbers that JSON cannot hold are still NaN or infinite in it."""
+        """Return the V2 body; numbers that JSON cannot hold are still NaN or infinite in it.
+
+        Raises:
+            BadPayload: there are too many of them.
+
+        """
+        count = sum(array.size for array in self.outputs.values())
+        if count > MOST_NUMBERS:
+            raise BadPayload(
+                f"the answer has {count:,} numbers; JSON is written for at most {MOST_NUMBERS:,}",
+                hint="ask for less at once, for fewer outputs, or for application/x-npy",
+            )
         body: dict[str, Any] = {"model_name": self.model}
         if self.version:
             body["model_version"] = self.version
@@ -125,9 +140,9 @@ class TensorClient(Client):
         refuse_wrong_tensors(inputs, signature)
         outputs, classes = wanted_outputs(payload, signature)
         answer = self.infer(inputs, outputs=outputs, classes=classes)
-        return TensorResult(
-            self._model, self.request.version, answer, str(payload.get("id") or "")[:128]
-        )
+        identity = payload.get("id")
+        named = str(identity)[:128] if isinstance(identity, str | int) else ""
+        return TensorResult(self._model, self.request.version, answer, named)
 
 
 def read_v2(payload: Payload) -> dict[str, Array]:
@@ -157,7 +172,11 @@ def read_tensor(tensor: Mapping[str, Any], where: str) -> Array:
         raise BadPayload(
             f"`{where}.datatype` is {brief(datatype)}", hint=f"expected {', '.join(DTYPES)}"
         )
-    if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 2**31 for n in shape):
+    if (
+        not isinstance(shape, list)
+        or len(shape) > MOST_DIMENSIONS
+        or not all(type(n) is int and 0 <= n < 2**31 for n in shape)
+    ):
         raise BadPayload(
             f"`{where}.shape` is {brief(shape)}", hint="expected sizes, such as [1, 3]"
         )
@@ -171,16 +190,10 @@ def read_tensor(tensor: Mapping[str, Any], where: str) -> Array:
         raise BadPayload(
             f"`{where}` has {len(flat)} elements; its shape {shape} wants {math.prod(shape)}"
         )
-    return converted(flat, datatype, where).reshape(shape)
-
-
-def flattened(data: list[Any]) -> list[Any]:
-    """Return the elements of evenly or unevenly nested lists, in order."""
-    while any(isinstance(element, list) for element in data):
-        data = [
-            e for element in data for e in (element if isinstance(element, list) else [element])
-        ]
-    return data
+    try:
+        return converted(flat, datatype, where).reshape(shape)
+    except ValueError as error:  # nothing at all, in a shape beyond any memory
+        raise BadPayload(f"`{where}.shape` {shape} is too large") from error
 
 
 def converted(flat: list[Any], datatype: str, where: str) -> Array:
@@ -202,7 +215,7 @@ def converted(flat: list[Any], datatype: str, where: str) -> Array:
         if not isinstance(element, kinds) or (isinstance(element, bool) and kinds != (bool,)):
             raise BadPayload(f"`{where}.data` has {brief(element)}", hint=f"expected {datatype}")
     if datatype == "BYTES":
-        return np.array([element.encode() for element in flat], np.object_)
+        return texts(flat, where)
     if "INT" in datatype and flat:
         limits = np.iinfo(dtype)  # type: ignore[type-var]
         if min(flat) < limits.min or max(flat) > limits.max:
@@ -217,6 +230,12 @@ def converted(flat: list[Any], datatype: str, where: str) -> Array:
         raise BadPayload(
             f"`{where}.data` has a number that does not fit into {datatype}"
         ) from error
+
+
+def texts(flat: list[str], where: str) -> Array:
+    if not all(map(encodable, flat)):
+        raise BadPayload(f"`{where}.data` has a text that UTF-8 cannot hold")
+    return np.array([element.encode() for element in flat], np.object_)
 
 
 def read_npy(data: bytes) -> Array:
@@ -236,6 +255,8 @@ def read_npy(data: bytes) -> Array:
             f"the body is no NumPy file: {len(data)} bytes that begin with {data[:8]!r}",
             hint="expected what numpy.save writes, format 1.0 or 2.0",
         ) from error
+    if len(shape) > MOST_DIMENSIONS or any(size < 0 for size in shape):
+        raise BadPayload(f"the array has the shape {brief(list(shape))}")
     if dtype.hasobject or dtype not in DATATYPES:
         raise BadPayload(
             f"the array is of {dtype}", hint=f"expected {', '.join(DTYPES)}, no objects"
@@ -314,6 +335,8 @@ def wanted_outputs(payload: Payload, signature: Signature) -> tuple[list[str], d
             raise BadPayload(
                 f"`outputs[{place}]` is {brief(output)}", hint=f"the model has {', '.join(known)}"
             )
+        if name in names:
+            raise BadPayload(f"`outputs[{place}]`: {name!r} stands there twice")
         names.append(name)
         parameters = output.get("parameters")
         count = parameters.get("classification") if isinstance(parameters, dict) else None

@@ -19,7 +19,7 @@ from dispatcher.settings import PROJECT, WANTED, Settings
 THREADS_FOR_HEALTH = 4  # besides those that answer and those that wait
 IDLE_CONNECTIONS = 1000  # from NGINX to gunicorn, besides as many as there are threads
 
-MOST_CONNECTIONS = 4096
+MOST_CONNECTIONS = 4096  # of NGINX, each with a file beside it where a body or an answer is large
 
 # glibc gives back every array over 128 kB to the kernel and maps the next one anew, page by page.
 # Kept instead, a 640×640 picture costs a quarter less time. Larger arrays than those of one run of
@@ -149,12 +149,14 @@ def gunicorn_program(settings: Settings, run_dir: Path) -> Program:
 def nginx_program(settings: Settings, run_dir: Path, executable: str) -> Program:
     """Return NGINX, with its configuration written to `run_dir`."""
     configuration = run_dir / "nginx.conf"
+    files = min(2 * MOST_CONNECTIONS, open_files())
     template = ConfigurationTemplate((PROJECT / "nginx.conf").read_text())
     configuration.write_text(
         template.substitute(
             run_dir=run_dir,
             port=settings.port,
-            connections=min(MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+            connections=min(MOST_CONNECTIONS, files // 2),
+            files=files,
             max_body_mb=settings.max_body // 2**20,
             shutdown_ms=round(settings.stop_timeout * NGINX_SHARE * 1000),
             proxy_timeout_ms=round(settings.proxy_timeout * 1000),
@@ -171,6 +173,12 @@ def nginx_program(settings: Settings, run_dir: Path, executable: str) -> Program
         return "" if answers else "it does not answer"
 
     return Program("NGINX", lambda: command, dict(os.environ), fault, stop_signal=signal.SIGQUIT)
+
+
+def open_files() -> int:
+    """Return how many files a process may have open: what it may raise its own limit to."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return 2 * MOST_CONNECTIONS if hard == resource.RLIM_INFINITY else hard
 
 
 class ConfigurationTemplate(string.Template):

@@ -1,10 +1,11 @@
 """Whose turn it is: what runs at a time, what waits, what is turned away, fairly between models.
 
 There are two kinds of turns. A call is one run of a client: a payload, or a batch of them. A job is
-a request that makes several calls, such as a list, and needs a turn for each of them as well; it is
-counted with the first model that it asks. All limits are those of one worker.
+a request that makes several calls, such as a list, and needs a turn for each of them as well: for
+one at a time, and for more while nobody waits. It is counted with the first model that it asks. All
+limits are those of one worker.
 
-Fairly means: of each kind a model may have `per_model` turns, but never more than twice as many as
+Fairly means: of each kind a model may have a number of turns, but never more than twice as many as
 are still free. So however many requests one model has, there is a turn for the next model; two
 busy ones get 10 of 24 each. (The rule is known from switches, as dynamic thresholds: Choudhury and
 Hahne, IEEE/ACM Transactions on Networking 6(2), 1998.) A turn that becomes free goes to the model
@@ -26,6 +27,7 @@ from dataclasses import dataclass, field
 
 from clients.errors import DeadlineExceeded, ModelUnavailable
 from dispatcher.errors import CallerGone, TooManyRequests
+from dispatcher.settings import with_others
 
 SHARE = 2  # turns of a model for each that is free: with one busy model a third stays free
 
@@ -67,6 +69,7 @@ class Turn:
         deadline: when the caller wants an answer, on the clock of `time.monotonic()`.
         caller: who asked.
         cut: answers the caller in the place of a thread that does not come back in time.
+        in_job: it is one of a job, which has waited for its own turn.
 
     """
 
@@ -74,7 +77,8 @@ class Turn:
     model: str
     deadline: float
     caller: Caller
-    cut: Callable[[], None] | None
+    cut: Callable[[], None] | None = None
+    in_job: bool = False
     since: float = 0.0
     thread: int = 0
     lost: bool = False
@@ -111,10 +115,14 @@ class Line:
         if self.count >= self.most:
             self.drop_gone()
         if self.count >= self.most:
-            queues = [queue for turns in self.kinds for queue in turns.queues.values()]
-            longest = max(queues, key=len, default=None)
+            queues = [
+                [one for one in queue if not one.in_job]
+                for turns in self.kinds
+                for queue in turns.queues.values()
+            ]
+            longest = max(queues, key=len, default=[])
             own = turn.turns.queues.get(turn.model, ())
-            if longest is None or len(longest) <= len(own) + 1:
+            if len(longest) <= len(own) + 1:
                 raise too_many()
             last = longest[-1]
             last.refused = True
@@ -157,8 +165,10 @@ class Turns:
         deadline: float,
         caller: Caller = Caller(),
         cut: Callable[[], None] | None = None,
+        *,
+        in_job: bool = False,
     ) -> Turn:
-        """Wait for a turn.
+        """Wait for a turn; before the others of its model where a job has waited already.
 
         Raises:
             TooManyRequests: as many wait as may.
@@ -167,16 +177,18 @@ class Turns:
             ModelUnavailable: too many calls of the model hang.
 
         """
-        turn = Turn(self, model, deadline, caller, cut)
+        turn = Turn(self, model, deadline, caller, cut, in_job)
         with self._lock:
             self._refuse_lost(model)
             if model not in self.queues and self._may_have(model):
                 self._grant(turn)
                 return turn
-            self._line.join(turn)
+            if not in_job:
+                self._line.join(turn)
             turn.wake = threading.Lock()
             turn.wake.acquire()
-            self.queues.setdefault(model, deque()).append(turn)
+            queue = self.queues.setdefault(model, deque())
+            (queue.appendleft if in_job else queue.append)(turn)
         turn.wake.acquire(timeout=max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX)))
         with self._lock:
             granted = turn in self.running
@@ -198,7 +210,7 @@ class Turns:
 
     def spare(self, model: str, deadline: float) -> Turn | None:
         """Return a turn if there is one that nobody waits for."""
-        turn = Turn(self, model, deadline, Caller(), None)
+        turn = Turn(self, model, deadline, Caller(), in_job=True)
         with self._lock:
             if model in self.queues or model in self.lost or not self._may_have(model):
                 return None
@@ -258,7 +270,7 @@ class Turns:
         queue.remove(turn)
         if not queue:
             del self.queues[turn.model]
-        self._line.count -= 1
+        self._line.count -= not turn.in_job
 
     def _refuse_lost(self, model: str) -> None:
         if self.lost and self.lost[model] >= MOST_LOST:
@@ -318,17 +330,17 @@ class Admission:
     """Lets requests in.
 
     Args:
-        per_model: calls of one model that run at a time, and jobs of one model.
-        total: of all models together, of each kind.
+        calls: of one model that run at a time.
+        jobs: of one model that run at a time; each has a call under way, unless others wait.
         waiting: how many requests may wait for their turn.
         max_body: bytes of the largest body.
 
     """
 
-    def __init__(self, per_model: int, total: int, waiting: int, max_body: int) -> None:
+    def __init__(self, calls: int, jobs: int, waiting: int, max_body: int) -> None:
         line = Line(waiting)
-        self.calls = Turns(total, per_model, line)
-        self.jobs = Turns(total, per_model, line)
+        self.calls = Turns(with_others(calls), calls, line)
+        self.jobs = Turns(with_others(jobs), jobs, line)
         self.bodies = Bodies(MOST_LARGE * max_body)
 
 

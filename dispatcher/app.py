@@ -112,7 +112,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
 
 def admission_of(settings: Settings) -> Admission:
     """Return who lets requests in, for one worker."""
-    return Admission(settings.threads, settings.turns, settings.queue, settings.max_body)
+    return Admission(settings.threads, settings.jobs_per_model, settings.queue, settings.max_body)
 
 
 def drain() -> None:

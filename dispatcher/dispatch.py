@@ -257,7 +257,7 @@ class Dispatcher:
         served = self.served()
         if name in served:
             return TensorClient(self.environment, name)
-        near = difflib.get_close_matches(name, served, n=len(served) or 1, cutoff=0)
+        near = difflib.get_close_matches(name[:100], served, n=len(served) or 1, cutoff=0)
         raise UnknownModel(
             f"there is no model {brief(name)}", hint=f"served are: {', '.join(near) or 'none'}"
         )
@@ -412,7 +412,7 @@ class Dispatcher:
                 yield first()
                 turn = self.calls.spare(model(item), deadline)
             try:
-                turn = turn or self.calls.enter(model(item), deadline, job.caller)
+                turn = turn or self.calls.enter(model(item), deadline, job.caller, in_job=True)
             except CallerGone:
                 raise
             except InferenceError as error:

@@ -154,17 +154,13 @@ class Hosting:
 
         """
         path = Path(url.removeprefix("file://"))
-        if (
-            "\0" in url
-            or not path.is_absolute()
-            or not path.is_dir()
-            or not os.access(path, os.R_OK)
-        ):
+        if not readable_folder(path):
             raise BadModel(
                 f"`url` is {url[:200]!r}", hint="expected the absolute path of a readable folder"
             )
         if self.roots:
-            for one in (path, *path.rglob("*")):
+            self.refuse_outside(path, url)
+            for one in path.rglob("*"):
                 self.refuse_outside(one, url)
         return path.resolve()
 
@@ -197,6 +193,14 @@ class Hosting:
                     (folder / path.name).symlink_to(path)
         else:
             (folder / "1").symlink_to(source)
+
+
+def readable_folder(path: Path) -> bool:
+    """Whether this is the absolute path of a folder that can be read; any text may be one."""
+    try:
+        return path.is_absolute() and path.is_dir() and os.access(path, os.R_OK)
+    except (OSError, ValueError):  # too long; NUL, or half of a surrogate pair
+        return False
 
 
 def model_folder(folder: Path) -> Path:

@@ -188,6 +188,11 @@ CLIENT_SHARE = 0.90
 PROXY_SHARE = 0.98
 
 
+def with_others(turns: int) -> int:
+    """Return how many turns there are where one model may have so many."""
+    return turns + math.ceil(turns / 2)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """The settings of one container, read and checked."""
@@ -424,14 +429,14 @@ class Settings:
         return self.timeout * CLIENT_SHARE
 
     @property
-    def turns(self) -> int:
-        """Calls of clients that may run at a time in one worker, those of all models together."""
-        return self.threads + math.ceil(self.threads / 2)
+    def jobs_per_model(self) -> int:
+        """Requests with several calls that may run at a time in one worker, of one model."""
+        return math.ceil(self.threads / 2)
 
     @property
     def web_threads(self) -> int:
         """Threads of one worker that may be busy with models: with calls, with jobs, waiting."""
-        return 2 * self.turns + self.queue
+        return with_others(self.threads) + with_others(self.jobs_per_model) + self.queue
 
     @property
     def proxy_timeout(self) -> float:

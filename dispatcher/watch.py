@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 
 from clients.errors import DeadlineExceeded
 from dispatcher.admission import OVER, OVER_HINT, Admission
@@ -25,7 +26,8 @@ from dispatcher.errors import ANSWERS
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.25
+LOOK_S = 0.1
+IDLE_S = 1.0  # after the last call that came back: its answer is sent meanwhile
 LATE_SHARE = 0.04  # of the time limit: between that of a client and that of NGINX
 LATE_S = 1.0
 
@@ -43,6 +45,7 @@ class Watch:
         admission: whose turns.
         timeout: seconds that a call may take at most, whatever its caller wants.
         replace: asks for a fresh worker in the place of this one.
+        end: ends this process, when it is to end and nothing but lost calls is left in it.
 
     """
 
@@ -50,10 +53,24 @@ class Watch:
     timeout: float
     replace: Callable[[], None]
     clock: Callable[[], float] = time.monotonic
+    end: Callable[[], None] = lambda: os._exit(0)
     replacing: bool = False
+    leaving: bool = False
+    busy_at: float = 0.0
 
     def start(self) -> None:
-        """Look again and again, in a thread that does not keep the process alive."""
+        """Look again and again, in a thread that does not keep the process alive.
+
+        Called in the main thread: it takes note of the signal with which gunicorn ends a worker.
+        """
+        given = signal.getsignal(signal.SIGTERM)
+
+        def leave(number: int, frame: FrameType | None) -> None:
+            self.leaving = True
+            if callable(given):
+                given(number, frame)
+
+        signal.signal(signal.SIGTERM, leave)
         threading.Thread(target=self._go_on, name="watch", daemon=True).start()
 
     def _go_on(self) -> None:
@@ -74,7 +91,13 @@ class Watch:
                 turn.model,
                 where(turn.thread),
             )
-        if sum(calls.lost.values()) * 2 >= calls.total and not self.replacing:
+        lost = sum(calls.lost.values())
+        if not lost or len(calls.running) > lost or jobs.running:
+            self.busy_at = now
+        elif self.leaving and now > self.busy_at + IDLE_S:
+            # gunicorn and Python would wait for the lost threads, which never end.
+            self.end()
+        if lost * 2 >= calls.total and not self.replacing:
             self.replacing = True
             log.error("half of this worker's turns are lost to calls that hang: it is replaced")
             self.replace()

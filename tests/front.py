@@ -61,17 +61,20 @@ def build() -> Flask:
     environment = Environment(server, settings.model_repository)
     registry = Registry({one.modelname: one(environment) for one in (Double, Fails)})
     canary = Canary(("double",), registry, server, 8, 8)
-    canary.look()
+    canary.list_models()
+    canary.look("double")
     return create_app(settings, registry, environment, renamed_config, canary)
 
 
 @contextmanager
-def front(folder: Path, **variables: str) -> Iterator[Endpoint]:
+def front(
+    folder: Path, application: str = "tests.front:build()", **variables: str
+) -> Iterator[Endpoint]:
     """Run both on a free port, with settings from `variables`."""
     settings = read_settings({"SAGEMAKER_BIND_TO_PORT": str(free_ports(1)[0]), **variables})
     settings = replace(settings, run_dir=folder, model_repository=folder)
     gunicorn = gunicorn_program(settings, folder)
-    command = ["tests.front:build()" if "wsgi" in word else word for word in gunicorn.command]
+    command = [application if "wsgi" in word else word for word in gunicorn.command()]
     nginx = nginx_program(settings, folder, NGINX)
     log = folder / "front.log"
     with log.open("ab") as output:
@@ -79,14 +82,14 @@ def front(folder: Path, **variables: str) -> Iterator[Endpoint]:
             subprocess.Popen(command, env=dict(environment), stdout=output, stderr=output)
             for command, environment in (
                 (command, gunicorn.environment),
-                (nginx.command, nginx.environment),
+                (nginx.command(), nginx.environment),
             )
         ]
     try:
-        wait_for(lambda: gunicorn.ready() and nginx.ready(), 30, "gunicorn and NGINX")
+        wait_for(lambda: not gunicorn.fault() and not nginx.fault(), 30, "gunicorn and NGINX")
         yield Endpoint(settings.port, processes[0], log)
     finally:
         for process in processes:
             process.terminate()
         for process in processes:
-            process.wait(20)
+            process.wait(30)

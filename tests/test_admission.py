@@ -21,14 +21,25 @@ def soon(seconds: float = 10) -> float:
 
 
 def admission(per_model: int = 16, total: int = 24, waiting: int = 64) -> Admission:
-    return Admission(per_model, total, waiting, 2**20)
+    made = Admission(per_model, per_model, waiting, 2**20)
+    for turns in (made.calls, made.jobs):
+        turns.free = turns.total = total
+    return made
 
 
 class Waiter:
     """A request that waits in a thread; `got` is its turn, or the error it was turned away with."""
 
-    def __init__(self, turns: Turns, model: str, caller: Caller = Caller()) -> None:  # noqa: B008
+    def __init__(
+        self,
+        turns: Turns,
+        model: str,
+        caller: Caller = Caller(),  # noqa: B008  it is immutable
+        *,
+        in_job: bool = False,
+    ) -> None:
         self.got: Turn | Exception | None = None
+        self._in_job = in_job
         self._arguments = (model, soon(), caller)
         self._turns = turns
         self._thread = threading.Thread(target=self._wait, daemon=True)
@@ -36,7 +47,7 @@ class Waiter:
 
     def _wait(self) -> None:
         try:
-            self.got = self._turns.enter(*self._arguments)
+            self.got = self._turns.enter(*self._arguments, in_job=self._in_job)
         except Exception as error:
             self.got = error
 
@@ -111,6 +122,22 @@ def test_a_full_line_makes_room_for_a_model_that_has_less_of_it() -> None:
         calls.enter("b", soon())
     assert waiting.got is None
     assert [w.got for w in line] == [None, None]
+
+
+def test_a_job_goes_on_before_others_whose_line_is_full_and_is_not_turned_away() -> None:
+    calls = admission(1, 1, 2).calls
+    running = calls.enter("a", soon())
+    line = waiters(calls, "a", 2)
+    job = Waiter(calls, "a", in_job=True)
+    wait_for(lambda: len(calls.queues["a"]) == 3, 5, "the job's place")
+    with pytest.raises(TooManyRequests):
+        calls.enter("a", soon())
+    running.release()
+    turn = job.ended()
+    assert isinstance(turn, Turn)
+    assert [w.got for w in line] == [None, None]
+    turn.release()
+    assert isinstance(line[0].ended(), Turn)
 
 
 def test_no_line_at_all() -> None:

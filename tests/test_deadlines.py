@@ -325,6 +325,28 @@ def test_a_worker_whose_turns_are_lost_asks_to_be_replaced_once(admission: Admis
     assert replaced == [1]
 
 
+def test_a_worker_that_is_to_end_does_not_wait_for_what_never_ends(admission: Admission) -> None:
+    now = time.monotonic()
+    ended = []
+    watch = Watch(
+        admission, 1.8, replace=lambda: None, clock=lambda: now, end=lambda: ended.append(1)
+    )
+    admission.calls.enter("lost", time.monotonic() + 1).since = now - 60
+    answering = admission.calls.enter("another", time.monotonic() + 1)
+    watch.leaving = True
+    watch.look()
+    now += 2
+    answering.since = now
+    watch.look()
+    assert not ended
+    answering.release()
+    watch.look()
+    assert not ended, "its answer is being sent"
+    now += 2
+    watch.look()
+    assert ended
+
+
 def test_a_list_whose_client_hangs_is_answered_in_time(client: FlaskClient) -> None:
     began = time.monotonic()
     response = client.post("/infer/hangs?timeout_ms=300", json={"payload": [{}, {}]})

@@ -186,7 +186,7 @@ def result(client: Client, payloads: list[Any]) -> Any:
     dispatcher = Dispatcher(
         Registry({"halving": client}),
         Environment(FakeTriton(), PROJECT),
-        Admission(1, 2, 0, 1).calls,
+        Admission(1, 1, 0, 1).calls,
         patience=1,
     )
     ask = Ask("halving", payloads, is_list=True)

@@ -15,6 +15,9 @@ from clients.model_server import TensorSpec
 from clients.scores import best, softmax
 from clients.text_input import TextFamily, TextKeys
 
+# Characters: a text of 500 masks filled in with 1000 words for each would be 1.5 GB.
+LONGEST_ANSWER = 2**20
+
 
 class FillMask(TextFamily[TextKeys]):
     """Answers `{"token": the sentence filled in, "score": probability}`, best first.
@@ -71,7 +74,14 @@ class FillMask(TextFamily[TextKeys]):
             raise BadPayload(
                 f"`text` has no {mask}", hint=f"put {mask} where the word to be found belongs"
             )
-        return text, self.encoded(text, longest)
+        encoding = self.encoded(text, longest)
+        answers = text.count(mask) * self.request.parameters["top_k"]
+        if answers * len(text) > LONGEST_ANSWER:
+            raise BadPayload(
+                f"the answer would be the text of {len(text)} characters {answers} times",
+                hint=f"masks times `top_k` may be {LONGEST_ANSWER // len(text)} for such a text",
+            )
+        return text, encoding
 
     def filled(self, text: str, logits: npt.NDArray[np.float32]) -> list[Any]:
         """Return the answer for one text; `logits` is [masks, vocabulary]."""
