@@ -79,6 +79,11 @@ CHANNEL = (
 )
 
 
+# When the caller gives up, in microseconds since 1970: this project's backends do not run what
+# nobody waits for. Triton itself takes such requests out of a dynamic batcher's queue when the call
+# is cancelled, and by its own `timeout` where the model's queue policy says so; out of no other.
+DEADLINE = "deadline_us"
+
 SIGNATURE_S = 2.0  # how long a model's configuration is believed: it may be loaded anew
 UNLOAD_LOOK_S = 0.02
 BUSY = frozenset({"READY", "UNLOADING"})
@@ -114,6 +119,8 @@ class Triton(ModelServer):
                 model_version=version,
                 outputs=wanted or None,
                 client_timeout=timeout,
+                timeout=max(1, round(timeout * 1e6)),
+                parameters={DEADLINE: round((time.time() + timeout) * 1e6)},
             )
         except InferenceServerException as error:
             explained = self._explained(translated(error), model, version, timeout)

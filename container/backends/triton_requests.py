@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from container.backends.batching import Run, Tensors
+
+DEADLINE = "deadline_us"  # since 1970; see clients/triton.py
 
 
 def answer(  # noqa: PLR0913 - all that one batch needs
@@ -33,8 +37,10 @@ def answer(  # noqa: PLR0913 - all that one batch needs
     """
     responses: list[Any] = [None] * len(requests)
     items: dict[int, Item] = {}
+    now = time.time() * 1e6
     for index, request in enumerate(requests):
         try:
+            refuse_late(request, now)
             tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
             wanted = tuple(request.requested_output_names()) or tuple(outputs)
             items[index] = Item(prepare(tensors), wanted)
@@ -59,6 +65,16 @@ def answer(  # noqa: PLR0913 - all that one batch needs
             final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
             requests[index].get_response_sender().send(response, flags=final)
     return responses
+
+
+def refuse_late(request: Any, now: float) -> None:
+    """Raise RequestError where the caller has given up already; `now` is as `DEADLINE` is.
+
+    This costs next to nothing, other than asking Triton whether the request was cancelled.
+    """
+    parameters = request.parameters()
+    if parameters and json.loads(parameters).get(DEADLINE, now) < now:
+        raise RequestError("nobody waits for the answer any more.")
 
 
 def log_warnings(model_name: str, warnings: Sequence[str]) -> None:
