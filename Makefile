@@ -1,5 +1,6 @@
 # make serve   sets everything up and serves the three models
 # make test    sets everything up and runs the tests
+# make fuzz    gives the parsers 100,000 inputs that nobody has seen before
 # make image   builds the container image
 # make bench   measures the speed beside the machine's limit and rivals; bench-full everything
 
@@ -8,7 +9,7 @@ LOCKS := $(wildcard container/requirements/*.txt)
 RUN := $(VENV)/bin/python -m
 
 .PRECIOUS: %/.serve %/.dev %/.image-test
-.PHONY: serve test test-slow image test-image check format weights bench bench-full lock clean
+.PHONY: serve test test-slow fuzz image test-image check format weights bench bench-full lock clean
 
 serve: weights
 	PYTHON=$(VENV)/bin/python exec ./serve
@@ -21,6 +22,10 @@ test-slow: weights $(VENV)/.dev
 
 image:
 	docker build --tag triton-dispatcher .
+
+# More than 100,000 inputs for the parsers, which nobody has seen before; about a quarter of an hour.
+fuzz: weights $(VENV)/.dev
+	FUZZ_INPUTS=10000 $(RUN) pytest -s tests/test_fuzz.py
 
 # Needs a Docker engine; skipped, saying so, where none answers.
 test-image: weights $(VENV)/.image-test
