@@ -126,6 +126,8 @@ def gunicorn_program(settings: Settings, run_dir: Path) -> Program:
         "PYTHONPATH": os.pathsep.join(
             part for part in (str(PROJECT), os.environ.get("PYTHONPATH", "")) if part
         ),
+        # The library reads it when it is imported.
+        "PROMETHEUS_MULTIPROC_DIR": str(run_dir / "metrics"),
         # Models and tokenizers are files on this machine; nothing is looked up outside.
         "HF_HUB_OFFLINE": "1",
         # transformers says at import that it finds no torch: it is not meant to.

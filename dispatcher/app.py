@@ -20,8 +20,11 @@ from dispatcher.dispatch import Dispatcher
 from dispatcher.hosting import Hosting
 from dispatcher.invocations import invocation_routes
 from dispatcher.management import management_routes
+from dispatcher.metrics import Metrics
+from dispatcher.observer import Observer
 from dispatcher.pages import page_routes
 from dispatcher.reload import Reloader, verdicts_of
+from dispatcher.scrape import metrics_routes
 from dispatcher.settings import WANTED, Settings
 from dispatcher.watch import allowance
 
@@ -38,6 +41,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
     canary: Canary,
     admission: Admission | None = None,
     reloader: Reloader | None = None,
+    observer: Observer | None = None,
 ) -> Flask:
     """Return the web application.
 
@@ -49,6 +53,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
         canary: tries the required models; started by the caller.
         admission: whose turn it is, where the caller watches it.
         reloader: takes up clients, where the caller has started one.
+        observer: is told of every request, where anybody wants to know.
 
     """
     app = Flask(__name__, static_folder=None)
@@ -56,6 +61,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
     errors.register(app)
     server, repository = environment.server, environment.model_repository
     admission = admission or admission_of(settings)
+    observer = observer or Observer(Metrics(registry.clients))
     patience = allowance(settings.client_timeout)
     dispatcher = Dispatcher(registry, environment, admission.calls, patience, canary.refuse)
     catalogue = Catalogue(registry, server, repository)
@@ -67,10 +73,11 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
         settings.load_timeout,
         settings.run_dir and settings.run_dir / WANTED,
     )
-    app.register_blueprint(invocation_routes(settings, dispatcher, admission))
+    app.register_blueprint(invocation_routes(settings, dispatcher, admission, observer))
     reloader = reloader or Reloader(settings, registry, environment, verdicts_of(settings))
     app.register_blueprint(management_routes(settings, catalogue, hosting, canary, reloader))
     app.register_blueprint(page_routes(settings, registry))
+    app.register_blueprint(metrics_routes(settings, observer.metrics, canary))
 
     @app.before_request
     def begin() -> None:
@@ -82,6 +89,9 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
             g.queue = max(0.0, time.time() - float(request.headers[STARTED]))
         except (KeyError, ValueError):
             g.queue = 0.0
+        # NGINX says when it began: what `serve` asks by itself is nobody's request.
+        counts = STARTED in request.headers
+        g.record = observer.begin(request, g.request_id, g.started - g.queue, counts=counts)
         length = request.content_length or 0
         if length > settings.max_body:
             raise errors.too_large(settings.max_body, length)
@@ -100,6 +110,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
         response.headers["Server-Timing"] = ", ".join(
             f"{name};dur={1000 * seconds:.1f}" for name, seconds in phases.items()
         )
+        observer.finish(g.record, response)
         return response
 
     @app.teardown_request

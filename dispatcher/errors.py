@@ -120,6 +120,12 @@ ROUTING: Final[Mapping[int, tuple[str, str]]] = {
 NOT_READY = "not_ready"
 STUCK = "stuck"  # `container/programs.py` goes by it
 
+# Their messages quote from the body: they are for the caller, not for the log.
+QUOTING: Final = frozenset(
+    ANSWERS[kind][1]
+    for kind in (BadBody, BadPayload, BadParameter, TensorsRefused, UnsupportedType)
+)
+
 # Seconds after which to try again: a queue moves on sooner than a model is loaded.
 RETRY_AFTER_S: Final[Mapping[int, int]] = {429: 1, 503: 5}
 
@@ -143,6 +149,7 @@ def shortened(text: str) -> str:
 
 def answer(status: int, code: str, message: str, hint: str = "") -> Response:
     """Return the answer for an error."""
+    g.error = (code, "" if code in QUOTING else message)
     text, _ = encoded({"error": body(code, message, hint)})
     response = Response(text, status, mimetype="application/json")
     if status in RETRY_AFTER_S:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -35,16 +36,18 @@ from dispatcher.encoding import encoded
 from dispatcher.envelope import ATTRIBUTES, Envelope, read_envelope, written_attributes
 from dispatcher.errors import BadBody, CallerGone
 from dispatcher.lines import read_lines, spooled
+from dispatcher.observer import Observer
+from dispatcher.record import Record
 from dispatcher.settings import Settings
 from dispatcher.watch import answer_late, hang_up
 
 
 def invocation_routes(
-    settings: Settings, dispatcher: Dispatcher, admission: Admission
+    settings: Settings, dispatcher: Dispatcher, admission: Admission, observer: Observer
 ) -> Blueprint:
     """Return `/invocations` and its kin."""
     routes = Blueprint("invocations", __name__)
-    invocation = Invocation(settings, dispatcher, admission)
+    invocation = Invocation(settings, dispatcher, admission, observer)
 
     @routes.post("/invocations")
     def invocations() -> Response:
@@ -75,13 +78,21 @@ class Invocation:
         settings: of the container.
         dispatcher: asks the models.
         admission: whose turn it is.
+        observer: is told what was asked.
 
     """
 
-    def __init__(self, settings: Settings, dispatcher: Dispatcher, admission: Admission) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        dispatcher: Dispatcher,
+        admission: Admission,
+        observer: Observer,
+    ) -> None:
         self.settings = settings
         self.dispatcher = dispatcher
         self.admission = admission
+        self.observer = observer
 
     def answer(self, path_model: str) -> Response:
         """Read the request by its type, wait for its turn, and answer."""
@@ -120,12 +131,11 @@ class Invocation:
         deadline = budget.deadline()
         cut = None
         if connection := g.caller.connection:
-            cut = partial(answer_late, connection, g.request_id, ask.modelname)
+            cut = partial(self.cut, connection, g.record, ask.modelname)
         turn = self.admission.calls.enter(ask.modelname, deadline, g.caller, cut)
         try:
             begun()
-            g.timings = Timings()
-            prepared = self.dispatcher.prepare(ask, envelope, deadline, timings=g.timings)
+            prepared = self.prepared(ask, envelope, deadline)
             accept = request.headers.get("Accept", "")
             chosen = accepted(accept, offers(prepared.ask, prepared.client))
             result = prepared.result()
@@ -139,15 +149,20 @@ class Invocation:
             turn.release()
         return with_attributes(response, prepared)
 
+    def cut(self, connection: socket.socket, record: Record, modelname: str) -> None:
+        """Answer in the place of a thread that does not come back in time."""
+        answer_late(connection, record.request_id, modelname)
+        record.name(modelname)
+        record.known = True
+        self.observer.cut(record, *errors.ANSWERS[DeadlineExceeded])
+
     def payloads(self, ask: Ask, envelope: Envelope) -> Response:
         """Answer an ask with a list of payloads, a batch at a time."""
         g.modelname = ask.modelname
         stream = accepted_as_lines()
 
         def answer(job: Job) -> Response:
-            g.timings = Timings()
-            deadline = job.budget.deadline()
-            prepared = self.dispatcher.prepare(ask, envelope, deadline, timings=g.timings)
+            prepared = self.prepared(ask, envelope, job.budget.deadline())
             batches = self.dispatcher.batches(prepared, job)
             # The first batch before the first byte: until then an error has its own status.
             first = next(batches)
@@ -166,10 +181,10 @@ class Invocation:
         def answer(job: Job) -> Response:
             if isinstance(asked, SeveralModels):
                 results = self.dispatcher.by_name(asked.asks, envelope, job)
-                if stream:
-                    return lines_answer({"modelname": n, **one} for n, one in results.items())
-                return results_answer(results)
-            items = self.dispatcher.items(asked.asks, envelope, job)
+                named = ({"modelname": name, **one} for name, one in results.items())
+                each = list(self.observer.items(named, g.record))
+                return lines_answer(each) if stream else results_answer(results)
+            items = self.items(asked.asks, envelope, job)
             return lines_answer(items) if stream else results_answer(items)
 
         return self.as_job(first_model(asked.asks), envelope, answer, stream=stream)
@@ -181,7 +196,7 @@ class Invocation:
         first = list(itertools.islice(asks, 1))
 
         def answer(job: Job) -> Response:
-            return lines_answer(self.dispatcher.items(itertools.chain(first, asks), envelope, job))
+            return lines_answer(self.items(itertools.chain(first, asks), envelope, job))
 
         return self.as_job(first_model(first), envelope, answer, stream=True)
 
@@ -203,6 +218,18 @@ class Invocation:
             raise
         response.call_on_close(partial(ended, turn))
         return response
+
+    def prepared(self, ask: Ask, envelope: Envelope, deadline: float) -> Prepared:
+        """Check an ask, whose model alone the request asks."""
+        g.record.version = ask.modelversion
+        g.timings = Timings()
+        prepared = self.dispatcher.prepare(ask, envelope, deadline, timings=g.timings)
+        g.record.known = True
+        return prepared
+
+    def items(self, asks: Iterable[Ask | Exception], envelope: Envelope, job: Job) -> Iterator[Any]:
+        """Yield an answer per ask, each with its own status."""
+        return self.observer.items(self.dispatcher.items(asks, envelope, job), g.record)
 
     def budget(self, envelope: Envelope, *, stream: bool = False) -> Budget:
         """Return the time for a request, which began when NGINX had all of it."""

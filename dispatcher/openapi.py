@@ -13,6 +13,8 @@ from dispatcher.envelope import ATTRIBUTES, TARGET_MODEL
 from dispatcher.errors import ANSWERS, ROUTING
 from dispatcher.settings import Settings
 
+METRICS = "text/plain"
+
 Schema = dict[str, Any]
 
 REASONS: Mapping[int, str] = {
@@ -184,6 +186,14 @@ def paths(settings: Settings, registry: Registry) -> Schema:
                     ),
                     ANY_ROUTE,
                     "The parameters.",
+                ),
+            }
+        },
+        "/metrics": {
+            "get": {
+                "summary": "Counts and latencies, with Triton's own, as Prometheus reads them.",
+                "responses": responses(
+                    {METRICS: {"schema": {"type": "string"}}}, ANY_ROUTE, "The metrics."
                 ),
             }
         },

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+from pathlib import Path
 
 from flask import Flask
 
-from clients.registry import load_clients
+from clients.registry import Registry, load_clients
 from clients.triton import renamed_config
+from dispatcher.access_log import AccessLog
 from dispatcher.app import admission_of, create_app
 from dispatcher.canary import Canary
+from dispatcher.metrics import Metrics
 from dispatcher.notice import reader
+from dispatcher.observer import Observer
 from dispatcher.reload import Reloader, verdicts_of
-from dispatcher.settings import NOTICE, read_settings
+from dispatcher.settings import NOTICE, Settings, read_settings
 from dispatcher.trial import environment_of
 from dispatcher.watch import Watch, replace_worker
 
@@ -41,4 +46,19 @@ def build() -> Flask:
     Watch(admission, settings.client_timeout, replace_worker).start()
     reloader = Reloader(settings, registry, environment, verdicts)
     reloader.start(noted.number)
-    return create_app(settings, registry, environment, renamed_config, canary, admission, reloader)
+    observer = observer_of(settings, registry)
+    return create_app(
+        settings, registry, environment, renamed_config, canary, admission, reloader, observer
+    )
+
+
+def observer_of(settings: Settings, registry: Registry) -> Observer:
+    """Return what is told of every request."""
+    # The library looked there when it was imported.
+    folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    metrics = Metrics(registry.clients, Path(folder) if folder else None)
+    if settings.access_log == "off":
+        return Observer(metrics)
+    access_log = AccessLog(sys.stderr.fileno(), errors_only=settings.access_log == "errors")
+    access_log.start()
+    return Observer(metrics, access_log)

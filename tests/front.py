@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,9 +21,11 @@ from clients.errors import ModelFailed
 from clients.registry import Registry
 from clients.triton import renamed_config
 from container.programs import gunicorn_program, nginx_program
-from dispatcher.app import create_app
+from dispatcher.app import admission_of, create_app
 from dispatcher.canary import Canary
 from dispatcher.settings import read_settings
+from dispatcher.watch import Watch, replace_worker
+from dispatcher.wsgi import observer_of
 from tests.conftest import Endpoint, free_ports, wait_for
 from tests.fake_triton import Arrays, FakeTriton
 
@@ -50,6 +53,17 @@ class Fails(Client):
         raise ModelFailed("it fell over")
 
 
+class Sleeps(Client):
+    """Answers after some seconds, whatever the time is by then."""
+
+    modelname = "sleeps"
+    example = {"seconds": [0]}
+
+    def inference(self, payload: Any) -> Any:
+        time.sleep(self.numbers(payload, "seconds").item())
+        return "awake"
+
+
 def nothing(_: Any) -> Arrays:
     return {}
 
@@ -57,13 +71,19 @@ def nothing(_: Any) -> Arrays:
 def build() -> Flask:
     """Return the application with models that need no Triton; for gunicorn."""
     settings = read_settings(os.environ)
-    server = FakeTriton({"double": nothing, "fails": nothing})
+    clients = (Double, Fails, Sleeps)
+    server = FakeTriton({one.modelname: nothing for one in clients})
     environment = Environment(server, settings.model_repository)
-    registry = Registry({one.modelname: one(environment) for one in (Double, Fails)})
+    registry = Registry({one.modelname: one(environment) for one in clients})
     canary = Canary(("double",), registry, server, 8, 8)
     canary.list_models()
     canary.look("double")
-    return create_app(settings, registry, environment, renamed_config, canary)
+    admission = admission_of(settings)
+    Watch(admission, settings.client_timeout, replace_worker).start()
+    observer = observer_of(settings, registry)
+    return create_app(
+        settings, registry, environment, renamed_config, canary, admission, None, observer
+    )
 
 
 @contextmanager

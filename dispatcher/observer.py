@@ -1,0 +1,101 @@
+"""Follows each request from its beginning until its answer was sent, and tells of it once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from flask import Request, Response, g
+
+from dispatcher.access_log import AccessLog
+from dispatcher.metrics import Metrics
+from dispatcher.record import Record
+
+OK = 200
+
+
+class Observer:
+    """Tells the metrics and the log.
+
+    Args:
+        metrics: counts every request.
+        access_log: has a line for each; `None` where there is to be none.
+
+    """
+
+    def __init__(self, metrics: Metrics, access_log: AccessLog | None = None) -> None:
+        self.metrics = metrics
+        self.access_log = access_log
+
+    def begin(self, request: Request, request_id: str, since: float, *, counts: bool) -> Record:
+        """Begin with a request.
+
+        Args:
+            request: as Flask has it.
+            request_id: what the log and the answer call it.
+            since: when NGINX had all of it, on the clock of `time.monotonic()`.
+            counts: whether it is to be told of.
+
+        """
+        if counts:
+            self.metrics.in_flight.inc()
+        return Record(
+            told=not counts,
+            since=since,
+            request_id=request_id,
+            method=request.method,
+            route=request.url_rule.rule if request.url_rule else "",
+            path=request.path,
+            bytes_in=request.content_length or 0,
+        )
+
+    def finish(self, record: Record, response: Response) -> None:
+        """Take in what the answer will be; it is told when it was sent."""
+        record.status = response.status_code
+        record.code, record.message = g.get("error", ("", ""))
+        record.queue = g.queue
+        record.timings = g.get("timings")
+        if not record.models:
+            record.name(g.get("modelname", ""))
+        length = response.calculate_content_length()
+        if length is None:
+            response.response = counted(response.iter_encoded(), record)
+        else:
+            record.bytes_out = length
+        response.call_on_close(partial(self.tell, record))
+
+    def cut(self, record: Record, status: int, code: str) -> None:
+        """Tell of a request that was answered in the place of the thread that has it."""
+        record.status, record.code = status, code
+        self.tell(record)
+
+    def tell(self, record: Record) -> None:
+        """Tell of a request whose answer was sent; only the first time."""
+        if record.told:
+            return
+        record.told = True
+        record.total = time.monotonic() - record.since
+        record.at = time.time() - record.total
+        self.metrics.request(record)
+        if self.access_log:
+            self.access_log.put(record)
+
+    def items(self, answers: Iterable[dict[str, Any]], record: Record) -> Iterator[dict[str, Any]]:
+        """Yield the answers that stand in one answer, and count them."""
+        for answer in answers:
+            status = answer["status"]
+            model = answer.get("modelname") or answer.get("error", {}).get("modelname", "")
+            record.name(model)
+            record.items += 1
+            record.failed += status != OK
+            self.metrics.item(model, status)
+            yield answer
+
+
+def counted(pieces: Iterator[bytes], record: Record) -> Iterator[bytes]:
+    """Yield the pieces of an answer that is sent as it is made, and count their bytes."""
+    for piece in pieces:
+        record.bytes_out += len(piece)
+        yield piece

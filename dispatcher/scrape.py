@@ -1,0 +1,118 @@
+"""`GET /metrics`: what was counted, what is known at the moment, and Triton's own metrics."""
+
+from __future__ import annotations
+
+import http.client
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from flask import Blueprint, Response
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+
+from dispatcher.canary import Canary
+from dispatcher.metrics import Metrics
+from dispatcher.settings import Settings
+
+TRITON_S = 1.0
+OK = 200
+
+
+class Now(Collector):
+    """What can be seen at the moment, by the worker that is asked.
+
+    Args:
+        canary: what is known of the models.
+        triton_up: whether Triton gave its metrics.
+
+    """
+
+    def __init__(self, canary: Canary, *, triton_up: bool) -> None:
+        self.canary = canary
+        self.triton_up = triton_up
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the families of metrics."""
+        yield GaugeMetricFamily(
+            "dispatcher_ready",
+            "Whether /ping is 200.",
+            float(not self.canary.reasons()),
+        )
+        yield GaugeMetricFamily(
+            "dispatcher_triton_up", "Whether Triton gave its own metrics.", float(self.triton_up)
+        )
+        ok = GaugeMetricFamily(
+            "dispatcher_canary_ok",
+            "Whether a model answered its example when it was last tried.",
+            labels=("model",),
+        )
+        age = GaugeMetricFamily(
+            "dispatcher_canary_age_seconds",
+            "Seconds since a model was last tried.",
+            labels=("model",),
+        )
+        for model in list(self.canary.trials):
+            report = self.canary.report(model)
+            if report and report["age_s"] is not None:
+                ok.add_metric((model,), float(bool(report["ok"])))
+                age.add_metric((model,), float(str(report["age_s"])))
+        yield from (ok, age)
+        restarts = CounterMetricFamily(
+            "dispatcher_restarts",
+            "How often `serve` has started a program anew.",
+            labels=("program",),
+        )
+        for program, count in self.canary.notice().restarts().items():
+            restarts.add_metric((program.lower(),), count)
+        yield restarts
+        memory = GaugeMetricFamily(
+            "dispatcher_worker_resident_bytes",
+            "Memory of each web worker.",
+            labels=("pid",),
+        )
+        for pid, size in workers():
+            memory.add_metric((pid,), size)
+        yield memory
+
+
+def workers() -> Iterator[tuple[str, int]]:
+    """Yield process id and resident bytes of this web worker and its siblings."""
+    parent = os.getppid()
+    for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        try:
+            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        except (OSError, IndexError):
+            continue  # it has just ended
+        yield pid, pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def metrics_routes(settings: Settings, metrics: Metrics, canary: Canary) -> Blueprint:
+    """Return `/metrics`."""
+    routes = Blueprint("metrics", __name__)
+
+    @routes.get("/metrics")
+    def show() -> Response:
+        """Show the metrics of all parts in Prometheus' text format."""
+        triton = triton_page(settings.triton_metrics_port)
+        registry = CollectorRegistry()
+        registry.register(Now(canary, triton_up=bool(triton)))
+        page = metrics.page() + generate_latest(registry) + triton
+        return Response(page, content_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    return routes
+
+
+def triton_page(port: int) -> bytes:
+    """Return Triton's own metrics; nothing where it does not answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TRITON_S)
+    try:
+        connection.request("GET", "/metrics")
+        response = connection.getresponse()
+        return response.read() if response.status == OK else b""
+    except (OSError, http.client.HTTPException):
+        return b""
+    finally:
+        connection.close()
