@@ -37,8 +37,9 @@ class Kind:
 
 
 def one_of(*choices: str) -> Kind:
+    *others, last = (f'"{one}"' for one in choices)
     return Kind(
-        " or ".join(f'"{one}"' for one in choices),
+        f"{', '.join(others)} or {last}",
         lambda value: isinstance(value, str) and value in choices,
     )
 
@@ -64,6 +65,7 @@ def is_inside(value: object) -> bool:
 FLAG = Kind("true or false", lambda value: isinstance(value, bool))
 COUNT = Kind("a whole number from 1", is_whole)
 TENSOR = Kind("the name of a tensor", lambda value: isinstance(value, str) and bool(value))
+FAMILY = Kind("the name of a family", TENSOR.fits)
 INSIDE = Kind("a name in the model's folder", is_inside)
 SIZE = Kind(
     "pixels, such as 224, or [height, width]",
@@ -97,7 +99,7 @@ def key(kind: Kind, meaning: str, default: Any = MISSING) -> Any:
 class Keys:
     """What any `dispatch.toml` may have."""
 
-    family: str = key(TENSOR, "the family that serves the model", "tensors")
+    family: str = key(FAMILY, "the family that serves the model", "tensors")
     aliases: tuple[str, ...] = key(NAMES, "other names for the same model", ())
     example: Mapping[str, Any] | None = key(
         TABLE, "a payload that works, in place of the family's own", None

@@ -104,13 +104,19 @@ class Verdict:
 class Registry:
     """The clients by model name, and why others are not among them.
 
-    Both are replaced as a whole, never changed: who looks while others are taken up sees the old
-    ones or the new ones. `loaded` is what they were made of, by source.
+    All are replaced as a whole, never changed: who looks while others are taken up sees the old
+    ones or the new ones. `loaded` is what they were made of, by source; `aliases` are other names
+    for some of the clients.
     """
 
     clients: dict[str, Client] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
     loaded: dict[str, Loaded] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+
+    def name(self, asked: str) -> str:
+        """Return the model name for one that may be an alias."""
+        return self.aliases.get(asked, asked)
 
     def source(self, name: str) -> str:
         """Return where the client of a model comes from."""
@@ -161,6 +167,7 @@ def take(
             loaded[source.where] = fallen or new
     registry.loaded = loaded
     registry.clients = {n: c for one in loaded.values() for n, c in one.clients.items()}
+    registry.aliases = {a: n for n, client in registry.clients.items() for a in client.aliases}
     registry.broken = {n: why for one in loaded.values() for n, why in one.broken.items()}
 
 
@@ -174,8 +181,13 @@ def is_kept(source: Source, before: Mapping[str, Loaded], verdict: Verdict | Non
 
 
 def owners(loaded: Mapping[str, Loaded]) -> dict[str, str]:
-    """Return the source of each client, by its model name."""
-    return {name: where for where, one in loaded.items() for name in one.clients}
+    """Return the source of each client, by its model name and by its aliases."""
+    return {
+        name: where
+        for where, one in loaded.items()
+        for model, client in one.clients.items()
+        for name in (model, *client.aliases)
+    }
 
 
 def load(source: Source, environment: Environment, taken: Mapping[str, str]) -> Loaded:
@@ -215,13 +227,11 @@ def register(
     """Make the client's one object, or note why there is none."""
     where = f"{client.__name__} in {source}"
     name = str(getattr(client, "modelname", None) or source)
-    owner = source if name in loaded.clients else taken.get(name)
     if fault := declaration_fault(client):
         loaded.broken[name] = f"{where}: {fault}"
-    elif owner:
-        loaded.broken[f"{name} ({source})"] = (
-            f"{where}: the name {name!r} belongs to the client in {owner}; choose another"
-        )
+    elif owned := name_fault(client, environment, {**taken, **owners({source: loaded})}):
+        place = f"{name} ({source})" if name in taken or name in loaded.clients else name
+        loaded.broken[place] = f"{where}: {owned}"
     else:
         try:
             loaded.clients[name] = client(environment)
@@ -236,6 +246,17 @@ def register(
                 return
             log.exception("%s cannot be made", where)
             loaded.broken[name] = f"{where}: it cannot be made: {described(error)}"
+
+
+def name_fault(client: type[Client], environment: Environment, taken: Mapping[str, str]) -> str:
+    """Return which of a class's names belongs to another; nothing where none does."""
+    for name in (client.modelname, *client.aliases):
+        if name in taken:
+            return f"the name {name!r} belongs to the client in {taken[name]}; choose another"
+    for name in client.aliases:
+        if (environment.model_repository / name).exists():
+            return f"the alias {name!r} is the name of another model; choose another"
+    return ""
 
 
 def declaration_fault(client: type[Client]) -> str:

@@ -50,6 +50,11 @@ MOST_NUMBERS = 20_000_000  # of an answer in JSON: each takes 32 bytes and its d
 V2_EXPECTED = 'expected {"inputs": [{"name": "…", "shape": […], "datatype": "FP32", "data": […]}]}'
 
 
+def has_example(client: Client) -> bool:
+    """Whether a client has an example to be asked: one for plain tensors may have none."""
+    return bool(client.example) or not isinstance(client, TensorClient)
+
+
 @dataclass(frozen=True)
 class TensorResult:
     """The outputs of one run of a model."""

@@ -49,6 +49,9 @@ def compose(
         else:
             (repository / name).mkdir()
             (repository / name / "1").symlink_to(folder)
+            for path in folder.iterdir():  # what its client reads
+                if path.name not in PLAIN_MODELS:
+                    (repository / name / path.name).symlink_to(path)
     return tuple(sorted(found))
 
 

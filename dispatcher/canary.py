@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 from clients.base import Client
 from clients.errors import (
+    ClientDisabled,
     DeadlineExceeded,
     InferenceError,
     ModelFailed,
@@ -30,6 +31,7 @@ from clients.errors import (
 from clients.model_server import ModelServer, ModelState
 from clients.registry import Registry
 from clients.request import Request
+from clients.tensors import has_example
 from dispatcher.encoding import encoded
 from dispatcher.notice import Notice
 
@@ -82,7 +84,7 @@ class Index:
 
 
 def ask_example(client: Client, timeout: float) -> None:
-    """Ask a client its own example.
+    """Ask a client its own example; one for plain tensors may have none.
 
     Raises:
         InferenceError: it does not answer, or its answer is not JSON.
@@ -91,7 +93,10 @@ def ask_example(client: Client, timeout: float) -> None:
     """
     deadline = time.monotonic() + timeout
     with Request(parameters=client.read_parameters({}), deadline=deadline).active():
-        encoded(client.inference(client.example))
+        if has_example(client):
+            encoded(client.inference(client.example))
+        else:
+            client.signature()
 
 
 @dataclass
@@ -214,6 +219,8 @@ class Canary:
             InferenceError: it does not answer.
 
         """
+        if reason := self.registry.broken.get(model):
+            raise ClientDisabled(reason)
         client = self.client(model)
         if client is None:
             self.server.signature(model, timeout=self.timeout)

@@ -11,6 +11,7 @@ from typing import Any
 from clients.base import Client
 from clients.model_server import ModelServer, ModelState
 from clients.registry import Registry
+from clients.tensors import has_example
 
 PAGE = 100  # models in one answer
 RECORD = "model.onnx.source.json"  # what the weights tool says of a model it made
@@ -42,6 +43,7 @@ class Catalogue:
 
     def entry(self, name: str, timeout: float) -> dict[str, Any] | None:
         """Return one model; `None` where it is not loaded."""
+        name = self.registry.name(name)
         return next((e for e in self.entries(timeout) if e["modelName"] == name), None)
 
     def entries(self, timeout: float) -> Iterator[dict[str, Any]]:
@@ -66,7 +68,8 @@ class Catalogue:
                 "client": self.described(client) if client else None,
                 "weights": weights(self.repository / model),
                 "parameters": parameters(client) if client else {},
-                "example": client.example if client else None,
+                "example": client.example if client and has_example(client) else None,
+                "aliases": list(client.aliases) if client else [],
             }
 
     def described(self, client: Client) -> str:

@@ -246,13 +246,13 @@ class Dispatcher:
             ClientDisabled: its client could not be loaded.
 
         """
-        name = ask.modelname
+        name = self.registry.name(ask.modelname)
         if client := self.registry.clients.get(name):
             return client
         if reason := self.registry.broken.get(name):
             raise ClientDisabled(
                 f"the client of {brief(name)} is disabled: {reason}",
-                hint="mend the class, then POST /reload",
+                hint="mend it, then POST /reload",
             )
         served = self.served()
         if name in served:
@@ -283,10 +283,9 @@ class Dispatcher:
             return sorted(clients)
         ready = {state.name for state in states if state.ready}
         models = {client.triton_model() for client in clients.values()}
-        return sorted(
-            {name for name, client in clients.items() if client.triton_model() in ready}
-            | (ready - models)
-        )
+        named = {name for name, client in clients.items() if client.triton_model() in ready}
+        aliases = {alias for alias, name in self.registry.aliases.items() if name in named}
+        return sorted(named | aliases | (ready - models))
 
     def batches(self, prepared: Prepared, job: Job) -> Iterator[list[Any]]:
         """Yield the results for a list of payloads, a batch of the model at a time.
@@ -358,7 +357,8 @@ class Dispatcher:
 
     def refuse_unknown_parameters(self, asks: list[Ask]) -> None:
         clients = self.registry.clients
-        known = {p for a in asks if a.modelname in clients for p in clients[a.modelname].parameters}
+        names = [self.registry.name(ask.modelname) for ask in asks]
+        known = {p for name in names if name in clients for p in clients[name].parameters}
         if unknown := [name for name in asks[0].parameters if name not in known]:
             raise BadParameter(
                 f"the parameter {brief(unknown[0])} is known to none of the models",

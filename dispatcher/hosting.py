@@ -187,12 +187,11 @@ class Hosting:
         config = source / CONFIG
         if config.is_file():
             (folder / CONFIG).write_text(self.renamed_config(config.read_text(), name))
-        if versions(source):
-            for path in source.iterdir():
-                if path.name not in {CONFIG, ADDRESS}:
-                    (folder / path.name).symlink_to(path)
-        else:
+        if not versions(source):
             (folder / "1").symlink_to(source)
+        for path in source.iterdir():
+            if path.name not in {CONFIG, ADDRESS, *PLAIN_MODELS}:
+                (folder / path.name).symlink_to(path)
 
 
 def readable_folder(path: Path) -> bool:

@@ -7,12 +7,13 @@ from typing import Any
 
 from flask import Blueprint, Response, g, request
 
+from clients.dispatch_toml import FILE as CLIENT_FILE
 from clients.errors import UnknownModel
 from clients.shown import brief
 from dispatcher.answers import json_answer
 from dispatcher.canary import Canary
 from dispatcher.catalogue import Catalogue
-from dispatcher.errors import NOT_READY, STUCK, BadBody, BadClient
+from dispatcher.errors import NOT_READY, STUCK, BadBody, BadClient, BadModel
 from dispatcher.errors import answer as error_answer
 from dispatcher.health import health as state_of
 from dispatcher.hosting import Hosting
@@ -70,7 +71,7 @@ def management_routes(  # noqa: C901  small functions that share their arguments
         """Load the model in a folder under a name."""
         name, url = read_load()
         g.modelname = name
-        hosting.load(name, url)
+        load(hosting, reloader, name, url)
         return json_answer({"modelName": name, "modelUrl": url})
 
     @routes.get("/models/<model>")
@@ -82,7 +83,7 @@ def management_routes(  # noqa: C901  small functions that share their arguments
     def unload_model(model: str) -> Response:
         """Unload a model and give its memory back."""
         g.modelname = model
-        hosting.unload(model)
+        unload(hosting, reloader, model)
         return json_answer({"modelName": model})
 
     @routes.post("/reload")
@@ -104,6 +105,8 @@ def management_routes(  # noqa: C901  small functions that share their arguments
         """Load a model of the repository, or load it anew."""
         g.modelname = model
         hosting.load_own(model)
+        if reason := refused(hosting, reloader, model):
+            raise BadClient(reason)
         return json_answer(loaded(model))
 
     def loaded(model: str) -> dict[str, Any]:
@@ -115,6 +118,34 @@ def management_routes(  # noqa: C901  small functions that share their arguments
         return entry
 
     return routes
+
+
+def load(hosting: Hosting, reloader: Reloader, name: str, url: str) -> None:
+    """Load a model, and take up what its folder says of its client.
+
+    Raises:
+        BadModel: one or the other cannot be done; nothing of the model is left.
+
+    """
+    hosting.load(name, url)
+    if reason := refused(hosting, reloader, name):
+        unload(hosting, reloader, name)
+        raise BadModel(reason)
+
+
+def unload(hosting: Hosting, reloader: Reloader, name: str) -> None:
+    """Unload a model; where its folder goes with it, its client goes too."""
+    file = hosting.repository / name / CLIENT_FILE
+    had = file.is_file()
+    hosting.unload(name)
+    if had and not file.is_file():
+        reloader.reload()
+
+
+def refused(hosting: Hosting, reloader: Reloader, name: str) -> str:
+    """Take up what a loaded model's folder says of its client; return why it is not taken."""
+    file = hosting.repository / name / CLIENT_FILE
+    return reloader.reload().refused.get(str(file), "") if file.is_file() else ""
 
 
 def read_load() -> tuple[str, str]:

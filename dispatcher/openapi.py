@@ -7,6 +7,7 @@ from typing import Any
 
 from clients.base import Client
 from clients.registry import Registry
+from clients.tensors import has_example
 from dispatcher.answers import DRAWN, JSON, LINES, NPY
 from dispatcher.bodies import LINES as LINE_TYPES
 from dispatcher.envelope import ATTRIBUTES, TARGET_MODEL
@@ -268,6 +269,7 @@ def request_body(registry: Registry) -> Schema:
     examples = {
         name: {"value": {"modelname": name, "payload": client.example}}
         for name, client in registry.clients.items()
+        if has_example(client)
     }
     binary: Schema = {"schema": {"type": "string", "format": "binary"}}
     return {
@@ -460,6 +462,7 @@ def schemas(settings: Settings) -> Schema:
                 "version": {"type": "string"},
                 "state": {"enum": ["READY", "LOADING", "UNLOADING"]},
                 "client": {"type": ["string", "null"]},
+                "aliases": {"type": "array", "items": NAME},
                 "weights": {"type": "string"},
                 "parameters": {"type": "object"},
                 "example": {"type": ["object", "null"]},

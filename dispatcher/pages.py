@@ -8,6 +8,7 @@ import secrets
 from flask import Blueprint, Response, render_template, request
 
 from clients.registry import Registry
+from clients.tensors import has_example
 from dispatcher.answers import json_answer
 from dispatcher.encoding import dumps
 from dispatcher.openapi import document
@@ -39,6 +40,7 @@ def page_routes(settings: Settings, registry: Registry) -> Blueprint:
             "docs.html",
             doc=document(settings, registry),
             clients=registry.clients,
+            examples=[name for name, one in registry.clients.items() if has_example(one)],
             endpoint=request.host_url,
             nonce=nonce,
         )

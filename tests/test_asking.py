@@ -686,7 +686,7 @@ def test_load_invoke_list_unload(
     assert (entry["modelName"], entry["modelUrl"]) == (name, str(source))
     assert set(entry) == {
         *("modelName", "modelUrl", "version", "state"),
-        *("client", "weights", "parameters", "example"),
+        *("client", "weights", "parameters", "example", "aliases"),
     }
     listed = [one["modelName"] for one in (client.get("/models").json or {})["models"]]
     assert name in listed
