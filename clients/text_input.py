@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from transformers import AutoTokenizer
 
 from clients.base import Environment, Payload
 from clients.dispatch_toml import COUNT, INSIDE, TENSOR, Keys, key
 from clients.errors import BadPayload
 from clients.family import Family, shown
 from clients.model_server import Signature, TensorSpec
+from clients.tokenizer import load_tokenizer
 
 # A text with more characters than this for each token has too many tokens in any language; it is
 # refused before the time is spent on counting them.
 LONGEST_TOKEN = 50
-UNBOUNDED = 10**9  # a tokenizer that knows no limit gives a number beyond this
 
 # What a tokenizer's encoding has for an input of this name.
 PARTS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
@@ -66,24 +65,21 @@ class TextFamily(Family[K, TextPlan]):
     modelname = ""
     example = {"text": "The world has many people."}
     media = {"text": "text"}
+    needed: ClassVar[tuple[str, ...]] = ("pad_token", "model_max_length")
+    """What the family has to know of the tokenizer, as tokenizer_config.json calls it."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
         folder = self.folder / self.keys.tokenizer
         try:
-            self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            self.backend = self.tokenizer.backend_tokenizer
+            self.tokenizer = load_tokenizer(folder, self.needed)
         except Exception as error:  # whatever the library raises over a damaged folder
             raise self.mistake(
                 "tokenizer",
                 f'is "{self.keys.tokenizer}", which cannot be loaded ({type(error).__name__})',
                 "put tokenizer.json and tokenizer_config.json there",
             ) from error
-        # Its padding and truncation are state that all threads share, and that asking for the one
-        # or the other changes: both stay off, and the batch is padded here.
-        self.backend.no_padding()
-        self.backend.no_truncation()
-        if not self.keys.max_tokens and self.tokenizer.model_max_length > UNBOUNDED:
+        if not self.keys.max_tokens and not self.tokenizer.longest:
             raise self.mistake(
                 "max_tokens", "is missing, and the tokenizer has no limit", "write one, such as 512"
             )
@@ -100,7 +96,7 @@ class TextFamily(Family[K, TextPlan]):
         output = self.tensor(signature.outputs, "output")
         single = len(known[0].shape) == 1
         self.check_output(output, output.shape if single else output.shape[1:])
-        longest = int(self.keys.max_tokens or self.tokenizer.model_max_length)
+        longest = self.keys.max_tokens or self.tokenizer.longest
         length = max(sizes[0], 0)
         if self.keys.max_tokens and 0 < length < self.keys.max_tokens:
             raise self.mistake(
@@ -129,7 +125,7 @@ class TextFamily(Family[K, TextPlan]):
         hint = f"the model takes at most {longest} tokens: shorten it"
         if len(text) > longest * LONGEST_TOKEN:
             raise BadPayload(f"`text` has {len(text)} characters", hint=hint)
-        encoding = self.backend.encode(text)
+        encoding = self.tokenizer.backend.encode(text)
         if len(encoding.ids) > longest:
             raise BadPayload(f"`text` has {len(encoding.ids)} tokens", hint=hint)
         return encoding
@@ -145,7 +141,7 @@ class TextFamily(Family[K, TextPlan]):
         inputs = {}
         for spec in plan.inputs:
             rows = [getattr(encoding, PARTS[spec.name]) for encoding in encodings]
-            padding = self.tokenizer.pad_token_id or 0 if spec.name == "input_ids" else 0
+            padding = self.tokenizer.padding if spec.name == "input_ids" else 0
             array = padded(rows, padding, plan.length).astype(DTYPES[spec.datatype], copy=False)
             inputs[spec.name] = array[0] if plan.single else array
         answer = self.infer(inputs, outputs=[plan.output])[plan.output]

@@ -135,10 +135,9 @@ def load(hosting: Hosting, reloader: Reloader, name: str, url: str) -> None:
 
 def unload(hosting: Hosting, reloader: Reloader, name: str) -> None:
     """Unload a model; where its folder goes with it, its client goes too."""
-    file = hosting.repository / name / CLIENT_FILE
-    had = file.is_file()
     hosting.unload(name)
-    if had and not file.is_file():
+    file = hosting.repository / name / CLIENT_FILE
+    if str(file) in reloader.registry.loaded and not file.is_file():
         reloader.reload()
 
 

@@ -32,22 +32,24 @@ class FillMask(TextFamily[TextKeys]):
         "format": FORMAT,  # both are the same here: the fields have names already
     }
 
+    needed = (*TextFamily.needed, "mask_token")
+
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
-        if not self.tokenizer.mask_token:
+        if not self.tokenizer.mask:
             raise self.mistake(
                 "tokenizer", "names one without a mask token", "write the folder of the model's own"
             )
         if self.keys.example is None:
-            self.example = {"text": f"The world has {self.tokenizer.mask_token} people."}
+            self.example = {"text": f"The world has {self.tokenizer.mask} people."}
 
     def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
         if len(sizes) != 2:
             raise self.misfit(f"{shown(spec)} has no score per token and word")
-        if 0 < sizes[1] < len(self.tokenizer):
+        if 0 < sizes[1] < self.tokenizer.size:
             raise self.mistake(
                 "tokenizer",
-                f"names one with {len(self.tokenizer)} words, but it is {shown(spec)}",
+                f"names one with {self.tokenizer.size} words, but it is {shown(spec)}",
                 "write the folder of the model's own",
             )
 
@@ -55,7 +57,7 @@ class FillMask(TextFamily[TextKeys]):
         longest = self.fitted().longest
         read = self.each(payloads, lambda payload: self.masked(payload, longest))
         logits = self.outputs([encoding for _, encoding in read])
-        mask = self.tokenizer.mask_token_id
+        mask = self.tokenizer.id(self.tokenizer.mask)
         return [
             self.filled(text, rows[: len(encoding.ids)][np.array(encoding.ids) == mask])
             for (text, encoding), rows in zip(read, logits, strict=True)
@@ -68,7 +70,7 @@ class FillMask(TextFamily[TextKeys]):
             BadPayload: there is no text, no mask in it, or too much of it.
 
         """
-        mask = self.tokenizer.mask_token
+        mask = self.tokenizer.mask
         text = self.text(payload, "text", f"a sentence with a {mask}")
         if mask not in text:
             raise BadPayload(
@@ -85,14 +87,14 @@ class FillMask(TextFamily[TextKeys]):
 
     def filled(self, text: str, logits: npt.NDArray[np.float32]) -> list[Any]:
         """Return the answer for one text; `logits` is [masks, vocabulary]."""
-        mask = self.tokenizer.mask_token
+        mask = self.tokenizer.mask
         parts = text.split(mask)
         answers = []
         for place, row in enumerate(logits, start=1):
             before, after = mask.join(parts[:place]), mask.join(parts[place:])
             answers.append(
                 [
-                    {"token": before + self.tokenizer.decode([token]) + after, "score": score}
+                    {"token": before + self.tokenizer.decode(token) + after, "score": score}
                     for token, score in most_likely(row, self.request.parameters["top_k"])
                 ]
             )
