@@ -25,6 +25,7 @@ from container.shared_memory import FOLDER, Plan, configurations, lower, share_o
 from container.supervisor import Policy, Supervisor
 from container.tensorrt import NoEngine, provide
 from container.triton import NoTriton, Triton, find_triton
+from dispatcher.keys import BadKeys, load_keys
 from dispatcher.settings import NOTICE, WANTED, SettingError, Settings, read_settings, rows
 
 USAGE = """usage: serve [serve]
@@ -50,6 +51,12 @@ def main(arguments: list[str]) -> int:
         for line in str(error).splitlines():
             sys.stderr.write(f"serve: {line}\n")
         return MISUSED
+    if settings.api_keys_file is not None:
+        try:
+            load_keys(settings.api_keys_file)
+        except BadKeys as error:
+            sys.stderr.write(f"serve: API_KEYS_FILE is '{settings.api_keys_file}': {error}\n")
+            return MISUSED
     with (
         run_folder(settings.run_dir) as run_dir,
         Log(sys.stderr.fileno(), as_json=settings.log_format == "json") as log,

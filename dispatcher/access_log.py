@@ -102,6 +102,8 @@ def line_of(record: Record) -> bytes:
     }
     if not record.route:
         line["path"] = record.path[:LONGEST_TEXT]
+    if record.key:
+        line["key"] = record.key
     if record.models:
         line["model"] = ",".join(record.models)[:LONGEST_TEXT]
     if record.version:

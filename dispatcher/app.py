@@ -17,8 +17,10 @@ from dispatcher.admission import Admission
 from dispatcher.canary import Canary
 from dispatcher.catalogue import Catalogue
 from dispatcher.dispatch import Dispatcher
+from dispatcher.gate import Gate
 from dispatcher.hosting import Hosting
 from dispatcher.invocations import invocation_routes
+from dispatcher.keys import KeyFile
 from dispatcher.management import management_routes
 from dispatcher.metrics import Metrics
 from dispatcher.observer import Observer
@@ -42,6 +44,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
     admission: Admission | None = None,
     reloader: Reloader | None = None,
     observer: Observer | None = None,
+    keys: KeyFile | None = None,
 ) -> Flask:
     """Return the web application.
 
@@ -54,6 +57,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
         admission: whose turn it is, where the caller watches it.
         reloader: takes up clients, where the caller has started one.
         observer: is told of every request, where anybody wants to know.
+        keys: those that may enter; everybody may where there are none.
 
     """
     app = Flask(__name__, static_folder=None)
@@ -62,6 +66,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
     server, repository = environment.server, environment.model_repository
     admission = admission or admission_of(settings)
     observer = observer or Observer(Metrics(registry.clients))
+    gate = Gate(keys, management=settings.management_routes)
     patience = allowance(settings.client_timeout)
     dispatcher = Dispatcher(registry, environment, admission.calls, patience, canary.refuse)
     catalogue = Catalogue(registry, server, repository)
@@ -77,7 +82,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
     reloader = reloader or Reloader(settings, registry, environment, verdicts_of(settings))
     app.register_blueprint(management_routes(settings, catalogue, hosting, canary, reloader))
     app.register_blueprint(page_routes(settings, registry))
-    app.register_blueprint(metrics_routes(settings, observer.metrics, canary))
+    app.register_blueprint(metrics_routes(settings, observer.metrics, canary, keys))
 
     @app.before_request
     def begin() -> None:
@@ -92,6 +97,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
         # NGINX says when it began: what `serve` asks by itself is nobody's request.
         counts = STARTED in request.headers
         g.record = observer.begin(request, g.request_id, g.started - g.queue, counts=counts)
+        g.record.key = gate.check(request)
         length = request.content_length or 0
         if length > settings.max_body:
             raise errors.too_large(settings.max_body, length)

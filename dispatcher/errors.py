@@ -57,6 +57,18 @@ class NotAcceptable(BadRequest):
     """The answer cannot be given in any of the types that the caller accepts."""
 
 
+class Unauthorized(InferenceError):
+    """The request has no API key, or one that is not known."""
+
+
+class WrongScope(InferenceError):
+    """The request's API key is for something else."""
+
+
+class ManagementOff(InferenceError):
+    """The routes that change what is served are switched off."""
+
+
 class AlreadyLoaded(InferenceError):
     """There is a model of this name."""
 
@@ -87,6 +99,9 @@ ANSWERS: Final[dict[type[InferenceError], tuple[int, str]]] = {
     BadPayload: (400, "bad_payload"),
     BadParameter: (400, "bad_parameter"),
     TensorsRefused: (400, "tensors_refused"),
+    Unauthorized: (401, "unauthorized"),
+    WrongScope: (403, "forbidden"),
+    ManagementOff: (403, "management_off"),
     UnknownModel: (404, "unknown_model"),
     UnknownVersion: (404, "unknown_version"),
     NotAcceptable: (406, "not_acceptable"),
@@ -154,6 +169,8 @@ def answer(status: int, code: str, message: str, hint: str = "") -> Response:
     response = Response(text, status, mimetype="application/json")
     if status in RETRY_AFTER_S:
         response.headers["Retry-After"] = str(RETRY_AFTER_S[status])
+    if status == ANSWERS[Unauthorized][0]:
+        response.headers["WWW-Authenticate"] = "ApiKey"  # HTTP wants one; the header is ours
     return response
 
 

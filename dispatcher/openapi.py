@@ -12,6 +12,7 @@ from dispatcher.answers import DRAWN, JSON, LINES, NPY
 from dispatcher.bodies import LINES as LINE_TYPES
 from dispatcher.envelope import ATTRIBUTES, TARGET_MODEL
 from dispatcher.errors import ANSWERS, ROUTING
+from dispatcher.gate import HEADER
 from dispatcher.settings import Settings
 
 METRICS = "text/plain"
@@ -20,6 +21,8 @@ Schema = dict[str, Any]
 
 REASONS: Mapping[int, str] = {
     400: "The request is wrong; the message says which part, the hint what was expected.",
+    401: "There are API keys, and the request has none of them.",
+    403: "The API key is for something else, or models cannot be managed here.",
     404: "There is no such model, version or path; the hint lists what is served.",
     405: "The path does not take this method.",
     406: "The answer cannot be given in any type that is accepted.",
@@ -37,7 +40,8 @@ REASONS: Mapping[int, str] = {
     504: "The time for the request is used up.",
     507: "There is no memory: for another model, or in /dev/shm for one item of this size.",
 }
-ANY_ROUTE = (400, 404, 405, 408, 413, 414, 500, 501, 503, 504)
+OPEN_ROUTE = (400, 404, 405, 408, 413, 414, 500, 501, 503, 504)
+ANY_ROUTE = (*OPEN_ROUTE, 401, 403)
 ASKING = (*ANY_ROUTE, 406, 415, 429, 499, 502, 507)
 
 NAME: Schema = {"type": "string", "minLength": 1}
@@ -77,7 +81,12 @@ def document(settings: Settings, registry: Registry) -> Schema:
             "last the default of the settings.",
         },
         "paths": paths(settings, registry),
-        "components": {"schemas": schemas(settings), "headers": headers()},
+        "components": {
+            "schemas": schemas(settings),
+            "headers": headers(),
+            "securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": HEADER}},
+        },
+        "security": [{"key": []}] if settings.api_keys_file else [],
     }
 
 
@@ -92,7 +101,8 @@ def paths(settings: Settings, registry: Registry) -> Schema:
     token = {"name": "next_page_token", "in": "query", "schema": {"type": "string"}}
     ping = {
         "summary": "Whether Triton and every required model are ready.",
-        "responses": responses({}, ANY_ROUTE, "All are ready. The body is empty."),
+        "responses": responses({}, OPEN_ROUTE, "All are ready. The body is empty."),
+        "security": [],
     }
     return {
         "/invocations": {
@@ -185,9 +195,10 @@ def paths(settings: Settings, registry: Registry) -> Schema:
                             },
                         }
                     ),
-                    ANY_ROUTE,
+                    OPEN_ROUTE,
                     "The parameters.",
                 ),
+                "security": [],
             }
         },
         "/metrics": {

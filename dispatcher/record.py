@@ -19,6 +19,7 @@ class Record:
         method: GET, POST and so on.
         route: the rule that its path matched; nothing where it matched none.
         path: without the query.
+        key: whose API key it has.
         models: the models it asked.
         version: the version that was asked for.
         known: whether those models exist, and their names can be counted under.
@@ -43,6 +44,7 @@ class Record:
     route: str
     path: str
     bytes_in: int
+    key: str = ""
     models: list[str] = field(default_factory=list)
     version: str = ""
     known: bool = False

@@ -14,6 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from dispatcher.canary import Canary
+from dispatcher.keys import KeyFile
 from dispatcher.metrics import Metrics
 from dispatcher.settings import Settings
 
@@ -26,12 +27,14 @@ class Now(Collector):
 
     Args:
         canary: what is known of the models.
+        keys: the API keys, where there are any.
         triton_up: whether Triton gave its metrics.
 
     """
 
-    def __init__(self, canary: Canary, *, triton_up: bool) -> None:
+    def __init__(self, canary: Canary, keys: KeyFile | None, *, triton_up: bool) -> None:
         self.canary = canary
+        self.keys = keys
         self.triton_up = triton_up
 
     def collect(self) -> Iterable[Metric]:
@@ -44,6 +47,12 @@ class Now(Collector):
         yield GaugeMetricFamily(
             "dispatcher_triton_up", "Whether Triton gave its own metrics.", float(self.triton_up)
         )
+        if self.keys:
+            yield GaugeMetricFamily(
+                "dispatcher_api_keys_ok",
+                "Whether the file of API keys can be used; else those before it still hold.",
+                float(not self.keys.fault),
+            )
         ok = GaugeMetricFamily(
             "dispatcher_canary_ok",
             "Whether a model answered its example when it was last tried.",
@@ -89,7 +98,9 @@ def workers() -> Iterator[tuple[str, int]]:
         yield pid, pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def metrics_routes(settings: Settings, metrics: Metrics, canary: Canary) -> Blueprint:
+def metrics_routes(
+    settings: Settings, metrics: Metrics, canary: Canary, keys: KeyFile | None
+) -> Blueprint:
     """Return `/metrics`."""
     routes = Blueprint("metrics", __name__)
 
@@ -98,7 +109,7 @@ def metrics_routes(settings: Settings, metrics: Metrics, canary: Canary) -> Blue
         """Show the metrics of all parts in Prometheus' text format."""
         triton = triton_page(settings.triton_metrics_port)
         registry = CollectorRegistry()
-        registry.register(Now(canary, triton_up=bool(triton)))
+        registry.register(Now(canary, keys, triton_up=bool(triton)))
         page = metrics.page() + generate_latest(registry) + triton
         return Response(page, content_type=CONTENT_TYPE_PLAIN_0_0_4)
 

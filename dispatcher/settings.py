@@ -388,6 +388,19 @@ class Settings:
         one_of("debug", "info", "warning", "error"),
         "least severe message that is logged",
     )
+    api_keys_file: Path | None = setting(
+        "API_KEYS_FILE",
+        "",
+        expects("path, or nothing")(lambda text: read_path(text) if text else None),
+        "file with the API keys that may enter, read anew when it changes; "
+        "nothing means that everybody may",
+    )
+    management_routes: bool = setting(
+        "MANAGEMENT_ROUTES",
+        "true",
+        read_truth,
+        "whether models can be loaded, unloaded and reloaded over HTTP; false answers 403",
+    )
     access_log: str = setting(
         "MODEL_SERVER_ACCESS_LOG",
         "json",
@@ -493,7 +506,13 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             wrong.append(f"{variable} is {text!r}; expected: {read.expected}")
     if wrong:
         raise SettingError("\n".join(wrong))
-    return with_ports_in_range(Settings(**values), environment)
+    settings = Settings(**values)
+    if settings.multi_model and not settings.management_routes:
+        raise SettingError(
+            "MANAGEMENT_ROUTES is 'false' and SAGEMAKER_MULTI_MODEL is 'true'; expected: not both, "
+            "for the platform loads its models over those routes"
+        )
+    return with_ports_in_range(settings, environment)
 
 
 def with_ports_in_range(settings: Settings, environment: Mapping[str, str]) -> Settings:

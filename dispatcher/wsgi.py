@@ -14,6 +14,7 @@ from clients.triton import renamed_config
 from dispatcher.access_log import AccessLog
 from dispatcher.app import admission_of, create_app
 from dispatcher.canary import Canary
+from dispatcher.keys import KeyFile
 from dispatcher.metrics import Metrics
 from dispatcher.notice import reader
 from dispatcher.observer import Observer
@@ -48,8 +49,28 @@ def build() -> Flask:
     reloader.start(noted.number)
     observer = observer_of(settings, registry)
     return create_app(
-        settings, registry, environment, renamed_config, canary, admission, reloader, observer
+        settings,
+        registry,
+        environment,
+        renamed_config,
+        canary,
+        admission,
+        reloader,
+        observer,
+        keys_of(settings),
     )
+
+
+def keys_of(settings: Settings) -> KeyFile | None:
+    """Return the API keys; `None` where there is to be none.
+
+    Raises:
+        BadKeys: there are none to be used.
+
+    """
+    if settings.api_keys_file is None:
+        return None
+    return KeyFile(settings.api_keys_file, settings.run_dir and settings.run_dir / "api-keys")
 
 
 def observer_of(settings: Settings, registry: Registry) -> Observer:

@@ -25,7 +25,7 @@ from dispatcher.app import admission_of, create_app
 from dispatcher.canary import Canary
 from dispatcher.settings import read_settings
 from dispatcher.watch import Watch, replace_worker
-from dispatcher.wsgi import observer_of
+from dispatcher.wsgi import keys_of, observer_of
 from tests.conftest import Endpoint, free_ports, wait_for
 from tests.fake_triton import Arrays, FakeTriton
 
@@ -80,9 +80,10 @@ def build() -> Flask:
     canary.look("double")
     admission = admission_of(settings)
     Watch(admission, settings.client_timeout, replace_worker).start()
+    keys = keys_of(settings)
     observer = observer_of(settings, registry)
     return create_app(
-        settings, registry, environment, renamed_config, canary, admission, None, observer
+        settings, registry, environment, renamed_config, canary, admission, None, observer, keys
     )
 
 

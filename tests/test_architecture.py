@@ -13,10 +13,11 @@ from tests.conftest import PROJECT
 ARROWS = {
     "clients": set(),
     "dispatcher": {"clients"},
-    # container starts the dispatcher by a command; it shares the table of settings, nothing else.
-    "container": {"dispatcher.settings"},
+    # container starts the dispatcher by a command; it shares the table of settings, and checks the
+    # file of keys before the start, nothing else.
+    "container": {"dispatcher.settings", "dispatcher.keys"},
     # The tool looks at what the others would do; none of them knows it.
-    "tool": {"clients", "container", "dispatcher.settings"},
+    "tool": {"clients", "container", "dispatcher.settings", "dispatcher.keys"},
 }
 
 

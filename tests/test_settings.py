@@ -112,3 +112,9 @@ def test_every_setting_says_what_it_is_for() -> None:
         assert row.expected
     variables = [row.variable for row in rows()]
     assert len(set(variables)) == len(variables)
+
+
+def test_the_platform_s_multi_model_endpoints_need_the_management_routes() -> None:
+    read_settings({"MANAGEMENT_ROUTES": "false"})
+    with pytest.raises(SettingError, match="MANAGEMENT_ROUTES is 'false'"):
+        read_settings({"MANAGEMENT_ROUTES": "false", "SAGEMAKER_MULTI_MODEL": "true"})
