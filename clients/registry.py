@@ -87,7 +87,7 @@ class Verdict:
 
     Args:
         mark: the source's, when it was tried.
-        names: the clients in it.
+        names: the clients in it; where there are none, the source.
         reason: why it is not taken; nothing where it is.
         harmful: whether a worker that starts had better leave it out: it loads, but a client in it
             fails, or it ends the process.
@@ -158,10 +158,10 @@ def take(
         tried = verdict is not None and verdict.mark == source.mark
         if source.where in kept:
             loaded[source.where] = kept[source.where]
-        elif verdict and tried and verdict.harmful:
-            why = dict.fromkeys(verdict.names or (source.where,), verdict.reason)
-            loaded[source.where] = Loaded(source.mark, broken=why)
-        elif not before or (tried and verdict and not verdict.reason):
+        elif verdict and tried and verdict.reason and (before or verdict.harmful):
+            why = dict.fromkeys(verdict.names, verdict.reason)
+            loaded[source.where] = Loaded("not loaded", broken=why)
+        elif tried or not before:
             new = load(source, environment, owners({**loaded, **kept}))
             fallen = new.broken and before.get(source.where)
             loaded[source.where] = fallen or new
@@ -208,8 +208,8 @@ def load(source: Source, environment: Environment, taken: Mapping[str, str]) -> 
     except (Exception, SystemExit) as error:
         # Whatever a stranger's file does at import disables that file alone.
         log.exception("%s cannot be imported", source.where)
+        found = []
         loaded.broken[source.where] = f"{source.where} cannot be imported: {described(error)}"
-        return loaded
     for client in dict.fromkeys(found):  # a class may have two names in its file
         register(client, environment, source.where, taken, loaded)
     for reason in loaded.broken.values():

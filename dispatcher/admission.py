@@ -154,6 +154,7 @@ class Turns:
         self.queues: dict[str, deque[Turn]] = {}  # the model that was served longest ago first
         self.taken: Counter[str] = Counter()
         self.lost: Counter[str] = Counter()
+        self.forgiven: Counter[str] = Counter()
         self.running: set[Turn] = set()
         self._line = line
         self._lock = line.lock
@@ -224,6 +225,7 @@ class Turns:
             less(self.taken, turn.model)
             if turn.lost:
                 less(self.lost, turn.model)
+                self.forgiven &= self.lost  # the least of both
             while self.free and (model := self._next()) is not None:
                 # Moved behind the others, if there are more of it.
                 queue = self.queues.pop(model)
@@ -272,8 +274,13 @@ class Turns:
             del self.queues[turn.model]
         self._line.count -= not turn.in_job
 
+    def forgive(self) -> None:
+        """Let models be asked again though calls of them hang: their clients are others now."""
+        with self._lock:
+            self.forgiven = self.lost.copy()
+
     def _refuse_lost(self, model: str) -> None:
-        if self.lost and self.lost[model] >= MOST_LOST:
+        if self.lost and self.lost[model] - self.forgiven[model] >= MOST_LOST:
             raise ModelUnavailable(
                 f"{self.lost[model]} calls of the client of {model[:100]!r} hang",
                 hint="the log of the container says where",

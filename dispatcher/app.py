@@ -79,7 +79,9 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
         settings.run_dir and settings.run_dir / WANTED,
     )
     app.register_blueprint(invocation_routes(settings, dispatcher, admission, observer))
-    reloader = reloader or Reloader(settings, registry, environment, verdicts_of(settings))
+    reloader = reloader or Reloader(
+        settings, registry, environment, verdicts_of(settings), admission.calls.forgive
+    )
     app.register_blueprint(management_routes(settings, catalogue, hosting, canary, reloader))
     app.register_blueprint(page_routes(settings, registry))
     app.register_blueprint(metrics_routes(settings, observer.metrics, canary, keys))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from flask import Blueprint, Response, g, request
@@ -96,9 +97,9 @@ def management_routes(  # noqa: C901  small functions that share their arguments
                 hint="what there was before is kept; taken up were: "
                 f"{', '.join(report.taken) or 'none'}",
             )
-        return json_answer(
-            {"taken": report.taken, "removed": report.removed, "absent": report.absent}
-        )
+        said = asdict(report)
+        del said["refused"]
+        return json_answer(said)
 
     @routes.post("/load_model/<model>")
     def load_own_model(model: str) -> Response:

@@ -54,14 +54,11 @@ VERSION: Schema = {
 
 
 NAMES: Schema = {"type": "array", "items": NAME}
+REASONS_BY: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
 RELOADED: Schema = {
     "type": "object",
-    "required": ["taken", "removed", "absent"],
-    "properties": {
-        "taken": NAMES,
-        "removed": NAMES,
-        "absent": {"type": "object", "additionalProperties": {"type": "string"}},
-    },
+    "required": ["taken", "removed", "broken", "absent"],
+    "properties": {"taken": NAMES, "removed": NAMES, "broken": REASONS_BY, "absent": REASONS_BY},
 }
 
 

@@ -47,7 +47,8 @@ class Report:
     Args:
         taken: clients that are new, or made anew.
         removed: clients that are gone.
-        refused: why what was tried is not taken, by source.
+        refused: why what is new or has changed is not taken, by source.
+        broken: why what has not changed still does not work, by source.
         absent: clients among what was tried whose models are not there: the folders, by name.
 
     """
@@ -55,6 +56,7 @@ class Report:
     taken: list[str]
     removed: list[str]
     refused: dict[str, str]
+    broken: dict[str, str]
     absent: dict[str, str]
 
 
@@ -119,6 +121,7 @@ def verdicts_of(settings: Settings) -> Verdicts:
     return Verdicts((settings.run_dir or alone) / "reload")
 
 
+@dataclass
 class Reloader:
     """Takes up clients in one worker.
 
@@ -127,25 +130,19 @@ class Reloader:
         registry: this worker's clients.
         environment: what they are made with.
         verdicts: the file that the workers share.
+        renewed: called when some clients are others than before.
         trial: tries sources.
 
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        registry: Registry,
-        environment: Environment,
-        verdicts: Verdicts,
-        trial: Try = try_sources,
-    ) -> None:
-        self.settings = settings
-        self.registry = registry
-        self.environment = environment
-        self.verdicts = verdicts
-        self.trial = trial
-        self._number = 0
-        self._taking = threading.Lock()
+    settings: Settings
+    registry: Registry
+    environment: Environment
+    verdicts: Verdicts
+    renewed: Callable[[], None] = lambda: None
+    trial: Try = try_sources
+    _number: int = 0
+    _taking: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self, number: int) -> None:
         """Follow the other workers, and where it is set look for changes, in a thread.
@@ -179,16 +176,18 @@ class Reloader:
             self.verdicts.write(noted)
             self.take_up()
             self.wait_for_others(noted.number)
-        after = self.registry.clients
+        faults = {where: one.reason for where, one in tried.items() if one.reason}
+        as_before = {w for w, one in loaded.items() if w in tried and one.mark == tried[w].mark}
+        after, now = self.registry.clients, self.registry.loaded
         report = Report(
-            sorted(name for name, client in after.items() if before.get(name) is not client),
-            sorted(before.keys() - after.keys()),
-            restart | {where: one.reason for where, one in tried.items() if one.reason},
-            {
+            taken=sorted(name for name, one in after.items() if before.get(name) is not one),
+            removed=sorted(before.keys() - after.keys()),
+            refused=restart | {w: why for w, why in faults.items() if w not in as_before},
+            broken={w: why for w, why in faults.items() if w in as_before},
+            absent={
                 name: str(folder)
-                for where in tried
-                if where in self.registry.loaded
-                for name, folder in self.registry.loaded[where].absent.items()
+                for where in tried.keys() & now.keys()
+                for name, folder in now[where].absent.items()
             },
         )
         log.info("reload: %s", report)
@@ -201,8 +200,10 @@ class Reloader:
     def take_up(self) -> None:
         """Take up what was noted."""
         with self._taking:
-            noted = self.verdicts.read()
+            noted, before = self.verdicts.read(), self.registry.clients
             take(self.registry, self.environment, self.sources(), noted.by_source)
+            if before != self.registry.clients:
+                self.renewed()
             self._number = noted.number
             self.verdicts.acknowledge(noted.number)
 

@@ -67,11 +67,17 @@ def try_sources(
         )
         verdicts |= done
         if guilty in left:
-            verdicts[guilty] = Verdict(left[guilty].mark, reason=f"{guilty}: {end}", harmful=True)
+            verdicts[guilty] = fallen(left[guilty], end)
         elif not done:
-            verdicts |= {w: Verdict(one.mark, reason=f"{w}: {end}") for w, one in left.items()}
+            verdicts |= {where: fallen(source, end) for where, source in left.items()}
         left = {where: source for where, source in left.items() if where not in verdicts}
     return verdicts
+
+
+def fallen(source: Source, end: str) -> Verdict:
+    """Return what is to be thought of a source over which a process ended."""
+    where = source.where
+    return Verdict(source.mark, (source.model or where,), f"{where}: {end}", harmful=True)
 
 
 def one_process(
@@ -127,7 +133,7 @@ def main(arguments: list[str]) -> int:
             failing = list(failures(loaded, settings.client_timeout))
             verdict = Verdict(
                 source.mark,
-                tuple(loaded.clients),
+                (*loaded.clients, *loaded.broken),
                 "; ".join([*loaded.broken.values(), *failing]),
                 harmful=bool(failing),
             )

@@ -45,7 +45,7 @@ def build() -> Flask:
     canary.start()
     admission = admission_of(settings)
     Watch(admission, settings.client_timeout, replace_worker).start()
-    reloader = Reloader(settings, registry, environment, verdicts)
+    reloader = Reloader(settings, registry, environment, verdicts, admission.calls.forgive)
     reloader.start(noted.number)
     observer = observer_of(settings, registry)
     return create_app(

@@ -214,6 +214,25 @@ def test_a_model_whose_calls_hang_is_refused_until_they_come_back() -> None:
     assert calls.enter("bad", soon())
 
 
+def test_a_model_whose_client_is_another_now_is_asked_again() -> None:
+    """Though some calls of the one before still hang; those of the new one count from nothing."""
+    calls = admission(16, 16, 0).calls
+    hanging = [calls.enter("bad", soon(0.01)) for _ in range(MOST_LOST)]
+    calls.lose(time.monotonic() + 1)
+    with pytest.raises(ModelUnavailable):
+        calls.enter("bad", soon())
+    calls.forgive()
+    again = [calls.enter("bad", soon()) for _ in range(MOST_LOST)]
+    hanging.pop().release()
+    calls.lose(time.monotonic() + 1)
+    with pytest.raises(ModelUnavailable):
+        calls.enter("bad", soon())
+    for turn in (*hanging, *again):
+        turn.release()
+    calls.enter("bad", soon()).release()
+    assert not calls.forgiven
+
+
 def test_nothing_is_kept_of_names_that_callers_made_up() -> None:
     calls = admission().calls
     for number in range(100):

@@ -1,4 +1,4 @@
-"""A reload under load, in the real container with several web workers."""
+"""Classes of one's own in the real container, with several web workers; a reload under load."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PROJECT, Endpoint, running
+from tests.test_own_clients import package
+from tool.__main__ import main
+
+__all__ = ["package"]  # the fixture
 
 SOURCE = """
 import time
@@ -37,15 +41,18 @@ def folder(models: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(PROJECT / "model_repository" / "bert_base", folder / "models" / "bert_base")
     (folder / "clients").mkdir()
     (folder / "clients" / "mine.py").write_text(SOURCE.format(result="'old'"))
+    assert main(["new-client", "double", "--into", str(folder / "mounted")]) == 0
     return folder
 
 
 @pytest.fixture(scope="module")
-def container(folder: Path) -> Iterator[Endpoint]:
+def container(folder: Path, package: Path) -> Iterator[Endpoint]:
     settings = {
         "MODEL_REPOSITORY": str(folder / "models"),
         "CLIENTS_PATH": str(folder / "clients"),
+        "MODEL_DIR": str(folder / "mounted"),
         "MODEL_SERVER_WORKERS": "2",
+        "PYTHONPATH": str(package),
     }
     with running(folder, **settings) as endpoint:
         yield endpoint
@@ -92,6 +99,21 @@ class Callers:
             self.done.set()
             for thread in threads:
                 thread.join()
+
+
+def test_classes_from_everywhere_are_served_in_the_same_way(
+    container: Endpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder of one's own, a mounted model, an installed package; and what is broken is named."""
+    assert container.ask(modelname="mine", payload={}).json["result"] == "old"
+    for name in ("ears", "single"):
+        assert container.ask(modelname=name, payload={}).json["result"] == "heard"
+    url = f"http://127.0.0.1:{container.port}"
+    assert main(["invoke", "double", "--json", '{"numbers": [1, 2.5]}', "--url", url]) == 0
+    assert json.loads(capsys.readouterr().out)["result"] == [2.0, 5.0]
+    log = container.log.read_text()
+    assert "client disabled: the entry point 'bad' of ears cannot be imported" in log
+    assert container.call("/ping").status == 200
 
 
 def test_a_reload_under_load_loses_no_request(container: Endpoint, folder: Path) -> None:
