@@ -145,7 +145,10 @@ def unload(hosting: Hosting, reloader: Reloader, name: str) -> None:
 def refused(hosting: Hosting, reloader: Reloader, name: str) -> str:
     """Take up what a loaded model's folder says of its client; return why it is not taken."""
     file = hosting.repository / name / CLIENT_FILE
-    return reloader.reload().refused.get(str(file), "") if file.is_file() else ""
+    if not file.is_file():
+        return ""
+    report = reloader.reload()
+    return (report.refused | report.broken).get(str(file), "")
 
 
 def read_load() -> tuple[str, str]:

@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
             raise Trouble(f"--draw is {options.draw}; expected a name that ends in .jpg or .png")
     headers = {"Content-Type": "application/json", "Accept": accept}
     if options.api_key:
-        headers["Authorization"] = f"Bearer {options.api_key}"
+        headers["x-api-key"] = options.api_key
     request = urllib.request.Request(  # noqa: S310  its kind is looked at
         f"{address(options.url)}/invocations", json.dumps(body(options)).encode(), headers
     )
