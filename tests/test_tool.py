@@ -140,7 +140,9 @@ def test_models_shows_what_is_served_by_which_client_and_why_others_are_not(
         assert rows[name]["reason"] == ""
     (bad,) = [row for row in rows.values() if row["source"] == "code/clients/bad.py"]
     assert "nothing_of_this_name" in bad["reason"]
+    (tmp_path / "plain" / "dispatch.toml").write_text('aliases = ["other"]')
     table = program("models", folder=tmp_path, MODEL_DIR=str(tmp_path)).stdout
+    assert "plain, other " in table
     assert "not served:" in table
     assert table.startswith("NAME ")
 
@@ -206,6 +208,17 @@ def test_invoke_sends_what_it_is_given(
 ) -> None:
     assert main(["invoke", "some", *arguments, "--url", noting]) == 0
     assert json.loads(capsys.readouterr().out)["result"] == {"modelname": "some", **body}
+    assert "x-api-key" not in {name.lower() for name, _ in Noting.asked[0][0].items()}
+
+
+def test_invoke_sends_the_key_of_the_option_or_the_variable(
+    noting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISPATCHER_API_KEY", "from the variable")
+    for options, key in (([], "from the variable"), (["--api-key", "given"], "given")):
+        assert main(["invoke", "some", "--text", "a", "--url", noting, *options]) == 0
+        headers = {name.lower(): value for name, value in Noting.asked[-1][0].items()}
+        assert headers["x-api-key"] == key
 
 
 def test_invoke_says_what_the_endpoint_says(

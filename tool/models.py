@@ -26,6 +26,7 @@ class Row:
         client: the class, or that there is none.
         source: the file it comes from.
         reason: why it is not served; nothing where it is.
+        aliases: its other names.
 
     """
 
@@ -34,6 +35,7 @@ class Row:
     client: str
     source: str
     reason: str = ""
+    aliases: tuple[str, ...] = ()
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +78,7 @@ def rows(registry: Registry, repository: Path) -> Iterator[Row]:
             model = client.triton_model()
             asked.add(model)
             gone = "" if model in models else f"there is no model {model!r}; {source} is for it"
-            yield Row(name, model, type(client).__name__, source, gone)
+            yield Row(name, model, type(client).__name__, source, gone, tuple(client.aliases))
         for name, folder in loaded.absent.items():
             yield Row(
                 name,
@@ -102,7 +104,7 @@ def shown(where: str) -> str:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    return (row.name, row.model, row.client, row.source)
+    return (", ".join((row.name, *row.aliases)), row.model, row.client, row.source)
 
 
 def table(lines: list[tuple[str, ...]]) -> str:
