@@ -1,9 +1,9 @@
 """Whose turn it is: what runs at a time, what waits, what is turned away, fairly between models.
 
-There are two kinds of turns. A call is one run of a client: a payload, or a batch of them. A job is
-a request that makes several calls, such as a list, and needs a turn for each of them as well: for
-one at a time, and for more while nobody waits. It is counted with the first model that it asks. All
-limits are those of one worker.
+There are three kinds of turns. A call is one run of a client: a payload, or a batch of them. A job
+is a request that makes several calls, such as a list, and needs a turn for each of them as well: for
+one at a time, and for more while nobody waits. It is counted with the first model that it asks.
+Management, such as loading a model, has a few turns of its own. All limits are those of one worker.
 
 Fairly means: of each kind a model may have a number of turns, but never more than twice as many as
 are still free. So however many requests one model has, there is a turn for the next model; two
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 
 from clients.errors import DeadlineExceeded, ModelUnavailable
 from dispatcher.errors import CallerGone, TooManyRequests
-from dispatcher.settings import with_others
+from dispatcher.settings import MANAGING, with_others
 
 SHARE = 2  # turns of a model for each that is free: with one busy model a third stays free
 
@@ -348,6 +348,7 @@ class Admission:
         line = Line(waiting)
         self.calls = Turns(with_others(calls), calls, line)
         self.jobs = Turns(with_others(jobs), jobs, line)
+        self.management = Turns(with_others(MANAGING), MANAGING, line)
         self.bodies = Bodies(MOST_LARGE * max_body)
 
 

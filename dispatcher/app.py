@@ -82,7 +82,9 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
     reloader = reloader or Reloader(
         settings, registry, environment, verdicts_of(settings), admission.calls.forgive
     )
-    app.register_blueprint(management_routes(settings, catalogue, hosting, canary, reloader))
+    app.register_blueprint(
+        management_routes(settings, catalogue, hosting, canary, reloader, admission.management)
+    )
     app.register_blueprint(page_routes(settings, registry))
     app.register_blueprint(metrics_routes(settings, observer.metrics, canary, keys))
 

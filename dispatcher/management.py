@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -11,6 +12,7 @@ from flask import Blueprint, Response, g, request
 from clients.dispatch_toml import FILE as CLIENT_FILE
 from clients.errors import UnknownModel
 from clients.shown import brief
+from dispatcher.admission import Caller, Turns
 from dispatcher.answers import json_answer
 from dispatcher.canary import Canary
 from dispatcher.catalogue import Catalogue
@@ -21,16 +23,32 @@ from dispatcher.hosting import Hosting
 from dispatcher.reload import Reloader
 from dispatcher.settings import Settings
 
+# Answered from memory, however much is going on.
+AT_ONCE = {"management.ping", "management.health", "management.execution_parameters"}
 
-def management_routes(  # noqa: C901  small functions that share their arguments
+
+def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that share them
     settings: Settings,
     catalogue: Catalogue,
     hosting: Hosting,
     canary: Canary,
     reloader: Reloader,
+    turns: Turns,
 ) -> Blueprint:
     """Return the routes of the platform and of operators."""
     routes = Blueprint("management", __name__)
+
+    @routes.before_request
+    def wait() -> None:
+        """Let few of those in that ask Triton: a load takes minutes, one that hangs is silent."""
+        if request.endpoint not in AT_ONCE:
+            caller = Caller(request.environ.get("gunicorn.socket"))
+            g.turn = turns.enter("", time.monotonic() + settings.client_timeout, caller)
+
+    @routes.teardown_request
+    def leave(_: BaseException | None) -> None:
+        if turn := g.pop("turn", None):
+            turn.release()
 
     @routes.route("/ping", methods=["GET", "POST"])
     def ping() -> Response:

@@ -188,6 +188,9 @@ CLIENT_SHARE = 0.90
 PROXY_SHARE = 0.98
 
 
+MANAGING = 4  # requests to load, unload, list or reload models that run at a time, per worker
+
+
 def with_others(turns: int) -> int:
     """Return how many turns there are where one model may have so many."""
     return turns + math.ceil(turns / 2)
@@ -449,7 +452,8 @@ class Settings:
     @property
     def web_threads(self) -> int:
         """Threads of one worker that may be busy with models: with calls, with jobs, waiting."""
-        return with_others(self.threads) + with_others(self.jobs_per_model) + self.queue
+        turns = (self.threads, self.jobs_per_model, MANAGING)
+        return sum(map(with_others, turns)) + self.queue
 
     @property
     def proxy_timeout(self) -> float:

@@ -6,14 +6,22 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clients.base import Environment
 from clients.errors import DeadlineExceeded, ModelUnavailable
+from clients.registry import Registry
+from clients.triton import renamed_config
 from dispatcher.admission import MOST_LOST, Admission, Caller, Turn, Turns
+from dispatcher.app import create_app
 from dispatcher.errors import CallerGone, TooManyRequests
+from dispatcher.settings import read_settings
 from tests.conftest import wait_for
+from tests.fake_triton import FakeTriton
+from tests.test_http import Double, quiet
 
 
 def soon(seconds: float = 10) -> float:
@@ -252,3 +260,34 @@ def test_large_bodies_have_a_common_limit_and_small_ones_none() -> None:
     bodies.take(2**20)
     done()
     assert bodies.take(9 * 2**20)
+
+
+def test_management_waits_in_a_line_of_its_own_and_ping_does_not(tmp_path: Path) -> None:
+    """Four loads at a time, and as many more as wait; a model is asked meanwhile."""
+    release = threading.Event()
+    server = FakeTriton({"double": dict})
+    server.load = lambda *_, **__: release.wait(10)  # type: ignore[method-assign]
+    environment = Environment(server, tmp_path)
+    for number in range(9):
+        (tmp_path / f"m{number}").mkdir()
+    settings = read_settings({"MODEL_SERVER_QUEUE": "2"})
+    registry = Registry({"double": Double(environment)})
+    app = create_app(settings, registry, environment, renamed_config, quiet())
+    statuses: list[int] = []
+
+    def load(number: int) -> None:
+        statuses.append(app.test_client().post(f"/load_model/m{number}").status_code)
+
+    threads = [threading.Thread(target=load, args=(number,)) for number in range(9)]
+    for thread in threads:
+        thread.start()
+    wait_for(lambda: statuses == [429] * 3, 5, "the refusals")
+    client = app.test_client()
+    assert client.get("/ping").status_code == 200
+    answer = client.post("/infer/double", json={"payload": {"numbers": [2]}})
+    assert answer.json["result"] == [4]
+    release.set()
+    for thread in threads:
+        thread.join()
+    assert len(statuses) == 9
+    assert 429 not in statuses[3:]
