@@ -61,9 +61,10 @@ class Client(ABC):
 
     Lifetime: one object per web worker, made once when the worker has started; what is costly
     (a tokenizer, labels) is made in `__init__`. Threads: many call `inference` at the same time
-    on the same object, so nothing about a request is kept on `self`. Errors: raise those of
-    `clients.errors` for what the caller should know; everything else is answered with a constant
-    text and logged.
+    on the same object, so nothing about a request is kept on `self`. Time: whatever is waited for
+    is given at most `self.request.time_left()` seconds; a call that does not come back costs the
+    worker a thread, and four of them the model. Errors: raise those of `clients.errors` for what
+    the caller should know; everything else is answered with a constant text and logged.
     """
 
     modelname: ClassVar[str]

@@ -1,7 +1,7 @@
 """Whose turn it is: what runs at a time, what waits, what is turned away, fairly between models.
 
 There are three kinds of turns. A call is one run of a client: a payload, or a batch of them. A job
-is a request that makes several calls, such as a list, and needs a turn for each of them as well: for
+is a request that makes several calls, such as a list, and needs a turn for each of them too: for
 one at a time, and for more while nobody waits. It is counted with the first model that it asks.
 Management, such as loading a model, has a few turns of its own. All limits are those of one worker.
 
@@ -202,6 +202,7 @@ class Turns:
         if turn.refused:
             raise too_many()
         if not granted:
+            self._refuse_lost(model)
             raise DeadlineExceeded(
                 "the time for this request was used up while it waited for others",
                 hint="send fewer requests at a time",
@@ -251,12 +252,19 @@ class Turns:
                 turn.answered.set()
 
     def lose(self, before: float) -> list[Turn]:
-        """Count as lost, and return, those that began before that time and were not counted yet."""
+        """Count as lost, and return, those that began before that time and were not counted yet.
+
+        Where they are too many of a model, those who wait for it wait no longer.
+        """
         with self._lock:
             found = [turn for turn in self.running if turn.since < before and not turn.lost]
             for turn in found:
                 turn.lost = True
                 self.lost[turn.model] += 1
+            for model in {turn.model for turn in found}:
+                if self._hangs(model):
+                    for waiting in list(self.queues.get(model, ())):
+                        self.wake(waiting)
         return found
 
     def wake(self, turn: Turn) -> None:
@@ -280,11 +288,14 @@ class Turns:
             self.forgiven = self.lost.copy()
 
     def _refuse_lost(self, model: str) -> None:
-        if self.lost and self.lost[model] - self.forgiven[model] >= MOST_LOST:
+        if self.lost and self._hangs(model):
             raise ModelUnavailable(
                 f"{self.lost[model]} calls of the client of {model[:100]!r} hang",
                 hint="the log of the container says where",
             )
+
+    def _hangs(self, model: str) -> bool:
+        return self.lost[model] - self.forgiven[model] >= MOST_LOST
 
     def _may_have(self, model: str) -> bool:
         return self.taken[model] < min(self.per_model, SHARE * self.free)

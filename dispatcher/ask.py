@@ -10,6 +10,7 @@ from typing import Any
 from clients.base import Payload
 from clients.request import Media
 from clients.shown import brief
+from dispatcher.budget import TIMEOUT
 from dispatcher.envelope import Envelope
 from dispatcher.errors import BadBody
 
@@ -139,6 +140,11 @@ def read_ask(
     """
     if "inputs" in document and "payload" not in document:
         return v2_ask(document, envelope)
+    if TIMEOUT in document:
+        raise BadBody(
+            f"the body has {TIMEOUT}",
+            hint="it goes into the query, or into the custom attributes",
+        )
     if unknown := [name for name in document if name not in FIELDS]:
         raise BadBody(
             f"the body has an unknown field {brief(unknown[0])}",

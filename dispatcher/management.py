@@ -37,18 +37,7 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
 ) -> Blueprint:
     """Return the routes of the platform and of operators."""
     routes = Blueprint("management", __name__)
-
-    @routes.before_request
-    def wait() -> None:
-        """Let few of those in that ask Triton: a load takes minutes, one that hangs is silent."""
-        if request.endpoint not in AT_ONCE:
-            caller = Caller(request.environ.get("gunicorn.socket"))
-            g.turn = turns.enter("", time.monotonic() + settings.client_timeout, caller)
-
-    @routes.teardown_request
-    def leave(_: BaseException | None) -> None:
-        if turn := g.pop("turn", None):
-            turn.release()
+    in_turn(routes, turns, settings.client_timeout)
 
     @routes.route("/ping", methods=["GET", "POST"])
     def ping() -> Response:
@@ -167,6 +156,21 @@ def refused(hosting: Hosting, reloader: Reloader, name: str) -> str:
         return ""
     report = reloader.reload()
     return (report.refused | report.broken).get(str(file), "")
+
+
+def in_turn(routes: Blueprint, turns: Turns, timeout: float) -> None:
+    """Let few in that ask Triton: a load takes minutes, and a Triton that hangs is silent."""
+
+    @routes.before_request
+    def wait() -> None:
+        if request.endpoint not in AT_ONCE:
+            caller = Caller(request.environ.get("gunicorn.socket"))
+            g.turn = turns.enter("", time.monotonic() + timeout, caller)
+
+    @routes.teardown_request
+    def leave(_: BaseException | None) -> None:
+        if turn := g.pop("turn", None):
+            turn.release()
 
 
 def read_load() -> tuple[str, str]:

@@ -143,6 +143,11 @@ def test_no_time_at_all_is_refused(client: FlaskClient, text: str) -> None:
     assert_error(response, 400, "bad_parameter", "timeout_ms", "whole number from 1")
 
 
+def test_who_puts_it_into_the_body_is_told_where_it_goes(client: FlaskClient) -> None:
+    response = client.post("/infer/slow", json={"payload": {}, "timeout_ms": 100})
+    assert_error(response, 400, "bad_body", "timeout_ms", "into the query")
+
+
 def test_time_that_was_spent_on_decoding_is_gone(client: FlaskClient) -> None:
     response = client.post(
         "/infer/slow?timeout_ms=50", json={"payload": {"before": 0.1, "model": 1}}
@@ -198,13 +203,18 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         end.close()
 
 
+def leave_when_asked(theirs: socket.socket) -> None:
+    wait_for(lambda: Model.asked, 10, "the first call")
+    theirs.close()
+
+
 def test_what_a_caller_who_left_has_not_begun_is_not_begun(
     client: FlaskClient, admission: Admission, pair: Any
 ) -> None:
     """Counted at the model: of 20 batches of 4 payloads one was under way when the caller left."""
     ours, theirs = pair
     admission.calls.per_model = 1
-    leaving = threading.Timer(0.3, theirs.close)
+    leaving = threading.Thread(target=leave_when_asked, args=(theirs,))
     leaving.start()
     response = client.post(
         "/infer/slow",
@@ -221,7 +231,7 @@ def test_lines_of_a_caller_who_left_are_not_asked(
 ) -> None:
     ours, theirs = pair
     admission.calls.per_model = 1
-    leaving = threading.Timer(0.3, theirs.close)
+    leaving = threading.Thread(target=leave_when_asked, args=(theirs,))
     leaving.start()
     answers = lines(client, [slow(before=0.1)] * 100, environ_overrides={"gunicorn.socket": ours})
     leaving.join()

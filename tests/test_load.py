@@ -136,6 +136,26 @@ def test_slow_and_idle_callers_cost_no_worker(endpoint: Endpoint, alone: float) 
                 connection.close()
 
 
+@pytest.mark.slow
+def test_headers_that_never_end_are_cut_off(endpoint: Endpoint) -> None:
+    """After 20 s, however steadily they come."""
+    began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", endpoint.port)) as connection:
+        connection.settimeout(1)
+        connection.sendall(b"GET /ping HTTP/1.1\r\nX-Long: ")
+        answer = None
+        while answer is None and time.monotonic() < began + 30:
+            try:
+                connection.sendall(b"x")
+                answer = connection.recv(1000)
+            except TimeoutError:
+                pass
+            except OSError:
+                answer = b""
+    assert answer is not None
+    assert 15 < time.monotonic() - began < 25
+
+
 def test_who_reads_a_stream_slowly_keeps_no_turn(endpoint: Endpoint) -> None:
     """16 of them, as many as one model may have at a time; each has 40 MB to read, and does not."""
     line = json.dumps({"modelname": "sleeps", "payload": {"seconds": 0, "length": 2**20}}) + "\n"
