@@ -455,6 +455,10 @@ def for_schemathesis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpo
 def test_schemathesis_finds_nothing_undocumented(
     for_schemathesis: Endpoint, tmp_path: Path
 ) -> None:
+    # A millisecond is too little for any answer, and is allowed.
+    (tmp_path / "schemathesis.toml").write_text(
+        '[checks.not_a_server_error]\nexpected-statuses = ["2XX", "3XX", "4XX", 504]\n'
+    )
     done = subprocess.run(
         [
             *(Path(sys.executable).parent / "st", "run"),
