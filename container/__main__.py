@@ -234,7 +234,7 @@ def run_folder(wanted: Path | None) -> Iterator[Path]:
     if wanted is not None:
         wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Made anew: another version may have been here before.
-        for left in ("backends", "reload", "repository", WANTED):
+        for left in ("backends", "instances", "reload", "repository", WANTED):
             shutil.rmtree(wanted / left, ignore_errors=True)
         yield wanted
         return

@@ -10,6 +10,7 @@ import string
 import sys
 from pathlib import Path
 
+from container.backends import shared_folder
 from container.probes import UnixConnection, ask, over_tcp
 from container.shared_memory import FOLDER, Plan
 from container.supervisor import Program
@@ -84,11 +85,20 @@ def triton_program(
         for left in FOLDER.glob(f"{shm_prefix}*"):
             left.unlink(missing_ok=True)
 
+    instances = run_dir / "instances"
+    instances.mkdir(exist_ok=True)
     return Program(
         "Triton",
         # What was loaded and unloaded meanwhile counts at a later start.
         lambda: [*command, *(f"--load-model={path.name}" for path in sorted(wanted.iterdir()))],
-        {**os.environ, **ALLOCATOR, **SILENT, **plan.environment(), **triton.environment},
+        {
+            **os.environ,
+            **ALLOCATOR,
+            **SILENT,
+            **plan.environment(),
+            shared_folder.VARIABLE: str(instances),
+            **triton.environment,
+        },
         fault,
         clean=clean,
     )

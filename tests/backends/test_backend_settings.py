@@ -46,7 +46,7 @@ class TestThreads:
     @pytest.mark.parametrize("given", [{}, {"intra_op_thread_count": "0"}])
     def test_the_default_is_an_equal_share_that_does_not_spin(self, given: dict[str, str]) -> None:
         settings = session_settings(config(2, **given), cpus=8)
-        assert settings.intra_op_threads == 4
+        assert (settings.intra_op_threads, settings.lone_threads) == (4, 8)
         assert settings.session_entries["session.intra_op.allow_spinning"] == "0"
 
     def test_a_given_number_counts(self) -> None:
@@ -56,7 +56,8 @@ class TestThreads:
         assert (settings.intra_op_threads, settings.inter_op_threads) == (3, 5)
 
     def test_spinning_can_be_asked_for(self) -> None:
-        settings = session_settings(config(session__intra_op__allow_spinning="1"), cpus=8)
+        settings = session_settings(config(2, session__intra_op__allow_spinning="1"), cpus=8)
+        assert (settings.intra_op_threads, settings.lone_threads) == (4, 4)
         assert settings.session_entries["session.intra_op.allow_spinning"] == "1"
 
     def test_affinity_limits_the_cpus(self, tmp_path: Path) -> None:
@@ -102,6 +103,7 @@ class TestSessionSettings:
         assert session_settings(given, cpus=1) == SessionSettings(
             intra_op_threads=1,
             inter_op_threads=1,
+            lone_threads=1,
             parallel=True,
             graph_level="ORT_ENABLE_BASIC",
             mem_arena=False,

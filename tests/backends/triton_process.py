@@ -50,7 +50,7 @@ def _backend_folder(folder: Path) -> Path:
     return folder
 
 
-def _environment(interpreter: Path) -> dict[str, str]:
+def _environment(folder: Path, interpreter: Path) -> dict[str, str]:
     libraries = [str(_wheel().parent / "nvidia_pytriton.libs")]
     libpython = Path(sysconfig.get_config_var("LIBDIR") or "")
     if (libpython / str(sysconfig.get_config_var("INSTSONAME"))).is_file():
@@ -60,6 +60,7 @@ def _environment(interpreter: Path) -> dict[str, str]:
         "LD_LIBRARY_PATH": os.pathsep.join(libraries),
         # The stub asks the first python3 on PATH where packages lie.
         "PATH": os.pathsep.join([str(interpreter.parent), os.environ.get("PATH", "")]),
+        "MODEL_INSTANCES_DIR": str(folder),
     }
 
 
@@ -124,7 +125,7 @@ def running(
     ]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=_environment(interpreter)
+            command, stdout=output, stderr=subprocess.STDOUT, env=_environment(folder, interpreter)
         )
     triton = Triton(process, ports, log)
     try:

@@ -26,6 +26,7 @@ from container.backends.onnxruntime.execution_providers import (
 from container.backends.onnxruntime.session_settings import (
     session_settings,
 )
+from container.backends.shared_folder import shared_folder
 from container.backends.shared_memory import Share
 
 if TYPE_CHECKING:
@@ -71,9 +72,14 @@ class TritonPythonModel:
             session_settings(config),
             providers,
             {tensor["name"]: tensor["dims"] for tensor in config["output"]},
+            shared_folder(os.environ),
         )
-        model_config.check(config, opened.signature)
-        self._share = Share.of(config, os.environ)
+        try:
+            model_config.check(config, opened.signature)
+            self._share = Share.of(config, os.environ)
+        except BaseException:
+            opened.close()
+            raise
         self._session: session.OnnxSession | None = opened
         self._max_batch_size = model_config.max_batch_size(config)
         self._outputs = [tensor["name"] for tensor in config["output"]]
@@ -83,17 +89,20 @@ class TritonPythonModel:
         """Answer the requests of one dynamic batch, in as few runs as their shapes allow."""
         if self._session is None:
             raise RuntimeError("the session was closed, but a request came after it.")
-        return triton_requests.answer(
-            requests,
-            self._session.prepare,
-            self._session.run,
-            outputs=self._outputs,
-            max_batch_size=self._max_batch_size,
-            share=self._share,
-        )
+        with self._session.running():
+            return triton_requests.answer(
+                requests,
+                self._session.prepare,
+                self._session.run,
+                outputs=self._outputs,
+                max_batch_size=self._max_batch_size,
+                share=self._share,
+            )
 
     def finalize(self) -> None:
         """Free the session and its memory."""
+        if self._session:
+            self._session.close()
         self._session = None
 
 

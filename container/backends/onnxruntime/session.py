@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from container.backends.activity import Board
 from container.backends.batching import conform, decoded
 from container.backends.model_config import (
     DYNAMIC,
@@ -13,9 +17,12 @@ from container.backends.model_config import (
     Signature,
     TensorSpec,
 )
+from container.backends.onnxruntime.execution_providers import CPU
+from container.backends.onnxruntime.optimized import SAVING, OptimizedFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -25,6 +32,8 @@ if TYPE_CHECKING:
     from container.backends.onnxruntime.session_settings import SessionSettings
 
 DEFAULT_FILE = "model.onnx"
+
+ERRORS_ONLY = 3  # a level of ONNX Runtime's log
 
 _DATA_TYPES = {
     "tensor(bool)": "TYPE_BOOL",
@@ -79,7 +88,23 @@ def available_providers() -> list[str]:
 
 
 class OnnxSession:
-    """The open session; one thread at a time may run it."""
+    """An open model; one thread at a time may run it.
+
+    With a folder to share in it holds two sessions over the same weights: one with the instance's
+    share of the cores, and one with all of them, which runs while no other instance does.
+
+    Args:
+        file: the model's file.
+        settings: of its sessions.
+        providers: execution providers in order of preference.
+        dims: of the configured outputs: a scalar has none in the file, but the configuration and
+            its readers expect some.
+        shared: a folder for what the instances of one container share, if any.
+
+    Raises:
+        ModelConfigError: ONNX Runtime cannot read the file, or a tensor's type is not served.
+
+    """
 
     def __init__(
         self,
@@ -87,19 +112,23 @@ class OnnxSession:
         settings: SessionSettings,
         providers: Sequence[Provider],
         dims: Mapping[str, Sequence[int]],
+        shared: Path | None = None,
     ) -> None:
-        """Open the file, which takes a fraction of a second for each hundred megabytes.
-
-        `dims` are those of the configured outputs: a scalar has none in the file, but the
-        configuration and its readers expect some.
-
-        Raises:
-            ModelConfigError: ONNX Runtime cannot read the file, or a tensor's type is not served.
-
-        """
-        self._session = _opened(file, session_options(settings), providers)
+        self._board: Board | None = None
+        self._optimized: OptimizedFile | None = None
+        if shared and [name for name, _ in providers] == [CPU]:
+            self._optimized = _optimized(file, settings, providers, shared)
+        if shared and self._optimized:
+            self._board = Board(shared / "activity")
+            file = self._optimized.graph
+            settings = replace(settings, graph_level="ORT_DISABLE_ALL")  # that was done
+            _share_arena(settings)
+        self.sessions = [_opened(file, session_options(settings), providers)]
+        if self._board and settings.lone_threads > settings.intra_op_threads:
+            wide = replace(settings, intra_op_threads=settings.lone_threads)
+            self.sessions.append(_opened(file, session_options(wide), providers))
         self._run_options = run_options(settings)
-        self.signature = _signature(self._session)
+        self.signature = _signature(self.sessions[0])
         self._scalars = {
             spec.name: tuple(dims[spec.name])
             for spec in self.signature.outputs
@@ -121,17 +150,29 @@ class OnnxSession:
             for name, array in conform(inputs, self._inputs).items()
         }
 
+    def running(self) -> AbstractContextManager[None]:
+        """Return what surrounds the runs for some requests, and the copies before and after."""
+        return self._board.running() if self._board else nullcontext()
+
     def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return the named outputs; raises what ONNX Runtime raises.
 
         ONNX Runtime's inference builds compute the whole graph all the same; the outputs that
         nobody asks for are not copied.
         """
-        results = self._session.run(list(outputs), dict(inputs), self._run_options)
+        alone = self._board is not None and self._board.alone()
+        session = self.sessions[-1 if alone else 0]
+        results = session.run(list(outputs), dict(inputs), self._run_options)
         answer = dict(zip(outputs, results, strict=True))
         for name in self._scalars.keys() & answer.keys():
             answer[name] = answer[name].reshape(self._scalars[name])
         return answer
+
+    def close(self) -> None:
+        """Free the sessions, and what they alone shared."""
+        self.sessions.clear()
+        if self._optimized:
+            self._optimized.close()
 
 
 def session_options(settings: SessionSettings) -> Any:
@@ -185,6 +226,42 @@ def _opened(file: Path, options: Any, providers: Sequence[Provider]) -> Any:
     except Exception as error:
         reason = str(error).strip().split("\n")[0]
         raise ModelConfigError(f"ONNX Runtime cannot open '{file}': {reason}") from error
+
+
+def _optimized(
+    file: Path, settings: SessionSettings, providers: Sequence[Provider], shared: Path
+) -> OptimizedFile | None:
+    """Return the optimized model; None where it cannot be made, for which the log has the reason.
+
+    What is wrong with the model itself is told when the file is opened as it is.
+    """
+    onnxruntime = _import_onnxruntime()
+
+    def save(path: Path) -> None:
+        options = session_options(settings)
+        options.optimized_model_filepath = str(path)
+        options.log_severity_level = ERRORS_ONLY  # it warns that the file is for this machine
+        for key, value in SAVING.items():
+            options.add_session_config_entry(key, value)
+        onnxruntime.InferenceSession(str(file), options, providers=list(providers))
+
+    try:
+        key = (onnxruntime.__version__, settings)
+        return OptimizedFile(shared / "optimized", file, key, save)
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0]
+        sys.stderr.write(f"'{file}' is not optimized for all instances together: {reason}\n")
+        return None
+
+
+def _share_arena(settings: SessionSettings) -> None:
+    """Let the sessions of this process have their memory from one arena."""
+    if settings.mem_arena is False:
+        return
+    onnxruntime = _import_onnxruntime()
+    kinds = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
+    onnxruntime.create_and_register_allocator(onnxruntime.OrtMemoryInfo("Cpu", *kinds), None)
+    settings.session_entries.setdefault("session.use_env_allocators", "1")
 
 
 def _signature(session: Any) -> Signature:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from container.backends import parameters
-from container.backends.cpu_share import default_thread_count
+from container.backends.cpu_share import default_thread_count, usable_cpus
 from container.backends.model_config import ModelConfigError, instance_count
 
 if TYPE_CHECKING:
@@ -31,12 +31,14 @@ _ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 class SessionSettings:
     """What a session is opened with.
 
-    `graph_level` is the name of a `GraphOptimizationLevel`; `session_entries` and `run_entries`
-    are ONNX Runtime's own keys and values; None leaves a choice to ONNX Runtime.
+    `lone_threads` is what `intra_op_threads` becomes while no other instance runs; `graph_level` is
+    the name of a `GraphOptimizationLevel`; `session_entries` and `run_entries` are ONNX Runtime's
+    own keys and values; None leaves a choice to ONNX Runtime.
     """
 
     intra_op_threads: int
     inter_op_threads: int
+    lone_threads: int = 0
     parallel: bool = False
     graph_level: str = "ORT_ENABLE_ALL"
     mem_arena: bool | None = None
@@ -50,8 +52,9 @@ def session_settings(config: Mapping[str, Any], cpus: int | None = None) -> Sess
     """Read the settings from a configuration.
 
     Where the configuration does not say how many threads, an instance gets its share of `cpus`
-    (default: those this process may use). Waiting threads sleep instead of spinning unless
-    `session.intra_op.allow_spinning` says "1": they share the cores with the web workers.
+    (default: those this process may use), and all of them while no other instance runs. Waiting
+    threads sleep instead of spinning unless `session.intra_op.allow_spinning` says "1": they share
+    the cores with the web workers.
 
     Raises:
         ModelConfigError: naming the parameter whose value is not one of those expected.
@@ -64,7 +67,9 @@ def session_settings(config: Mapping[str, Any], cpus: int | None = None) -> Sess
             f"parameter 'execution_mode' is '{mode}', but expected is '0' (sequential) or "
             "'1' (parallel)."
         )
+    cpus = cpus or usable_cpus()
     share = default_thread_count(instance_count(config), cpus)
+    threads = parameters.count_of(config, "intra_op_thread_count")
     entries = {key: text for key, text in texts.items() if key.startswith("session.")}
     for key in _SPINNING:
         # ONNX Runtime takes any other value for a yes, without a word.
@@ -73,7 +78,9 @@ def session_settings(config: Mapping[str, Any], cpus: int | None = None) -> Sess
     level = int((optimization.get("graph") or {}).get("level") or 0)
     libraries = (config.get("model_operations") or {}).get("op_library_filename") or []
     return SessionSettings(
-        intra_op_threads=parameters.count_of(config, "intra_op_thread_count") or share,
+        intra_op_threads=threads or share,
+        # Spinning threads are never out of the way of those of a second session.
+        lone_threads=threads or (share if entries[_SPINNING[0]] == "1" else cpus),
         inter_op_threads=parameters.count_of(config, "inter_op_thread_count") or share,
         parallel=mode == 1,
         graph_level=_GRAPH_LEVELS.get(level, "ORT_ENABLE_ALL"),

@@ -1,0 +1,109 @@
+"""A model file as ONNX Runtime would run it, kept for every session of this container.
+
+ONNX Runtime optimizes a graph and packs its weights for the processor each time a session is
+opened, and each session keeps its own. Saved once, with the weights in a file of their own, the
+result is mapped instead of read: sessions open at once, and all of them, in whichever process,
+have the weights in the same memory. The file is for this processor and this release, so it lives
+no longer than the instances that use it.
+
+https://onnxruntime.ai/docs/performance/model-optimizations/graph-optimizations.html
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+GRAPH = "model.onnx"
+WEIGHTS = "weights.bin"
+LEAST_BYTES = 1024  # of a tensor that is kept outside of the graph
+
+SAVING = {
+    "session.optimized_model_external_initializers_file_name": WEIGHTS,
+    "session.optimized_model_external_initializers_min_size_in_bytes": str(LEAST_BYTES),
+    "session.save_external_prepacked_constant_initializers": "1",
+}
+
+# The weights as they are, those packed for the processor, and the graph.
+ROOM = 4
+"""How many times a model's size must be free on the disk."""
+
+LOOK_S = 0.01
+
+
+class OptimizedFile:
+    """One optimized model, there as long as some process has it open.
+
+    Args:
+        folder: where the optimized models of this container are.
+        source: the model's file.
+        settings: whatever else the result depends on.
+        save: opens a session and writes its graph to a path.
+
+    Raises:
+        OSError: there is no room for it.
+
+    """
+
+    def __init__(
+        self, folder: Path, source: Path, settings: object, save: Callable[[Path], Any]
+    ) -> None:
+        status = source.stat()
+        key = [str(source.resolve()), status.st_size, status.st_mtime_ns, repr(settings)]
+        name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
+        folder.mkdir(parents=True, exist_ok=True)
+        self._home = folder / name
+        self.graph = self._home / GRAPH
+        self._lock = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            self._lock_shared(source, save)
+        except BaseException:
+            self.close()
+            raise
+
+    def _lock_shared(self, source: Path, save: Callable[[Path], Any]) -> None:
+        """Return with a lock that others may have too, when the file is there."""
+        while True:
+            fcntl.lockf(self._lock, fcntl.LOCK_SH)  # waits for whoever makes it
+            if self.graph.exists():
+                return
+            fcntl.lockf(self._lock, fcntl.LOCK_UN)
+            try:
+                fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:  # another was faster
+                time.sleep(LOOK_S)
+                continue
+            if not self.graph.exists():
+                self._make(source, save)
+            # Locks of POSIX's kind are exchanged without a gap in which the file could go.
+            fcntl.lockf(self._lock, fcntl.LOCK_SH)
+            return
+
+    def _make(self, source: Path, save: Callable[[Path], Any]) -> None:
+        shutil.rmtree(self._home, ignore_errors=True)  # half done by one that was killed
+        self._home.mkdir()
+        size = sum(file.stat().st_size for file in source.parent.iterdir() if file.is_file())
+        if shutil.disk_usage(self._home).free < ROOM * size:
+            raise OSError(f"the disk of {self._home} has less than {ROOM} times {size} bytes free")
+        part = self._home / f"{GRAPH}.part"
+        save(part)
+        part.rename(self.graph)
+
+    def close(self) -> None:
+        """Remove it where no other process has it open; what is mapped stays usable."""
+        try:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            pass
+        else:
+            shutil.rmtree(self._home, ignore_errors=True)
+        os.close(self._lock)

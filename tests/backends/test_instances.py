@@ -1,0 +1,190 @@
+"""What the instances of one container share: who runs, and the optimized model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from container.backends.activity import LINGER_NS, Board
+from container.backends.onnxruntime.session import OnnxSession
+from container.backends.onnxruntime.session_settings import session_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU = [("CPUExecutionProvider", {})]
+
+
+def config(count: int = 2, **parameters: str) -> dict[str, Any]:
+    return {
+        "name": "m",
+        "instance_group": [{"count": count, "kind": "KIND_CPU"}],
+        "parameters": {key: {"string_value": text} for key, text in parameters.items()},
+    }
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A matrix product and a convolution, whose weights ONNX Runtime packs for the processor."""
+    generator = np.random.default_rng(0)
+    weights = {
+        "kernel": generator.normal(size=(16, 3, 3, 3)).astype(np.float32),
+        "matrix": generator.normal(size=(16, 5)).astype(np.float32),
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "kernel"], ["filtered"]),
+            helper.make_node("GlobalAveragePool", ["filtered"], ["pooled"]),
+            helper.make_node("Flatten", ["pooled"], ["flat"]),
+            helper.make_node("MatMul", ["flat", "matrix"], ["y"]),
+        ],
+        "m",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 5])],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    file = tmp_path / "m" / "1" / "model.onnx"
+    file.parent.mkdir(parents=True)
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), file)
+    return file
+
+
+X = np.random.default_rng(1).normal(size=(2, 3, 8, 8)).astype(np.float32)
+
+
+def opened(model: Path, shared: Path, settings: Any = None) -> OnnxSession:
+    return OnnxSession(model, settings or session_settings(config(), cpus=2), CPU, {}, shared)
+
+
+def width(session: Any) -> int:
+    threads: int = session.get_session_options().intra_op_num_threads
+    return threads
+
+
+class TestTheBoard:
+    def test_an_instance_is_alone_until_another_runs_and_shortly_after(
+        self, tmp_path: Path
+    ) -> None:
+        one, other = Board(tmp_path / "activity"), Board(tmp_path / "activity")
+        with one.running():
+            assert one.alone()
+            assert not other.alone()
+            with other.running():
+                assert not one.alone()
+        time.sleep(2 * LINGER_NS / 1e9)
+        assert one.alone()
+        assert other.alone()
+
+    def test_one_that_was_killed_while_it_ran_does_not_count(self, tmp_path: Path) -> None:
+        script = (
+            "import os, pathlib; from container.backends.activity import Board\n"
+            f"with Board(pathlib.Path({str(tmp_path / 'activity')!r})).running(): os._exit(9)"
+        )
+        board = Board(tmp_path / "activity")
+        assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 9
+        assert board.alone()
+
+    def test_the_place_of_one_that_is_gone_is_taken_again(self, tmp_path: Path) -> None:
+        file = tmp_path / "activity"
+        script = (
+            "import pathlib; from container.backends.activity import Board\n"
+            f"print(Board(pathlib.Path({str(file)!r})).place)"
+        )
+        places = {
+            subprocess.run(
+                [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True
+            ).stdout
+            for _ in range(2)
+        }
+        assert len(places) == 1
+        assert Board(file).place != Board(file).place
+
+
+class TestTheOptimizedModel:
+    def test_answers_are_those_of_the_model_as_it_is(self, model: Path, tmp_path: Path) -> None:
+        (expected,) = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(
+            ["y"], {"x": X}
+        )
+        session = opened(model, tmp_path / "shared")
+        with Board(tmp_path / "shared" / "activity").running():
+            narrow = session.run({"x": X}, ["y"])["y"]
+        time.sleep(2 * LINGER_NS / 1e9)
+        wide = session.run({"x": X}, ["y"])["y"]
+        np.testing.assert_allclose(narrow, expected, rtol=1e-5)
+        np.testing.assert_allclose(wide, expected, rtol=1e-5)
+
+    def test_a_lone_instance_runs_with_all_cores(
+        self, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ran: list[int] = []
+        run = onnxruntime.InferenceSession.run
+
+        def noted(self: Any, *arguments: Any) -> Any:
+            ran.append(width(self))
+            return run(self, *arguments)
+
+        monkeypatch.setattr(onnxruntime.InferenceSession, "run", noted)
+        session = opened(model, tmp_path / "shared", session_settings(config(2), cpus=4))
+        other = Board(tmp_path / "shared" / "activity")
+        session.run({"x": X}, ["y"])
+        with other.running():
+            session.run({"x": X}, ["y"])
+        assert ran == [4, 2]
+
+    def test_a_configured_number_of_threads_is_the_only_one(
+        self, model: Path, tmp_path: Path
+    ) -> None:
+        settings = session_settings(config(2, intra_op_thread_count="3"), cpus=4)
+        session = opened(model, tmp_path / "shared", settings)
+        assert (settings.intra_op_threads, settings.lone_threads) == (3, 3)
+        assert len({id(one) for one in session.sessions}) == 1
+        assert width(session.sessions[0]) == 3
+
+    def test_it_is_made_once_and_goes_with_the_last_that_uses_it(
+        self, model: Path, tmp_path: Path
+    ) -> None:
+        # A process each, as Triton has them: the locks are between processes.
+        shared = tmp_path / "shared"
+        first = opened(model, shared)
+        (made,) = (shared / "optimized").glob("*/model.onnx")
+        written = made.stat().st_mtime_ns
+        script = (
+            "import pathlib\n"
+            "from container.backends.onnxruntime import session, session_settings\n"
+            f"settings = session_settings.session_settings({config()!r}, cpus=2)\n"
+            f"session.OnnxSession(pathlib.Path({str(model)!r}), settings, {CPU!r}, {{}}, "
+            f"pathlib.Path({str(shared)!r})).close()\n"
+        )
+        subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
+        assert made.stat().st_mtime_ns == written
+        assert first.run({"x": X}, ["y"])["y"].shape == (2, 5)
+        first.close()
+        assert not list((shared / "optimized").glob("*/*"))
+
+    def test_one_half_made_by_a_process_that_was_killed_is_made_anew(
+        self, model: Path, tmp_path: Path
+    ) -> None:
+        shared = tmp_path / "shared"
+        session = opened(model, shared)
+        (made,) = (shared / "optimized").glob("*/model.onnx")
+        session.close()
+        made.parent.mkdir()
+        (made.parent / "model.onnx.part").write_bytes(b"half")
+        assert opened(model, shared).run({"x": X}, ["y"])["y"].shape == (2, 5)
+
+    def test_where_it_cannot_be_written_the_model_is_opened_as_it_is(
+        self, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "shared").mkdir()
+        (tmp_path / "shared" / "optimized").write_text("in the way")
+        session = opened(model, tmp_path / "shared")
+        assert session.run({"x": X}, ["y"])["y"].shape == (2, 5)
+        assert "is not optimized for all instances together" in capfd.readouterr().err
