@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -60,6 +61,8 @@ class Bad(Client):
             os._exit(1)
         if payload["does"] == "exit":
             sys.exit(0)
+        if payload["does"] == "hold":  # Python's lock, as a careless pattern does, for years
+            re.match(r"(a+)+$", "a" * 60 + "b")
         if payload["does"] == "interrupt":
             raise KeyboardInterrupt
         return payload["does"]

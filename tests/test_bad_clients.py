@@ -117,3 +117,16 @@ def test_a_client_that_ends_the_process_is_survived(endpoint: Endpoint) -> None:
         return answer.status == 200 and answer.json["result"] != before
 
     wait_for(back, 10, "a fresh worker")
+
+
+@pytest.mark.slow
+def test_a_client_that_holds_python_s_lock_is_survived(tmp_path: Path) -> None:
+    """Nothing else runs in that worker, not even what gives signs of life: it is replaced."""
+    with front(tmp_path, "tests.sleepers:build()") as endpoint:
+        began = time.monotonic()
+        answer = bad(endpoint, "hold")
+        assert (answer.status, answer.json["error"]["code"]) == (503, "unavailable")
+        wait_for(
+            lambda: endpoint.call("/infer/quick", '{"payload": {}}').status == 200, 20, "a worker"
+        )
+        assert time.monotonic() - began < 30
