@@ -61,6 +61,7 @@ X = np.random.default_rng(1).normal(size=(2, 3, 8, 8)).astype(np.float32)
 
 
 def opened(model: Path, shared: Path, settings: Any = None) -> OnnxSession:
+    shared.mkdir(exist_ok=True)
     return OnnxSession(model, settings or session_settings(config(), cpus=2), CPU, {}, shared)
 
 
@@ -145,8 +146,24 @@ class TestTheOptimizedModel:
         settings = session_settings(config(2, intra_op_thread_count="3"), cpus=4)
         session = opened(model, tmp_path / "shared", settings)
         assert (settings.intra_op_threads, settings.lone_threads) == (3, 3)
-        assert len({id(one) for one in session.sessions}) == 1
-        assert width(session.sessions[0]) == 3
+        assert [width(one) for one in session.sessions] == [3]
+
+    def test_weights_that_each_session_packs_for_itself_are_not_kept_twice(
+        self, model: Path, tmp_path: Path
+    ) -> None:
+        graph = helper.make_graph(
+            [helper.make_node("MatMul", ["x", "matrix"], ["y"])],
+            "m",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3000])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3000])],
+            [numpy_helper.from_array(np.ones((3000, 3000), np.float32), "matrix")],
+        )
+        opset = [helper.make_opsetid("", 17)]
+        onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), model)
+        session = opened(model, tmp_path / "shared")
+        assert len(session.sessions) == 1
+        ones = np.ones((1, 3000), np.float32)
+        assert session.run({"x": ones}, ["y"])["y"].tolist() == [[3000.0] * 3000]
 
     def test_it_is_made_once_and_goes_with_the_last_that_uses_it(
         self, model: Path, tmp_path: Path

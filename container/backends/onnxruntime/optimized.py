@@ -1,10 +1,11 @@
 """A model file as ONNX Runtime would run it, kept for every session of this container.
 
-ONNX Runtime optimizes a graph and packs its weights for the processor each time a session is
-opened, and each session keeps its own. Saved once, with the weights in a file of their own, the
-result is mapped instead of read: sessions open at once, and all of them, in whichever process,
-have the weights in the same memory. The file is for this processor and this release, so it lives
-no longer than the instances that use it.
+ONNX Runtime optimizes a graph each time a session is opened, and each session keeps weights of its
+own. Saved once, with the weights in a file beside the graph, the result is mapped instead of read:
+sessions open at once, and all of them, in whichever process, have the weights of convolutions in
+the same memory. (Those of matrix products each session still packs for itself; ONNX Runtime 1.31
+can save them packed as well, but then crashes on quantized ones.) The file is for this processor
+and this release, so it lives no longer than the instances that use it.
 
 https://onnxruntime.ai/docs/performance/model-optimizations/graph-optimizations.html
 """
@@ -30,11 +31,10 @@ LEAST_BYTES = 1024  # of a tensor that is kept outside of the graph
 SAVING = {
     "session.optimized_model_external_initializers_file_name": WEIGHTS,
     "session.optimized_model_external_initializers_min_size_in_bytes": str(LEAST_BYTES),
-    "session.save_external_prepacked_constant_initializers": "1",
 }
 
-# The weights as they are, those packed for the processor, and the graph.
-ROOM = 4
+# The optimized weights may be larger, and others need some room as well.
+ROOM = 3
 """How many times a model's size must be free on the disk."""
 
 LOOK_S = 0.01
@@ -97,6 +97,11 @@ class OptimizedFile:
         part = self._home / f"{GRAPH}.part"
         save(part)
         part.rename(self.graph)
+
+    @property
+    def size(self) -> int:
+        """The bytes of graph and weights."""
+        return sum(file.stat().st_size for file in self._home.iterdir())
 
     def close(self) -> None:
         """Remove it where no other process has it open; what is mapped stays usable."""
