@@ -11,6 +11,9 @@ from dispatcher.bodies import IN_MEMORY, PIECE
 from dispatcher.envelope import Envelope
 from dispatcher.errors import BadBody
 
+# Of 25 MiB, 262 bytes for each. As many as fit there, of two bytes, keep a core busy for minutes.
+MOST_LINES = 100_000
+
 
 def spooled(stream: IO[bytes]) -> IO[bytes]:
     """Return a copy of a request's body, on disk where it is large.
@@ -27,7 +30,13 @@ def spooled(stream: IO[bytes]) -> IO[bytes]:
 def read_lines(body: IO[bytes], envelope: Envelope, max_batch: int) -> Iterator[Ask | BadBody]:
     """Yield what each line asks, or why it cannot be read; empty lines are passed over."""
     with body:
-        for line in body:
+        for number, line in enumerate(body):
+            if number >= MOST_LINES:
+                yield BadBody(
+                    f"the body has more than {MOST_LINES:,} lines; the rest was not read",
+                    hint="send them in several requests",
+                )
+                return
             if line.strip():
                 try:
                     yield read_ask(parsed(line), envelope, max_batch)

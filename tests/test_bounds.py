@@ -23,8 +23,10 @@ from clients.pictures import decode_picture, scans
 from clients.registry import load_clients
 from clients.request import Request
 from clients.tensors import MOST_NUMBERS, TensorResult, read_npy, read_v2
+from dispatcher.envelope import Envelope
 from dispatcher.errors import BadModel
 from dispatcher.hosting import Hosting
+from dispatcher.lines import MOST_LINES, read_lines
 from tests.conftest import PROJECT
 from tests.fake_triton import FakeTriton
 
@@ -195,6 +197,13 @@ def bert() -> Any:
 def test_a_text_that_is_too_much_work(bert: Any, text: str, top_k: int) -> None:
     with Request(parameters={"top_k": top_k}).active(), at_once(), pytest.raises(BadPayload):
         bert.masked({"text": text}, 512)
+
+
+def test_more_lines_than_are_read() -> None:
+    body = io.BytesIO(b"\n" * (MOST_LINES - 1) + b"1\n" * 10)
+    read = list(read_lines(body, Envelope(), 1000))
+    assert len(read) == 2
+    assert "more than 100,000 lines" in str(read[1])
 
 
 def test_a_long_number_is_no_json_of_ours() -> None:
