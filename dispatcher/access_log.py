@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
 import select
 import threading
@@ -20,6 +21,7 @@ from dispatcher.record import Record
 BATCH_S = 0.1
 MOST_WAITING = 20_000  # records; some 20 MB
 LONGEST_TEXT = 200
+LONGEST_TRACEBACK = 3000
 PROGRAM = "dispatcher"
 
 FIRST_ERROR = 400
@@ -92,9 +94,8 @@ class AccessLog:
 
 def line_of(record: Record) -> bytes:
     """Return a record as a line of JSON, shorter than a pipe takes at once."""
-    at = datetime.fromtimestamp(record.at, UTC).isoformat(timespec="milliseconds")
     line: dict[str, Any] = {
-        "time": at.replace("+00:00", "Z"),
+        "time": moment(record.at),
         "program": PROGRAM,
         "request_id": record.request_id,
         "method": record.method[:LONGEST_TEXT],
@@ -125,6 +126,27 @@ def line_of(record: Record) -> bytes:
         line["postprocess_s"] = round(record.timings.postprocess, 6)
     line["total_s"] = round(record.total, 6)
     return encoded(line)
+
+
+def moment(seconds: float) -> str:
+    """Return seconds since 1970 as the log has them."""
+    at = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return at.replace("+00:00", "Z")
+
+
+class JsonLines(logging.Formatter):
+    """Makes one JSON object of what else a web worker logs, with its traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line; of a long text the end."""
+        line = {
+            "time": moment(record.created),
+            "program": PROGRAM,
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": super().format(record)[-LONGEST_TRACEBACK:],
+        }
+        return json.dumps(line)
 
 
 def encoded(line: dict[str, Any]) -> bytes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from flask import Request
 
 from dispatcher.errors import ManagementOff, Unauthorized, WrongScope
@@ -16,7 +14,6 @@ OPEN = frozenset({"management.ping", "management.execution_parameters"})
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-@cache
 def scopes(endpoint: str | None, method: str) -> tuple[str, ...]:
     """Return the scopes of which one is needed for a route; none where it is open to all."""
     if endpoint in OPEN:

@@ -90,7 +90,11 @@ class Now(Collector):
 def workers() -> Iterator[tuple[str, int]]:
     """Yield process id and resident bytes of this web worker and its siblings."""
     parent = os.getppid()
-    for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+    try:
+        pids = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    except OSError:
+        pids = [str(os.getpid())]  # not every kernel lists them
+    for pid in pids:
         try:
             pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         except (OSError, IndexError):

@@ -11,7 +11,7 @@ from flask import Flask
 
 from clients.registry import Registry, load_clients
 from clients.triton import renamed_config
-from dispatcher.access_log import AccessLog
+from dispatcher.access_log import AccessLog, JsonLines
 from dispatcher.app import admission_of, create_app
 from dispatcher.canary import Canary
 from dispatcher.keys import KeyFile
@@ -27,9 +27,7 @@ from dispatcher.watch import Watch, replace_worker
 def build() -> Flask:
     """Return the application, made from the environment; called once per worker, after the fork."""
     settings = read_settings(os.environ)
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
-    )
+    log_to_stderr(settings)
     environment = environment_of(settings)
     verdicts = verdicts_of(settings)
     noted = verdicts.read()
@@ -59,6 +57,17 @@ def build() -> Flask:
         observer,
         keys_of(settings),
     )
+
+
+def log_to_stderr(settings: Settings) -> None:
+    """Log as the settings say."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        JsonLines()
+        if settings.log_format == "json"
+        else logging.Formatter("%(levelname)s %(name)s: %(message)s")
+    )
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
 
 
 def keys_of(settings: Settings) -> KeyFile | None:

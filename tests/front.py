@@ -25,7 +25,7 @@ from dispatcher.app import admission_of, create_app
 from dispatcher.canary import Canary
 from dispatcher.settings import read_settings
 from dispatcher.watch import Watch, replace_worker
-from dispatcher.wsgi import keys_of, observer_of
+from dispatcher.wsgi import keys_of, log_to_stderr, observer_of
 from tests.conftest import Endpoint, free_ports, wait_for
 from tests.fake_triton import Arrays, FakeTriton
 
@@ -53,6 +53,16 @@ class Fails(Client):
         raise ModelFailed("it fell over")
 
 
+class Breaks(Client):
+    """Has a bug."""
+
+    modelname = "breaks"
+    example = {"numbers": [1]}
+
+    def inference(self, payload: Any) -> Any:
+        raise ZeroDivisionError
+
+
 class Sleeps(Client):
     """Answers after some seconds, whatever the time is by then."""
 
@@ -71,7 +81,7 @@ def nothing(_: Any) -> Arrays:
 def build() -> Flask:
     """Return the application with models that need no Triton; for gunicorn."""
     settings = read_settings(os.environ)
-    clients = (Double, Fails, Sleeps)
+    clients = (Double, Fails, Breaks, Sleeps)
     server = FakeTriton({one.modelname: nothing for one in clients})
     environment = Environment(server, settings.model_repository)
     registry = Registry({one.modelname: one(environment) for one in clients})
@@ -80,6 +90,7 @@ def build() -> Flask:
     canary.look("double")
     admission = admission_of(settings)
     Watch(admission, settings.client_timeout, replace_worker).start()
+    log_to_stderr(settings)
     keys = keys_of(settings)
     observer = observer_of(settings, registry)
     return create_app(

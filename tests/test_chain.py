@@ -250,6 +250,9 @@ def test_triton_is_not_to_be_reached_from_outside(endpoint: Endpoint) -> None:
                 inodes.add(str(link.readlink()))
             except OSError:
                 continue
+    for table in ("udp", "udp6"):
+        lines = Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+        assert not [line for line in lines if f"socket:[{line.split()[9]}]" in inodes]
     listening = {}
     tables = [Path("/proc/net/tcp").read_text(), Path("/proc/net/tcp6").read_text()]
     for line in "".join(table.partition("\n")[2] for table in tables).splitlines():

@@ -20,8 +20,16 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from clients.base import Environment
+from clients.registry import Registry
+from clients.triton import renamed_config
 from container import gunicorn_hooks
-from tests.conftest import Endpoint, alive, descendants, wait_for
+from dispatcher.app import create_app
+from dispatcher.canary import Canary
+from dispatcher.notice import Notice
+from dispatcher.settings import read_settings
+from tests.conftest import PROJECT, Endpoint, alive, descendants, wait_for
+from tests.fake_triton import FakeTriton
 from tests.front import front
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -182,6 +190,20 @@ def test_triton_s_own_metrics_stand_beside_them(endpoint: Endpoint) -> None:
     assert value(ours, "dispatcher_request_seconds_sum", model="bert_base", status="200") > 0
 
 
+def test_restarts_and_a_container_that_is_not_ready_are_told() -> None:
+    registry, server = Registry(), FakeTriton()
+    notice = Notice(programs={"Triton": {"state": "waiting", "starts": 3, "reason": "SIGKILL"}})
+    canary = Canary(("resnet",), registry, server, 8, 8, lambda: notice)
+    environment = Environment(server, PROJECT / "model_repository")
+    settings = read_settings({"TRITON_METRICS_PORT": "1"})  # nobody is there
+    app = create_app(settings, registry, environment, renamed_config, canary)
+    page = app.test_client().get("/metrics")
+    assert page.status_code == 200
+    assert 'dispatcher_restarts_total{program="triton"} 2.0' in page.text
+    assert "dispatcher_ready 0.0" in page.text
+    assert "dispatcher_triton_up 0.0" in page.text
+
+
 def test_a_worker_has_the_room_for_its_counts_before_it_counts(seen: Endpoint) -> None:
     """A disk that is full later ends no worker: the files are mapped into its memory."""
     folder = seen.log.parent / "metrics"
@@ -325,6 +347,20 @@ def test_a_call_that_hangs_is_told_when_its_caller_was_answered(tmp_path: Path) 
         time.sleep(3)  # until the thread comes back
         assert len(lines_of(endpoint, "hangs")) == 1
         assert value(scraped(endpoint), "dispatcher_requests_total", model="sleeps") == 1
+
+
+def test_a_traceback_is_one_line_of_json_where_all_is_json(tmp_path: Path) -> None:
+    with front(tmp_path, LOG_FORMAT="json") as endpoint:
+        body = json.dumps({"payload": {"numbers": [1]}})
+        headers = {"X-Request-Id": "breaks"}
+        assert endpoint.call("/infer/breaks", body, headers=headers).status == 500
+        wait_for(lambda: "ZeroDivisionError" in endpoint.log.read_text(), 5, "the traceback")
+        lines = endpoint.log.read_text().splitlines()
+        (found,) = [json.loads(line) for line in lines if "ZeroDivisionError" in line]
+        assert (found["program"], found["level"]) == ("dispatcher", "error")
+        assert "breaks" in found["message"]
+        assert "Traceback" in found["message"]
+        assert "raise ZeroDivisionError" in found["message"]
 
 
 def test_without_a_log_there_are_no_lines(tmp_path: Path) -> None:
