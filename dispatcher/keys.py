@@ -2,8 +2,8 @@
 
 A file has a line of three words per key; empty lines and those that begin with `#` do not count:
 
-    inference   shop  9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
-    management  ops   60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11b752
+    inference   shop  e9dcf27f8a06…
+    management  ops   4c1d92e07b35…
 
 what the key is for, whose it is, and the SHA-256 of the key. A hash made to be slow, as passwords
 need, would protect nothing more: a key has 256 random bits, nobody can try them out.
