@@ -74,8 +74,9 @@ class Trial:
 
 @dataclass(frozen=True)
 class Index:
-    """What Triton said of its models, or why it said nothing."""
+    """What Triton said of its models, or why it said nothing, during one of its starts."""
 
+    starts: int
     states: list[ModelState] = field(default_factory=list)
     fault: str = ""
 
@@ -136,8 +137,7 @@ class Canary:
     def _go_round(self) -> None:
         while True:
             # Each in a thread of its own: one that hangs must not keep the others from theirs.
-            well = self.index is not None and not self.index.fault
-            wait = LIST_S if well else SOON_S
+            wait = SOON_S if self._fault(self.notice()) else LIST_S
             if not self._listing.locked() and self.clock() >= self._listed_at + wait:
                 threading.Thread(target=self.list_models, daemon=True).start()
             for model in list(self.due()):
@@ -148,16 +148,15 @@ class Canary:
     def list_models(self) -> None:
         """Ask Triton which models it has."""
         with self._listing:
+            starts = self.notice().triton_starts
             try:
-                states = self.server.models(timeout=WORD_S)
-                self.index = Index(states)
+                self.index = Index(starts, self.server.models(timeout=WORD_S))
+                self._follow(self.index.ready())
             except InferenceError as error:
                 # It does not list them while it is busy with loading one.
                 if not self.server.is_ready(timeout=WORD_S):
-                    self.index = Index(fault=f"Triton is not ready: {error.message}")
+                    self.index = Index(starts, fault=f"Triton is not ready: {error.message}")
             self._listed_at = self.clock()
-        if self.index and not self.index.fault:
-            self._follow(self.index.ready())
 
     def _follow(self, ready: set[str]) -> None:
         """Take in what was loaded meanwhile, and forget what was unloaded."""
@@ -171,7 +170,7 @@ class Canary:
     def due(self) -> Iterator[str]:
         """Yield the models that should be tried now."""
         notice, now, failing = self.notice(), self.clock(), self.server.failing()
-        if notice.triton_fault:
+        if notice.triton_fault or self._fault(notice):
             return
         for model, trial in list(self.trials.items()):
             is_new = trial.tried_in != notice.triton_starts
@@ -236,7 +235,7 @@ class Canary:
         notice = self.notice()
         if notice.stopping:
             return ["the container is stopping"]
-        if fault := notice.triton_fault or self._fault():
+        if fault := notice.triton_fault or self._fault(notice):
             return [fault]
         reasons = [
             f"the required model {model!r} is not ready"
@@ -255,8 +254,10 @@ class Canary:
         """Return what Triton last said of its models."""
         return self.index.states if self.index else []
 
-    def _fault(self) -> str:
-        return self.index.fault if self.index else "Triton was not asked yet"
+    def _fault(self, notice: Notice) -> str:
+        if self.index is None or self.index.starts != notice.triton_starts:
+            return "Triton was not asked yet"
+        return self.index.fault
 
     def stuck(self, model: str) -> bool:
         """Whether a model answered since Triton was started, and does not any more."""

@@ -150,7 +150,10 @@ def test_nothing_is_tried_while_triton_is_away_and_all_is_when_it_is_back(stage:
     assert stage.round() == []
     assert stage.canary.reasons() == ["Triton is being restarted: it died (SIGKILL)"]
     stage.notice = triton(starts=2)
-    assert UNTRIED in stage.canary.reasons()[0], "what was learnt of the one before is void"
+    assert stage.canary.reasons() == ["Triton was not asked yet"]
+    assert stage.round() == [], "what was learnt of the one before is void"
+    stage.canary.list_models()
+    assert UNTRIED in stage.canary.reasons()[0]
     assert stage.round() == ["echo", "other"]
     assert stage.canary.reasons() == []
 
@@ -215,6 +218,7 @@ def test_one_that_never_answered_since_triton_was_started_is_not_stuck(stage: St
     """A bad file, or a wrong example: another start would find it as it is."""
     assert failing(stage, ModelFailed("gone"))
     stage.notice = triton(starts=2)
+    stage.canary.list_models()
     assert not stage.canary.stuck("echo")
     stage.round()
     assert not stage.canary.stuck("echo")
