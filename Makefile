@@ -1,5 +1,6 @@
 # make serve   sets everything up and serves the three models
 # make test    sets everything up and runs the tests
+# make chaos   kills and stops the container's processes under load, for ten minutes
 # make fuzz    gives the parsers 100,000 inputs that nobody has seen before
 # make image   builds the container image
 # make bench   measures the speed beside the machine's limit and rivals; bench-full everything
@@ -9,7 +10,7 @@ LOCKS := $(wildcard container/requirements/*.txt)
 RUN := $(VENV)/bin/python -m
 
 .PRECIOUS: %/.serve %/.dev %/.image-test
-.PHONY: serve test test-slow fuzz image test-image check format weights bench bench-full lock clean
+.PHONY: serve test test-slow fuzz chaos image test-image check format weights bench bench-full lock clean
 
 serve: weights
 	PYTHON=$(VENV)/bin/python exec ./serve
@@ -24,6 +25,9 @@ image:
 	docker build --tag triton-dispatcher .
 
 # More than 100,000 inputs for the parsers, which nobody has seen before; about a quarter of an hour.
+chaos: weights $(VENV)/.dev
+	$(RUN) tests.chaos --minutes 10
+
 fuzz: weights $(VENV)/.dev
 	FUZZ_INPUTS=10000 $(RUN) pytest -s tests/test_fuzz.py
 

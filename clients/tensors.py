@@ -324,6 +324,19 @@ def refuse_wrong_tensors(inputs: Mapping[str, Array], signature: Signature) -> N
         raise TensorsRefused("the inputs differ in their first dimension, the batch")
 
 
+def zeros(signature: Signature) -> dict[str, Array]:
+    """Return the smallest inputs that a model takes: zeros, and 1 for every size that may vary."""
+    return {
+        spec.name: np.full(
+            [max(1, size) for size in spec.shape],
+            b"" if spec.datatype == "BYTES" else 0,
+            DTYPES[spec.datatype],
+        )
+        for spec in signature.inputs
+        if not spec.optional
+    }
+
+
 def described(specs: Sequence[TensorSpec]) -> str:
     return ", ".join(f"`{spec.name}` {spec.datatype} {list(spec.shape)}" for spec in specs)
 

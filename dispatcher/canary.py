@@ -26,12 +26,13 @@ from clients.errors import (
     InferenceError,
     ModelFailed,
     ModelUnavailable,
+    TensorsRefused,
     TooLargeAtOnce,
 )
 from clients.model_server import ModelServer, ModelState
 from clients.registry import Registry
 from clients.request import Request
-from clients.tensors import has_example
+from clients.tensors import has_example, zeros
 from dispatcher.encoding import encoded
 from dispatcher.notice import Notice
 
@@ -45,6 +46,8 @@ SOON_S = 0.25
 # answers late, one that is silent for longer than this is not merely busy.
 LIST_S = 1.0
 WORD_S = 3.0
+# Beyond this something is wrong with the canary itself.
+STALE_S = 20.0
 
 
 @dataclass
@@ -59,7 +62,7 @@ class Trial:
         tried_in: during which start of Triton that was.
         answered_in: during which start of Triton it last answered.
         silent: whether it was the model that failed, not its client.
-        under_way: whether it is being tried.
+        under_way: whether it is being tried, since `began`.
 
     """
 
@@ -70,6 +73,7 @@ class Trial:
     answered_in: int = 0
     silent: bool = False
     under_way: bool = False
+    began: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -140,9 +144,9 @@ class Canary:
             wait = SOON_S if self._fault(self.notice()) else LIST_S
             if not self._listing.locked() and self.clock() >= self._listed_at + wait:
                 threading.Thread(target=self.list_models, daemon=True).start()
-            for model in list(self.due()):
-                self.trials[model].under_way = True
-                threading.Thread(target=self.look, args=(model,), daemon=True).start()
+            for model, trial in list(self.due()):
+                trial.under_way, trial.began = True, self.clock()
+                threading.Thread(target=self.look, args=(model, trial), daemon=True).start()
             time.sleep(TICK_S)
 
     def list_models(self) -> None:
@@ -167,8 +171,8 @@ class Canary:
             if client.triton_model() in ready:
                 self.trials.setdefault(client.triton_model(), Trial(required=False))
 
-    def due(self) -> Iterator[str]:
-        """Yield the models that should be tried now."""
+    def due(self) -> Iterator[tuple[str, Trial]]:
+        """Yield the models that should be tried now, and what is known of each."""
         notice, now, failing = self.notice(), self.clock(), self.server.failing()
         if notice.triton_fault or self._fault(notice):
             return
@@ -178,22 +182,22 @@ class Canary:
             if (trial.required and trial.reason) or (model in failing and not trial.reason):
                 wait = min(SOON_S, wait)
             if not trial.under_way and (is_new or now >= trial.at + wait):
-                yield model
+                yield model, trial
 
-    def look(self, model: str) -> None:
+    def look(self, model: str, trial: Trial) -> None:
         """Try a model, and note what was found."""
-        trial, starts = self.trials[model], self.notice().triton_starts
+        starts = self.notice().triton_starts
         before = self._answered(model)
-        reason, silent = "", False
+        reason, silent, answers = "", False, True
         try:
-            self.try_model(model)
+            answers = self.try_model(model, known=bool(trial.answered_in))
         except DeadlineExceeded as error:
             busy = self._answered(model) > before
             reason, silent = ("", False) if busy else (error.message, True)
         except InferenceError as error:
             reason = error.message
             silent = isinstance(error, ModelFailed) and not isinstance(error, TooLargeAtOnce)
-        except Exception:
+        except (Exception, SystemExit):
             log.exception("the example of %s fails in its client", model)
             reason = "its client fails on its own example; the log has the traceback"
         if reason != trial.reason:
@@ -202,7 +206,7 @@ class Canary:
             )
         trial.tried_in, trial.silent = starts, silent
         trial.reason, trial.at, trial.under_way = reason, self.clock(), False
-        if not reason:
+        if answers and not reason:
             trial.answered_in = starts
 
     def _answered(self, model: str) -> int:
@@ -211,8 +215,13 @@ class Canary:
         except InferenceError:
             return 0
 
-    def try_model(self, model: str) -> None:
-        """Ask a model its client's example; ask Triton alone where it has no client.
+    def try_model(self, model: str, *, known: bool) -> bool:
+        """Ask a model its client's example; where it has no client, ask it zeros.
+
+        Nobody said that it takes zeros, so that only one that is `known` to answer has to.
+
+        Returns:
+            whether it answered.
 
         Raises:
             InferenceError: it does not answer.
@@ -221,10 +230,17 @@ class Canary:
         if reason := self.registry.broken.get(model):
             raise ClientDisabled(reason)
         client = self.client(model)
-        if client is None:
-            self.server.signature(model, timeout=self.timeout)
-        else:
+        if client and has_example(client):
             ask_example(client, self.timeout)
+            return True
+        inputs = zeros(self.server.signature(model, timeout=self.timeout))
+        try:
+            self.server.infer(model, inputs, timeout=self.timeout)
+        except (DeadlineExceeded, ModelFailed, TensorsRefused):
+            if known:
+                raise
+            return False
+        return True
 
     def client(self, model: str) -> Client | None:
         clients = list(self.registry.clients.values())
@@ -237,6 +253,9 @@ class Canary:
             return ["the container is stopping"]
         if fault := notice.triton_fault or self._fault(notice):
             return [fault]
+        now = self.clock()
+        if now > self._listed_at + STALE_S:
+            return [f"Triton was not asked for {now - self._listed_at:.0f} s"]
         reasons = [
             f"the required model {model!r} is not ready"
             + "".join(f": {s.reason}" for s in self.states() if s.name == model and s.reason)
@@ -244,11 +263,16 @@ class Canary:
             if self.index and model not in self.index.ready()
         ]
         return reasons or [
-            f"the required model {model!r} does not answer: "
-            + (trial.reason if trial.tried_in == notice.triton_starts else UNTRIED)
+            f"the required model {model!r} does not answer: {reason}"
             for model, trial in list(self.trials.items())
-            if trial.required and (trial.reason or trial.tried_in != notice.triton_starts)
+            if trial.required and (reason := self._reason(trial, notice))
         ]
+
+    def _reason(self, trial: Trial, notice: Notice) -> str:
+        since = self.clock() - trial.began
+        if trial.under_way and since > self.timeout + 2 * WORD_S:
+            return f"its client has not come back from its own example for {since:.0f} s"
+        return trial.reason if trial.tried_in == notice.triton_starts else UNTRIED
 
     def states(self) -> list[ModelState]:
         """Return what Triton last said of its models."""

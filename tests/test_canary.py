@@ -21,6 +21,7 @@ from clients.errors import (
     TensorsRefused,
     TooLargeAtOnce,
 )
+from clients.model_server import Signature, TensorSpec
 from clients.registry import Registry
 from dispatcher.canary import UNTRIED, Canary
 from dispatcher.notice import Notice, reader
@@ -68,9 +69,12 @@ class Stage:
     def round(self) -> list[str]:
         """Try what is due, and return it."""
         due = list(self.canary.due())
-        for model in due:
-            self.canary.look(model)
-        return due
+        for model, trial in due:
+            self.canary.look(model, trial)
+        return [model for model, _ in due]
+
+    def look(self, model: str = "echo") -> None:
+        self.canary.look(model, self.canary.trials[model])
 
 
 @pytest.fixture
@@ -99,7 +103,7 @@ def test_one_that_does_not_answer_is_named_with_the_reason(stage: Stage, error: 
     stage.round()
     assert stage.canary.reasons() == [f"the required model 'echo' does not answer: {error}"]
     stage.server.models_run["echo"] = dict
-    stage.canary.look("echo")
+    stage.look()
     assert stage.canary.reasons() == []
 
 
@@ -187,7 +191,7 @@ def failing(stage: Stage, error: Exception, model: str = "echo") -> bool:
     """Whether a model is stuck that answered before and now fails in this way."""
     stage.round()
     stage.server.models_run[model] = error
-    stage.canary.look(model)
+    stage.look(model)
     return stage.canary.stuck(model)
 
 
@@ -242,7 +246,7 @@ def test_one_that_is_busy_is_told_from_one_that_hangs(
     stage.round()
     stage.server.counts["echo"] = iter(counts)
     stage.server.models_run["echo"] = DeadlineExceeded("no answer")
-    stage.canary.look("echo")
+    stage.look()
     assert (stage.canary.reasons() == []) == well
 
 
@@ -251,9 +255,47 @@ def test_a_trial_that_hangs_keeps_nobody_waiting(stage: Stage) -> None:
     stage.server.models_run["echo"] = lambda inputs: (release.wait(10) and {}) or {}
     stage.canary.start()
     wait_for(lambda: (stage.canary.report("other") or {}).get("ok"), 5, "the trial of the other")
-    assert "echo" not in list(stage.canary.due()), "it is under way"
+    assert list(stage.canary.due()) == [], "it is under way"
     release.set()
     wait_for(lambda: stage.canary.reasons() == [], 5, "the trial of the first")
+
+
+def test_a_client_that_never_comes_back_from_its_example_is_said_so(stage: Stage) -> None:
+    stage.round()
+    stage.canary.trials["echo"].under_way = True
+    stage.canary.trials["echo"].began = stage.time
+    stage.time += 8 + 6
+    assert stage.canary.reasons() == []
+    stage.time += 1
+    assert "has not come back" in stage.canary.reasons()[0]
+
+
+def test_a_canary_that_does_not_run_is_said_so(stage: Stage) -> None:
+    stage.round()
+    stage.time += 20.5
+    assert stage.canary.reasons() == ["Triton was not asked for 20 s"]
+
+
+@pytest.mark.parametrize("error", [ModelFailed("gone"), DeadlineExceeded("it hangs")])
+def test_a_model_without_a_client_is_asked_zeros(error: Exception) -> None:
+    """Only one that answered them has to: nobody said that it takes them."""
+    server = FakeTriton({"plain": error})
+    inputs = (TensorSpec("x", "FP32", (-1, 3)), TensorSpec("text", "BYTES", (-1,)))
+    server.signatures["plain"] = Signature(4, inputs)
+    canary = Canary(["plain"], Registry(), server, 8, 8)
+    canary.list_models()
+    trial = canary.trials["plain"]
+    canary.look("plain", trial)
+    assert canary.reasons() == []
+    server.models_run["plain"] = dict
+    canary.look("plain", trial)
+    asked = server.calls[-1]["inputs"]
+    assert (asked["x"].shape, asked["x"].dtype.str) == ((1, 3), "<f4")
+    assert asked["text"].tolist() == [b""]
+    server.models_run["plain"] = error
+    canary.look("plain", trial)
+    assert "'plain' does not answer" in canary.reasons()[0]
+    assert canary.stuck("plain")
 
 
 # The supervisor's notice
