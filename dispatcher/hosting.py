@@ -81,6 +81,9 @@ class Hosting:
         except FileExistsError as error:
             if self.is_loaded(name):
                 raise AlreadyLoaded(f"there is a model {name!r}") from error
+            if self.was_lost(name):
+                self.load(name, url)
+                return
             if not (folder / ADDRESS).exists():
                 raise BadModel(
                     f"the repository has a model {name!r} of its own that is not loaded",
@@ -127,6 +130,17 @@ class Hosting:
         else:
             (self.wanted / name).unlink(missing_ok=True)
 
+    def was_lost(self, name: str) -> bool:
+        """Whether a model from elsewhere did not load when Triton was started anew; forget it."""
+        if self.wanted is None or not (self.repository / name / ADDRESS).exists():
+            return False
+        try:
+            (self.wanted / name).unlink()  # of two callers one succeeds
+        except FileNotFoundError:
+            return False
+        shutil.rmtree(self.repository / name, ignore_errors=True)
+        return True
+
     def unload(self, name: str) -> None:
         """Unload a model; its memory is given back when this returns.
 
@@ -135,6 +149,8 @@ class Hosting:
 
         """
         if not self.is_loaded(name):
+            if self.was_lost(name):
+                return
             raise UnknownModel(f"the model {name[:100]!r} is not loaded")
         self.want(name, yes=False)
         self.server.unload(name, timeout=UNLOAD_S)

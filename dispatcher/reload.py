@@ -101,10 +101,14 @@ class Verdicts:
 
     def acknowledge(self, number: int) -> None:
         """Say that this process has taken up what was noted."""
-        self.workers.mkdir(parents=True, exist_ok=True)
-        part = self.workers / f".{os.getpid()}"
-        part.write_text(str(number))
-        part.replace(self.workers / str(os.getpid()))
+        try:
+            self.workers.mkdir(parents=True, exist_ok=True)
+            part = self.workers / f".{os.getpid()}"
+            part.write_text(str(number))
+            part.replace(self.workers / str(os.getpid()))
+        except OSError as error:
+            # A worker serves all the same where there is no room on the disk.
+            log.warning("a reload cannot be acknowledged: %s", error.strerror)
 
     def behind(self, number: int) -> list[Path]:
         """Return the workers that have not taken it up yet."""

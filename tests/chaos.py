@@ -276,7 +276,7 @@ def soak(endpoint: Endpoint, seconds: float, every: float) -> None:
     faults: Counter[str] = Counter()
     load = Load(endpoint)
     with load.going_on():
-        time.sleep(15)
+        time.sleep(10)
         warm = memory(endpoint)
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -289,7 +289,7 @@ def soak(endpoint: Endpoint, seconds: float, every: float) -> None:
         while ping(endpoint) != 200 and time.monotonic() < deadline:
             time.sleep(0.1)
         assert ping(endpoint) == 200
-        time.sleep(15)
+        time.sleep(5)
         held = memory(endpoint)
     say(f"faults: {dict(sorted(faults.items()))}")
     say(f"requests: {load.sent}, answers: {dict(load.counts)}, slowest: {load.slowest:.1f} s")

@@ -22,6 +22,7 @@ from tests.chaos import (
     HANG,
     KILL,
     LEAK,
+    LONGEST_S,
     RAISE,
     STOP,
     Load,
@@ -63,11 +64,9 @@ QUICK = [
     ("Triton", STOP, True),
 ]
 LONG = [
-    ("a model's process", KILL, True),
     ("a model's process", STOP, True),
     ("gunicorn's master", STOP, True),
     ("gunicorn's worker", STOP, True),
-    ("NGINX's master", STOP, True),
     ("NGINX's worker", STOP, True),
 ]
 
@@ -85,7 +84,7 @@ def test_what_is_killed_or_stopped_is_back_and_every_caller_was_told(
     with Load(chaos).going_on() as load:
         time.sleep(0.5)
         assert hit(chaos, name, number)
-        seen = outage(chaos, within=20 if restarted else 5)
+        seen = outage(chaos, within=20 if restarted else 3)
         wait_for(lambda: not restarted or restarts(chaos, program) == before + 1, 40, "a restart")
         wait_for(lambda: ping(chaos) == 200, 40, "/ping turning 200")
         time.sleep(0.5)
@@ -121,25 +120,26 @@ def test_an_optional_model_that_dies_is_503_by_itself(chaos: Endpoint) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [CRASH, HANG, LEAK])
+@pytest.mark.parametrize("number", [HANG, LEAK])
 def test_a_required_model_that_breaks_at_some_request_is_back_by_itself(
     tmp_path: Path, number: int
 ) -> None:
     settings = lay_out(tmp_path, "steady", "frail")
-    with running(tmp_path, **settings) as endpoint, Load(endpoint).going_on() as load:
+    with running(tmp_path, **settings) as endpoint:
         bad = Load(endpoint)
         poison = threading.Thread(
             target=lambda: [bad.one("frail", [float(number)]) for _ in range(6)]
         )
-        poison.start()
-        seen = outage(endpoint, within=30)
-        poison.join()
+        with Load(endpoint).going_on() as load:
+            poison.start()
+            seen = outage(endpoint, within=30)
+            poison.join()
+        load.check()
         assert seen
         assert seen[0] < 20
         assert seen[1] < 90
         assert restarts(endpoint, "Triton") == 1
-        assert bad.slowest < 60
-        load.check()
+        assert bad.slowest < LONGEST_S
 
 
 @pytest.mark.slow
@@ -157,7 +157,7 @@ def test_a_model_whose_file_is_deleted_is_served_on_and_not_restarted_for_ever(
         answer = endpoint.call("/ping")
         assert answer.status == 503
         assert "'frail' is not ready" in answer.json["error"]["message"]
-        assert Load(endpoint).one("frail", [1.0]) == "503 model_unavailable"
+        assert Load(endpoint).one("frail", [1.0]) == "404 unknown_model"
         assert restarts(endpoint, "Triton") == 1
 
 
@@ -298,8 +298,8 @@ def test_no_room_for_temporary_files_is_said_and_nothing_dies(
 
 
 @pytest.mark.slow
-def test_faults_every_few_seconds_for_a_minute(tmp_path: Path) -> None:
-    """`python -m tests.chaos --minutes 10` is the longer one."""
+def test_faults_every_few_seconds(tmp_path: Path) -> None:
+    """`make chaos` is the longer one."""
     settings = lay_out(tmp_path, "steady", "frail")
     with running(tmp_path, SERVE_RESTARTS="1000000", **settings) as endpoint:
-        soak(endpoint, 60, 5)
+        soak(endpoint, 25, 5)
