@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 TRITON = "Triton"
+FRESH_S = 0.05  # every request asks for it
 
 
 @dataclass(frozen=True)
@@ -45,13 +48,15 @@ class Notice:
         return {name: max(0, one["starts"] - 1) for name, one in self.programs.items()}
 
 
-def reader(path: Path | None) -> Callable[[], Notice]:
-    """Return what reads the file; without one all is well."""
-    newest = Notice()
+def reader(path: Path | None, fresh: float = FRESH_S) -> Callable[[], Notice]:
+    """Return what reads the file, at most every `fresh` seconds; without one all is well."""
+    newest, read_at = Notice(), -math.inf
 
     def read() -> Notice:
-        nonlocal newest
-        if path is not None:
+        nonlocal newest, read_at
+        now = time.monotonic()
+        if path is not None and now >= read_at + fresh:
+            read_at = now
             try:
                 newest = Notice(**json.loads(path.read_bytes()))
             except (OSError, ValueError):

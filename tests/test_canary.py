@@ -303,7 +303,7 @@ def test_a_model_without_a_client_is_asked_zeros(error: Exception) -> None:
 
 def test_a_notice_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "supervisor.json"
-    read = reader(path)
+    read = reader(path, fresh=0)
     assert read() == Notice(), "none yet"
     told = {
         "stopping": True,
