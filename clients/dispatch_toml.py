@@ -120,7 +120,7 @@ def read_table(path: Path) -> dict[str, Any]:
 
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise ClientDisabled(f"{path} cannot be read: {error}") from error
 

@@ -99,7 +99,7 @@ class Family(Client, Generic[K, P]):
         """
         path: Path = self.folder / getattr(self.keys, name)
         try:
-            return path.read_text(encoding="utf-8").splitlines()
+            return path.read_text(encoding="utf-8-sig").splitlines()
         except (OSError, ValueError) as error:
             raise self.mistake(
                 name,
@@ -153,6 +153,10 @@ def client_class(path: Path) -> type[Client]:
     """
     table = read_table(path)
     base = family(str(table.get("family", Keys.family)), path)
+    for name in table.keys() & base.parameters:
+        raise mistake(
+            path, name, "is set by callers", "to set its default put it below [parameters]"
+        )
     keys = read_keys(base.keys_type, table, path)
     return type(
         base.__name__,

@@ -332,9 +332,12 @@ def file_source(path: Path, *, built_in: bool) -> Source:
 
 def model_source(path: Path) -> Source:
     """Return the source for a model with a `dispatch.toml`; what it names lies beside it."""
-    beside = (one for one in path.parent.iterdir() if not one.name.isdigit())
-    files = [one for each in beside for one in (each, *each.glob("*"))]
-    mark = " ".join(filter(None, map(file_mark, sorted(files))))
+    try:
+        beside = [one for one in path.parent.iterdir() if not one.name.isdigit()]
+        inside = [one for folder in beside if folder.is_dir() for one in folder.iterdir()]
+    except OSError:  # it is being unloaded
+        beside, inside = [path], []
+    mark = " ".join(filter(None, map(file_mark, sorted([*beside, *inside]))))
     return Source(str(path), mark, lambda: [client_class(path)], model=path.parent.name)
 
 

@@ -134,6 +134,9 @@ def tokenizer_at(folder: Path, **config: Any) -> None:
         ('family = "classification"\nlayout = "HWC"', ["`layout` is 'HWC'", '"NCHW" or "NHWC"']),
         ('family = "classification"\nresize = 0', ["`resize` is 0", "[height, width]"]),
         ('family = "classification"\nmean = [0.5]', ["`mean`", "three numbers"]),
+        ('family = "classification"\nmean = [124, 117, 104]', ["`mean`", '"0-255"']),
+        ('family = "classification"\ntop_k = 3', ["`top_k`", "below [parameters]"]),
+        ('family = "classification"\nsize = 8', ["`size`", "did you mean `resize`?"]),
         ('family = "classification"\nstd = [0, 1, 1]', ["`std`", "above 0"]),
         ('family = "classification"\nsoftmax = "yes"', ["`softmax`", "true or false"]),
         ('family = "classification"\nlabels = "../x"', ["`labels`", "in the model's folder"]),
@@ -157,6 +160,15 @@ def test_a_mistake_in_the_file_disables_that_model_with_a_sentence(
     assert set(registry.broken) == {"m"}
     for word in [str(bench.folder / "dispatch.toml"), *words]:
         assert word in registry.broken["m"]
+
+
+def test_files_as_windows_writes_them(bench: Bench) -> None:
+    bench.set_up('family = "classification"', PICTURES)
+    (bench.folder / "dispatch.toml").write_bytes(b'\xef\xbb\xbffamily = "classification"\r\n')
+    (bench.folder / "labels.txt").write_bytes(b"\xef\xbb\xbfa\r\nb\r\nc\r\n")
+    bench.answers(lambda inputs: {"y": np.array([[3, 2, 1]], np.float32)})
+    answer = bench.ask(picture(plain(4, 4, [0, 0, 0])))
+    assert answer == ["3.000000:0:a", "2.000000:1:b", "1.000000:2:c"]
 
 
 def test_the_other_models_are_served(bench: Bench) -> None:

@@ -22,7 +22,10 @@ from PIL import Image
 from clients import family
 from clients.base import Environment
 from clients.dispatch_toml import Keys
+from clients.errors import ClientDisabled
+from clients.model_server import Signature, TensorSpec
 from clients.registry import load_clients
+from clients.request import Request
 from clients.text_input import TextKeys
 from tests.conftest import PICTURES, PROJECT, SHARED, Endpoint, needs_shared, picture, running
 from tests.fake_triton import FakeTriton
@@ -275,6 +278,24 @@ def test_every_file_on_the_page_is_right(tmp_path: Path) -> None:
             registry = load_clients(Environment(FakeTriton(), model.parent))
         assert registry.broken == {}, path
         assert path.endswith(".pbtxt") == (not registry.clients), path
+
+
+def test_a_mistake_is_said_as_the_page_shows_it(tmp_path: Path) -> None:
+    (shown,) = re.findall(r"^/opt/ml/model(/densenet_onnx/dispatch.toml: .*)$", PAGE, re.MULTILINE)
+    folder = tmp_path / "densenet_onnx"
+    folder.mkdir()
+    (folder / "dispatch.toml").write_text('family = "classification"\ncrop = 256\n')
+    shutil.copy(PROJECT / "model_repository" / "resnet" / "labels.txt", folder)
+    signature = Signature(
+        0,
+        (TensorSpec("data_0", "FP32", (1, 3, 224, 224)),),
+        (TensorSpec("fc6_1", "FP32", (1, 1000, 1, 1)),),
+    )
+    environment = Environment(FakeTriton(signatures={"densenet_onnx": signature}), tmp_path)
+    client = load_clients(environment).clients["densenet_onnx"]
+    with pytest.raises(ClientDisabled) as caught, Request().active():
+        client.inference(client.example)
+    assert caught.value.message == f"{tmp_path}{shown}"
 
 
 def own_lines(path: str) -> int:

@@ -88,6 +88,12 @@ class Classification(Family[ClassificationKeys, Plan]):
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
         self.labels = self.lines("labels")
+        if self.keys.pixels == "0-1" and max(self.keys.mean or (0,)) > 1:
+            raise self.mistake(
+                "mean",
+                f"is {list(self.keys.mean or ())}, but `pixels` is 0-1",
+                'write "0-255" there',
+            )
 
     def fit(self, signature: Signature) -> Plan:
         taken = PictureInput.of(self, signature, self.keys.layout)
@@ -152,6 +158,7 @@ def resized(
     """Resize a picture and cut the middle out, as torchvision's `Resize` and `CenterCrop`.
 
     The filter decides the answer: others than the one a model was trained with move logits by 3.
+    What is cut off is not even computed: of a picture one pixel wide that would be gigabytes.
 
     Args:
         picture: uint8 [height, width, 3].
@@ -160,12 +167,11 @@ def resized(
         resample: Pillow's filter; it antialiases.
 
     """
+    height, width = picture.shape[:2]
     if isinstance(resize, int):
-        height, width = picture.shape[:2]
         short = min(height, width)
         resize = (int(resize * height / short), int(resize * width / short))
-    small = Image.fromarray(picture).resize(resize[::-1], resample)
-    if resize == crop:
-        return small
     top, left = (round((one - cut) / 2) for one, cut in zip(resize, crop, strict=True))
-    return small.crop((left, top, left + crop[1], top + crop[0]))
+    y, x = height / resize[0], width / resize[1]  # pixels of the picture for one of the small one
+    box = (left * x, top * y, (left + crop[1]) * x, (top + crop[0]) * y)
+    return Image.fromarray(picture).resize(crop[::-1], resample, box=box)
