@@ -235,8 +235,9 @@ class Dispatcher:
             ModelUnavailable: Triton is away, or the model is stuck.
 
         """
-        client = self.registry.clients.get(ask.modelname)
-        self._refuse(client.triton_model() if client else ask.modelname)
+        name = self.registry.name(ask.modelname)
+        client = self.registry.clients.get(name)
+        self._refuse(client.triton_model() if client else name)
 
     def client(self, ask: Ask) -> Client:
         """Return the client of a model; one for plain tensors where it has none of its own.
@@ -305,7 +306,7 @@ class Dispatcher:
         return self.in_order(
             range(0, len(prepared.payloads), size),
             job,
-            model=lambda _: prepared.ask.modelname,
+            model=lambda _: self.registry.name(prepared.ask.modelname),
             call=lambda start, deadline: prepared.batch(start, size, deadline),
             failed=failed,
             most=BATCHES,
@@ -333,7 +334,7 @@ class Dispatcher:
             return errors.item(error, model(ask))
 
         def model(ask: Ask | Exception) -> str:
-            return "" if isinstance(ask, Exception) else ask.modelname
+            return "" if isinstance(ask, Exception) else self.registry.name(ask.modelname)
 
         return self.in_order(
             asks, job, model=model, call=call, failed=failed, most=self.calls.per_model

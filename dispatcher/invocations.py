@@ -132,7 +132,8 @@ class Invocation:
         cut = None
         if connection := g.caller.connection:
             cut = partial(self.cut, connection, g.record, ask.modelname)
-        turn = self.admission.calls.enter(ask.modelname, deadline, g.caller, cut)
+        model = self.dispatcher.registry.name(ask.modelname)
+        turn = self.admission.calls.enter(model, deadline, g.caller, cut)
         try:
             begun()
             prepared = self.prepared(ask, envelope, deadline)

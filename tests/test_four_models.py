@@ -122,6 +122,7 @@ def four(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[End
     settings = {
         "MODEL_REPOSITORY": str(folder / "repository"),
         "CLIENTS_PATH": str(folder / "clients"),
+        "MODEL_SERVER_WORKERS": "2",
     }
     with running(tmp_path_factory.mktemp("run"), **settings) as endpoint:
         assert endpoint.call("/ping").status == 200, endpoint.call("/ping").body
@@ -218,11 +219,12 @@ def test_a_model_that_is_loaded_brings_its_client_and_takes_it_along(
     load = json.dumps({"model_name": "0abc", "url": str(source)})
     assert four.call("/models", load).status == 200
     payload = {"img": picture(PICTURES / "coffee.png")}
-    for name in ("0abc", "later"):
+    # Some for each worker.
+    for name in ("0abc", "later") * 5:
         assert four.ask(modelname=name, payload=payload).status == 200
     assert four.call("/models/0abc").json["client"].startswith("Detection in ")
     assert four.call("/models/0abc", method="DELETE").status == 200
-    for name in ("0abc", "later"):
+    for name in ("0abc", "later") * 5:
         assert four.ask(modelname=name, payload=payload).status == 404
 
 
