@@ -50,7 +50,7 @@ def load_tokenizer(folder: Path, needed: Iterable[str]) -> Tokenizer:
     """Read the tokenizer in a folder.
 
     What `transformers` would make of `tokenizer.json` is the object that `tokenizers` reads from
-    it by itself, in 40 MB less. Where the folder lacks that file, or leaves something of what is
+    it by itself, in 25 MB less. Where the folder lacks that file, or leaves something of what is
     needed to the classes of `transformers`, those are asked.
 
     Args:
@@ -67,7 +67,7 @@ def load_tokenizer(folder: Path, needed: Iterable[str]) -> Tokenizer:
         mask, padding = content(config.get("mask_token")), content(config.get("pad_token"))
         longest = config.get("model_max_length") or UNBOUNDED
     else:
-        from transformers import AutoTokenizer  # noqa: PLC0415  it takes 40 MB
+        from transformers import AutoTokenizer  # noqa: PLC0415  it takes 25 MB
 
         whole = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         backend = whole.backend_tokenizer

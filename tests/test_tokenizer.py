@@ -64,7 +64,7 @@ def test_special_tokens_may_come_with_their_properties(tmp_path: Path) -> None:
 
 
 def test_the_three_models_need_no_transformers() -> None:
-    """40 MB less in every web worker."""
+    """25 MB less in every web worker."""
     code = (
         "import sys; from pathlib import Path; from clients.base import Environment\n"
         "from clients.registry import load_clients; from tests.fake_triton import FakeTriton\n"
