@@ -206,7 +206,8 @@ class Invocation:
     ) -> Response:
         """Answer with several calls, in a turn that lasts until all is sent."""
         budget = self.budget(envelope, stream=stream)
-        turn = self.admission.jobs.enter(model, budget.deadline(), g.caller)
+        name = self.dispatcher.registry.name(model)
+        turn = self.admission.jobs.enter(name, budget.deadline(), g.caller)
         begun()
         if stream and g.caller.connection:
             # Whoever reads too slowly is not waited for.

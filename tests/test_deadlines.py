@@ -16,7 +16,7 @@ from flask.testing import FlaskClient
 from clients.base import Client, Environment, Payload
 from clients.registry import Registry
 from clients.triton import renamed_config
-from dispatcher.admission import MOST_LOST, Admission
+from dispatcher.admission import MOST_LOST, Admission, Turn, Turns
 from dispatcher.app import admission_of, create_app
 from dispatcher.settings import Settings, read_settings
 from dispatcher.watch import Watch
@@ -83,7 +83,8 @@ def app(settings: Settings, admission: Admission) -> Iterator[Flask]:
     Model.asked.clear()
     Hangs.free.clear()
     environment = Environment(FakeTriton(), PROJECT / "model_repository")
-    registry = Registry({c.modelname: c(environment) for c in (Slow, Hangs, Left)})
+    clients = {c.modelname: c(environment) for c in (Slow, Hangs, Left)}
+    registry = Registry(clients, aliases={"slowly": "slow"})
     yield create_app(settings, registry, environment, renamed_config, quiet(), admission)
     Hangs.free.set()
 
@@ -190,6 +191,22 @@ def test_an_error_late_in_a_list_is_the_last_line(
     assert answers[:8] == list(range(8))
     assert answers[8]["error"]["code"] == "client_failed"
     assert len(answers) == 9
+
+
+def test_an_alias_has_no_turns_beside_those_of_its_model(
+    client: FlaskClient, admission: Admission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = []
+    enter = Turns.enter
+
+    def noted(self: Turns, model: str, *arguments: Any, **named: Any) -> Turn:
+        names.append(model)
+        return enter(self, model, *arguments, **named)
+
+    monkeypatch.setattr(Turns, "enter", noted)
+    for payload in ({"n": 1}, [{"n": 1}]):
+        assert client.post("/infer/slowly", json={"payload": payload}).status_code == 200
+    assert set(names) == {"slow"}
 
 
 # Callers who leave
