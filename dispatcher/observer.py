@@ -59,11 +59,10 @@ class Observer:
         record.timings = g.get("timings")
         if not record.models:
             record.name(g.get("modelname", ""))
-        length = response.calculate_content_length()
-        if length is None:
+        if response.is_sequence:
+            record.bytes_out = response.calculate_content_length() or 0
+        else:  # asked for its length it would be made whole before its first line is sent
             response.response = counted(response.iter_encoded(), record)
-        else:
-            record.bytes_out = length
         response.call_on_close(partial(self.tell, record))
 
     def cut(self, record: Record, status: int, code: str) -> None:

@@ -570,6 +570,7 @@ def test_a_list_comes_in_lines_where_they_are_accepted(client: FlaskClient) -> N
         json={"payload": [{"img": image(Red)}, {"img": image([0, 0, 255])}]},
         headers={"Accept": "application/jsonlines"},
     )
+    assert "Content-Length" not in response.headers, "nobody waits for all of it"
     assert [json.loads(line) for line in response.text.splitlines()] == [
         ["1.000000:7:cock"],
         ["1.000000:5:electric ray, crampfish, numbfish, torpedo"],
