@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROJECT, Endpoint, running
+from tests.conftest import PROJECT, Endpoint, running, wait_for
 from tests.test_own_clients import package
 from tool.__main__ import main
 
@@ -55,6 +55,12 @@ def container(folder: Path, package: Path) -> Iterator[Endpoint]:
         "PYTHONPATH": str(package),
     }
     with running(folder, **settings) as endpoint:
+
+        def all_ready() -> bool:
+            """Whether the second worker has found Triton too, most likely."""
+            return all(endpoint.call("/ping").status == 200 for _ in range(30))
+
+        wait_for(all_ready, 30, "both workers to be ready")
         yield endpoint
 
 
