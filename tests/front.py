@@ -87,7 +87,7 @@ def build() -> Flask:
     registry = Registry({one.modelname: one(environment) for one in clients})
     canary = Canary(("double",), registry, server, 8, 8)
     canary.list_models()
-    canary.look("double")
+    canary.look("double", canary.trials["double"])
     admission = admission_of(settings)
     Watch(admission, settings.client_timeout, replace_worker).start()
     log_to_stderr(settings)

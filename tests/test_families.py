@@ -282,8 +282,8 @@ def tried(bench: Bench, *required: str) -> Canary:
     bench.answers(dict)
     canary = Canary(required, bench.registry(), bench.server, 8, 8, triton)
     canary.list_models()
-    for model in list(canary.due()):
-        canary.look(model)
+    for model, trial in list(canary.due()):
+        canary.look(model, trial)
     return canary
 
 
