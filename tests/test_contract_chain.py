@@ -151,6 +151,7 @@ def test_answers_in_lines_are_sent_as_they_are_made(endpoint: Endpoint) -> None:
         {"Accept": "application/jsonlines", "Content-Type": "application/json"},
     )
     response = connection.getresponse()
+    assert response.status == 200, response.read()
     assert response.getheader("Transfer-Encoding") == "chunked"
     begun = time.monotonic()
     response.readline()
