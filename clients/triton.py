@@ -7,8 +7,9 @@ all threads: `tritonclient.grpc` is thread-safe except for streams.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from google.protobuf import json_format, text_format
 from tritonclient import grpc as triton
 from tritonclient.grpc import model_config_pb2
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype, triton_to_np_dtype
 
 from clients.errors import (
     DeadlineExceeded,
@@ -29,6 +30,8 @@ from clients.errors import (
     UnknownVersion,
 )
 from clients.model_server import ModelServer, ModelState, Signature, Tensors, TensorSpec
+from clients.regions import Regions
+from clients.shared_tensors import Arrays, Layout, large, layout_of
 
 # Triton's errors are told apart by their gRPC status alone, never by their text.
 TRANSLATION: Mapping[grpc.StatusCode, type[InferenceError]] = {
@@ -86,14 +89,36 @@ DEADLINE = "deadline_us"
 
 SIGNATURE_S = 2.0  # how long a model's configuration is believed: it may be loaded anew
 UNLOAD_LOOK_S = 0.02
+REGION_S = 2.0  # for telling Triton of shared memory
+MOST_CALLS = 1000  # of which it is remembered how large their answers are
 BUSY = frozenset({"READY", "UNLOADING"})
 
 
-class Triton(ModelServer):
-    """A Triton that listens for gRPC at `address` ("host:port")."""
+class Call(NamedTuple):
+    """What is asked of Triton, but for the tensors."""
 
-    def __init__(self, address: str) -> None:
+    model: str
+    version: str
+    outputs: tuple[str, ...]
+    classes: tuple[tuple[str, int], ...]
+
+
+class Triton(ModelServer):
+    """A Triton on this machine.
+
+    Large tensors go through shared memory where there is room for them; see `clients.regions`.
+
+    Args:
+        address: where it listens for gRPC ("host:port").
+        shared_bytes: how much shared memory may be used.
+
+    """
+
+    def __init__(self, address: str, shared_bytes: int = 0) -> None:
         self._client = triton.InferenceServerClient(address, channel_args=list(CHANNEL))
+        self._server = RegionServer(self._client)
+        self._regions = Regions(self._server, shared_bytes)
+        self._sizes: dict[Call, Mapping[str, tuple[int, int]]] = {}
         self._signatures: dict[tuple[str, str], tuple[float, Signature]] = {}
         self._failing: set[str] = set()
 
@@ -108,29 +133,71 @@ class Triton(ModelServer):
         timeout: float,
     ) -> dict[str, npt.NDArray[np.generic]]:
         classes = classes or {}
-        wanted = [
-            triton.InferRequestedOutput(name, class_count=classes.get(name, 0))
-            for name in outputs or classes
-        ]
+        call = Call(model, version, tuple(outputs or classes), tuple(classes.items()))
+        deadline = time.monotonic() + timeout
         try:
-            answer = self._client.infer(
-                model,
-                [tensor(name, array) for name, array in inputs.items()],
-                model_version=version,
-                outputs=wanted or None,
-                client_timeout=timeout,
-                timeout=max(1, round(timeout * 1e6)),
-                parameters={DEADLINE: round((time.time() + timeout) * 1e6)},
-            )
+            arrays = self._through_memory(call, inputs, deadline)
+            if arrays is None:
+                arrays = self._ask(call, inputs, None, deadline)
         except InferenceServerException as error:
             explained = self._explained(translated(error), model, version, timeout)
             if isinstance(explained, ModelFailed | DeadlineExceeded):
                 self._failing.add(model)
             raise explained from error
         self._failing.discard(model)
-        return {
-            output.name: answer.as_numpy(output.name) for output in answer.get_response().outputs
+        return arrays
+
+    def _through_memory(self, call: Call, inputs: Tensors, deadline: float) -> Arrays | None:
+        """Ask with the large tensors in shared memory; `None` where that is not to be."""
+        layout = layout_of(inputs, self._sizes.get(call, {}))
+        region = self._regions.take(layout.size) if layout.size else None
+        if region is None:
+            return None
+        try:
+            arrays = self._ask(call, inputs, replace(layout, region=region), deadline)
+        except InferenceServerException as error:
+            if isinstance(translated(error), DeadlineExceeded | ModelUnavailable):
+                self._regions.give_back(region, idle=False)
+                raise
+            # Triton, anew and without the region, or an answer larger than was foreseen: both work
+            # without it. What is wrong with the request is wrong there as well.
+            arrays = self._ask(call, inputs, None, deadline)
+            if region.name in self._server.registered():
+                self._regions.give_back(region)
+                self._sizes[call] = {}
+            else:
+                self._regions.drop(region)
+            return arrays
+        self._regions.give_back(region)
+        return arrays
+
+    def _ask(self, call: Call, inputs: Tensors, layout: Layout | None, deadline: float) -> Arrays:
+        timeout = deadline - time.monotonic()
+        names = call.outputs or (layout.foreseen if layout else ())
+        answer = self._client.infer(
+            call.model,
+            [tensor(name, array, layout) for name, array in inputs.items()],
+            model_version=call.version,
+            outputs=[wanted(name, dict(call.classes), layout) for name in names] or None,
+            client_timeout=timeout,
+            timeout=max(1, round(timeout * 1e6)),
+            parameters={DEADLINE: round((time.time() + timeout) * 1e6)},
+        )
+        outputs = answer.get_response().outputs
+        arrays = {
+            output.name: layout.read(output.name, triton_to_np_dtype(output.datatype), output.shape)
+            if layout and output.name in layout.outputs
+            else answer.as_numpy(output.name)
+            for output in outputs
         }
+        if call not in self._sizes and len(self._sizes) < MOST_CALLS:
+            sent = sum(array.nbytes for array in inputs.values())
+            self._sizes[call] = {
+                # tritonclient widens this one to float32.
+                output.name: (large(arrays[output.name]) * (output.datatype != "BF16"), sent)
+                for output in outputs
+            }
+        return arrays
 
     def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:
         now = time.monotonic()
@@ -225,8 +292,33 @@ class Triton(ModelServer):
         return error
 
 
-def tensor(name: str, array: npt.NDArray[np.generic]) -> triton.InferInput:
-    """Return `array` as Triton takes it.
+@dataclass(frozen=True)
+class RegionServer:
+    """What Triton has to be told of regions."""
+
+    client: triton.InferenceServerClient
+
+    def register(self, name: str, size: int) -> None:
+        self._tell(self.client.register_system_shared_memory, name, f"/{name}", size)
+
+    def unregister(self, name: str) -> None:
+        self._tell(self.client.unregister_system_shared_memory, name)
+
+    def registered(self) -> list[str]:
+        return list(self._tell(self.client.get_system_shared_memory_status).regions)
+
+    @staticmethod
+    def _tell(method: Callable[..., Any], *arguments: object) -> Any:
+        try:
+            return method(*arguments, client_timeout=REGION_S)
+        except InferenceServerException as error:
+            raise translated(error) from error
+
+
+def tensor(
+    name: str, array: npt.NDArray[np.generic], layout: Layout | None = None
+) -> triton.InferInput:
+    """Return `array` as Triton takes it, written to shared memory where the layout has it there.
 
     Raises:
         TensorsRefused: Triton has no type for the array's dtype.
@@ -238,8 +330,23 @@ def tensor(name: str, array: npt.NDArray[np.generic]) -> triton.InferInput:
             f"input {name!r} is an array of {array.dtype}, for which Triton has no type"
         )
     sent = triton.InferInput(name, list(array.shape), dtype)
-    sent.set_data_from_numpy(np.ascontiguousarray(array))
+    if layout and name in layout.inputs:
+        layout.write(name, array)
+        sent.set_shared_memory(layout.region_name, array.nbytes, layout.inputs[name])
+    else:
+        sent.set_data_from_numpy(np.ascontiguousarray(array))
     return sent
+
+
+def wanted(
+    name: str, classes: Mapping[str, int], layout: Layout | None
+) -> triton.InferRequestedOutput:
+    """Return an output as it is asked for, in shared memory where the layout has room for it."""
+    asked = triton.InferRequestedOutput(name, class_count=classes.get(name, 0))
+    if layout and name in layout.outputs:
+        offset, size = layout.outputs[name]
+        asked.set_shared_memory(layout.region_name, size, offset)
+    return asked
 
 
 def signature_of(config: model_config_pb2.ModelConfig) -> Signature:

@@ -307,6 +307,13 @@ class Settings:
         "how much of /dev/shm the models of the embedded Triton may use, in MiB; "
         "nothing means what is free at the start",
     )
+    tensors_shared_memory_mb: int | None = setting(
+        "TENSORS_SHARED_MEMORY_MB",
+        "",
+        whole_or_nothing(0, 2**20),
+        "how much of /dev/shm the web workers may use to hand large tensors to Triton, in MiB; 0 "
+        "sends all by gRPC; nothing means an eighth of it, at most 512, where it has 1 GiB",
+    )
     workers: int = setting("MODEL_SERVER_WORKERS", "1", whole(1, 64), "gunicorn's processes")
     threads: int = setting(
         "MODEL_SERVER_THREADS",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flask import Flask
 
+from clients.regions import affordable
 from clients.registry import Registry, load_clients
 from clients.triton import renamed_config
 from dispatcher.access_log import AccessLog, JsonLines
@@ -28,7 +29,7 @@ def build() -> Flask:
     """Return the application, made from the environment; called once per worker, after the fork."""
     settings = read_settings(os.environ)
     log_to_stderr(settings)
-    environment = environment_of(settings)
+    environment = environment_of(settings, shared_bytes(settings))
     verdicts = verdicts_of(settings)
     noted = verdicts.read()
     registry = load_clients(environment, settings.clients_path, noted.by_source)
@@ -68,6 +69,12 @@ def log_to_stderr(settings: Settings) -> None:
         else logging.Formatter("%(levelname)s %(name)s: %(message)s")
     )
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
+
+
+def shared_bytes(settings: Settings) -> int:
+    """Return how much shared memory this worker may use for large tensors."""
+    given = settings.tensors_shared_memory_mb
+    return (affordable() if given is None else given * 2**20) // settings.workers
 
 
 def keys_of(settings: Settings) -> KeyFile | None:

@@ -55,6 +55,12 @@ def plus_one(file: Path, shape: Sequence[int | str] = ("n", 3)) -> None:
     save(file, nodes, [("x", FLOAT, shape)], [("y", FLOAT, shape)], one=np.float32(1)[...])
 
 
+def nonzero(file: Path) -> None:
+    """x, float32 -> where it is not 0, int64 of shape [2, so many]"""
+    nodes = [helper.make_node("NonZero", ["x"], ["where"])]
+    save(file, nodes, [("x", FLOAT, ("n", 3))], [("where", TensorProto.INT64, (2, "found"))])
+
+
 def scalar_rows(file: Path) -> None:
     plus_one(file, ["n"])
 
@@ -164,6 +170,14 @@ Writer = Callable[[Path], None]
 
 SERVED: dict[str, tuple[Writer, str | None]] = {
     "bare": (plus_one, None),
+    "free": (
+        plus_one,
+        tensor("input", "x", "FP32", "-1, 3") + tensor("output", "y", "FP32", "-1, 3"),
+    ),
+    "nonzero": (
+        nonzero,
+        tensor("input", "x", "FP32", "-1, 3") + tensor("output", "where", "INT64", "2, -1"),
+    ),
     "scalar_rows": (scalar_rows, "max_batch_size: 2\n" + ONE),
     "scalar": (scalar, ONE),
     "half_given": (plus_one, "max_batch_size: 16\n" + X + ONE),

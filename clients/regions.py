@@ -1,0 +1,184 @@
+"""Regions of shared memory in which large tensors go to Triton and come back.
+
+Through gRPC a tensor of 8 MB is copied five times on its way; here the web worker writes or reads
+it where Triton has it. A region is told to Triton once and used again and again, by one request at
+a time. Its name is gone from /dev/shm as soon as Triton knows it, so nothing is left behind by a
+worker that is killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from clients.errors import InferenceError
+
+log = logging.getLogger(__name__)
+
+FOLDER = Path("/dev/shm")  # noqa: S108  where Triton looks for the names it is told
+
+MIB = 2**20
+
+AMPLE = 1024 * MIB
+"""Where /dev/shm is smaller, all of it is for Triton's own hand-over to its Python backends."""
+
+PART = 1 / 8
+MOST = 512 * MIB
+
+# For so long a request that nobody waits for any more may still write its answer.
+QUARANTINE_S = 600.0
+
+AGAIN_S = 60.0  # after a failure, until shared memory is tried again
+
+NAME = "triton_dispatcher_web_"
+
+
+class Server(Protocol):
+    """What Triton has to be told."""
+
+    def register(self, name: str, size: int) -> None:
+        """Map the region `name` of `size` bytes."""
+
+    def unregister(self, name: str) -> None:
+        """Forget it."""
+
+    def registered(self) -> list[str]:
+        """Return the names of all regions that it has."""
+
+
+@dataclass
+class Region:
+    """Some bytes that this process and Triton both have.
+
+    Args:
+        name: what Triton knows it as.
+        memory: the bytes.
+        usable_at: on the clock of `time.monotonic()`; until then Triton may write to it.
+
+    """
+
+    name: str
+    memory: mmap.mmap
+    usable_at: float = 0.0
+
+    @property
+    def size(self) -> int:
+        return len(self.memory)
+
+
+def affordable(folder: Path = FOLDER) -> int:
+    """Return how many bytes may be used for tensors: 0 where there is not enough for all."""
+    try:
+        status = os.statvfs(folder)
+    except OSError:
+        return 0
+    size = status.f_blocks * status.f_frsize
+    return min(MOST, int(size * PART)) if size >= AMPLE else 0
+
+
+class Regions:
+    """The regions of one web worker.
+
+    Args:
+        server: where they are told.
+        limit: how many bytes they may have together; 0 is for none.
+        folder: where they are made.
+
+    """
+
+    def __init__(self, server: Server, limit: int, folder: Path = FOLDER) -> None:
+        self._limit = limit
+        self._off_until = 0.0
+        self._server = server
+        self._folder = folder
+        self._free: list[Region] = []
+        self._total = 0
+        self._made = 0
+        self._lock = threading.Lock()
+        if limit:
+            timer = threading.Timer(QUARANTINE_S, self.sweep)
+            timer.daemon = True
+            timer.start()
+
+    def take(self, size: int) -> Region | None:
+        """Return a region of at least `size` bytes; `None` where there is none to be had."""
+        size = -(-size // MIB) * MIB
+        now = time.monotonic()
+        if size > self._limit or now < self._off_until:
+            return None
+        with self._lock:
+            usable = sorted((r for r in self._free if r.usable_at <= now), key=lambda r: r.size)
+            for region in usable:
+                if region.size >= size:
+                    self._free.remove(region)
+                    return region
+            dropped = []
+            while usable and self._total + size > self._limit:
+                dropped.append(usable.pop())
+                self._free.remove(dropped[-1])
+                self._total -= dropped[-1].size
+            room = self._total + size <= self._limit
+            if room:
+                self._total += size
+                self._made += 1
+            number = self._made
+        for region in dropped:
+            self._unregister(region.name)
+        return self._make(f"{NAME}{os.getpid()}_{number}", size) if room else None
+
+    def give_back(self, region: Region, *, idle: bool = True) -> None:
+        """Let a region be taken again; later, where Triton may still write to it."""
+        if not idle:
+            region.usable_at = time.monotonic() + QUARANTINE_S
+        with self._lock:
+            self._free.append(region)
+
+    def drop(self, region: Region) -> None:
+        """Take a region that Triton does not know any more out of use."""
+        with self._lock:
+            self._total -= region.size
+
+    def _make(self, name: str, size: int) -> Region | None:
+        path = self._folder / name
+        try:
+            with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)) as file:
+                # Taken now: memory that is missing later is a SIGBUS.
+                os.posix_fallocate(file.fileno(), 0, size)
+                memory = mmap.mmap(file.fileno(), size)
+            self._server.register(name, size)
+        except (OSError, InferenceError) as error:
+            log.warning(
+                "no shared memory for large tensors, which go through gRPC for %.0f s: %s",
+                AGAIN_S,
+                error,
+            )
+            self._off_until = time.monotonic() + AGAIN_S
+            with self._lock:
+                self._total -= size
+            return None
+        finally:
+            path.unlink(missing_ok=True)
+        return Region(name, memory)
+
+    def _unregister(self, name: str) -> None:
+        try:
+            self._server.unregister(name)
+        except InferenceError:
+            pass  # Triton was restarted, and knows none
+
+    def sweep(self) -> None:
+        """Let Triton forget the regions of workers that are gone."""
+        try:
+            names = self._server.registered()
+        except InferenceError:
+            return
+        for name in names:
+            pid = name.removeprefix(NAME).partition("_")[0]
+            if name.startswith(NAME) and not Path("/proc", pid).exists():
+                self._unregister(name)

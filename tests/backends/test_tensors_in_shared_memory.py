@@ -1,0 +1,177 @@
+"""Large tensors through shared memory, on the real Triton: the answers are those of gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import triton_process
+
+from clients import regions
+from clients.errors import InferenceError, ModelUnavailable, TensorsRefused
+from clients.regions import FOLDER, MIB, NAME, Regions, affordable
+from clients.triton import Triton
+
+ROWS = 200_000  # of three float32: 2.4 MB
+X = np.arange(3 * ROWS, dtype=np.float32).reshape(ROWS, 3)
+
+
+@pytest.fixture
+def client(triton: triton_process.Triton) -> Iterator[Triton]:
+    yield Triton(f"127.0.0.1:{triton.ports[0]}", 64 * MIB)
+    triton.client.unregister_system_shared_memory()
+
+
+def known(triton: triton_process.Triton) -> list[str]:
+    return list(triton.client.get_system_shared_memory_status().regions)
+
+
+def ask(client: Triton, x: np.ndarray[Any, Any] = X) -> np.ndarray[Any, Any]:
+    (answer,) = client.infer("free", {"x": x}, timeout=30).values()
+    return answer
+
+
+class TestOnTriton:
+    def test_answers_are_right_however_they_come(
+        self, triton: triton_process.Triton, client: Triton
+    ) -> None:
+        for rows in (ROWS, ROWS, 2 * ROWS, ROWS // 2, 10, ROWS):  # learned, larger, smaller, tiny
+            x = np.arange(3 * rows, dtype=np.float32).reshape(rows, 3)
+            np.testing.assert_array_equal(ask(client, x), x + 1)
+        assert known(triton)
+        assert not list(FOLDER.glob(f"{NAME}*"))
+
+    def test_an_array_in_any_order_is_written_in_that_of_c(self, client: Triton) -> None:
+        x = np.asfortranarray(X)
+        for _ in range(2):
+            np.testing.assert_array_equal(ask(client, x), X + 1)
+
+    def test_an_answer_stays_when_the_region_is_used_again(self, client: Triton) -> None:
+        ask(client)
+        first = ask(client)
+        ask(client, X * 0)
+        np.testing.assert_array_equal(first, X + 1)
+
+    def test_a_triton_that_has_forgotten_the_region_is_told_a_new_one(
+        self, triton: triton_process.Triton, client: Triton
+    ) -> None:
+        for _ in range(2):
+            ask(client)
+        before = known(triton)
+        triton.client.unregister_system_shared_memory()
+        for _ in range(2):
+            np.testing.assert_array_equal(ask(client), X + 1)
+        assert known(triton)
+        assert not set(before) & set(known(triton))
+
+    def test_an_answer_that_is_larger_than_foreseen_comes_by_grpc(self, client: Triton) -> None:
+        few, many = np.zeros_like(X), np.ones_like(X)
+        few[:40_000] = 1
+        for x in (few, many, many, few):
+            (where,) = client.infer("nonzero", {"x": x}, timeout=30).values()
+            np.testing.assert_array_equal(where, np.nonzero(x))
+
+    def test_what_is_wrong_with_a_request_is_told_as_by_grpc(
+        self, triton: triton_process.Triton, client: Triton
+    ) -> None:
+        wrong = np.zeros((ROWS, 4), np.float32)
+        plain = Triton(f"127.0.0.1:{triton.ports[0]}")
+        told = []
+        for one in (client, plain):
+            with pytest.raises(TensorsRefused) as caught:
+                ask(one, wrong)
+            told.append(caught.value.message)
+        assert told[0] == told[1]
+        np.testing.assert_array_equal(ask(client), X + 1)
+
+
+class FakeServer:
+    """Notes what it is told; refuses when it is to."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.error: InferenceError | None = None
+
+    def register(self, name: str, size: int) -> None:
+        assert (FOLDER / name).stat().st_size == size
+        if self.error:
+            raise self.error
+        self.names.append(name)
+
+    def unregister(self, name: str) -> None:
+        self.names.remove(name)
+
+    def registered(self) -> list[str]:
+        return list(self.names)
+
+
+class TestRegions:
+    def test_a_region_is_for_one_call_at_a_time_and_used_again(self) -> None:
+        held = Regions(FakeServer(), 8 * MIB)
+        one, other = held.take(3 * MIB - 5), held.take(3 * MIB)
+        assert one
+        assert other
+        assert one.name != other.name
+        assert held.take(3 * MIB) is None  # eight are not nine
+        held.give_back(one)
+        assert held.take(2 * MIB) is one
+
+    def test_what_is_too_small_makes_room_for_what_is_needed(self) -> None:
+        server = FakeServer()
+        held = Regions(server, 8 * MIB)
+        small = held.take(3 * MIB)
+        assert small
+        held.give_back(small)
+        large = held.take(7 * MIB)
+        assert large
+        assert server.names == [large.name]
+
+    def test_a_region_that_triton_may_still_write_to_is_left_alone(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        server = FakeServer()
+        held = Regions(server, 8 * MIB)
+        given_up = held.take(5 * MIB)
+        assert given_up
+        held.give_back(given_up, idle=False)
+        assert held.take(5 * MIB) is None
+        assert server.names == [given_up.name]
+        monkeypatch.setattr(regions.time, "monotonic", lambda: given_up.usable_at + 1)
+        assert held.take(5 * MIB) is given_up
+
+    def test_a_server_that_refuses_is_asked_again_later(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        server = FakeServer()
+        server.error = ModelUnavailable("it is away")
+        held = Regions(server, 8 * MIB)
+        assert held.take(MIB) is None
+        assert "go through gRPC for 60 s: it is away" in caplog.text
+        server.error = None
+        assert held.take(MIB) is None
+        now = regions.time.monotonic()
+        monkeypatch.setattr(regions.time, "monotonic", lambda: now + 61)
+        assert held.take(8 * MIB)
+
+    def test_where_memory_is_missing_it_is_said_and_nothing_is_left(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        held = Regions(FakeServer(), 8 * MIB, tmp_path / "missing")
+        assert held.take(MIB) is None
+        assert "no shared memory for large tensors" in caplog.text
+
+    def test_regions_of_workers_that_are_gone_are_forgotten(self) -> None:
+        server = FakeServer()
+        held = Regions(server, 8 * MIB)
+        own = held.take(MIB)
+        assert own
+        server.names += [f"{NAME}{2**22 + 1}_3", "another's"]  # beyond the largest process id
+        held.sweep()
+        assert server.names == [own.name, "another's"]
+
+    def test_where_there_is_little_all_is_left_to_triton(self, tmp_path: Path) -> None:
+        assert affordable(tmp_path / "missing") == 0
+        assert 0 <= affordable() <= 512 * MIB
