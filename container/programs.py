@@ -32,6 +32,10 @@ ALLOCATOR = {
     "MALLOC_TOP_PAD_": str(16 * 2**20),
 }
 
+# Else glibc keeps memory for each of the web worker's threads apart: 527 instead of 401 MB (PSS, its
+# part of the tensors in shared memory included) after 16 callers of YOLOv5s, with the same speed.
+FEW_ARENAS = {"MALLOC_ARENA_MAX": "2"}
+
 # Of the time to stop, what each may take in its turn; together less than the whole. While NGINX
 # waits for its last callers the other two do their work, and have next to nothing left after it.
 NGINX_SHARE = 0.75
@@ -132,6 +136,7 @@ def gunicorn_program(settings: Settings, run_dir: Path) -> Program:
     environment = {
         **os.environ,
         **ALLOCATOR,
+        **FEW_ARENAS,
         **settings.environment(),
         "PYTHONPATH": os.pathsep.join(
             part for part in (str(PROJECT), os.environ.get("PYTHONPATH", "")) if part
