@@ -34,6 +34,8 @@ MOST = 512 * MIB
 # For so long a request that nobody waits for any more may still write its answer.
 QUARANTINE_S = 600.0
 
+SWEEP_S = 120.0  # longer than a request may take
+
 AGAIN_S = 60.0  # after a failure, until shared memory is tried again
 
 NAME = "triton_dispatcher_web_"
@@ -93,7 +95,7 @@ class Regions:
     """
 
     def __init__(self, server: Server, limit: int, folder: Path = FOLDER) -> None:
-        self._limit = limit
+        self.limit = limit
         self._off_until = 0.0
         self._server = server
         self._folder = folder
@@ -101,16 +103,15 @@ class Regions:
         self._total = 0
         self._made = 0
         self._lock = threading.Lock()
+        self._gone: set[str] = set()
         if limit:
-            timer = threading.Timer(QUARANTINE_S, self.sweep)
-            timer.daemon = True
-            timer.start()
+            threading.Thread(target=self._go_round, name="regions", daemon=True).start()
 
     def take(self, size: int) -> Region | None:
         """Return a region of at least `size` bytes; `None` where there is none to be had."""
         size = -(-size // MIB) * MIB
         now = time.monotonic()
-        if size > self._limit or now < self._off_until:
+        if size > self.limit or now < self._off_until:
             return None
         with self._lock:
             usable = sorted((r for r in self._free if r.usable_at <= now), key=lambda r: r.size)
@@ -118,19 +119,19 @@ class Regions:
                 if region.size >= size:
                     self._free.remove(region)
                     return region
+            if self._total - sum(region.size for region in usable) + size > self.limit:
+                return None
             dropped = []
-            while usable and self._total + size > self._limit:
+            while self._total + size > self.limit:
                 dropped.append(usable.pop())
                 self._free.remove(dropped[-1])
                 self._total -= dropped[-1].size
-            room = self._total + size <= self._limit
-            if room:
-                self._total += size
-                self._made += 1
+            self._total += size
+            self._made += 1
             number = self._made
         for region in dropped:
             self._unregister(region.name)
-        return self._make(f"{NAME}{os.getpid()}_{number}", size) if room else None
+        return self._make(f"{NAME}{os.getpid()}_{number}", size)
 
     def give_back(self, region: Region, *, idle: bool = True) -> None:
         """Let a region be taken again; later, where Triton may still write to it."""
@@ -147,11 +148,15 @@ class Regions:
     def _make(self, name: str, size: int) -> Region | None:
         path = self._folder / name
         try:
-            with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)) as file:
+            opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
                 # Taken now: memory that is missing later is a SIGBUS.
-                os.posix_fallocate(file.fileno(), 0, size)
-                memory = mmap.mmap(file.fileno(), size)
-            self._server.register(name, size)
+                os.posix_fallocate(opened, 0, size)
+                memory = mmap.mmap(opened, size)
+                self._server.register(name, size)
+            finally:
+                os.close(opened)
+                path.unlink(missing_ok=True)
         except (OSError, InferenceError) as error:
             log.warning(
                 "no shared memory for large tensors, which go through gRPC for %.0f s: %s",
@@ -162,8 +167,6 @@ class Regions:
             with self._lock:
                 self._total -= size
             return None
-        finally:
-            path.unlink(missing_ok=True)
         return Region(name, memory)
 
     def _unregister(self, name: str) -> None:
@@ -172,13 +175,24 @@ class Regions:
         except InferenceError:
             pass  # Triton was restarted, and knows none
 
+    def _go_round(self) -> None:
+        while True:
+            time.sleep(SWEEP_S)
+            self.sweep()
+
     def sweep(self) -> None:
-        """Let Triton forget the regions of workers that are gone."""
+        """Let Triton forget the regions of workers that were gone a while ago already.
+
+        What such a worker had asked for may still be written.
+        """
         try:
             names = self._server.registered()
         except InferenceError:
             return
-        for name in names:
-            pid = name.removeprefix(NAME).partition("_")[0]
-            if name.startswith(NAME) and not Path("/proc", pid).exists():
-                self._unregister(name)
+        pids = {name: name.removeprefix(NAME).partition("_")[0] for name in names}
+        gone = {
+            n for n, pid in pids.items() if n.startswith(NAME) and not Path("/proc", pid).exists()
+        }
+        for name in gone & self._gone:
+            self._unregister(name)
+        self._gone = gone

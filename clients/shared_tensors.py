@@ -28,7 +28,6 @@ class Layout:
         size: bytes of the region that are needed; 0 where no tensor is large.
         inputs: the place of each large input, in bytes from the start.
         outputs: place and room of each output that is foreseen to be large.
-        foreseen: the names of all outputs, where there are such.
         region: where all this is.
 
     """
@@ -36,7 +35,6 @@ class Layout:
     size: int
     inputs: Mapping[str, int]
     outputs: Mapping[str, tuple[int, int]]
-    foreseen: tuple[str, ...] = ()
     region: Region | None = field(default=None, repr=False)
 
     @property
@@ -58,7 +56,12 @@ class Layout:
     def read(
         self, name: str, dtype: npt.DTypeLike, shape: Sequence[int]
     ) -> npt.NDArray[np.generic]:
-        """Return a copy of an output: the region is another call's soon."""
+        """Return a copy of an output: the region is another call's soon.
+
+        Raises:
+            ValueError: it is of a type that does not lie in memory as it is, such as texts.
+
+        """
         offset, _ = self.outputs[name]
         flat = np.frombuffer(self._region.memory, dtype, math.prod(shape), offset)
         return flat.reshape(shape).copy()
@@ -66,7 +69,11 @@ class Layout:
 
 def large(array: npt.NDArray[np.generic]) -> int:
     """Return the bytes of an array that is better handed over in shared memory, else 0."""
-    return array.nbytes if array.nbytes >= LEAST and array.dtype.kind in "biuf" else 0
+    return (
+        array.nbytes
+        if array.nbytes >= LEAST and array.dtype.kind in "biuf" and array.dtype.isnative
+        else 0
+    )
 
 
 def layout_of(inputs: Tensors, sizes: Mapping[str, tuple[int, int]]) -> Layout:
@@ -92,4 +99,4 @@ def layout_of(inputs: Tensors, sizes: Mapping[str, tuple[int, int]]) -> Layout:
         name: -(-size * sent // before) for name, (size, before) in sizes.items() if size and before
     }
     outputs = {name: (place(size), size) for name, size in rooms.items() if size >= LEAST}
-    return Layout(end, places, outputs, tuple(sizes) if outputs else ())
+    return Layout(end, places, outputs)

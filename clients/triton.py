@@ -30,7 +30,7 @@ from clients.errors import (
     UnknownVersion,
 )
 from clients.model_server import ModelServer, ModelState, Signature, Tensors, TensorSpec
-from clients.regions import Regions
+from clients.regions import Region, Regions
 from clients.shared_tensors import Arrays, Layout, large, layout_of
 
 # Triton's errors are told apart by their gRPC status alone, never by their text.
@@ -89,18 +89,31 @@ DEADLINE = "deadline_us"
 
 SIGNATURE_S = 2.0  # how long a model's configuration is believed: it may be loaded anew
 UNLOAD_LOOK_S = 0.02
+# With these Triton has done with a request; others may be of the connection alone.
+ENDED = frozenset(
+    f"StatusCode.{code}"
+    for code in (
+        "INVALID_ARGUMENT",
+        "NOT_FOUND",
+        "INTERNAL",
+        "UNIMPLEMENTED",
+        "FAILED_PRECONDITION",
+    )
+)
+
 REGION_S = 2.0  # for telling Triton of shared memory
 MOST_CALLS = 1000  # of which it is remembered how large their answers are
 BUSY = frozenset({"READY", "UNLOADING"})
 
 
 class Call(NamedTuple):
-    """What is asked of Triton, but for the tensors."""
+    """What is asked of Triton, but for the tensors; `specs` are the model's outputs at present."""
 
     model: str
     version: str
     outputs: tuple[str, ...]
     classes: tuple[tuple[str, int], ...]
+    specs: tuple[TensorSpec, ...]
 
 
 class Triton(ModelServer):
@@ -133,8 +146,11 @@ class Triton(ModelServer):
         timeout: float,
     ) -> dict[str, npt.NDArray[np.generic]]:
         classes = classes or {}
-        call = Call(model, version, tuple(outputs or classes), tuple(classes.items()))
         deadline = time.monotonic() + timeout
+        specs: tuple[TensorSpec, ...] = ()
+        if self._regions.limit and not (outputs or classes):
+            specs = self.signature(model, version, timeout=timeout).outputs
+        call = Call(model, version, tuple(outputs or classes), tuple(classes.items()), specs)
         try:
             arrays = self._through_memory(call, inputs, deadline)
             if arrays is None:
@@ -153,27 +169,46 @@ class Triton(ModelServer):
         region = self._regions.take(layout.size) if layout.size else None
         if region is None:
             return None
+        idle, known = False, True
         try:
-            arrays = self._ask(call, inputs, replace(layout, region=region), deadline)
-        except InferenceServerException as error:
-            if isinstance(translated(error), DeadlineExceeded | ModelUnavailable):
-                self._regions.give_back(region, idle=False)
-                raise
-            # Triton, anew and without the region, or an answer larger than was foreseen: both work
-            # without it. What is wrong with the request is wrong there as well.
+            try:
+                arrays = self._ask(call, inputs, replace(layout, region=region), deadline)
+            except (TensorsRefused, ValueError):  # before it was sent, or after it came back
+                idle = True
+                if not layout.outputs:
+                    raise
+            except InferenceServerException as error:
+                idle = error.status() in ENDED
+                if not idle or isinstance(translated(error), TooLargeAtOnce):
+                    raise
+                known = self._knows(region)
+                if known and not layout.outputs:
+                    raise
+            else:
+                idle = True
+                return arrays
+            # It was Triton, anew and without the region, or an answer other than was foreseen.
             arrays = self._ask(call, inputs, None, deadline)
-            if region.name in self._server.registered():
-                self._regions.give_back(region)
+            if known:
                 self._sizes[call] = {}
+            return arrays
+        finally:
+            if known:
+                self._regions.give_back(region, idle=idle)
             else:
                 self._regions.drop(region)
-            return arrays
-        self._regions.give_back(region)
-        return arrays
+
+    def _knows(self, region: Region) -> bool:
+        try:
+            return region.name in self._server.registered()
+        except InferenceError:
+            return True  # another call will find out
 
     def _ask(self, call: Call, inputs: Tensors, layout: Layout | None, deadline: float) -> Arrays:
         timeout = deadline - time.monotonic()
-        names = call.outputs or (layout.foreseen if layout else ())
+        names = call.outputs
+        if layout and layout.outputs:  # then each has to be named
+            names = names or tuple(spec.name for spec in call.specs)
         answer = self._client.infer(
             call.model,
             [tensor(name, array, layout) for name, array in inputs.items()],
@@ -190,12 +225,12 @@ class Triton(ModelServer):
             else answer.as_numpy(output.name)
             for output in outputs
         }
-        if call not in self._sizes and len(self._sizes) < MOST_CALLS:
+        if call not in self._sizes and self._regions.limit:
+            if len(self._sizes) >= MOST_CALLS:
+                self._sizes.clear()
             sent = sum(array.nbytes for array in inputs.values())
             self._sizes[call] = {
-                # tritonclient widens this one to float32.
-                output.name: (large(arrays[output.name]) * (output.datatype != "BF16"), sent)
-                for output in outputs
+                output.name: (large(arrays[output.name]), sent) for output in outputs
             }
         return arrays
 

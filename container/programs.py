@@ -32,8 +32,8 @@ ALLOCATOR = {
     "MALLOC_TOP_PAD_": str(16 * 2**20),
 }
 
-# Else glibc keeps memory for each of the web worker's threads apart: 527 instead of 401 MB (PSS, its
-# part of the tensors in shared memory included) after 16 callers of YOLOv5s, with the same speed.
+# Else glibc keeps memory for each of the web worker's threads apart: 527 instead of 401 MB (PSS,
+# its part of the tensors in shared memory included) after 16 callers of YOLOv5s, at the same speed.
 FEW_ARENAS = {"MALLOC_ARENA_MAX": "2"}
 
 # Of the time to stop, what each may take in its turn; together less than the whole. While NGINX

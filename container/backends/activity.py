@@ -42,7 +42,8 @@ class Board:
     def __init__(self, file: Path) -> None:
         with os.fdopen(os.open(file, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as opened:
             fcntl.flock(opened, fcntl.LOCK_EX)
-            os.ftruncate(opened.fileno(), SLOTS * 2 * 8)
+            # Taken now: on a disk that is full later it would be a SIGBUS.
+            os.posix_fallocate(opened.fileno(), 0, SLOTS * 2 * 8)
             self._slots: NDArray[np.int64] = np.frombuffer(
                 mmap.mmap(opened.fileno(), SLOTS * 2 * 8), np.int64
             ).reshape(SLOTS, 2)

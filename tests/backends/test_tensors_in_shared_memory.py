@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import triton_process
+from tritonclient.utils import InferenceServerException
 
 from clients import regions
 from clients.errors import InferenceError, ModelUnavailable, TensorsRefused
@@ -22,11 +25,21 @@ X = np.arange(3 * ROWS, dtype=np.float32).reshape(ROWS, 3)
 @pytest.fixture
 def client(triton: triton_process.Triton) -> Iterator[Triton]:
     yield Triton(f"127.0.0.1:{triton.ports[0]}", 64 * MIB)
-    triton.client.unregister_system_shared_memory()
+    forget(triton)
 
 
 def known(triton: triton_process.Triton) -> list[str]:
     return list(triton.client.get_system_shared_memory_status().regions)
+
+
+def forget(triton: triton_process.Triton) -> None:
+    """Let Triton forget all regions; it is done with a request shortly after it has answered."""
+    for _ in range(50):
+        with contextlib.suppress(InferenceServerException):
+            triton.client.unregister_system_shared_memory()
+            return
+        time.sleep(0.1)
+    pytest.fail("Triton keeps using a region")
 
 
 def ask(client: Triton, x: np.ndarray[Any, Any] = X) -> np.ndarray[Any, Any]:
@@ -61,7 +74,7 @@ class TestOnTriton:
         for _ in range(2):
             ask(client)
         before = known(triton)
-        triton.client.unregister_system_shared_memory()
+        forget(triton)
         for _ in range(2):
             np.testing.assert_array_equal(ask(client), X + 1)
         assert known(triton)
@@ -86,6 +99,19 @@ class TestOnTriton:
             told.append(caught.value.message)
         assert told[0] == told[1]
         np.testing.assert_array_equal(ask(client), X + 1)
+
+    def test_a_request_that_fails_keeps_no_region(
+        self, triton: triton_process.Triton, client: Triton
+    ) -> None:
+        for _ in range(2):
+            ask(client)
+        for _ in range(30):  # thirty regions would be more than there may be
+            with pytest.raises(TensorsRefused):
+                ask(client, np.zeros((ROWS, 4), np.float32))
+            with pytest.raises(TensorsRefused):
+                client.infer("free", {"x": X, "other": np.array(["text"])}, timeout=30)
+        np.testing.assert_array_equal(ask(client), X + 1)
+        assert len(known(triton)) <= 3  # one for each of the sizes that were needed
 
 
 class FakeServer:
@@ -168,7 +194,10 @@ class TestRegions:
         held = Regions(server, 8 * MIB)
         own = held.take(MIB)
         assert own
-        server.names += [f"{NAME}{2**22 + 1}_3", "another's"]  # beyond the largest process id
+        late = f"{NAME}{2**22 + 1}_3"  # beyond the largest process id
+        server.names += [late, "another's"]
+        held.sweep()
+        assert late in server.names  # what it asked for may still be written
         held.sweep()
         assert server.names == [own.name, "another's"]
 

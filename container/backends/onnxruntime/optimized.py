@@ -47,7 +47,7 @@ class OptimizedFile:
         folder: where the optimized models of this container are.
         source: the model's file.
         settings: whatever else the result depends on.
-        save: opens a session and writes its graph to a path.
+        save: opens a session, writes its graph to a path, and sees that it can be opened.
 
     Raises:
         OSError: there is no room for it.
@@ -57,20 +57,26 @@ class OptimizedFile:
     def __init__(
         self, folder: Path, source: Path, settings: object, save: Callable[[Path], Any]
     ) -> None:
-        status = source.stat()
-        key = [str(source.resolve()), status.st_size, status.st_mtime_ns, repr(settings)]
-        name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
+        # Weights may lie in files of their own, and files may be replaced by others of their age.
+        files = [source, *sorted(file for file in source.parent.rglob("*") if file.is_file())]
+        known = [
+            (str(f), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino)
+            for f in files
+            if (s := f.stat())
+        ]
+        self._needed = ROOM * sum(size for _, size, *_ in known[1:])
+        name = hashlib.sha256(json.dumps([known, repr(settings)]).encode()).hexdigest()[:16]
         folder.mkdir(parents=True, exist_ok=True)
         self._home = folder / name
         self.graph = self._home / GRAPH
         self._lock = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            self._lock_shared(source, save)
+            self._lock_shared(save)
         except BaseException:
             self.close()
             raise
 
-    def _lock_shared(self, source: Path, save: Callable[[Path], Any]) -> None:
+    def _lock_shared(self, save: Callable[[Path], Any]) -> None:
         """Return with a lock that others may have too, when the file is there."""
         while True:
             fcntl.lockf(self._lock, fcntl.LOCK_SH)  # waits for whoever makes it
@@ -83,17 +89,16 @@ class OptimizedFile:
                 time.sleep(LOOK_S)
                 continue
             if not self.graph.exists():
-                self._make(source, save)
+                self._make(save)
             # Locks of POSIX's kind are exchanged without a gap in which the file could go.
             fcntl.lockf(self._lock, fcntl.LOCK_SH)
             return
 
-    def _make(self, source: Path, save: Callable[[Path], Any]) -> None:
+    def _make(self, save: Callable[[Path], Any]) -> None:
         shutil.rmtree(self._home, ignore_errors=True)  # half done by one that was killed
         self._home.mkdir()
-        size = sum(file.stat().st_size for file in source.parent.iterdir() if file.is_file())
-        if shutil.disk_usage(self._home).free < ROOM * size:
-            raise OSError(f"the disk of {self._home} has less than {ROOM} times {size} bytes free")
+        if shutil.disk_usage(self._home).free < self._needed:
+            raise OSError(f"the disk of {self._home} has less than {self._needed} bytes free")
         part = self._home / f"{GRAPH}.part"
         save(part)
         part.rename(self.graph)

@@ -38,6 +38,8 @@ MOST_OWN = 0.25
 """Of the size of its weights: what a session may have of its own for a second one to be opened.
 ResNet-50's takes 0.1, YOLOv5s's 0.1, BERT's all, for those of matrix products are packed anew."""
 
+DONE = "ORT_DISABLE_ALL"  # of an optimized graph
+
 LITTLE = 16 * 2**20  # bytes that a session may have of its own in any case
 
 ERRORS_ONLY = 3  # a level of ONNX Runtime's log
@@ -122,25 +124,17 @@ class OnnxSession:
         dims: Mapping[str, Sequence[int]],
         shared: Path | None = None,
     ) -> None:
-        self._board: Board | None = None
+        self.sessions: list[Any] = []
         self._optimized: OptimizedFile | None = None
-        wide = settings.lone_threads > settings.intra_op_threads
-        if shared and [name for name, _ in providers] == [CPU]:
-            self._board = Board(shared / "activity")
-            if wide:
+        on_cpu = [name for name, _ in providers] == [CPU]
+        self._board = _board(shared) if shared and on_cpu else None
+        try:
+            if shared and self._board and settings.lone_threads > settings.intra_op_threads:
                 self._optimized = _optimized(file, settings, providers, shared)
-        if self._optimized:
-            file = self._optimized.graph
-            settings = replace(settings, graph_level="ORT_DISABLE_ALL")  # that was done
-            _share_arena(settings)
-        before = allocator.private_bytes()
-        self.sessions = [_opened(file, session_options(settings), providers)]
-        if self._optimized:
-            allocator.give_back()
-            own = allocator.private_bytes() - before
-            if own <= max(LITTLE, MOST_OWN * self._optimized.size):
-                every = replace(settings, intra_op_threads=settings.lone_threads)
-                self.sessions.append(_opened(file, session_options(every), providers))
+            self._open(file, settings, providers)
+        except BaseException:
+            self.close()
+            raise
         self._run_options = run_options(settings)
         self.signature = _signature(self.sessions[0])
         self._scalars = {
@@ -151,6 +145,19 @@ class OnnxSession:
         self._inputs = {
             spec.name: spec for spec in (*self.signature.inputs, *self.signature.optional)
         }
+
+    def _open(self, file: Path, settings: SessionSettings, providers: Sequence[Provider]) -> None:
+        if self._optimized is None:
+            self.sessions.append(_opened(file, session_options(settings), providers))
+            return
+        settings = replace(settings, graph_level=DONE)
+        _share_arena(settings)
+        before = allocator.private_bytes()
+        self.sessions.append(_opened(self._optimized.graph, session_options(settings), providers))
+        allocator.give_back()
+        if allocator.private_bytes() - before <= max(LITTLE, MOST_OWN * self._optimized.size):
+            every = session_options(replace(settings, intra_op_threads=settings.lone_threads))
+            self.sessions.append(_opened(self._optimized.graph, every, providers))
 
     def prepare(self, inputs: Tensors) -> Tensors:
         """Return a request's tensors in the shapes of the file, strings as str.
@@ -242,6 +249,14 @@ def _opened(file: Path, options: Any, providers: Sequence[Provider]) -> Any:
         raise ModelConfigError(f"ONNX Runtime cannot open '{file}': {reason}") from error
 
 
+def _board(shared: Path) -> Board | None:
+    try:
+        return Board(shared / "activity")
+    except OSError as error:
+        sys.stderr.write(f"model instances do not see each other: {error}\n")
+        return None
+
+
 def _optimized(
     file: Path, settings: SessionSettings, providers: Sequence[Provider], shared: Path
 ) -> OptimizedFile | None:
@@ -258,6 +273,7 @@ def _optimized(
         for key, value in SAVING.items():
             options.add_session_config_entry(key, value)
         onnxruntime.InferenceSession(str(file), options, providers=list(providers))
+        _opened(path, session_options(replace(settings, graph_level=DONE)), providers)
 
     try:
         key = (onnxruntime.__version__, settings)
