@@ -55,9 +55,10 @@ class Family(Client, Generic[K, P]):
     def fitted(self) -> P:
         """Return what `fit` returned for the model as it is now."""
         signature = self.signature()
-        if self._fitted is None or self._fitted[0] != signature:
-            self._fitted = signature, self.fit(signature)
-        return self._fitted[1]
+        fitted = self._fitted  # other threads may put another one there
+        if fitted is None or fitted[0] != signature:
+            self._fitted = fitted = signature, self.fit(signature)
+        return fitted[1]
 
     def inference(self, payload: Payload) -> Any:
         return self.inference_batch([payload])[0]
@@ -99,7 +100,8 @@ class Family(Client, Generic[K, P]):
         """
         path: Path = self.folder / getattr(self.keys, name)
         try:
-            return path.read_text(encoding="utf-8-sig").splitlines()
+            # Not `splitlines`: a name may hold what that takes for the end of a line.
+            return path.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
         except (OSError, ValueError) as error:
             raise self.mistake(
                 name,

@@ -49,7 +49,10 @@ def as_json(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return as_json(value.tolist())
     if isinstance(value, dict):
-        return {key: as_json(one) for key, one in value.items()}
+        return {
+            key.item() if isinstance(key, np.generic) else key: as_json(one)
+            for key, one in value.items()
+        }
     if isinstance(value, list | tuple):
         return [as_json(one) for one in value]
     return value

@@ -15,6 +15,8 @@ import inspect
 import itertools
 import json
 import logging
+import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +33,7 @@ from clients.family import client_class
 
 BUILT_IN = Path(clients.__file__).parent
 ENTRY_POINTS = "triton_dispatcher.clients"
+DECLARED = re.compile(r"""^[ \t]+modelname\b[^=\n]*=\s*["']([^"'\n]+)""", re.MULTILINE)
 
 log = logging.getLogger(__name__)
 count = itertools.count(1)
@@ -64,8 +67,8 @@ class Loaded:
     Args:
         mark: the source's, when it was loaded.
         clients: by model name.
-        broken: why others are not among them; by model name where the class got far enough to have
-            one, else by the source.
+        broken: why others are not among them; by model name where one is known, else by the
+            source.
         absent: model folders that are not there, without which some clients cannot be made.
 
     """
@@ -168,7 +171,11 @@ def take(
     registry.loaded = loaded
     registry.clients = {n: c for one in loaded.values() for n, c in one.clients.items()}
     registry.aliases = {a: n for n, client in registry.clients.items() for a in client.aliases}
-    registry.broken = {n: why for one in loaded.values() for n, why in one.broken.items()}
+    registry.broken = {
+        f"{name} ({where})" if name in registry.clients else name: why
+        for where, one in loaded.items()
+        for name, why in one.broken.items()
+    }
 
 
 def is_kept(source: Source, before: Mapping[str, Loaded], verdict: Verdict | None) -> bool:
@@ -204,17 +211,39 @@ def load(source: Source, environment: Environment, taken: Mapping[str, str]) -> 
         found = source.classes()
     except ClientDisabled as error:
         found = []
-        loaded.broken[source.model or source.where] = error.message
+        loaded.broken.update(dict.fromkeys(names_in(source), error.message))
     except (Exception, SystemExit) as error:
         # Whatever a stranger's file does at import disables that file alone.
         log.exception("%s cannot be imported", source.where)
         found = []
-        loaded.broken[source.where] = f"{source.where} cannot be imported: {described(error)}"
+        reason = f"{source.where} cannot be imported: {described(error)}"
+        loaded.broken.update(dict.fromkeys(names_in(source), reason))
     for client in dict.fromkeys(found):  # a class may have two names in its file
-        register(client, environment, source.where, taken, loaded)
-    for reason in loaded.broken.values():
+        try:
+            register(client, environment, source.where, taken, loaded)
+        except (Exception, SystemExit) as error:
+            # Its declarations may be anything; they disable that class alone.
+            where = f"{client.__name__} in {source.where}"
+            log.exception("%s cannot be registered", where)
+            name = str(getattr(client, "modelname", None) or source.where)
+            loaded.broken[name] = f"{where}: it cannot be registered: {described(error)}"
+    for reason in dict.fromkeys(loaded.broken.values()):
         log.error("client disabled: %s", reason)
     return loaded
+
+
+def names_in(source: Source) -> list[str]:
+    """Return the models that a source is about, though it cannot be imported.
+
+    Without a model in it that can be seen, the source itself.
+    """
+    if source.model:
+        return [source.model]
+    try:
+        text = Path(source.where).read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError):  # an entry point, or a file that cannot be read
+        text = ""
+    return DECLARED.findall(text) or [source.where]
 
 
 def register(
@@ -261,8 +290,8 @@ def name_fault(client: type[Client], environment: Environment, taken: Mapping[st
 
 def declaration_fault(client: type[Client]) -> str:
     """Return what is wrong with a class as its author wrote it; nothing where it is right."""
-    if not isinstance(getattr(client, "modelname", None), str) or not client.modelname:
-        return 'it has no name; write `modelname = "…"` in the class'
+    if fault := naming_fault(client):
+        return fault
     if missing := sorted(client.__abstractmethods__):
         return f"it lacks the method {missing[0]}(self, payload)"
     if inspect.iscoroutinefunction(client.inference):
@@ -276,6 +305,19 @@ def declaration_fault(client: type[Client]) -> str:
     return parameters_fault(client.parameters)
 
 
+def naming_fault(client: type[Client]) -> str:
+    """Return what is wrong with the names that a class declares."""
+    if not isinstance(getattr(client, "modelname", None), str) or not client.modelname:
+        return 'it has no name; write `modelname = "…"` in the class'
+    if not isinstance(client.model, str):
+        return f"its model is {client.model!r}; write the name of one folder of the repository"
+    if not isinstance(client.aliases, tuple | list) or not all(
+        isinstance(name, str) and name for name in client.aliases
+    ):
+        return f'its aliases are {client.aliases!r}; write `aliases = ("…",)`'
+    return ""
+
+
 def parameters_fault(declared: object) -> str:
     """Return what is wrong with the parameters that a class declares."""
     if not isinstance(declared, Mapping) or not all(
@@ -287,6 +329,8 @@ def parameters_fault(declared: object) -> str:
             parameter.read(name, parameter.default)
         except BadParameter as error:
             return f"the default of its parameter {name!r} is not allowed: {error.hint}"
+        except (TypeError, ValueError):
+            return f"the limits of its parameter {name!r} are no numbers, or its choices no texts"
     return ""
 
 
@@ -316,7 +360,7 @@ def client_files(folder: Path) -> Iterator[Path]:
     for path in paths:
         if path.suffix == ".py" and path.stem != "__init__":
             yield path
-        elif (path / "__init__.py").is_file():
+        elif os.path.isfile(path / "__init__.py"):  # noqa: PTH113  Path's raises where it may not look
             yield path / "__init__.py"
 
 

@@ -23,5 +23,6 @@ def best(scores: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
         count: how many are wanted.
 
     """
-    places = np.argsort(-scores, kind="stable")[:count]
+    # Unsigned numbers have no negative.
+    places = np.argsort(-scores.astype(np.float64), kind="stable")[:count]
     return list(zip(places.tolist(), scores[places].tolist(), strict=True))

@@ -119,13 +119,15 @@ class TextFamily(Family[K, TextPlan]):
         """Return the tokenizer's encoding of a text.
 
         Raises:
-            BadPayload: it has too many tokens.
+            BadPayload: it has no tokens, or too many.
 
         """
         hint = f"the model takes at most {longest} tokens: shorten it"
         if len(text) > longest * LONGEST_TOKEN:
             raise BadPayload(f"`text` has {len(text)} characters", hint=hint)
         encoding = self.tokenizer.backend.encode(text)
+        if not encoding.ids:
+            raise BadPayload("`text` has no tokens", hint="send a text with words in it")
         if len(encoding.ids) > longest:
             raise BadPayload(f"`text` has {len(encoding.ids)} tokens", hint=hint)
         return encoding

@@ -6,6 +6,7 @@ left as they are.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -63,16 +64,23 @@ def models_in(folder: Path) -> Iterator[tuple[str, Path]]:
     if any((folder / name).is_file() for name in PLAIN_MODELS):
         yield UNNAMED, folder
     for path in sorted(folder.iterdir()):
-        plain = any((path / name).is_file() for name in PLAIN_MODELS)
-        if path.is_dir() and not path.name.startswith(".") and (is_model(path) or plain):
+        if path.name.startswith(".") or not may_enter(path):
+            continue
+        if is_model(path) or any((path / name).is_file() for name in PLAIN_MODELS):
             yield path.name, path
 
 
 def is_model(folder: Path) -> bool:
     """Whether a folder is a model as Triton wants it: a configuration, or version folders."""
-    return (folder / CONFIG).is_file() or (
-        folder.is_dir() and any(p.name.isdigit() and p.is_dir() for p in folder.iterdir())
+    return may_enter(folder) and (
+        (folder / CONFIG).is_file()
+        or any(p.name.isdigit() and p.is_dir() for p in folder.iterdir())
     )
+
+
+def may_enter(folder: Path) -> bool:
+    """Whether it is a folder that may be looked into; `lost+found` on a volume may not."""
+    return folder.is_dir() and os.access(folder, os.R_OK | os.X_OK, effective_ids=True)
 
 
 def configured_name(folder: Path) -> str:

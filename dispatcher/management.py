@@ -16,7 +16,7 @@ from dispatcher.admission import Caller, Turns
 from dispatcher.answers import json_answer
 from dispatcher.canary import Canary
 from dispatcher.catalogue import Catalogue
-from dispatcher.errors import NOT_READY, STUCK, BadBody, BadClient, BadModel
+from dispatcher.errors import NOT_READY, STUCK, AlreadyLoaded, BadBody, BadClient, BadModel
 from dispatcher.errors import answer as error_answer
 from dispatcher.health import health as state_of
 from dispatcher.hosting import Hosting
@@ -132,9 +132,14 @@ def load(hosting: Hosting, reloader: Reloader, name: str, url: str) -> None:
     """Load a model, and take up what its folder says of its client.
 
     Raises:
+        AlreadyLoaded: the name is another one's alias, or there is a model of this name.
         BadModel: one or the other cannot be done; nothing of the model is left.
 
     """
+    if (owner := reloader.registry.name(name)) != name:
+        raise AlreadyLoaded(
+            f"{name!r} is an alias of the model {owner!r}", hint="choose another name"
+        )
     hosting.load(name, url)
     if reason := refused(hosting, reloader, name):
         unload(hosting, reloader, name)

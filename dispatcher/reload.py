@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import IO
 
 from clients.base import Environment
 from clients.registry import Registry, Source, Verdict, owners, sources, take
@@ -76,10 +77,25 @@ class Verdicts:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Keep other threads and workers from trying at the same time."""
-        self.workers.mkdir(parents=True, exist_ok=True)
-        with self.lock.open("w") as lock:
+        with self.lock_file() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+    @contextmanager
+    def alone_or_not(self) -> Iterator[bool]:
+        """Do so where nobody else does at this moment; give whether it is so."""
+        with self.lock_file() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                mine = False
+            else:
+                mine = True
+            yield mine
+
+    def lock_file(self) -> IO[str]:
+        self.workers.mkdir(parents=True, exist_ok=True)
+        return self.lock.open("w")
 
     def read(self) -> Noted:
         """Return what was noted last."""
@@ -162,24 +178,28 @@ class Reloader:
     def reload(self) -> Report:
         """Take up what has changed; when this returns, every worker has."""
         with self.verdicts.alone():
-            before, loaded = dict(self.registry.clients), self.registry.loaded
-            found = self.sources()
-            changed = [s for s in found if s.where not in loaded or not loaded[s.where].is_all(s)]
-            restart = {
-                s.where: f"{s.where} has changed: an installed package needs a restart"
-                for s in changed
-                if s.installed and s.where in loaded and loaded[s.where].clients
-            }
-            changed = [source for source in changed if source.where not in restart]
-            kept = owners({s.where: loaded[s.where] for s in found if s not in changed})
-            tried = self.trial(changed, kept, self.settings) if changed else {}
-            noted = self.verdicts.read()
-            there = {source.where for source in found}
-            judged = {w: v for w, v in {**noted.by_source, **tried}.items() if w in there}
-            noted = Noted(noted.number + 1, judged)
-            self.verdicts.write(noted)
-            self.take_up()
-            self.wait_for_others(noted.number)
+            return self.renew()
+
+    def renew(self) -> Report:
+        """Try what has changed and note what comes of it; nobody else does so meanwhile."""
+        before, loaded = dict(self.registry.clients), self.registry.loaded
+        found = self.sources()
+        changed = [s for s in found if s.where not in loaded or not loaded[s.where].is_all(s)]
+        restart = {
+            s.where: f"{s.where} has changed: an installed package needs a restart"
+            for s in changed
+            if s.installed and s.where in loaded and loaded[s.where].clients
+        }
+        changed = [source for source in changed if source.where not in restart]
+        kept = owners({s.where: loaded[s.where] for s in found if s not in changed})
+        tried = self.trial(changed, kept, self.settings) if changed else {}
+        noted = self.verdicts.read()
+        there = {source.where for source in found}
+        judged = {w: v for w, v in {**noted.by_source, **tried}.items() if w in there}
+        noted = Noted(noted.number + 1, judged)
+        self.verdicts.write(noted)
+        self.take_up()
+        self.wait_for_others(noted.number)
         faults = {where: one.reason for where, one in tried.items() if one.reason}
         as_before = {w for w, one in loaded.items() if w in tried and one.mark == tried[w].mark}
         after, now = self.registry.clients, self.registry.loaded
@@ -233,10 +253,20 @@ class Reloader:
                     due, now = time.monotonic(), self.state()
                     # Twice the same: whoever writes there is done.
                     if now == before and self.has_news():
-                        self.reload()
+                        self.renew_if_alone()
                     before = now
             except Exception:
                 log.exception("clients could not be looked at")
+
+    def renew_if_alone(self) -> None:
+        """Try what has changed, unless another worker does: that one waits for this thread."""
+        with self.verdicts.alone_or_not() as mine:
+            if not mine:
+                return
+            if self.verdicts.read().number != self._number:
+                self.take_up()  # another worker has just been done with it
+            if self.has_news():
+                self.renew()
 
     def state(self) -> dict[str, str]:
         return {source.where: source.mark for source in self.sources()}

@@ -134,7 +134,7 @@ def main(arguments: list[str]) -> int:
             verdict = Verdict(
                 source.mark,
                 (*loaded.clients, *loaded.broken),
-                "; ".join([*loaded.broken.values(), *failing]),
+                "; ".join(dict.fromkeys([*loaded.broken.values(), *failing])),
                 harmful=bool(failing),
             )
             if not verdict.reason:

@@ -232,7 +232,17 @@ def test_what_an_archive_must_not_hold_is_named_and_not_unpacked(
     assert sorted(tmp_path.rglob("*")) == sorted([*before, archive])
 
 
-@pytest.mark.parametrize("damage", ["cut", "text", "zip", "none"])
+def test_hard_links_are_named_with_what_packs_the_files(tmp_path: Path, check: Check) -> None:
+    folder = write_right(tmp_path / "root", "right")
+    (folder / "copy.bin").hardlink_to(folder / "1" / "model.onnx")
+    with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "root", ".")
+    code, found = check(tmp_path / "model.tar.gz", "--no-clients")
+    assert code == 1
+    assert any("--hard-dereference" in one["fix"] for one in found)
+
+
+@pytest.mark.parametrize("damage", ["cut", "text", "zip", "xz", "none"])
 def test_what_is_no_archive_is_said(
     tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -240,6 +250,11 @@ def test_what_is_no_archive_is_said(
     if damage == "cut":
         whole = packed(path, ("a/1/model.onnx", os.urandom(100_000))).read_bytes()
         path.write_bytes(whole[:50_000])
+    elif damage == "xz":
+        packed(path, ("a/1/model.onnx", os.urandom(100_000)), mode="w:xz")
+        whole = bytearray(path.read_bytes())
+        whole[50_000:50_100] = bytes(100)
+        path.write_bytes(whole)
     elif damage == "text":
         path.write_text("this is no archive")
     elif damage == "zip":
@@ -286,6 +301,7 @@ class Mine(Client):
         ("def inference", "async def inference", "error", "its inference is async"),
         ("def inference", "def infer", "error", "it lacks the method inference"),
         ('"right"', '"wrong"', "warning", "asks the model 'wrong'"),
+        ('"right"', '"resnet"', "error", "belongs to the client in resnet/dispatch.toml"),
         ("class Mine(Client)", "class Mine(object)", "warning", "has no client"),
     ],
 )

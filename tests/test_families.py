@@ -20,9 +20,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from clients import family
 from clients.base import Client, Environment
 from clients.errors import BadPayload, ClientDisabled
+from clients.families.fill_mask import joined
 from clients.model_server import Signature, Tensors, TensorSpec
 from clients.registry import Registry, load_clients
 from clients.request import Request
+from clients.scores import best
 from clients.triton import renamed_config
 from dispatcher.app import create_app
 from dispatcher.canary import Canary
@@ -197,6 +199,8 @@ def test_the_other_models_are_served(bench: Bench) -> None:
         ('input = "w"', PICTURES, ['`input` is "w"', 'the model has "x"']),
         ("", signature({"x": (3, 8, 8)}, {"y": (3,), "v": (3,)}), ["`output` is missing", '"v"']),
         ("", signature({"x": (3, 8, 8)}, {"y": (3,)}, datatype="UINT8"), ["UINT8", '"0-255"']),
+        ('pixels = "0-255"\nstd = [2, 2, 2]',
+         signature({"x": (3, 8, 8)}, {"y": (3,)}, datatype="UINT8"), ["UINT8", "`std`"]),
         ("", signature({"x": (3, 8, 8)}, {"y": (3,)}, datatype="INT64"), ["no pictures"]),
         ("", signature({"x": (2, 3, 8, 8)}, {"y": (3,)}, batch=0), ["2 pictures"]),
     ],
@@ -419,6 +423,50 @@ def test_yolov8_rows_have_no_objectness(bench: Bench) -> None:
     assert bench.ask(picture(plain(64, 128, [0, 0, 0]))) == [[0, 0.9, 48, 80, 24, 40, 128, 64]]
 
 
+def test_a_detector_of_whole_numbers_is_sent_them(bench: Bench) -> None:
+    seen: list[np.ndarray] = []
+
+    def run(inputs: Tensors) -> Arrays:
+        seen.append(np.array(inputs["x"]))
+        return {"y": np.zeros((1, 6, 10), np.float32)}
+
+    tensors = signature({"x": (3, 64, 64)}, {"y": (6, 10)}, datatype="UINT8")
+    bench.set_up('family = "detection"\noutput_layout = "yolov8"', tensors, labels="cat\ndog\n")
+    bench.answers(run)
+    assert bench.ask(picture(plain(64, 32, [255, 102, 3]))) == []
+    (sent_pixels,) = seen
+    assert sent_pixels.dtype == np.uint8
+    assert sent_pixels[0, :, 0, 0].tolist() == [114, 114, 114]  # the grey beside the picture
+    assert sent_pixels[0, :, 32, 32].tolist() == [255, 102, 3]
+
+
+def test_scores_that_are_unsigned_are_sorted_too() -> None:
+    assert best(np.array([0, 200, 7, 255], np.uint8), 3) == [(3, 255), (1, 200), (2, 7)]
+
+
+def test_a_label_may_hold_what_python_takes_for_the_end_of_a_line(bench: Bench) -> None:
+    bench.set_up('family = "classification"', PICTURES, labels="a\u2028a\r\nb\x0cb\nc\n\n")
+    bench.answers(lambda inputs: {"y": np.array([[3, 2, 1]], np.float32)})
+    found = bench.ask(picture(plain(4, 4, [0, 0, 0])), format="objects")
+    assert [one["label"] for one in found] == ["a\u2028a", "b\x0cb", "c"]
+
+
+@pytest.mark.parametrize(
+    ("before", "word", "after", "text"),
+    [
+        ("The ", "cat", " sat", "The cat sat"),
+        ("The ", " cat", " sat", "The cat sat"),  # byte-level: RoBERTa's
+        ("The", " cat", " sat", "The cat sat"),
+        ("", " Cats", " sit", "Cats sit"),
+        ("Walk", "##ing", " cats", "Walking cats"),  # WordPiece: BERT's
+    ],
+)
+def test_a_word_is_put_into_the_blank_without_the_tokenizer_s_marks(
+    before: str, word: str, after: str, text: str
+) -> None:
+    assert joined(before, word, after) == text
+
+
 def test_a_mask_of_its_own_and_the_inputs_that_the_model_has(bench: Bench) -> None:
     seen: list[Tensors] = []
 
@@ -496,6 +544,15 @@ def test_texts_are_filled_up_to_the_model_s_length(
             bench.ask({"text": "the cat sat here the"})
 
 
+def test_a_text_without_tokens_is_refused_and_a_vector_of_zeros_stays_one(bench: Bench) -> None:
+    bench.answers(lambda inputs: {"y": np.zeros((*inputs["input_ids"].shape, 8), np.float32)})
+    bench.set_up('family = "embedding"', TEXTS)
+    tokenizer_at(bench.folder / "tokenizer")
+    with pytest.raises(BadPayload, match="no tokens"):
+        bench.ask({"text": " "})
+    assert bench.ask({"text": "the cat"}) == [0] * 8
+
+
 def test_texts_are_classified(bench: Bench) -> None:
     bench.set_up(
         'family = "text-classification"',
@@ -570,6 +627,15 @@ def test_an_alias_is_asked_listed_and_offered(bench: Bench) -> None:
     assert "Also asked as <code>n</code>" in client.get("/docs").text
     answer = client.post("/invocations", json={"modelname": "nn", "payload": payload})
     assert "served are: n, m" in answer.json["error"]["hint"]
+
+
+def test_no_model_can_be_loaded_under_the_alias_of_another(bench: Bench) -> None:
+    bench.set_up('family = "classification"\naliases = ["n"]', PICTURES)
+    client = application(bench, bench.registry())
+    answer = client.post("/models", json={"model_name": "n", "url": str(bench.folder)})
+    assert (answer.status_code, (answer.json or {})["error"]["code"]) == (409, "already_loaded")
+    assert "'n' is an alias of the model 'm'" in answer.json["error"]["message"]
+    assert not (bench.repository / "n").exists()
 
 
 def test_plain_tensors_may_have_other_names(bench: Bench) -> None:

@@ -200,7 +200,8 @@ def test_a_class_written_for_a_decoded_picture_keeps_working(tmp_path: Path) -> 
                 self.calls += 1
                 assert self.calls == 1
                 img[0, 0] += 0
-                return {"corner": img[0, 0], "shape": img.shape, "mean": img.mean(dtype="f4")}
+                return {"corner": img[0, 0], "shape": img.shape, "mean": img.mean(dtype="f4"),
+                        img[0, 0, 0]: "key"}
         """)
     )
     (tmp_path / "old" / "__init__.py").write_text(
@@ -213,6 +214,7 @@ def test_a_class_written_for_a_decoded_picture_keeps_working(tmp_path: Path) -> 
     for _ in range(2):
         result = ask(client, "old", payload).json["result"]
         assert result["corner"] == expected[0, 0].tolist()
+        assert result[str(expected[0, 0, 0])] == "key"
         assert result["shape"] == list(expected.shape)
         assert result["mean"] == pytest.approx(expected.mean(), rel=1e-3)
     raw = (PICTURES / "chelsea.png").read_bytes()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from clients.base import Environment
-from clients.registry import load_clients
+from clients.registry import client_files, load_clients
+from container.repository import models_in
 from tests.conftest import PROJECT
 from tests.fake_triton import FakeTriton
 
@@ -22,6 +27,8 @@ class Mine(Client):
     def inference(self, payload):
         return payload["x"]
 """
+
+PARAMETER = "\n    from clients.base import Parameter\n    parameters = {{'a': Parameter({})}}"
 
 
 @pytest.fixture
@@ -67,6 +74,13 @@ def test_a_file_or_a_folder_of_one_s_own_is_found(
             ["Mine", "cannot be made", "no labels"],
         ),
         (GOOD + "    parameters = {'a': 3}", ["Mine", "Parameter"]),
+        (GOOD + "    aliases = None", ["Mine", "its aliases are None"]),
+        (GOOD + "    aliases = [1]", ["Mine", "its aliases are [1]"]),
+        (GOOD + "    aliases = 'other'", ["Mine", "its aliases are 'other'"]),
+        (GOOD + "    model = 5", ["Mine", "its model is 5"]),
+        (GOOD + PARAMETER.format("3, '1', 10"), ["Mine", "limits of its parameter 'a'"]),
+        (GOOD + PARAMETER.format("3, None, 10"), ["Mine", "limits of its parameter 'a'"]),
+        (GOOD + "Mine.__abstractmethods__ = 5", ["Mine", "cannot be registered: TypeError"]),
     ],
 )
 def test_a_broken_one_disables_itself_and_is_named(
@@ -92,3 +106,41 @@ def test_a_client_whose_model_was_left_out_is_not_served_and_not_broken(tmp_path
     )
     assert registry.clients == {}
     assert registry.broken == {}
+
+
+@pytest.mark.parametrize("bad", ["import nothing_of_this_name\n", "def broken(:\n"])
+def test_a_file_that_cannot_be_imported_disables_the_models_that_it_names(
+    environment: Environment, tmp_path: Path, bad: str
+) -> None:
+    two = GOOD + GOOD.replace("Mine", "Other").replace('"mine"', "'other'")
+    (tmp_path / "bad.py").write_text(bad + two)
+    registry = load_clients(environment, [tmp_path])
+    assert set(registry.broken) == {"mine", "other"}
+    assert "bad.py cannot be imported" in registry.broken["mine"]
+    (tmp_path / "good.py").write_text(GOOD)
+    registry = load_clients(environment, [tmp_path])
+    assert registry.clients["mine"].inference({"x": 5}) == 5
+    assert set(registry.broken) == {f"mine ({tmp_path / 'bad.py'})", "other"}
+
+
+@pytest.fixture
+def shut() -> Iterator[Path]:
+    """A folder with one that must not be looked into, as `lost+found` of a volume."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    (folder / "lost+found").mkdir(mode=0o700)
+    was = os.geteuid()
+    if was == 0:
+        os.seteuid(65534)
+    else:
+        (folder / "lost+found").chmod(0)
+    yield folder
+    os.seteuid(was)
+    shutil.rmtree(folder)
+
+
+def test_a_folder_that_must_not_be_entered_is_passed_over(shut: Path) -> None:
+    with pytest.raises(PermissionError):
+        (shut / "lost+found" / "__init__.py").stat()
+    assert list(client_files(shut)) == []
+    assert list(models_in(shut)) == []

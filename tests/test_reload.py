@@ -255,6 +255,20 @@ def test_with_a_watch_nobody_has_to_ask(folder: Path) -> None:
     assert len(tried) == count, "what was tried is not tried again"
 
 
+def test_a_watch_leaves_a_change_to_the_worker_that_is_at_it(folder: Path) -> None:
+    """One that waited for the lock could not take up what it is waited for."""
+    worker, other = Worker(folder, CLIENTS_WATCH="0.5"), Worker(folder)
+    write(folder / "clients", "mine", "'new'")
+    with worker.reloader.verdicts.alone():
+        worker.reloader.renew_if_alone()
+        assert worker.reloader.verdicts.read() == Noted(), "it left it to the one who is at it"
+    assert other.reload().status_code == 200
+    worker.reloader.trial = lambda *_: pytest.fail("what another has tried is not tried again")
+    worker.reloader.renew_if_alone()
+    assert worker.ask("mine") == "new"
+    assert worker.reloader.verdicts.read().number == 1
+
+
 def test_an_installed_package_that_has_changed_needs_a_restart(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -68,7 +69,7 @@ def test_weights_is_the_tool_that_fetches_them() -> None:
 # new-client
 
 
-@pytest.mark.parametrize("name", ["double", "my-model.v2"])
+@pytest.mark.parametrize("name", ["double", "my-model.v2", "bad-payload"])
 @pytest.mark.parametrize("runner", [["-m", "unittest", "discover", "-s"], ["-m", "pytest", "-q"]])
 def test_what_new_client_writes_passes_its_test_at_once(
     tmp_path: Path, name: str, runner: list[str]
@@ -231,6 +232,28 @@ def test_invoke_says_what_the_endpoint_says(
     Noting.error = 502, b"<html>a proxy's own page"
     assert main(["invoke", "x", "--text", "a", "--url", noting]) == 1
     assert capsys.readouterr().err.startswith("502: <html>")
+    Noting.error = 200, b"<html>another server"
+    assert main(["invoke", "x", "--text", "a", "--url", noting]) == 2
+    assert "is no dispatcher" in capsys.readouterr().err
+
+
+def test_invoke_says_that_what_answers_does_not_speak_http(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def talk() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(2**16)
+                connection.sendall(b"220 mail\r\n")
+
+        thread = threading.Thread(target=talk)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert main(["invoke", "x", "--text", "a", "--url", url]) == 2
+        thread.join()
+    assert "does not answer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

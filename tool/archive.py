@@ -6,6 +6,7 @@ a finding, since the platform does not take it either.
 
 from __future__ import annotations
 
+import lzma
 import tarfile
 import zlib
 from pathlib import Path, PurePosixPath
@@ -31,7 +32,7 @@ def unpack(archive: Path, findings: Findings) -> None:
                 if count == MOST_FILES:
                     raise Trouble(f"{archive} holds more than {MOST_FILES} files")
                 left -= unpack_member(packed, member, findings, left)
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+    except (tarfile.TarError, EOFError, OSError, ValueError, lzma.LZMAError, zlib.error) as error:
         reason = str(error).partition("\n")[0].rstrip(":")
         raise Trouble(
             f"{archive} cannot be read as a tar.gz: {reason}; expected that, or a folder"
@@ -58,7 +59,7 @@ def unpack_member(
         findings.error(
             place,
             f"is a link to {member.linkname}, which the platform does not unpack",
-            "pack the file itself: `tar czhf` follows links",
+            "pack the file itself: `tar czf` with `--dereference --hard-dereference`",
         )
     elif not member.isfile():
         findings.error(place, "is neither a file nor a folder", "leave it out")

@@ -11,17 +11,21 @@ from dispatcher.settings import PROJECT
 from tool.findings import Findings
 from tool.offline import composed, fits, load_offline
 
+BUILT_IN = PROJECT / "model_repository"
+
 
 def check_clients(findings: Findings, folders: Iterable[Path]) -> None:
     """Check every `dispatch.toml`, and every client class in some folders, which is imported."""
     folders = list(folders)
-    with composed(findings.root) as repository:
+    with composed(findings.root, BUILT_IN) as repository:
         others = {source.where for source in sources(repository)}
         registry = load_offline(repository, folders)
         for where, loaded in registry.loaded.items():
             path = Path(where)
             if path.name == FILE:
-                dispatch_toml(findings, path, loaded)
+                folder = path.parent.resolve()
+                if folder.is_relative_to(findings.root) or not folder.is_relative_to(BUILT_IN):
+                    dispatch_toml(findings, path, loaded)
             elif where not in others:  # those are the project's own, or installed
                 client_file(findings, path, loaded, repository)
 
@@ -38,15 +42,13 @@ def dispatch_toml(findings: Findings, path: Path, loaded: Loaded) -> None:
 
 def client_file(findings: Findings, file: Path, loaded: Loaded, repository: Path) -> None:
     """Say what is wrong with the clients of one file."""
-    for reason in loaded.broken.values():
-        findings.error(
-            file, reason.replace(str(file), file.name), "it is left out until it is mended"
-        )
+    for reason in dict.fromkeys(loaded.broken.values()):
+        said = reason.replace(str(file), file.name).replace(f"{repository}/", "")
+        findings.error(file, said, "it is left out until it is mended")
     asked = {name: client.triton_model() for name, client in loaded.clients.items()}
     asked |= {name: folder.name for name, folder in loaded.absent.items()}
     for name, model in asked.items():
-        built_in = PROJECT / "model_repository" / model
-        if not (repository / model).is_dir() and not built_in.is_dir():
+        if not (repository / model).is_dir():
             findings.warning(
                 file,
                 f"asks the model {model!r} for {name!r}, which is not there",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import http.client
 import json
 import os
 import sys
@@ -72,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     except urllib.error.HTTPError as error:
         with error:
             return failed(error.code, error.read())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise Trouble(
             f"{options.url} does not answer: {getattr(error, 'reason', error)}; "
             "is it running there? `make serve` starts one"
@@ -81,7 +82,13 @@ def run(options: argparse.Namespace) -> int:
         options.draw.write_bytes(answer)
         sys.stdout.write(f"wrote {options.draw}\n")
     else:
-        sys.stdout.write(f"{json.dumps(json.loads(answer), ensure_ascii=False, indent=2)}\n")
+        try:
+            result = json.loads(answer)
+        except ValueError as error:
+            raise Trouble(
+                f"{options.url} is no dispatcher: it answers {answer[:50]!r}, which is not JSON"
+            ) from error
+        sys.stdout.write(f"{json.dumps(result, ensure_ascii=False, indent=2)}\n")
     return 0
 
 

@@ -193,7 +193,7 @@ class ModelCheck:
                         line=line,
                     )
                     continue
-                count = len(file.read_text(errors="replace").splitlines())
+                count = len(file.read_text(errors="replace").removesuffix("\n").split("\n"))
                 dims = [whole(dim) for dim in output.texts("dims")]
                 classes = next((dim for dim in reversed(dims) if dim != 1), -1)
                 if 0 < classes != count:

@@ -11,6 +11,8 @@ from pathlib import Path
 from tool.trouble import Trouble
 
 TEMPLATE = Path(__file__).parent / "template"
+# What the files import or define themselves.
+TAKEN = {"BadPayload", "Client", "MODELS", "OnnxModels", "Path", "ROOT"}
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 
 
@@ -68,6 +70,8 @@ def contents(name: str) -> dict[Path, bytes]:
     file = re.sub(r"[^A-Za-z0-9]", "_", name).lower()
     if keyword.iskeyword(kind):
         raise Trouble(f"{name!r} is a word of Python's own; choose another name")
+    if kind in TAKEN:
+        kind += "Client"
 
     def filled(template: str) -> bytes:
         text = (TEMPLATE / f"{template}.txt").read_text()

@@ -103,9 +103,12 @@ class Classification(Family[ClassificationKeys, Plan]):
             raise self.mistake(
                 "resize", f"is {resize}, less than the crop of {crop}", "write a larger one"
             )
-        if taken.dtype == np.uint8 and (self.keys.pixels == "0-1" or self.keys.mean):
+        changed = self.keys.pixels == "0-1" or self.keys.mean or self.keys.std
+        if taken.dtype == np.uint8 and changed:
             raise self.mistake(
-                "pixels", f"or `mean` is wrong: `{taken.name}` takes UINT8", 'write "0-255" alone'
+                "pixels",
+                f"or `mean` or `std` is wrong: `{taken.name}` takes UINT8",
+                'write "0-255" alone',
             )
         output = self.tensor(signature.outputs, "output")
         sizes = taken.rest_of(output)

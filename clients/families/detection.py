@@ -139,8 +139,10 @@ class Detection(Family[DetectionKeys, Plan]):
         boxed = self.each(
             payloads, lambda payload: Letterbox.around(self.picture(payload), plan.size)
         )
-        inputs = plan.input.tensor([box.pixels for box in boxed])
-        answer = self.infer(inputs, outputs=[plan.output])[plan.output]
+        pixels = [box.pixels for box in boxed]
+        if plan.input.dtype == np.uint8:  # its whole numbers are 0 to 255, not parts of 1
+            pixels = [(one * 255).round() for one in pixels]
+        answer = self.infer(plan.input.tensor(pixels), outputs=[plan.output])[plan.output]
         tables = answer.reshape(len(payloads), *answer.shape[-2:])
         return [self.objects(*pair) for pair in zip(tables, boxed, strict=True)]
 

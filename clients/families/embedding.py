@@ -15,6 +15,8 @@ from clients.family import shown
 from clients.model_server import TensorSpec
 from clients.text_input import TextFamily, TextKeys, padded
 
+LEAST_LENGTH = 1e-12  # as PyTorch's `normalize`; a vector of zeros stays one
+
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingKeys(TextKeys):
@@ -55,7 +57,8 @@ class Embedding(TextFamily[EmbeddingKeys]):
             attention = padded([one.attention_mask for one in encodings], 0, vectors.shape[1])
             vectors = mean_of_tokens(vectors, attention)
         if self.keys.normalised:
-            vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors = vectors / np.maximum(lengths, LEAST_LENGTH)
         # Models compute in float32, which has seven digits.
         return [[round(number, 7) for number in vector] for vector in vectors.tolist()]
 

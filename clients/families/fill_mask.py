@@ -94,11 +94,24 @@ class FillMask(TextFamily[TextKeys]):
             before, after = mask.join(parts[:place]), mask.join(parts[place:])
             answers.append(
                 [
-                    {"token": before + self.tokenizer.decode(token) + after, "score": score}
+                    {"token": joined(before, self.tokenizer.decode(token), after), "score": score}
                     for token, score in most_likely(row, self.request.parameters["top_k"])
                 ]
             )
         return answers[0] if len(answers) == 1 else answers
+
+
+def joined(before: str, word: str, after: str) -> str:
+    """Return a text with a word in its blank.
+
+    Tokenizers mark where a word begins or goes on: by a space before it, which the text may have
+    too, or by "##".
+    """
+    if word.startswith("##"):
+        word = word[2:]
+    elif word[:1] == " " and (not before or before[-1].isspace()):
+        word = word[1:]
+    return before + word + after
 
 
 def most_likely(logits: npt.NDArray[np.float32], count: int) -> list[tuple[int, float]]:
