@@ -166,7 +166,7 @@ def sizes(shape: Sequence[int | str | None]) -> tuple[int, ...]:
 def best_classes(scores: npt.NDArray[Any], most: int) -> npt.NDArray[np.object_]:
     """Return the best of each row, as Triton writes them where it has no labels: "score:index"."""
     rows = scores.reshape(len(scores), -1)
-    best = np.argsort(-rows, axis=1, kind="stable")[:, :most]
+    best = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :most]
     texts = [
         [f"{row[i]:f}:{i}".encode() for i in places] for row, places in zip(rows, best, strict=True)
     ]
