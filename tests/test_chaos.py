@@ -89,7 +89,7 @@ def test_what_is_killed_or_stopped_is_back_and_every_caller_was_told(
         wait_for(lambda: ping(chaos) == 200, 40, "/ping turning 200")
         time.sleep(0.5)
     # A worker may be killed in the middle of an answer; NGINX has sent the beginning on by then.
-    load.check(cut=program == "NGINX" or (name, number) == ("gunicorn's worker", KILL))
+    load.check(cut=program == "NGINX" or (program, number) == ("gunicorn", KILL))
     assert load.counts["right"] > 10
     if seen:
         assert seen[0] < 20
