@@ -19,6 +19,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -94,6 +95,14 @@ class Client(ABC):
     def triton_model(self) -> str:
         """Return the model's name in the repository."""
         return self.model or self.modelname
+
+    @cached_property
+    def served_by(self) -> str:
+        """What `triton_model` said when the client was registered.
+
+        Whoever goes through all clients asks this: one that fails must not take the others along.
+        """
+        return self.triton_model()
 
     @abstractmethod
     def inference(self, payload: Payload) -> Any:

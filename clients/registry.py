@@ -263,7 +263,9 @@ def register(
         loaded.broken[place] = f"{where}: {owned}"
     else:
         try:
-            loaded.clients[name] = client(environment)
+            made = client(environment)
+            made.served_by  # noqa: B018  asked now, where a failure is its own
+            loaded.clients[name] = made
         except ClientDisabled as error:
             loaded.broken[name] = error.message
         except (Exception, SystemExit) as error:

@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from container.probes import ask, over_tcp
 from container.programs import gunicorn_program, nginx_program, triton_program
 from container.repository import compose
 from container.shared_memory import FOLDER, Plan, configurations, lower, share_out
-from container.supervisor import Policy, Supervisor
+from container.supervisor import STOP_SIGNALS, Policy, Supervisor
 from container.tensorrt import NoEngine, provide
 from container.triton import NoTriton, Triton, find_triton
 from dispatcher.keys import BadKeys, load_keys
@@ -45,6 +46,8 @@ def main(arguments: list[str]) -> int:
     if arguments not in ([], ["serve"]):
         sys.stderr.write(f"serve: unknown arguments: {' '.join(arguments)}\n\n{usage()}")
         return MISUSED
+    for number in STOP_SIGNALS:  # until the supervisor takes them, there is nothing to finish
+        signal.signal(number, lambda *_: sys.exit(0))
     try:
         settings = read_settings(os.environ)
     except SettingError as error:
@@ -127,7 +130,7 @@ class Notice:
     It is always of one size, and written over: that succeeds on a disk without room as well.
     """
 
-    SIZE = 4096
+    SIZE = 8192
 
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
         self.say = say
@@ -136,7 +139,9 @@ class Notice:
     def __call__(self, told: Mapping[str, Any]) -> None:
         """Tell it."""
         try:
-            os.pwrite(self.file, json.dumps(told).encode().ljust(self.SIZE), 0)
+            text = json.dumps(told).encode().ljust(self.SIZE)
+            os.pwrite(self.file, text, 0)
+            os.ftruncate(self.file, len(text))
         except OSError as error:
             self.say(f"the web workers cannot be told of a change: {error.strerror}")
 

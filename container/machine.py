@@ -131,5 +131,9 @@ class Lookout(threading.Thread):
     def run(self) -> None:
         while True:
             began = time.monotonic()
-            self.look = Look(began, self.program.fault())
+            try:
+                fault = self.program.fault()
+            except Exception as error:
+                fault = f"it cannot be looked at ({type(error).__name__}: {error})"
+            self.look = Look(began, fault)
             time.sleep(EAGER_S if self.look.fault else CALM_S)

@@ -104,6 +104,7 @@ def triton_program(
             **triton.environment,
         },
         fault,
+        work=lambda: sorted(path.name for path in wanted.iterdir()),
         clean=clean,
     )
 

@@ -38,6 +38,14 @@ GONE_S = 5.0
 
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 8.0
 
+# What took so long at first hangs when it takes longer than this at a later start.
+RESTART_SHARE, RESTART_LEAST_S = 3, 60.0
+
+# A look takes a few seconds at most.
+STALE_S = 20.0
+
+LONGEST_REASON = 200  # characters; the web workers are told it, and tell callers
+
 
 @dataclass(frozen=True)
 class Look:
@@ -65,6 +73,8 @@ class Program:
             most. It is called in a thread of its own.
         stop_signal: what asks it to finish its work and end.
         stop_within: seconds that it has for that in its turn; then it is killed.
+        work: returns what there is to do at a start; where it is other than at the first, that one
+            says nothing about how long it takes.
         output: the file that takes what it writes; `None` means this process's own.
         clean: removes what it leaves behind.
 
@@ -76,6 +86,7 @@ class Program:
     fault: Callable[[], str]
     stop_signal: Signals = signal.SIGTERM
     stop_within: float = math.inf
+    work: Callable[[], object] = lambda: None
     output: int | None = None
     clean: Callable[[], None] = lambda: None
 
@@ -150,6 +161,9 @@ class Course:
         faulty_since: when the fault was found that stays since then.
         starts: how often it was started.
         worked: whether it ever did its work.
+        took: seconds from its first start until it did.
+        work: what it had to do at that start.
+        as_first: whether it has the same to do now.
         restarts: when it was last restarted, as far as that still counts.
         reason: why it is not running.
 
@@ -163,6 +177,9 @@ class Course:
     faulty_since: float | None = None
     starts: int = 0
     worked: bool = False
+    took: float = 0.0
+    work: object = None
+    as_first: bool = True
     restarts: list[float] = field(default_factory=list)
     reason: str = ""
 
@@ -222,7 +239,8 @@ class Supervisor:
         while not self._stopping or any(course.alive for course in self._courses):
             if not self._stopping:
                 for course in self._courses:
-                    self._step(course)
+                    if not self._stopping:
+                        self._step(course)
             if not (settled or self._stopping) and all(c.worked for c in self._courses):
                 settled = self.settled(self.system.now() - started)
             self._tell()
@@ -241,9 +259,7 @@ class Supervisor:
         now = self.system.now()
         if course.state is State.WAITING:
             if now >= course.since + course.delay():
-                course.pid, course.alive = self.system.spawn(course.program), True
-                course.starts += 1
-                course.enter(State.STARTING, now)
+                self._start(course, now)
         elif course.state is State.STARTING:
             self._wait_until_it_works(course, now)
         elif course.state is State.RUNNING:
@@ -254,15 +270,36 @@ class Supervisor:
             course.program.clean()
             course.enter(State.WAITING, now)
 
+    def _start(self, course: Course, now: float) -> None:
+        try:
+            work = course.program.work()
+            course.pid, course.alive = self.system.spawn(course.program), True
+        except OSError as error:
+            course.reason = f"it cannot be started ({error})"
+            course.enter(State.WAITING, now)
+            self._restart_or_stop(course, f"cannot be started ({error})", 1)
+            return
+        course.starts += 1
+        course.work = course.work if course.worked else work
+        course.as_first = course.work == work
+        course.enter(State.STARTING, now)
+
+    def _start_timeout(self, course: Course) -> float:
+        """Return the seconds from a start until a program must work."""
+        if not (course.worked and course.as_first):
+            return self.policy.start_timeout
+        return min(self.policy.start_timeout, max(RESTART_LEAST_S, RESTART_SHARE * course.took))
+
     def _wait_until_it_works(self, course: Course, now: float) -> None:
         name, fault, took = course.program.name, self._fault(course), now - course.since
         # One that is stopped will not become ready.
         stopped = self.system.is_stopped(course.pid)
         if not fault:
             self.say(f"{name} is ready {'again ' if course.worked else ''}after {took:.1f} s")
+            course.took = course.took if course.worked else took
             course.worked, course.reason = True, ""
             course.enter(State.RUNNING, now)
-        elif took > (self.policy.patience if stopped else self.policy.start_timeout):
+        elif took > (self.policy.patience if stopped else self._start_timeout(course)):
             text = f"{name} is not ready after {took:.0f} s: {fault}"
             if course.worked:
                 self.say(f"{text}; killing it")
@@ -286,9 +323,12 @@ class Supervisor:
         if self.system.is_stopped(course.pid):
             return "it is stopped"
         look = self.system.look(course.program)
+        running = course.state is State.RUNNING
+        if running and self.system.now() > max(look.began, course.since) + STALE_S:
+            return "nobody came back from looking at it"
         if look.began >= course.since:
             return look.fault
-        return "" if course.state is State.RUNNING else "it was not looked at yet"
+        return "" if running else "it was not looked at yet"
 
     def _kill(self, course: Course, reason: str) -> None:
         """Kill a program and all that it started; its death is noticed like any other."""
@@ -326,26 +366,33 @@ class Supervisor:
         if course.state is not State.ENDING:
             course.reason = f"it died ({described(code)})"
             course.enter(State.ENDING, self.system.now())
-        if not course.worked:
-            self.say(f"{name} died ({described(code)}): stopping the others")
-            self._begin_to_stop(exit_code=exit_code_for(code) or 1)
-            return
-        self._restart(course, code)
+        self._restart_or_stop(course, f"died ({described(code)})", exit_code_for(code) or 1)
 
-    def _restart(self, course: Course, code: int) -> None:
-        """Start a program anew when its group is gone; give up where that happened too often."""
+    def _restart_or_stop(self, course: Course, what: str, exit_code: int) -> None:
+        """Start a program anew when its group is gone; give up where it never worked, or too often.
+
+        Args:
+            course: of the program.
+            what: happened to it.
+            exit_code: where this is the end.
+
+        """
         now, name, policy = self.system.now(), course.program.name, self.policy
+        if not course.worked:
+            self.say(f"{name} {what}: stopping the others")
+            self._begin_to_stop(exit_code)
+            return
         course.restarts = [at for at in course.restarts if at > now - policy.window]
         if len(course.restarts) >= policy.restarts:
             self.say(
-                f"{name} died ({described(code)}) after {policy.restarts} restarts within "
+                f"{name} {what} after {policy.restarts} restarts within "
                 f"{policy.window:.0f} s: stopping the others"
             )
-            self._begin_to_stop(exit_code=exit_code_for(code) or 1)
+            self._begin_to_stop(exit_code)
             return
         course.restarts.append(now)
         self.say(
-            f"{name} died ({described(code)}): restart {len(course.restarts)} of at most "
+            f"{name} {what}: restart {len(course.restarts)} of at most "
             f"{policy.restarts} within {policy.window:.0f} s"
         )
 
@@ -356,7 +403,7 @@ class Supervisor:
                 course.program.name: {
                     "state": course.state.value,
                     "starts": course.starts,
-                    "reason": course.reason,
+                    "reason": course.reason[:LONGEST_REASON],
                 }
                 for course in self._courses
             },

@@ -18,6 +18,8 @@ from typing import Any
 
 from dispatcher.record import Record
 
+log = logging.getLogger(__name__)
+
 BATCH_S = 0.1
 MOST_WAITING = 20_000  # records; some 20 MB
 LONGEST_TEXT = 200
@@ -89,7 +91,10 @@ class AccessLog:
             self._some.wait()
             time.sleep(BATCH_S)
             self._some.clear()
-            self.flush()
+            try:
+                self.flush()
+            except Exception:
+                log.exception("some lines of the log could not be written")
 
 
 def line_of(record: Record) -> bytes:

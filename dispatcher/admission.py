@@ -18,6 +18,7 @@ ready is answered at once.
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
@@ -28,6 +29,8 @@ from dataclasses import dataclass, field
 from clients.errors import DeadlineExceeded, ModelUnavailable
 from dispatcher.errors import CallerGone, TooManyRequests
 from dispatcher.settings import MANAGING, with_others
+
+log = logging.getLogger(__name__)
 
 SHARE = 2  # turns of a model for each that is free: with one busy model a third stays free
 
@@ -248,8 +251,12 @@ class Turns:
                 turn.answered = threading.Event()
         for turn in late:
             if turn.cut and turn.answered:
-                turn.cut()
-                turn.answered.set()
+                try:
+                    turn.cut()
+                except Exception:
+                    log.exception("a caller of %r cannot be answered", turn.model)
+                finally:
+                    turn.answered.set()
 
     def lose(self, before: float) -> list[Turn]:
         """Count as lost, and return, those that began before that time and were not counted yet.

@@ -132,6 +132,7 @@ class Canary:
     def __post_init__(self) -> None:
         self.trials = {model: Trial(required=True) for model in self.required}
         self._listed_at = 0.0
+        self._listed_in = 0  # during which start of Triton it last said what it has
         self._listing = threading.Lock()
 
     def start(self) -> None:
@@ -140,14 +141,24 @@ class Canary:
 
     def _go_round(self) -> None:
         while True:
-            # Each in a thread of its own: one that hangs must not keep the others from theirs.
-            wait = SOON_S if self._fault(self.notice()) else LIST_S
-            if not self._listing.locked() and self.clock() >= self._listed_at + wait:
-                threading.Thread(target=self.list_models, daemon=True).start()
-            for model, trial in list(self.due()):
-                trial.under_way, trial.began = True, self.clock()
-                threading.Thread(target=self.look, args=(model, trial), daemon=True).start()
+            try:
+                self._begin_what_is_due()
+            except Exception:
+                log.exception("a round of the canary failed")
             time.sleep(TICK_S)
+
+    def _begin_what_is_due(self) -> None:
+        # Each in a thread of its own: one that hangs must not keep the others from theirs.
+        wait = SOON_S if self._fault(self.notice()) else LIST_S
+        if not self._listing.locked() and self.clock() >= self._listed_at + wait:
+            threading.Thread(target=self.list_models, daemon=True).start()
+        for model, trial in list(self.due()):
+            trial.under_way, trial.began = True, self.clock()
+            try:
+                threading.Thread(target=self.look, args=(model, trial), daemon=True).start()
+            except RuntimeError:  # there is no room for a thread
+                trial.under_way = False
+                raise
 
     def list_models(self) -> None:
         """Ask Triton which models it has."""
@@ -155,6 +166,7 @@ class Canary:
             starts = self.notice().triton_starts
             try:
                 self.index = Index(starts, self.server.models(timeout=WORD_S))
+                self._listed_in = starts
                 self._follow(self.index.ready())
             except InferenceError as error:
                 # It does not list them while it is busy with loading one.
@@ -168,8 +180,8 @@ class Canary:
             if not trial.required and model not in ready:
                 del self.trials[model]
         for client in list(self.registry.clients.values()):
-            if client.triton_model() in ready:
-                self.trials.setdefault(client.triton_model(), Trial(required=False))
+            if client.served_by in ready:
+                self.trials.setdefault(client.served_by, Trial(required=False))
 
     def due(self) -> Iterator[tuple[str, Trial]]:
         """Yield the models that should be tried now, and what is known of each."""
@@ -187,19 +199,12 @@ class Canary:
     def look(self, model: str, trial: Trial) -> None:
         """Try a model, and note what was found."""
         starts = self.notice().triton_starts
-        before = self._answered(model)
-        reason, silent, answers = "", False, True
         try:
-            answers = self.try_model(model, known=bool(trial.answered_in))
-        except DeadlineExceeded as error:
-            busy = self._answered(model) > before
-            reason, silent = ("", False) if busy else (error.message, True)
-        except InferenceError as error:
-            reason = error.message
-            silent = isinstance(error, ModelFailed) and not isinstance(error, TooLargeAtOnce)
-        except (Exception, SystemExit):
+            reason, silent, answers = self._found(model, trial)
+        except BaseException:  # whatever a client does, the trial comes to its end
             log.exception("the example of %s fails in its client", model)
             reason = "its client fails on its own example; the log has the traceback"
+            silent, answers = False, False
         if reason != trial.reason:
             log.warning(
                 "the model %s %s", model, f"does not answer: {reason}" if reason else "answers"
@@ -208,6 +213,18 @@ class Canary:
         trial.reason, trial.at, trial.under_way = reason, self.clock(), False
         if answers and not reason:
             trial.answered_in = starts
+
+    def _found(self, model: str, trial: Trial) -> tuple[str, bool, bool]:
+        """Return why a model does not answer, whether it is its own fault, whether it answered."""
+        before = self._answered(model)
+        try:
+            return "", False, self.try_model(model, known=bool(trial.answered_in))
+        except DeadlineExceeded as error:
+            busy = self._answered(model) > before
+            return ("", False, True) if busy else (error.message, True, False)
+        except InferenceError as error:
+            failed = isinstance(error, ModelFailed) and not isinstance(error, TooLargeAtOnce)
+            return error.message, failed, False
 
     def _answered(self, model: str) -> int:
         try:
@@ -244,7 +261,7 @@ class Canary:
 
     def client(self, model: str) -> Client | None:
         clients = list(self.registry.clients.values())
-        return next((one for one in clients if one.triton_model() == model), None)
+        return next((one for one in clients if one.served_by == model), None)
 
     def reasons(self) -> list[str]:
         """Return why the container cannot do its work, a sentence each; nothing where it can."""
@@ -282,6 +299,15 @@ class Canary:
         if self.index is None or self.index.starts != notice.triton_starts:
             return "Triton was not asked yet"
         return self.index.fault
+
+    def silent(self) -> bool:
+        """Whether Triton said since it was started what it has, and says nothing any more."""
+        notice = self.notice()
+        return (
+            not notice.triton_fault
+            and self._listed_in == notice.triton_starts
+            and bool(self._fault(notice))
+        )
 
     def stuck(self, model: str) -> bool:
         """Whether a model answered since Triton was started, and does not any more."""

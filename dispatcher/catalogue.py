@@ -54,7 +54,7 @@ class Catalogue:
                 states.setdefault(state.name, []).append(state)
         named: list[tuple[str, str, Client | None]] = []
         for model in states:
-            clients = [c for c in self.registry.clients.values() if c.triton_model() == model]
+            clients = [c for c in self.registry.clients.values() if c.served_by == model]
             named += [(client.modelname, model, client) for client in clients]
             if not clients:
                 named.append((model, model, None))

@@ -19,6 +19,7 @@ from clients.errors import (
     ClientDisabled,
     DeadlineExceeded,
     InferenceError,
+    ModelUnavailable,
     TooLargeAtOnce,
     UnknownModel,
 )
@@ -205,10 +206,10 @@ class Dispatcher:
             InferenceError: the model is not known, or a parameter is not right.
 
         """
+        self.refuse(ask.modelname)
         client = (
             TensorClient(self.environment, self.model(ask)) if ask.tensors else self.client(ask)
         )
-        self._refuse(client.triton_model())
         parameters = dict(ask.parameters)
         if ask.shared:  # each model takes those it knows
             parameters = {k: v for k, v in parameters.items() if k in client.parameters}
@@ -228,16 +229,16 @@ class Dispatcher:
             ]
         return Prepared(ask, client, request, payloads)
 
-    def refuse(self, ask: Ask) -> None:
-        """Say at once, without a turn, that nobody would answer.
+    def refuse(self, asked: str) -> None:
+        """Say at once, without a turn, that nobody would answer for a model or its alias.
 
         Raises:
             ModelUnavailable: Triton is away, or the model is stuck.
 
         """
-        name = self.registry.name(ask.modelname)
+        name = self.registry.name(asked)
         client = self.registry.clients.get(name)
-        self._refuse(client.triton_model() if client else name)
+        self._refuse(client.served_by if client else name)
 
     def client(self, ask: Ask) -> Client:
         """Return the client of a model; one for plain tensors where it has none of its own.
@@ -245,6 +246,7 @@ class Dispatcher:
         Raises:
             UnknownModel: there is no such model; the hint lists what is served, nearest first.
             ClientDisabled: its client could not be loaded.
+            ModelUnavailable: it has no client, and Triton does not say whether there is a model.
 
         """
         name = self.registry.name(ask.modelname)
@@ -270,23 +272,44 @@ class Dispatcher:
             UnknownModel: there is no such model.
 
         """
-        return self.client(ask).triton_model()
+        return self.client(ask).served_by
 
     def served(self) -> list[str]:
         """Return what can be asked: clients whose models are ready, and models without a client.
 
-        Where Triton is silent, all clients.
+        Raises:
+            ModelUnavailable: Triton does not say which models it has.
+
         """
         clients = self.registry.clients
         try:
             states = self.environment.server.models(timeout=LOOKUP_S)
-        except InferenceError:
-            return sorted(clients)
+        except InferenceError as error:
+            raise ModelUnavailable(
+                f"Triton does not say which models it has: {error.message}",
+                hint="try again after Retry-After seconds",
+            ) from error
         ready = {state.name for state in states if state.ready}
-        models = {client.triton_model() for client in clients.values()}
-        named = {name for name, client in clients.items() if client.triton_model() in ready}
+        models = {client.served_by for client in clients.values()}
+        named = {name for name, client in clients.items() if client.served_by in ready}
         aliases = {alias for alias, name in self.registry.aliases.items() if name in named}
         return sorted(named | aliases | (ready - models))
+
+    def is_served(self, asked: str) -> bool:
+        """Whether there is a model of this name, or alias, to be asked.
+
+        Raises:
+            ModelUnavailable: nobody would answer, or Triton does not say what there is.
+
+        """
+        self.refuse(asked)
+        try:
+            return asked in self.served()
+        except ModelUnavailable:
+            # It lists no models while it loads one; those that it has answer all the same.
+            if self.registry.name(asked) in self.registry.clients:
+                return True
+            raise
 
     def batches(self, prepared: Prepared, job: Job) -> Iterator[list[Any]]:
         """Yield the results for a list of payloads, a batch of the model at a time.

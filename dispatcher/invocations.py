@@ -62,7 +62,7 @@ def invocation_routes(
     @routes.post("/models/<model>/invoke")
     def invoke(model: str) -> Response:
         """Ask a model of a multi-model endpoint; one that is not loaded is 404, unread."""
-        if model not in dispatcher.served():
+        if not dispatcher.is_served(model):
             raise UnknownModel(
                 f"the model {model[:100]!r} is not loaded", hint="POST /models loads a model"
             )
@@ -126,7 +126,7 @@ class Invocation:
     def one(self, ask: Ask, envelope: Envelope) -> Response:
         """Answer an ask with one payload, in this thread."""
         g.modelname = ask.modelname
-        self.dispatcher.refuse(ask)
+        self.dispatcher.refuse(ask.modelname)
         budget = self.budget(envelope)
         deadline = budget.deadline()
         cut = None
@@ -154,7 +154,6 @@ class Invocation:
         """Answer in the place of a thread that does not come back in time."""
         answer_late(connection, record.request_id, modelname)
         record.name(modelname)
-        record.known = True
         self.observer.cut(record, *errors.ANSWERS[DeadlineExceeded])
 
     def payloads(self, ask: Ask, envelope: Envelope) -> Response:

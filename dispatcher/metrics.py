@@ -108,7 +108,8 @@ class Metrics:
     def _bounded(self, model: str, *, known: bool) -> str:
         if model in self._models or not model:
             return model
-        if known and len(self._models) < MOST_MODELS:
+        # (Half a surrogate pair, which JSON can hold, is not to be written into any page.)
+        if known and model.isprintable() and len(self._models) < MOST_MODELS:
             self._models.add(model)
             return model
         return OTHER

@@ -76,7 +76,10 @@ class Watch:
     def _go_on(self) -> None:
         while True:
             time.sleep(LOOK_S)
-            self.look()
+            try:
+                self.look()
+            except Exception:
+                log.exception("a look at the turns of this worker failed")
 
     def look(self) -> None:
         """Answer callers whose time is over, and count calls that do not come back."""

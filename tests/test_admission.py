@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 import time
@@ -19,6 +20,7 @@ from dispatcher.admission import MOST_LOST, Admission, Caller, Turn, Turns
 from dispatcher.app import create_app
 from dispatcher.errors import CallerGone, TooManyRequests
 from dispatcher.settings import read_settings
+from dispatcher.watch import Watch
 from tests.conftest import wait_for
 from tests.fake_triton import FakeTriton
 from tests.test_http import Double, quiet
@@ -300,3 +302,41 @@ def test_management_waits_in_a_line_of_its_own_and_ping_does_not(tmp_path: Path)
         thread.join()
     assert len(statuses) == 9
     assert 429 not in statuses[3:]
+
+
+def test_a_caller_who_cannot_be_answered_keeps_nobody_waiting() -> None:
+    calls = admission().calls
+
+    def fail() -> None:
+        raise OSError("no answer was written")
+
+    turn = calls.enter("a", time.monotonic(), cut=fail)
+    calls.cut_late(time.monotonic() + 1)
+    ended = threading.Thread(target=lambda: suppressed(turn), daemon=True)
+    ended.start()
+    ended.join(5)
+    assert not ended.is_alive()
+
+
+def suppressed(turn: Turn) -> None:
+    with pytest.raises(DeadlineExceeded):
+        turn.release()
+
+
+def test_a_look_that_fails_is_followed_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([RuntimeError("a bug"), RuntimeError("another")])
+    third = threading.Event()
+
+    def look() -> None:
+        if error := next(looks, None):
+            raise error
+        third.set()
+
+    watch = Watch(admission(), 60, lambda: None)
+    monkeypatch.setattr(watch, "look", look)
+    given = signal.getsignal(signal.SIGTERM)
+    try:
+        watch.start()
+    finally:
+        signal.signal(signal.SIGTERM, given)
+    assert third.wait(5)

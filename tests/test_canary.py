@@ -23,6 +23,8 @@ from clients.errors import (
 )
 from clients.model_server import Signature, TensorSpec
 from clients.registry import Registry
+from container.__main__ import Notice as Teller
+from container.supervisor import LONGEST_REASON
 from dispatcher.canary import UNTRIED, Canary
 from dispatcher.notice import Notice, reader
 from tests.conftest import Endpoint, descendants, running, wait_for
@@ -177,6 +179,21 @@ def test_a_triton_that_is_silent_is_not_ready(stage: Stage) -> None:
         stage.canary.refuse("other")
 
 
+def test_a_triton_that_did_say_what_it_has_and_is_silent_is_to_be_started_anew(
+    stage: Stage,
+) -> None:
+    assert not stage.canary.silent()
+    stage.server.states, stage.server.ready = DeadlineExceeded("no answer"), False
+    stage.canary.list_models()
+    assert stage.canary.silent()
+    stage.notice = triton(starts=2)
+    stage.canary.list_models()
+    assert not stage.canary.silent(), "this one never spoke: it is starting"
+    stage.server.states = None
+    stage.canary.list_models()
+    assert not stage.canary.silent()
+
+
 def test_a_triton_that_loads_a_model_does_not_list_them_and_is_well(stage: Stage) -> None:
     stage.round()
     stage.server.states = DeadlineExceeded("no answer")
@@ -260,6 +277,34 @@ def test_a_trial_that_hangs_keeps_nobody_waiting(stage: Stage) -> None:
     wait_for(lambda: stage.canary.reasons() == [], 5, "the trial of the first")
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), GeneratorExit(), RecursionError()])
+def test_whatever_an_example_raises_its_trial_ends(stage: Stage, error: BaseException) -> None:
+    def raises(inputs: Any) -> Any:
+        raise error
+
+    trial = stage.canary.trials["echo"]
+    trial.under_way = True
+    stage.server.models_run["echo"] = raises
+    stage.look()
+    assert not trial.under_way
+    assert "its client fails on its own example" in stage.canary.reasons()[0]
+
+
+def test_a_round_that_fails_is_followed_by_others(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, failures = threading.Thread.start, iter([True] * 4)
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name != "canary" and next(failures, False):
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    stage.canary.start()
+    wait_for(lambda: stage.canary.reasons() == [], 10, "the trial of the required model")
+
+
 def test_a_client_that_never_comes_back_from_its_example_is_said_so(stage: Stage) -> None:
     stage.round()
     stage.canary.trials["echo"].under_way = True
@@ -315,6 +360,22 @@ def test_a_notice_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read().restarts() == {"Triton": 1}
     path.write_text('{"stopp')
     assert read().stopping, "what was known before still holds"
+
+
+@pytest.mark.parametrize("character", ["x", "\x00", "é", "😀"])
+def test_a_long_reason_leaves_no_tail_behind(tmp_path: Path, character: str) -> None:
+    path, said = tmp_path / "notice", list[str]()
+    tell = Teller(path, said.append)
+    reason = (character * 300)[:LONGEST_REASON]
+    one = {"state": "waiting", "starts": 2, "reason": reason}
+    for programs in ({"Triton": one, "gunicorn": one, "NGINX": one}, {"Triton": one}, {}):
+        tell({"stopping": True, "programs": programs})
+        assert path.stat().st_size == Teller.SIZE
+        assert reader(path, fresh=0)() == Notice(stopping=True, programs=programs)
+    tell({"stopping": True, "programs": {"Triton": {**one, "reason": "x" * 9000}}})
+    tell({"stopping": False, "programs": {}})
+    assert json.loads(path.read_bytes()) == {"stopping": False, "programs": {}}
+    assert said == []
 
 
 # On the real chain

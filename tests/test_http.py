@@ -433,3 +433,48 @@ def test_ping_is_503_when_triton_says_nothing(client: FlaskClient, server: FakeT
     server.states = errors.DeadlineExceeded("no answer")  # type: ignore[assignment]
     server.ready = False
     assert_error(client.get("/ping"), 503, "not_ready", "no answer")
+
+
+LATER = errors.DeadlineExceeded("no answer")
+
+
+@pytest.mark.parametrize("path", ["/invocations?modelname=plain", "/models/plain/invoke"])
+@pytest.mark.parametrize("silent_to_the_canary", [True, False])
+def test_a_model_without_a_client_is_not_unknown_while_triton_is_silent(
+    client: FlaskClient, server: FakeTriton, path: str, silent_to_the_canary: bool
+) -> None:
+    server.models_run["plain"] = dict
+    server.states = LATER
+    server.ready = not silent_to_the_canary
+    client.get("/ping")
+    response = client.post(path, data=json.dumps({"modelname": "plain", "payload": {}}))
+    assert_error(response, 503, "model_unavailable")
+    assert response.headers["Retry-After"]
+
+
+def test_lists_lines_and_several_models_are_refused_without_asking_a_silent_triton(
+    client: FlaskClient, server: FakeTriton, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.states, server.ready = LATER, False
+    client.get("/ping")
+    monkeypatch.setattr(server, "models", lambda timeout: pytest.fail("it was asked"))
+    body: dict[str, Any] = {"modelname": "plain", "payload": {}}
+    listed = ask(client, modelname="plain", payload=[{}, {}])
+    assert_error(listed, 503, "model_unavailable")
+    lines = client.post(
+        "/invocations", data=json.dumps(body), headers={"Content-Type": "application/jsonlines"}
+    )
+    assert json.loads(lines.data)["error"]["code"] == "model_unavailable"
+    several = ask(client, modelname=["plain", "other"], payload={}).json or {}
+    assert [one["error"]["code"] for one in several["results"].values()] == [
+        "model_unavailable",
+        "model_unavailable",
+    ]
+
+
+def test_a_model_with_a_client_is_asked_while_triton_loads_another(
+    client: FlaskClient, server: FakeTriton
+) -> None:
+    server.states = LATER
+    response = client.post("/models/double/invoke", data=json.dumps({"payload": {"numbers": [2]}}))
+    assert (response.json or {})["result"] == [4.0]

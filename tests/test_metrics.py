@@ -24,8 +24,10 @@ from clients.base import Environment
 from clients.registry import Registry
 from clients.triton import renamed_config
 from container import gunicorn_hooks
+from dispatcher.access_log import AccessLog
 from dispatcher.app import create_app
 from dispatcher.canary import Canary
+from dispatcher.metrics import Metrics
 from dispatcher.notice import Notice
 from dispatcher.settings import read_settings
 from tests.conftest import PROJECT, Endpoint, alive, descendants, wait_for
@@ -370,3 +372,31 @@ def test_without_a_log_there_are_no_lines(tmp_path: Path) -> None:
         done = threading.Event()
         done.wait(0.5)
         assert "{" not in endpoint.log.read_text()
+
+
+def test_a_name_that_no_page_can_hold_is_counted_as_others() -> None:
+    metrics = Metrics()
+    metrics.item("half \ud800", 200)
+    metrics.item("whole", 200)
+    page = metrics.page().decode()
+    assert 'dispatcher_items_total{model="other",status="200"} 1.0' in page
+    assert 'dispatcher_items_total{model="whole",status="200"} 1.0' in page
+
+
+def test_a_line_that_cannot_be_written_takes_no_other_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flushes = iter([ValueError("no line"), None])
+    second = threading.Event()
+
+    def flush() -> None:
+        if error := next(flushes, None):
+            raise error
+        second.set()
+
+    written = AccessLog(-1)
+    monkeypatch.setattr(written, "flush", flush)
+    threading.Thread(target=written._go_on, daemon=True).start()
+    written._some.set()
+    wait_for(lambda: not written._some.is_set(), 5, "the first lines")
+    wait_for(lambda: written._some.set() or second.is_set(), 5, "the next lines")

@@ -81,6 +81,12 @@ def test_a_file_or_a_folder_of_one_s_own_is_found(
         (GOOD + PARAMETER.format("3, '1', 10"), ["Mine", "limits of its parameter 'a'"]),
         (GOOD + PARAMETER.format("3, None, 10"), ["Mine", "limits of its parameter 'a'"]),
         (GOOD + "Mine.__abstractmethods__ = 5", ["Mine", "cannot be registered: TypeError"]),
+        (
+            GOOD.replace('"mine"', '"mine"\n    model = "resnet"')
+            + "    def __init__(self, environment):\n        pass\n\n"
+            + "    def triton_model(self):\n        raise OSError('not now')",
+            ["Mine", "cannot be made", "not now"],
+        ),
     ],
 )
 def test_a_broken_one_disables_itself_and_is_named(

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from signal import Signals
 from typing import Any
 
 import pytest
 
+from container.machine import Lookout
 from container.supervisor import Look, Policy, Program, Supervisor, described
+from tests.conftest import wait_for
 
 KILL, QUIT, TERM, INT = Signals.SIGKILL, Signals.SIGQUIT, Signals.SIGTERM, Signals.SIGINT
 CONT = Signals.SIGCONT
@@ -25,7 +32,8 @@ class Script:
     seconds at which a look at the program finds a fault; `stops[t]` is a process that SIGSTOP
     reaches at second t. A process that is asked to stop ends after `stopping` seconds, and a killed
     one at once, one of `slow` after seconds of its own; what it left in its group is gone after
-    `lingering` more.
+    `lingering` more. Nothing can be started in the seconds of `no_memory`; nobody looks any more
+    from `blind_from` on.
     """
 
     signals: dict[int, list[Signals]] = field(default_factory=dict)
@@ -35,6 +43,8 @@ class Script:
     stopping: float = 1
     slow: dict[int, float] = field(default_factory=dict)
     lingering: int = 0
+    no_memory: range = range(0)
+    blind_from: float = math.inf
     time: int = 0
     sent: list[tuple[int, int, Signals]] = field(default_factory=list)
     spawned: list[str] = field(default_factory=list)
@@ -43,13 +53,15 @@ class Script:
     ends: dict[int, tuple[float, int]] = field(default_factory=dict)
 
     def spawn(self, program: Program) -> int:
+        if self.time in self.no_memory:
+            raise OSError(12, "Cannot allocate memory")
         self.spawned.append(program.name)
         self.spawned_at.append((self.time, program.name))
         return len(self.spawned)
 
     def look(self, program: Program) -> Look:
         fault = self.time in self.faults.get(program.name, ())
-        return Look(self.time, "it does not answer" if fault else "")
+        return Look(min(self.time, self.blind_from), "it does not answer" if fault else "")
 
     def is_stopped(self, pid: int) -> bool:
         return any(self.time >= at and pid == stopped for at, stopped in self.stops.items())
@@ -91,7 +103,14 @@ class Outcome:
     cleaned: list[int]
 
 
-def supervise(script: Script, *, restarts: int = 2, stop_within: float = math.inf) -> Outcome:
+def supervise(
+    script: Script,
+    *,
+    restarts: int = 2,
+    stop_within: float = math.inf,
+    start_timeout: float = 60,
+    work: Callable[[], object] = lambda: None,
+) -> Outcome:
     out = Outcome(-1, [], [], [], [])
     programs = [
         Program(
@@ -99,6 +118,7 @@ def supervise(script: Script, *, restarts: int = 2, stop_within: float = math.in
             lambda: ["t"],
             {},
             lambda: "",
+            work=work,
             clean=lambda: out.cleaned.append(script.time),
         ),
         Program("gunicorn", lambda: ["g"], {}, lambda: "", stop_within=stop_within),
@@ -109,7 +129,9 @@ def supervise(script: Script, *, restarts: int = 2, stop_within: float = math.in
         out.announced.append(took)
         return took >= 3
 
-    policy = Policy(start_timeout=60, stop_timeout=25, restarts=restarts, window=600, patience=10)
+    policy = Policy(
+        start_timeout=start_timeout, stop_timeout=25, restarts=restarts, window=600, patience=10
+    )
     supervisor = Supervisor(programs, script, policy, out.said.append, out.told.append, settled)
     out.code = supervisor.run()
     return out
@@ -312,6 +334,87 @@ def test_one_that_is_never_ready_again_is_killed_and_started_once_more() -> None
     assert out.code == 137
     assert script.spawned.count("Triton") == 3
     assert any("is not ready after 61 s: it does not answer; killing it" in s for s in out.said)
+
+
+@pytest.mark.parametrize(("first", "expected"), [(1, 61), (30, 91), (300, 481)])
+def test_a_later_start_may_take_three_times_as_long_as_the_first(first: int, expected: int) -> None:
+    script = Script(
+        deaths={first + 4: [(1, -9)]},
+        faults={"Triton": range(first)},
+        signals={first + expected + 8: [TERM]},
+    )
+    at_first, again = script.faults["Triton"], range(first + 5, 1000)
+    script.faults["Triton"] = [*at_first, *again]  # type: ignore[assignment]
+    out = supervise(script, start_timeout=480)
+    assert f"Triton is not ready after {expected} s: it does not answer; killing it" in out.said
+
+
+def test_a_later_start_that_has_more_to_do_has_all_the_time() -> None:
+    script = Script(deaths={4: [(1, -9)]}, faults={"Triton": range(5, 300)}, signals={310: [TERM]})
+    counts = itertools.count()
+    out = supervise(script, start_timeout=480, work=lambda: next(counts))
+    assert out.code == 0
+    assert script.spawned.count("Triton") == 2
+
+
+def test_a_look_from_which_nobody_comes_back_is_a_fault() -> None:
+    script = Script(blind_from=50, signals={90: [TERM]})
+    out = supervise(script)
+    text = "NGINX does not do its work: nobody came back from looking at it; killing it"
+    assert text in out.said
+    assert min(t for t, _, n in script.sent if n == KILL) == 81  # 50 + 20 + 10, and more
+
+
+def test_a_look_that_raises_is_a_fault() -> None:
+    looked = threading.Event()
+
+    def fault() -> str:
+        if looked.is_set():
+            return ""
+        looked.set()
+        raise ValueError("not HTTP")
+
+    lookout = Lookout(Program("Triton", lambda: ["t"], {}, fault))
+    assert looked.wait(5)
+    wait_for(lambda: lookout.look.fault == "", 5, "the next look")
+
+
+def test_one_that_cannot_be_started_again_is_tried_later() -> None:
+    script = Script(deaths={4: [(2, -9)]}, no_memory=range(5, 7), signals={20: [TERM]})
+    out = supervise(script, restarts=4)
+    assert out.code == 0
+    assert script.spawned == ["Triton", "gunicorn", "NGINX", "gunicorn"]
+    reason = "cannot be started ([Errno 12] Cannot allocate memory)"
+    assert f"gunicorn {reason}: restart 2 of at most 4 within 600 s" in out.said
+    assert f"it {reason}" in {told["programs"]["gunicorn"]["reason"] for told in out.told}
+    assert "gunicorn is ready again after 1.0 s" in out.said
+
+
+def test_one_that_cannot_be_started_again_and_again_ends_the_container() -> None:
+    script = Script(deaths={4: [(2, -9)]}, no_memory=range(5, 1000))
+    out = supervise(script)
+    assert out.code == 1
+    assert any("gunicorn cannot be started" in s and "after 2 restarts" in s for s in out.said)
+
+
+def test_one_that_cannot_be_started_at_all_ends_the_start() -> None:
+    out = supervise(Script(no_memory=range(1000)))
+    assert out.code == 1
+    assert "Triton cannot be started ([Errno 12] Cannot allocate memory): stopping" in out.said[0]
+
+
+def test_a_signal_that_comes_before_anything_was_started_ends_it(tmp_path: Path) -> None:
+    """As process 1 of a container there is nobody to end it but itself."""
+    code = (
+        "import container.__main__ as m, os, signal\n"
+        "m.run = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "print(m.main([]))"
+    )
+    environment = {**os.environ, "RUN_DIR": str(tmp_path / "run")}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (0, b""), ended.stderr
 
 
 # Signals while something is being restarted

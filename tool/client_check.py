@@ -45,7 +45,7 @@ def client_file(findings: Findings, file: Path, loaded: Loaded, repository: Path
     for reason in dict.fromkeys(loaded.broken.values()):
         said = reason.replace(str(file), file.name).replace(f"{repository}/", "")
         findings.error(file, said, "it is left out until it is mended")
-    asked = {name: client.triton_model() for name, client in loaded.clients.items()}
+    asked = {name: client.served_by for name, client in loaded.clients.items()}
     asked |= {name: folder.name for name, folder in loaded.absent.items()}
     for name, model in asked.items():
         if not (repository / model).is_dir():

@@ -75,7 +75,7 @@ def rows(registry: Registry, repository: Path) -> Iterator[Row]:
     for where, loaded in registry.loaded.items():
         source = shown(where)
         for name, client in loaded.clients.items():
-            model = client.triton_model()
+            model = client.served_by
             asked.add(model)
             gone = "" if model in models else f"there is no model {model!r}; {source} is for it"
             yield Row(name, model, type(client).__name__, source, gone, tuple(client.aliases))
