@@ -36,12 +36,12 @@ class Machine:
 
     def __init__(self) -> None:
         self._wake, waker = socket.socketpair()
-        self._waker = waker
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._lookouts: dict[str, Lookout] = {}
         for end in (self._wake, waker):
             end.settimeout(0)
-        signal.set_wakeup_fd(waker.fileno())
+        # It stays open until the process is gone: a child may end while the interpreter does.
+        signal.set_wakeup_fd(waker.detach())
         for number in (*STOP_SIGNALS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
         # What a program leaves behind when it dies becomes ours, and is seen to end.

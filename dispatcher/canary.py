@@ -149,8 +149,7 @@ class Canary:
 
     def _begin_what_is_due(self) -> None:
         # Each in a thread of its own: one that hangs must not keep the others from theirs.
-        wait = SOON_S if self._fault(self.notice()) else LIST_S
-        if not self._listing.locked() and self.clock() >= self._listed_at + wait:
+        if self._listing_is_due():
             threading.Thread(target=self.list_models, daemon=True).start()
         for model, trial in list(self.due()):
             trial.under_way, trial.began = True, self.clock()
@@ -159,6 +158,14 @@ class Canary:
             except RuntimeError:  # there is no room for a thread
                 trial.under_way = False
                 raise
+
+    def _listing_is_due(self) -> bool:
+        notice = self.notice()
+        # A connection that was refused would be refused for a while after Triton is there.
+        if notice.triton_fault or self._listing.locked():
+            return False
+        wait = SOON_S if self._fault(notice) else LIST_S
+        return self.clock() >= self._listed_at + wait
 
     def list_models(self) -> None:
         """Ask Triton which models it has."""
@@ -326,7 +333,10 @@ class Canary:
             ModelUnavailable: there is nobody to answer it.
 
         """
-        if fault := self.notice().triton_fault or (self.index.fault if self.index else ""):
+        notice, index = self.notice(), self.index
+        # What was found out before this start of Triton says nothing of it.
+        known = index.fault if index and index.starts == notice.triton_starts else ""
+        if fault := notice.triton_fault or known:
             raise ModelUnavailable(fault, hint="try again after Retry-After seconds")
         if self.stuck(model):
             raise ModelUnavailable(

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,29 @@ def test_a_triton_that_loads_a_model_does_not_list_them_and_is_well(stage: Stage
 
 
 # What a new start of Triton can mend
+
+
+def test_what_was_found_out_before_a_start_of_triton_refuses_nobody_after_it(stage: Stage) -> None:
+    stage.server.states, stage.server.ready = ModelUnavailable("connection refused"), False
+    stage.canary.list_models()
+    with pytest.raises(ModelUnavailable, match="connection refused"):
+        stage.canary.refuse("echo")
+    stage.notice = triton(starts=2)
+    stage.canary.refuse("echo")
+
+
+def test_triton_is_not_asked_before_it_is_there(stage: Stage) -> None:
+    """A connection that was refused keeps the next from being tried for a while."""
+    stage.notice = triton("starting", 2)
+    stage.time += 100
+    stage.server.models_run["echo"] = ModelUnavailable("it is not there")
+    before, stage.server.states = stage.canary.index, []
+    stage.canary.start()
+    time.sleep(0.5)
+    assert stage.canary.index is before
+    assert stage.server.calls == []
+    stage.notice = triton(starts=2)
+    wait_for(lambda: stage.canary.index is not before, 5, "the first look after the start")
 
 
 def failing(stage: Stage, error: Exception, model: str = "echo") -> bool:
