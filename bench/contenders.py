@@ -210,11 +210,15 @@ def installed(name: str, cache: Path) -> Path:
             str(requirements),
         ],
     ):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise Skipped(f"{name} cannot be installed: {done.stderr.strip()[-500:]}")
+        run(f"{name} cannot be installed", *command)
     shutil.copy(requirements, stamp)
     return python
+
+
+def run(fault: str, *command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Skipped(f"{fault}: {done.stderr.strip()[-500:]}")
 
 
 def environment(repository: Path, modelname: str, cpus: int) -> dict[str, str]:
@@ -317,11 +321,6 @@ def triton(repository: Path, cache: Path, modelname: str, cpus: int) -> Contende
         raise Skipped(str(error)) from error
     lay_out_ensemble(folder / "models", repository, modelname, cpus)
     port = free_port(3)
-    ports = [
-        f"--{front}-{kind}"
-        for place, front in enumerate(("http", "grpc", "metrics"))
-        for kind in ("address=127.0.0.1", f"port={port + place}")
-    ]
     classes: dict[str, Any] = {"name": "result"}
     if modelname == "resnet":
         classes["parameters"] = {"classification": 3}
@@ -329,7 +328,7 @@ def triton(repository: Path, cache: Path, modelname: str, cpus: int) -> Contende
         "Triton HTTP",
         [
             *(str(program.executable), f"--model-repository={folder / 'models'}"),
-            *(*program.options, *ports),
+            *(*program.options, *fronts(port)),
             f"--backend-config=python,shm-region-prefix-name=bench_{os.getpid()}_",
         ],
         port,
@@ -421,9 +420,65 @@ def step(model: str, inputs: list[str], outputs: list[str], names: Mapping[str, 
     return f'{{ model_name: "{model}" model_version: -1{maps} }}'
 
 
+ARTICLE = "https://github.com/aws-samples/aws-sm-mmo.git"
+SAMPLE = "AWS sample"
+TORCH = "torch==2.13.0+cpu"  # the other builds are many times larger
+
+
+def article(repository: Path, cache: Path, modelname: str, cpus: int) -> Contender:
+    """Return the sample of AWS's article, on Triton with this project's backend and models.
+
+    It is taken from the folder aws-sm-mmo of the cache, and fetched to there where it is missing.
+    """
+    del cpus
+    sample, python, port = cache / "aws-sm-mmo", installed("article", cache), free_port(4)
+    if not sample.exists():
+        run("the sample cannot be fetched", "git", "clone", "--quiet", ARTICLE, str(sample))
+    pip = (sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet")
+    run("no torch for the sample", *pip, TORCH)
+    folder = cache / "run" / "article"
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "models").mkdir(parents=True)
+    try:
+        program = embedded(folder)
+    except NoTriton as error:
+        raise Skipped(str(error)) from error
+    for model, its in (("resnet", "resnet"), ("yolov5", "yolov5s"), ("bert_base", "bert_base")):
+        copy = shutil.copytree(repository / model, folder / "models" / its, symlinks=True)
+        config = (copy / "config.pbtxt").read_text()
+        (copy / "config.pbtxt").write_text(config.replace(f'"{model}"', f'"{its}"'))
+    return Contender(
+        SAMPLE,
+        [
+            *(str(python), str(BENCH / "rivals" / "article_app.py")),
+            *(str(port), str(sample), str(repository / "bert_base" / "tokenizer"), str(folder)),
+            *("env", *(f"{name}={value}" for name, value in program.environment.items())),
+            *(str(program.executable), f"--model-repository={folder / 'models'}"),
+            *(*program.options, *fronts(port + 1)),
+            f"--backend-config=python,shm-region-prefix-name=bench_{os.getpid()}_",
+        ],
+        port,
+        "/invocations",
+        lambda payload: {"modelname": modelname, "payload": payload},
+        lambda answer: answer["result"],
+        {"PYTHONPATH": str(PROJECT), "HF_HUB_OFFLINE": "1"},
+        folder,
+    )
+
+
+def fronts(port: int) -> list[str]:
+    """Return the options that give Triton's fronts the ports from this one on."""
+    return [
+        f"--{front}-{kind}"
+        for place, front in enumerate(("http", "grpc", "metrics"))
+        for kind in ("address=127.0.0.1", f"port={port + place}")
+    ]
+
+
 RIVALS: Mapping[str, Callable[[Path, Path, str, int], Contender]] = {
     "litserve": litserve,
     "bentoml": bentoml,
     "mlserver": mlserver,
     "triton": triton,
+    "article": article,
 }

@@ -1,0 +1,45 @@
+"""The sample of AWS's article as it is: its NGINX, its gunicorn, its code, and a Triton.
+
+    python article_app.py PORT SAMPLE TOKENIZER FOLDER COMMAND_OF_TRITON…
+
+https://github.com/aws-samples/aws-sm-mmo. Triton's HTTP and gRPC are on the next two ports.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+
+def serve(port: int, sample: Path, tokenizer: str, folder: Path, triton: list[str]) -> None:
+    """Start the three programs as the sample's `serve` does, and end with any of them."""
+    text = (sample / "sm" / "nginx.conf").read_text()
+    for its, ours in (
+        ("listen 8080", f"listen 127.0.0.1:{port}"),
+        ("/tmp/", f"{folder}/"),  # noqa: S108  that is where the sample has its socket
+        ("/var/log/nginx/", f"{folder}/"),
+    ):
+        text = text.replace(its, ours)
+    (folder / "nginx.conf").write_text(text)
+    addresses = f"'127.0.0.1:{port + 1}', '127.0.0.1:{port + 2}'"
+    gunicorn = [
+        *(sys.executable, "-m", "gunicorn", "--timeout", "60", "-k", "gevent"),
+        *("-w", str(len(os.sched_getaffinity(0)))),
+        *("-b", f"unix:{folder}/gunicorn.sock", "--no-control-socket"),
+        f"bench.rivals.article_wsgi:program('{sample}', {addresses}, '{tokenizer}')",
+    ]
+    nginx = ["nginx", "-c", str(folder / "nginx.conf")]
+    programs = [subprocess.Popen(command) for command in (triton, nginx, gunicorn)]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        os.wait()
+    finally:
+        for one in programs:
+            one.terminate()
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], Path(sys.argv[4]), sys.argv[5:])
