@@ -114,7 +114,7 @@ def gunicorn_program(settings: Settings, run_dir: Path) -> Program:
     socket_path = run_dir / SOCKET
     command = [
         *(sys.executable, "-m", "gunicorn", "dispatcher.wsgi:build()"),
-        "--worker-class=gthread",
+        "--worker-class=container.web_worker.WebWorker",
         f"--workers={settings.workers}",
         f"--threads={settings.web_threads + THREADS_FOR_HEALTH}",
         f"--worker-connections={settings.web_threads + IDLE_CONNECTIONS}",
