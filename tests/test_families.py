@@ -444,6 +444,14 @@ def test_scores_that_are_unsigned_are_sorted_too() -> None:
     assert best(np.array([0, 200, 7, 255], np.uint8), 3) == [(3, 255), (1, 200), (2, 7)]
 
 
+def test_of_equal_scores_the_first_are_best() -> None:
+    scores = np.array([1, 3, 0, 3, 2, 3, 2], np.float32)
+    assert best(scores, 2) == [(1, 3), (3, 3)]
+    assert best(scores, 4) == [(1, 3), (3, 3), (5, 3), (4, 2)]
+    assert best(scores, 99) == [(1, 3), (3, 3), (5, 3), (4, 2), (6, 2), (0, 1), (2, 0)]
+    assert [place for place, _ in best(scores * np.nan, 2)] == [0, 1]
+
+
 def test_a_label_may_hold_what_python_takes_for_the_end_of_a_line(bench: Bench) -> None:
     bench.set_up('family = "classification"', PICTURES, labels="a\u2028a\r\nb\x0cb\nc\n\n")
     bench.answers(lambda inputs: {"y": np.array([[3, 2, 1]], np.float32)})
