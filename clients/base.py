@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clients.errors import BadParameter, BadPayload, InferenceError, UnsupportedMedia
-from clients.model_server import ModelServer, Signature, Tensors
+from clients.model_server import ModelServer, Rows, Signature, Tensors, picked
 from clients.nested import flattened
 from clients.parameters import FORMAT, Parameter
 from clients.pictures import Picture, decode_base64, decode_picture
@@ -165,12 +165,13 @@ class Client(ABC):
         """The most payloads that `inference_batch` is given at once, at least 1."""
         return max(1, self.signature().max_batch_size)
 
-    def infer(
+    def infer(  # noqa: PLR0913  as in the seam
         self,
         inputs: Tensors,
         *,
         outputs: Sequence[str] = (),
         classes: Mapping[str, int] | None = None,
+        rows: Rows | None = None,
         model: str = "",
         version: str = "",
     ) -> dict[str, npt.NDArray[Any]]:
@@ -181,6 +182,10 @@ class Client(ABC):
             outputs: the output tensors wanted; none named means all.
             classes: for an output with labels, how many of its best classes are wanted instead of
                 the numbers: `bytes` of the form `score:index:label`, shape [batch, classes].
+            rows: the rows that are wanted of some outputs, by number, ascending, each once: the
+                array that comes has no others. All axes but the last are counted as one, the batch
+                included: of [2, 9, 30522], row 9 is the first of the second text. Only they are
+                copied from model to client, where the model runs in the container's own backend.
             model: another model than the client's own, by its name in the repository.
             version: of the model; nothing means the request's own for the client's own model, and
                 the latest for another.
@@ -195,16 +200,21 @@ class Client(ABC):
         timings = self.request.timings
         timings.lap()
         try:
-            return self._environment.server.infer(
+            answer = self._environment.server.infer(
                 model or self.triton_model(),
                 inputs,
                 outputs=outputs,
                 classes=classes,
+                rows=rows,
                 version=version or ("" if model else self.request.version),
                 timeout=self.request.time_left(),
             )
         finally:
             timings.lap(inference=True)
+        return {
+            **answer,
+            **{name: picked(answer[name], some) for name, some in (rows or {}).items()},
+        }
 
     def each(self, payloads: Sequence[Payload], read: Callable[[Payload], T]) -> list[T]:
         """Apply `read` to every payload; an error says which of them it was."""

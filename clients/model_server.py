@@ -8,11 +8,30 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Tensors = Mapping[str, npt.NDArray[np.generic]]
+
+Rows = Mapping[str, Sequence[int]]
+"""Numbers of rows by the name of an output, ascending, each once."""
+
+
+def is_picked(array: npt.NDArray[Any], rows: Sequence[int] | None) -> bool:
+    """Whether the model server has picked the rows already, which the shape says."""
+    return rows is not None and array.ndim == 2 and len(array) == len(rows)
+
+
+def picked(array: npt.NDArray[Any], rows: Sequence[int]) -> npt.NDArray[Any]:
+    """Return some rows of an output: [rows, size of the last axis].
+
+    All axes but the last are counted as one, the batch included.
+    """
+    if is_picked(array, rows):
+        return array
+    return array.reshape(-1, array.shape[-1])[np.asarray(rows, np.intp)]
 
 
 @dataclass(frozen=True)
@@ -75,6 +94,7 @@ class ModelServer(ABC):
         *,
         outputs: Sequence[str] = (),
         classes: Mapping[str, int] | None = None,
+        rows: Rows | None = None,
         version: str = "",
         timeout: float,
     ) -> dict[str, npt.NDArray[np.generic]]:
@@ -87,6 +107,8 @@ class ModelServer(ABC):
             classes: for an output tensor, how many of its best classes are wanted instead of the
                 tensor itself: `bytes` of the form `score:index:label`, best first, shape
                 [batch, classes].
+            rows: of which outputs no more than some rows are looked at; see `picked`. A server
+                may leave out the others, or answer the whole output.
             version: version of the model; the empty text means the latest.
             timeout: seconds that the call may take.
 

@@ -82,8 +82,8 @@ def layout_of(inputs: Tensors, sizes: Mapping[str, tuple[int, int]]) -> Layout:
     Args:
         inputs: its tensors.
         sizes: of each output of an earlier call, the bytes and those of all inputs then. More
-            input is taken to give as much more output; 0 stands for an output that goes through
-            gRPC.
+            input is taken to give as much more output, unless these are 0. 0 bytes stand for an
+            output that goes through gRPC.
 
     """
     end = 0
@@ -96,7 +96,8 @@ def layout_of(inputs: Tensors, sizes: Mapping[str, tuple[int, int]]) -> Layout:
     places = {name: place(size) for name, array in inputs.items() if (size := large(array))}
     sent = sum(array.nbytes for array in inputs.values())
     rooms = {
-        name: -(-size * sent // before) for name, (size, before) in sizes.items() if size and before
+        name: -(-size * sent // before) if before else size
+        for name, (size, before) in sizes.items()
     }
     outputs = {name: (place(size), size) for name, size in rooms.items() if size >= LEAST}
     return Layout(end, places, outputs)

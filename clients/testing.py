@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from clients.base import Client, Environment, Payload
 from clients.errors import ModelFailed, TensorsRefused, UnknownModel, UnknownVersion
-from clients.model_server import ModelServer, ModelState, Signature, Tensors, TensorSpec
+from clients.model_server import ModelServer, ModelState, Rows, Signature, Tensors, TensorSpec
 from clients.registry import classes_of_file
 from clients.request import Request
 
@@ -88,6 +88,7 @@ class OnnxModels(ModelServer):
         *,
         outputs: Sequence[str] = (),
         classes: Mapping[str, int] | None = None,
+        rows: Rows | None = None,  # noqa: ARG002  whoever asks picks them
         version: str = "",
         timeout: float,  # noqa: ARG002  nothing here is waited for
     ) -> dict[str, npt.NDArray[np.generic]]:

@@ -140,14 +140,18 @@ class TextFamily(Family[K, TextPlan]):
     def outputs(self, encodings: Sequence[Any]) -> npt.NDArray[np.float32]:
         """Return the model's output for some texts: [texts, …]."""
         plan = self.fitted()
+        answer = self.infer(self.inputs(plan, encodings), outputs=[plan.output])[plan.output]
+        return answer[None] if plan.single else answer
+
+    def inputs(self, plan: TextPlan, encodings: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
+        """Return what the model takes for some texts."""
         inputs = {}
         for spec in plan.inputs:
             rows = [getattr(encoding, PARTS[spec.name]) for encoding in encodings]
             padding = self.tokenizer.padding if spec.name == "input_ids" else 0
             array = padded(rows, padding, plan.length).astype(DTYPES[spec.datatype], copy=False)
             inputs[spec.name] = array[0] if plan.single else array
-        answer = self.infer(inputs, outputs=[plan.output])[plan.output]
-        return answer[None] if plan.single else answer
+        return inputs
 
 
 def padded(rows: Sequence[Sequence[int]], padding: int, length: int = 0) -> npt.NDArray[np.int64]:

@@ -6,10 +6,11 @@ all threads: `tritonclient.grpc` is thread-safe except for streams.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import grpc
 import numpy as np
@@ -29,7 +30,15 @@ from clients.errors import (
     UnknownModel,
     UnknownVersion,
 )
-from clients.model_server import ModelServer, ModelState, Signature, Tensors, TensorSpec
+from clients.model_server import (
+    ModelServer,
+    ModelState,
+    Rows,
+    Signature,
+    Tensors,
+    TensorSpec,
+    is_picked,
+)
 from clients.regions import Region, Regions
 from clients.shared_tensors import Arrays, Layout, large, layout_of
 
@@ -87,6 +96,10 @@ CHANNEL = (
 # is cancelled, and by its own `timeout` where the model's queue policy says so; out of no other.
 DEADLINE = "deadline_us"
 
+# The rows that are wanted of some outputs, as JSON: this project's backends answer no others, in
+# the shape that `clients.model_server.picked` returns. All others answer the whole output.
+ROWS = "rows"
+
 SIGNATURE_S = 2.0  # how long a model's configuration is believed: it may be loaded anew
 UNLOAD_LOOK_S = 0.02
 # With these Triton has done with a request; others may be of the connection alone.
@@ -106,14 +119,28 @@ MOST_CALLS = 1000  # of which it is remembered how large their answers are
 BUSY = frozenset({"READY", "UNLOADING"})
 
 
-class Call(NamedTuple):
-    """What is asked of Triton, but for the tensors; `specs` are the model's outputs at present."""
+@dataclass(frozen=True)
+class Call:
+    """What is asked of Triton, but for the tensors.
+
+    Args:
+        model: its name.
+        version: of the model; the empty text means the latest.
+        outputs: the names of those that are wanted; none means all.
+        classes: how many are wanted of an output.
+        specs: the model's outputs at present, where it may matter.
+        picked: how many rows are wanted of an output.
+        rows: which they are. Calls are the same to each other whichever they are.
+
+    """
 
     model: str
     version: str
     outputs: tuple[str, ...]
     classes: tuple[tuple[str, int], ...]
     specs: tuple[TensorSpec, ...]
+    picked: tuple[tuple[str, int], ...]
+    rows: Rows = field(compare=False)
 
 
 class Triton(ModelServer):
@@ -142,15 +169,24 @@ class Triton(ModelServer):
         *,
         outputs: Sequence[str] = (),
         classes: Mapping[str, int] | None = None,
+        rows: Rows | None = None,
         version: str = "",
         timeout: float,
     ) -> dict[str, npt.NDArray[np.generic]]:
-        classes = classes or {}
+        classes, rows = classes or {}, rows or {}
         deadline = time.monotonic() + timeout
         specs: tuple[TensorSpec, ...] = ()
         if self._regions.limit and not (outputs or classes):
             specs = self.signature(model, version, timeout=timeout).outputs
-        call = Call(model, version, tuple(outputs or classes), tuple(classes.items()), specs)
+        call = Call(
+            model,
+            version,
+            tuple(outputs or classes),
+            tuple(classes.items()),
+            specs,
+            tuple((name, len(some)) for name, some in rows.items()),
+            rows,
+        )
         try:
             arrays = self._through_memory(call, inputs, deadline)
             if arrays is None:
@@ -207,6 +243,9 @@ class Triton(ModelServer):
     def _ask(self, call: Call, inputs: Tensors, layout: Layout | None, deadline: float) -> Arrays:
         timeout = deadline - time.monotonic()
         names = call.outputs
+        parameters: dict[str, Any] = {DEADLINE: round((time.time() + timeout) * 1e6)}
+        if call.rows:
+            parameters[ROWS] = json.dumps({name: list(some) for name, some in call.rows.items()})
         if layout and layout.outputs:  # then each has to be named
             names = names or tuple(spec.name for spec in call.specs)
         answer = self._client.infer(
@@ -216,7 +255,7 @@ class Triton(ModelServer):
             outputs=[wanted(name, dict(call.classes), layout) for name in names] or None,
             client_timeout=timeout,
             timeout=max(1, round(timeout * 1e6)),
-            parameters={DEADLINE: round((time.time() + timeout) * 1e6)},
+            parameters=parameters,
         )
         outputs = answer.get_response().outputs
         arrays = {
@@ -230,7 +269,8 @@ class Triton(ModelServer):
                 self._sizes.clear()
             sent = sum(array.nbytes for array in inputs.values())
             self._sizes[call] = {
-                output.name: (large(arrays[output.name]), sent) for output in outputs
+                name: (large(array), 0 if is_picked(array, call.rows.get(name)) else sent)
+                for name, array in arrays.items()
             }
         return arrays
 

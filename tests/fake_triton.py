@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from clients.errors import ModelFailed, UnknownModel, UnknownVersion
-from clients.model_server import ModelServer, ModelState, Signature, Tensors, TensorSpec
+from clients.model_server import ModelServer, ModelState, Rows, Signature, Tensors, TensorSpec
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -61,12 +61,13 @@ class FakeTriton(ModelServer):
         *,
         outputs: Sequence[str] = (),
         classes: Mapping[str, int] | None = None,
+        rows: Rows | None = None,
         version: str = "",
         timeout: float,
     ) -> Arrays:
         self.calls.append(
-            {"model": model, "inputs": inputs, "classes": classes, "version": version,
-             "timeout": timeout}
+            {"model": model, "inputs": inputs, "classes": classes, "rows": rows,
+             "version": version, "timeout": timeout}
         )  # fmt: skip
         if model not in self.models_run:
             raise UnknownModel(f"no {model}")

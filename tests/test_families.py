@@ -496,6 +496,9 @@ def test_a_mask_of_its_own_and_the_inputs_that_the_model_has(bench: Bench) -> No
         "input_ids": [[3, 2, 5]],
         "attention_mask": [[1, 1, 1]],
     }
+    assert bench.server.calls[-1]["rows"] == {"y": [1]}
+    bench.answers(lambda inputs: {"y": run(inputs)["y"][:, 1]})  # by a backend that picks the rows
+    assert bench.ask({"text": "the <mask> sat"})[0] == {"token": "the cat sat", "score": 0.75}
     assert bench.client().example == {"text": "The world has <mask> people."}
     with pytest.raises(BadPayload, match="`text` has no <mask>"):
         bench.ask({"text": "the [MASK]"})

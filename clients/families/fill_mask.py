@@ -56,12 +56,21 @@ class FillMask(TextFamily[TextKeys]):
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         longest = self.fitted().longest
         read = self.each(payloads, lambda payload: self.masked(payload, longest))
-        logits = self.outputs([encoding for _, encoding in read])
-        mask = self.tokenizer.id(self.tokenizer.mask)
-        return [
-            self.filled(text, rows[: len(encoding.ids)][np.array(encoding.ids) == mask])
-            for (text, encoding), rows in zip(read, logits, strict=True)
+        logits = self.logits([encoding for _, encoding in read])
+        return [self.filled(text, rows) for (text, _), rows in zip(read, logits, strict=True)]
+
+    def logits(self, encodings: Sequence[Any]) -> list[npt.NDArray[np.float32]]:
+        """Return the model's output at the masks of each text: [masks, vocabulary]."""
+        plan, mask = self.fitted(), self.tokenizer.id(self.tokenizer.mask)
+        inputs = self.inputs(plan, encodings)
+        tokens = inputs[plan.inputs[0].name].shape[-1]
+        places = [
+            [place for place, token in enumerate(encoding.ids) if token == mask]
+            for encoding in encodings
         ]
+        rows = [text * tokens + place for text, some in enumerate(places) for place in some]
+        answer = self.infer(inputs, outputs=[plan.output], rows={plan.output: rows})[plan.output]
+        return np.split(answer, np.cumsum([len(some) for some in places])[:-1])
 
     def masked(self, payload: Payload, longest: int) -> tuple[str, Any]:
         """Return the payload's text, which has a mask and fits the model, and its encoding.

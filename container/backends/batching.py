@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -27,6 +27,8 @@ class Item:
 
     inputs: Tensors
     outputs: tuple[str, ...]
+    rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Of which outputs only some rows are wanted, and which; see `picked`."""
 
 
 class Run(Protocol):
@@ -48,6 +50,20 @@ def run_items(items: Sequence[Item], run: Run, *, max_batch_size: int) -> list[T
     a shared run fails, each of its items is run alone, so that only the one at fault fails. With
     `max_batch_size` 0 there is no batch dimension and every item is run alone.
     """
+    answers = _run_items(items, run, max_batch_size)
+    for index, (item, answer) in enumerate(zip(items, answers, strict=True)):
+        if item.rows and not isinstance(answer, Exception):
+            try:
+                answers[index] = {
+                    name: picked(array, item.rows[name]) if name in item.rows else array
+                    for name, array in answer.items()
+                }
+            except RequestError as error:
+                answers[index] = error
+    return answers
+
+
+def _run_items(items: Sequence[Item], run: Run, max_batch_size: int) -> list[Tensors | Exception]:
     answers: list[Tensors | Exception] = [RequestError("the request was not run.")] * len(items)
     if max_batch_size <= 0:
         for index, item in enumerate(items):
@@ -66,6 +82,23 @@ def run_items(items: Sequence[Item], run: Run, *, max_batch_size: int) -> list[T
         for index, answer in zip(group, answers_of_group, strict=True):
             answers[index] = answer
     return answers
+
+
+def picked(array: NDArray[Any], rows: Sequence[int]) -> NDArray[Any]:
+    """Return some rows of an output: [rows, size of the last dimension].
+
+    All dimensions but the last are counted as one, those of a batch included.
+
+    Raises:
+        RequestError: there is no such row.
+
+    """
+    flat = array.reshape(-1, array.shape[-1] if array.ndim else 1)
+    if rows and not 0 <= min(rows) <= max(rows) < len(flat):
+        raise RequestError(
+            f"rows {min(rows)} to {max(rows)} are wanted of an output that has {len(flat)}."
+        )
+    return flat[np.asarray(rows, np.intp)]
 
 
 def groups(items: Sequence[Item], rows: Mapping[int, int], max_batch_size: int) -> list[list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,13 @@ from container.backends.batching import Item, RequestError, run_items
 from container.backends.shared_memory import Share, TooLarge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from container.backends.batching import Run, Tensors
 
-DEADLINE = "deadline_us"  # since 1970; see clients/triton.py
+# Parameters of a request; clients/triton.py says what they are.
+DEADLINE = "deadline_us"
+ROWS = "rows"
 
 
 def answer(  # noqa: PLR0913 - all that one batch needs
@@ -40,10 +43,11 @@ def answer(  # noqa: PLR0913 - all that one batch needs
     now = time.time() * 1e6
     for index, request in enumerate(requests):
         try:
-            refuse_late(request, now)
+            parameters = json.loads(request.parameters() or "{}")
+            refuse_late(parameters, now)
             tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
             wanted = tuple(request.requested_output_names()) or tuple(outputs)
-            items[index] = Item(prepare(tensors), wanted)
+            items[index] = Item(prepare(tensors), wanted, wanted_rows(parameters))
         except Exception as error:
             responses[index] = _response(error)
     taken = sum(_bytes(item.inputs) for item in items.values())
@@ -67,14 +71,33 @@ def answer(  # noqa: PLR0913 - all that one batch needs
     return responses
 
 
-def refuse_late(request: Any, now: float) -> None:
+def refuse_late(parameters: Mapping[str, Any], now: float) -> None:
     """Raise RequestError where the caller has given up already; `now` is as `DEADLINE` is.
 
     This costs next to nothing, other than asking Triton whether the request was cancelled.
     """
-    parameters = request.parameters()
-    if parameters and json.loads(parameters).get(DEADLINE, now) < now:
+    if parameters.get(DEADLINE, now) < now:
         raise RequestError("nobody waits for the answer any more.")
+
+
+def wanted_rows(parameters: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Return the rows that a request wants of some outputs.
+
+    Raises:
+        RequestError: the parameter is not what it should be.
+
+    """
+    text = parameters.get(ROWS, "{}")
+    try:
+        rows = {
+            name: [operator.index(row) for row in some] for name, some in json.loads(text).items()
+        }
+    except (TypeError, ValueError, AttributeError, RecursionError):
+        raise RequestError(
+            f"parameter '{ROWS}' was expected to be JSON of an output's name and the numbers of "
+            "its rows, but it is something else."
+        ) from None
+    return rows
 
 
 def log_warnings(model_name: str, warnings: Sequence[str]) -> None:

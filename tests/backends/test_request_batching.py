@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from container.backends.batching import Item, RequestError, conform, contiguous, groups, run_items
+from container.backends.batching import (
+    Item,
+    RequestError,
+    conform,
+    contiguous,
+    groups,
+    picked,
+    run_items,
+)
 from container.backends.model_config import TensorSpec
 
 Array = np.ndarray[Any, Any]
@@ -55,6 +63,34 @@ def test_answers_keep_the_requests_order_across_shapes() -> None:
         6,
         8,
     ]
+
+
+def test_each_request_gets_the_rows_that_it_wants() -> None:
+    """Of [2, 3] the rows are 0 and 1, whichever batch it was part of."""
+    ones, twos, far, all_of_it = (
+        Item({"x": np.array(x, np.float32)}, ("y", "n"), rows)
+        for x, rows in (
+            ([[1, 2, 3], [4, 5, 6]], {"y": [1]}),
+            ([[7, 8, 9]], {"y": [0], "n": [0]}),
+            ([[0, 0, 0]], {"y": [1]}),
+            ([[1, 1, 1]], {}),
+        )
+    )
+    run = Doubler()
+    first, second, refused, whole = run_items([ones, twos, far, all_of_it], run, max_batch_size=8)
+    assert len(run.runs) == 1
+    assert values(first)["y"] == [[8, 10, 12]]
+    assert values(second) == {"y": [[14, 16, 18]], "n": [[5]]}
+    assert str(refused) == "rows 1 to 1 are wanted of an output that has 1."
+    assert values(whole)["y"] == [[2, 2, 2]]
+
+
+def test_rows_of_a_batch_are_counted_over_its_items() -> None:
+    scores = np.arange(2 * 3 * 4).reshape(2, 3, 4)
+    assert picked(scores, [0, 2, 3]).tolist() == [[0, 1, 2, 3], [8, 9, 10, 11], [12, 13, 14, 15]]
+    assert picked(scores, []).shape == (0, 4)
+    with pytest.raises(RequestError):
+        picked(scores, [-1, 2])
 
 
 def test_types_are_not_mixed() -> None:

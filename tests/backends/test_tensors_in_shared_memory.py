@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 from clients import regions
 from clients.errors import InferenceError, ModelUnavailable, TensorsRefused
 from clients.regions import FOLDER, MIB, NAME, Regions, affordable
-from clients.triton import Triton
+from clients.triton import Triton, tensor
 
 ROWS = 200_000  # of three float32: 2.4 MB
 X = np.arange(3 * ROWS, dtype=np.float32).reshape(ROWS, 3)
@@ -86,6 +86,25 @@ class TestOnTriton:
         for x in (few, many, many, few):
             (where,) = client.infer("nonzero", {"x": x}, timeout=30).values()
             np.testing.assert_array_equal(where, np.nonzero(x))
+
+    def test_only_the_rows_that_are_wanted_come(self, client: Triton) -> None:
+        for rows, wanted in (
+            (ROWS, [0, 7, ROWS - 1]),
+            (ROWS, []),
+            (ROWS, range(0, ROWS, 2)),  # by gRPC, where it is learned how large they are
+            (ROWS // 2, range(ROWS // 2)),  # as many of fewer: all of them
+            (ROWS, range(1, ROWS, 2)),
+        ):
+            answer = client.infer("free", {"x": X[:rows]}, rows={"y": wanted}, timeout=30)["y"]
+            np.testing.assert_array_equal(answer, X[:rows][wanted] + 1)
+
+    @pytest.mark.parametrize("rows", ['{"y": [3]}', '{"y": [-1]}', '{"y": ["0"]}', "[0]", "{"])
+    def test_rows_that_there_are_not_are_refused(
+        self, triton: triton_process.Triton, rows: str
+    ) -> None:
+        with pytest.raises(InferenceServerException, match="rows") as caught:
+            triton.client.infer("free", [tensor("x", X[:3])], parameters={"rows": rows})
+        assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
 
     def test_what_is_wrong_with_a_request_is_told_as_by_grpc(
         self, triton: triton_process.Triton, client: Triton
