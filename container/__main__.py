@@ -27,7 +27,15 @@ from container.supervisor import STOP_SIGNALS, Policy, Supervisor
 from container.tensorrt import NoEngine, provide
 from container.triton import NoTriton, Triton, find_triton
 from dispatcher.keys import BadKeys, load_keys
-from dispatcher.settings import NOTICE, WANTED, SettingError, Settings, read_settings, rows
+from dispatcher.settings import (
+    ANSWERED,
+    NOTICE,
+    WANTED,
+    SettingError,
+    Settings,
+    read_settings,
+    rows,
+)
 
 USAGE = """usage: serve [serve]
 
@@ -224,6 +232,7 @@ def with_repository(settings: Settings, run_dir: Path, say: Callable[[str], None
     wanted.mkdir()
     for name in () if settings.multi_model else models:
         (wanted / name).touch()
+    (run_dir / ANSWERED).mkdir()
     return replace(
         settings,
         run_dir=run_dir,
@@ -239,7 +248,7 @@ def run_folder(wanted: Path | None) -> Iterator[Path]:
     if wanted is not None:
         wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Made anew: another version may have been here before.
-        for left in ("backends", "instances", "reload", "repository", WANTED):
+        for left in ("backends", "instances", "reload", "repository", WANTED, ANSWERED):
             shutil.rmtree(wanted / left, ignore_errors=True)
         yield wanted
         return

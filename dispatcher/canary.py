@@ -5,7 +5,10 @@ back, and Triton never finishes unloading such a model. So the canary says which
 those that answered their example since Triton was started, and do not any more. That is what a
 new start of Triton can mend, and the supervisor starts it anew where a required model is stuck.
 A model that cannot be loaded, or whose example fails from the beginning, is not: a new start would
-find it as it is.
+find it as it is. Who answered is noted in files, for the web workers that come later.
+
+A client that does not come back from its example is given up, and tried again: it may have been
+once. Where several looks have ended so, fresh web workers are asked for, if it ever answered here.
 
 `/ping` and requests read from memory what was found; nothing is asked on their behalf.
 """
@@ -18,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from clients.base import Client
 from clients.errors import (
@@ -33,8 +37,10 @@ from clients.model_server import ModelServer, ModelState
 from clients.registry import Registry
 from clients.request import Request
 from clients.tensors import has_example, zeros
+from dispatcher.admission import MOST_LOST, nothing
 from dispatcher.encoding import encoded
 from dispatcher.notice import Notice
+from dispatcher.watch import where
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +68,10 @@ class Trial:
         tried_in: during which start of Triton that was.
         answered_in: during which start of Triton it last answered.
         silent: whether it was the model that failed, not its client.
-        under_way: whether it is being tried, since `began`.
+        well: whether it ever answered this web worker.
+        began: when the look at it began that is under way.
+        thread: of that look.
+        hung: how many looks at it have not come back, and were given up.
 
     """
 
@@ -72,8 +81,10 @@ class Trial:
     tried_in: int = 0
     answered_in: int = 0
     silent: bool = False
-    under_way: bool = False
-    began: float = 0.0
+    well: bool = False
+    began: float | None = None
+    thread: int = 0
+    hung: int = 0
 
 
 @dataclass(frozen=True)
@@ -116,6 +127,9 @@ class Canary:
         timeout: seconds that a model has for its answer. One that is merely busy is told from one
             that hangs by its answers to others: where it gave one in this time, nothing is wrong.
         notice: returns what the supervisor knows.
+        memory: folder with a file per model, which says during which start of Triton it last
+            answered; it is there for all web workers, whenever they come.
+        replace: asks for fresh web workers.
 
     """
 
@@ -126,6 +140,8 @@ class Canary:
     timeout: float
     notice: Callable[[], Notice] = Notice
     clock: Callable[[], float] = time.monotonic
+    memory: Path | None = None
+    replace: Callable[[], None] = nothing
     trials: dict[str, Trial] = field(default_factory=dict)
     index: Index | None = None
 
@@ -134,6 +150,7 @@ class Canary:
         self._listed_at = 0.0
         self._listed_in = 0  # during which start of Triton it last said what it has
         self._listing = threading.Lock()
+        self._noting = threading.Lock()
 
     def start(self) -> None:
         """Go round for ever, in a thread that does not keep the process alive."""
@@ -151,12 +168,14 @@ class Canary:
         # Each in a thread of its own: one that hangs must not keep the others from theirs.
         if self._listing_is_due():
             threading.Thread(target=self.list_models, daemon=True).start()
+        self.give_up()
         for model, trial in list(self.due()):
-            trial.under_way, trial.began = True, self.clock()
+            trial.began = self.clock()
+            look = threading.Thread(target=self.look, args=(model, trial), daemon=True)
             try:
-                threading.Thread(target=self.look, args=(model, trial), daemon=True).start()
+                look.start()
             except RuntimeError:  # there is no room for a thread
-                trial.under_way = False
+                trial.began = None
                 raise
 
     def _listing_is_due(self) -> bool:
@@ -200,26 +219,67 @@ class Canary:
             wait = self.interval if trial.required or trial.reason else math.inf
             if (trial.required and trial.reason) or (model in failing and not trial.reason):
                 wait = min(SOON_S, wait)
-            if not trial.under_way and (is_new or now >= trial.at + wait):
+            waits = trial.began is None and trial.hung < MOST_LOST
+            if waits and (is_new or now >= trial.at + wait):
                 yield model, trial
+
+    def give_up(self) -> None:
+        """Wait no longer for looks that do not come back: their threads cannot be ended."""
+        longest = self.timeout + 2 * WORD_S
+        for model, trial in list(self.trials.items()):
+            with self._noting:
+                if trial.began is None or self.clock() <= trial.began + longest:
+                    continue
+                trial.reason = (
+                    f"its client has not come back from its own example in {longest:.0f} s"
+                )
+                trial.tried_in, trial.silent = self.notice().triton_starts, False
+                trial.at, trial.began = self.clock(), None
+                trial.hung += 1
+            log.error("the model %s: %s; it is at\n%s", model, trial.reason, where(trial.thread))
+            if trial.hung == MOST_LOST and trial.required and trial.well:
+                log.error("fresh web workers are asked for, in which %s may answer", model)
+                self.replace()
 
     def look(self, model: str, trial: Trial) -> None:
         """Try a model, and note what was found."""
-        starts = self.notice().triton_starts
+        began, starts = trial.began, self.notice().triton_starts
+        trial.thread = threading.get_ident()
+        trial.answered_in = max(trial.answered_in, self._remembered(model))
         try:
             reason, silent, answers = self._found(model, trial)
         except BaseException:  # whatever a client does, the trial comes to its end
             log.exception("the example of %s fails in its client", model)
             reason = "its client fails on its own example; the log has the traceback"
             silent, answers = False, False
-        if reason != trial.reason:
-            log.warning(
-                "the model %s %s", model, f"does not answer: {reason}" if reason else "answers"
-            )
-        trial.tried_in, trial.silent = starts, silent
-        trial.reason, trial.at, trial.under_way = reason, self.clock(), False
-        if answers and not reason:
-            trial.answered_in = starts
+        with self._noting:
+            if trial.began != began:  # it was given up
+                trial.hung -= 1
+                return
+            if reason != trial.reason:
+                log.warning(
+                    "the model %s %s", model, f"does not answer: {reason}" if reason else "answers"
+                )
+            trial.tried_in, trial.silent = starts, silent
+            trial.reason, trial.at, trial.began = reason, self.clock(), None
+            if answers and not reason:
+                trial.well = True
+                if trial.answered_in != starts:
+                    trial.answered_in = starts
+                    self._remember(model, starts)
+
+    def _remembered(self, model: str) -> int:
+        try:
+            return int((self.memory / model).read_text()) if self.memory else 0
+        except (OSError, ValueError):
+            return 0  # it has not answered yet, or there was no room to say so
+
+    def _remember(self, model: str, starts: int) -> None:
+        try:
+            if self.memory:
+                (self.memory / model).write_text(str(starts))
+        except OSError as error:
+            log.warning("that %s answers cannot be noted: %s", model, error.strerror)
 
     def _found(self, model: str, trial: Trial) -> tuple[str, bool, bool]:
         """Return why a model does not answer, whether it is its own fault, whether it answered."""
@@ -289,14 +349,9 @@ class Canary:
         return reasons or [
             f"the required model {model!r} does not answer: {reason}"
             for model, trial in list(self.trials.items())
-            if trial.required and (reason := self._reason(trial, notice))
+            if trial.required
+            and (reason := trial.reason if trial.tried_in == notice.triton_starts else UNTRIED)
         ]
-
-    def _reason(self, trial: Trial, notice: Notice) -> str:
-        since = self.clock() - trial.began
-        if trial.under_way and since > self.timeout + 2 * WORD_S:
-            return f"its client has not come back from its own example for {since:.0f} s"
-        return trial.reason if trial.tried_in == notice.triton_starts else UNTRIED
 
     def states(self) -> list[ModelState]:
         """Return what Triton last said of its models."""

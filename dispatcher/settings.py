@@ -15,10 +15,11 @@ from typing import Any
 
 PROJECT = Path(__file__).resolve().parent.parent
 
-# In RUN_DIR, for both sides: what the supervisor tells the web workers, and a file for each model
-# that is to be loaded when Triton starts.
+# In RUN_DIR, for both sides: what the supervisor tells the web workers, a file for each model that
+# is to be loaded when Triton starts, and one for each that has answered its example.
 NOTICE = "supervisor.json"
 WANTED = "wanted"
+ANSWERED = "answered"
 
 PORT = "TCP port, 1 to 65535"
 

@@ -20,7 +20,7 @@ from dispatcher.metrics import Metrics
 from dispatcher.notice import reader
 from dispatcher.observer import Observer
 from dispatcher.reload import Reloader, verdicts_of
-from dispatcher.settings import NOTICE, Settings, read_settings
+from dispatcher.settings import ANSWERED, NOTICE, Settings, read_settings
 from dispatcher.trial import environment_of
 from dispatcher.watch import Watch, replace_worker
 
@@ -40,6 +40,8 @@ def build() -> Flask:
         settings.canary_interval,
         settings.canary_timeout,
         reader(settings.run_dir and settings.run_dir / NOTICE),
+        memory=settings.run_dir and settings.run_dir / ANSWERED,
+        replace=replace_worker,
     )
     canary.start()
     admission = admission_of(settings)

@@ -8,6 +8,7 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,14 +61,27 @@ class Stage:
     server: FakeTriton = field(default_factory=lambda: FakeTriton({"echo": dict, "other": dict}))
     notice: Notice = field(default_factory=triton)
     time: float = 100.0
+    memory: Path | None = None
+    replaced: int = 0
 
     def __post_init__(self) -> None:
         environment = Environment(self.server, Path())
         registry = Registry({"echo": Echo(environment), "other": Other(environment)})
         self.canary = Canary(
-            ["echo"], registry, self.server, 8, 8, lambda: self.notice, lambda: self.time
+            ["echo"],
+            registry,
+            self.server,
+            8,
+            8,
+            lambda: self.notice,
+            lambda: self.time,
+            self.memory,
+            self.replace,
         )
         self.canary.list_models()
+
+    def replace(self) -> None:
+        self.replaced += 1
 
     def round(self) -> list[str]:
         """Try what is due, and return it."""
@@ -271,6 +285,38 @@ def test_one_that_never_answered_since_triton_was_started_is_not_stuck(stage: St
     stage.canary.refuse("echo")
 
 
+@pytest.mark.parametrize(("starts", "stuck"), [(1, True), (2, False)])
+def test_what_answered_is_known_to_web_workers_that_come_later(
+    tmp_path: Path, starts: int, stuck: bool
+) -> None:
+    """One that was killed is no reason to leave a model hanging."""
+    Stage(memory=tmp_path).round()
+    later = Stage(memory=tmp_path, notice=triton(starts=starts))
+    later.server.models_run["echo"] = DeadlineExceeded("it hangs")
+    later.round()
+    assert later.canary.stuck("echo") == stuck
+
+
+def test_a_model_without_a_client_that_hangs_is_found_by_a_later_worker_too(
+    tmp_path: Path,
+) -> None:
+    server = FakeTriton({"plain": dict})
+    for well in (True, False):
+        canary = Canary(["plain"], Registry(), server, 8, 8, memory=tmp_path)
+        canary.list_models()
+        canary.look("plain", canary.trials["plain"])
+        assert (canary.reasons() == []) == well
+        server.models_run["plain"] = DeadlineExceeded("it hangs")
+    assert canary.stuck("plain")
+
+
+def test_no_room_to_note_who_answered_hurts_nobody(tmp_path: Path) -> None:
+    stage = Stage(memory=tmp_path / "none")
+    stage.round()
+    assert stage.canary.reasons() == []
+    assert failing(stage, DeadlineExceeded("it hangs"))
+
+
 def test_an_optional_model_that_is_stuck_is_503_by_itself(stage: Stage) -> None:
     assert failing(stage, ModelFailed("gone"), "other")
     assert stage.canary.reasons() == []
@@ -307,10 +353,10 @@ def test_whatever_an_example_raises_its_trial_ends(stage: Stage, error: BaseExce
         raise error
 
     trial = stage.canary.trials["echo"]
-    trial.under_way = True
+    trial.began = stage.time
     stage.server.models_run["echo"] = raises
     stage.look()
-    assert not trial.under_way
+    assert trial.began is None
     assert "its client fails on its own example" in stage.canary.reasons()[0]
 
 
@@ -329,14 +375,99 @@ def test_a_round_that_fails_is_followed_by_others(
     wait_for(lambda: stage.canary.reasons() == [], 10, "the trial of the required model")
 
 
-def test_a_client_that_never_comes_back_from_its_example_is_said_so(stage: Stage) -> None:
-    stage.round()
-    stage.canary.trials["echo"].under_way = True
-    stage.canary.trials["echo"].began = stage.time
-    stage.time += 8 + 6
+class Hanging:
+    """A model whose client hangs in its example, from when it is told to until it is let go."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage, self.hangs, self.free = stage, False, threading.Event()
+        self.looks: list[threading.Thread] = []
+        stage.server.models_run["echo"] = self.run
+
+    def run(self, inputs: Any) -> Any:
+        if self.hangs:
+            self.free.wait(30)
+        return {}
+
+    def look(self) -> None:
+        """Look as the canary does where it is due, and come back after the time for that."""
+        [(model, trial)] = [one for one in self.stage.canary.due() if one[0] == "echo"]
+        trial.began = self.stage.time
+        look = threading.Thread(target=self.stage.canary.look, args=(model, trial))
+        look.start()
+        if self.hangs:
+            self.looks.append(look)
+            self.stage.time += 14
+            self.stage.canary.give_up()
+            assert trial.began is not None, "it may take as long"
+            self.stage.time += 1
+            self.stage.canary.give_up()
+            self.stage.canary.list_models()
+        else:
+            look.join(10)
+
+    def let_go(self) -> None:
+        self.free.set()
+        for look in self.looks:
+            look.join(10)
+
+
+@pytest.fixture
+def hanging(stage: Stage) -> Iterator[Hanging]:
+    hanging = Hanging(stage)
+    hanging.look()
     assert stage.canary.reasons() == []
-    stage.time += 1
+    stage.time += 8
+    hanging.hangs = True
+    yield hanging
+    hanging.let_go()
+
+
+def test_a_client_that_hangs_once_in_its_example_is_well_as_soon_as_it_answers(
+    stage: Stage, hanging: Hanging
+) -> None:
+    hanging.look()
+    [reason] = stage.canary.reasons()
+    assert "'echo' does not answer: its client has not come back from its own example" in reason
+    assert not stage.canary.stuck("echo"), "a new start of Triton would not help"
+    hanging.hangs = False
+    stage.time += 0.25
+    hanging.look()
+    assert stage.canary.reasons() == []
+    hanging.let_go()
+    assert stage.canary.trials["echo"].hung == 0
+    assert stage.canary.reasons() == [], "what came too late says nothing"
+
+
+def test_one_that_goes_on_hanging_keeps_four_threads_at_most_and_gets_a_fresh_worker(
+    stage: Stage, hanging: Hanging
+) -> None:
+    for _ in range(4):
+        assert stage.replaced == 0
+        hanging.look()
+        stage.time += 0.25
+    assert stage.replaced == 1
+    stage.time += 100
+    stage.canary.list_models()
+    assert "echo" not in dict(stage.canary.due())
     assert "has not come back" in stage.canary.reasons()[0]
+    hanging.hangs = False
+    hanging.let_go()
+    hanging.look()
+    assert stage.canary.reasons() == []
+
+
+def test_one_that_hangs_from_the_beginning_would_hang_in_a_fresh_worker_too(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "echo").write_text("1")
+    stage = Stage(memory=tmp_path)
+    hanging = Hanging(stage)
+    hanging.hangs = True
+    for _ in range(4):
+        hanging.look()
+        stage.time += 0.25
+    assert stage.replaced == 0
+    hanging.let_go()
 
 
 def test_a_canary_that_does_not_run_is_said_so(stage: Stage) -> None:

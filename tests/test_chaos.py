@@ -142,6 +142,19 @@ def test_a_required_model_that_breaks_at_some_request_is_back_by_itself(
 
 
 @pytest.mark.slow
+def test_a_model_that_hangs_is_mended_though_the_worker_that_knew_it_well_is_gone(
+    tmp_path: Path,
+) -> None:
+    settings = lay_out(tmp_path, "steady")
+    with running(tmp_path, **settings) as endpoint:
+        hit(endpoint, "a model's process", STOP)
+        hit(endpoint, "gunicorn's worker", KILL)
+        wait_for(lambda: restarts(endpoint, "Triton") == 1, 40, "the restart")
+        wait_for(lambda: ping(endpoint) == 200, 40, "/ping turning 200")
+        assert Load(endpoint).one("steady", [1.0]) == "right"
+
+
+@pytest.mark.slow
 def test_a_model_whose_file_is_deleted_is_served_on_and_not_restarted_for_ever(
     tmp_path: Path,
 ) -> None:
