@@ -1,8 +1,9 @@
 """One stream for the lines of every program, told apart by the program's name.
 
 Each program writes into a pipe whose both ends stay open here: it can be started anew, and finds
-its pipe as it was. What nobody takes out of the stream is dropped, and counted: a log that is stuck
-must not stop the programs.
+its pipe as it was. What comes out of the pipes waits in memory for whoever reads the stream. What
+does not find room there is dropped, and counted: a log that is slow or stuck must not stop the
+programs, least of all NGINX, which would answer nobody until its line is written.
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ import json
 import os
 import select
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
 PIECE = 2**16
 LONGEST_LINE = 2**16
-PATIENCE_S = 1.0  # for a stream that takes nothing
+MOST_WAITING = 2**22  # bytes; some ten thousand lines
 END_S = 2.0
 
 
@@ -39,9 +39,13 @@ class Log:
         self.as_json = as_json
         self._sinks: list[int] = []
         self._threads: list[threading.Thread] = []
-        self._writing = threading.Lock()
-        self._stuck = False
+        self._waiting: list[bytes] = []
+        self._size = 0
         self._lost = 0
+        self._ended = False
+        self._news = threading.Condition()
+        self._writer = threading.Thread(target=self._write, name="log", daemon=True)
+        self._writer.start()
         self._own = self.sink("serve")
         os.set_blocking(self._own, False)
 
@@ -61,7 +65,8 @@ class Log:
         try:
             os.write(self._own, f"{line}\n".encode())
         except BlockingIOError:
-            self._lost += 1
+            with self._news:
+                self._lost += 1
 
     def __enter__(self) -> Self:
         return self
@@ -77,7 +82,10 @@ class Log:
             os.close(sink)
         for thread in self._threads:
             thread.join(END_S)
-        self._tell_losses()
+        with self._news:
+            self._ended = True
+            self._news.notify()
+        self._writer.join(END_S)
 
     def _copy(self, program: str, source: int) -> None:
         rest = b""
@@ -85,9 +93,9 @@ class Log:
             *lines, rest = (rest + piece).split(b"\n")
             if len(rest) > LONGEST_LINE:
                 lines, rest = [*lines, rest], b""
-            self._write([self._shown(program, line) for line in lines if line])
+            self._put([self._shown(program, line) for line in lines if line])
         if rest:
-            self._write([self._shown(program, rest)])
+            self._put([self._shown(program, rest)])
         os.close(source)
 
     def _shown(self, program: str, line: bytes) -> bytes:
@@ -97,48 +105,39 @@ class Log:
             return program.encode() + b": " + line + b"\n"
         return json_line(program, line.decode(errors="replace"))
 
-    def _write(self, lines: list[bytes]) -> None:
-        with self._writing:
-            for piece in pieces(lines):
-                self._stuck = not self._takes(piece)
-                if self._stuck:
-                    self._lost += piece.count(b"\n")
+    def _put(self, lines: list[bytes]) -> None:
+        """Let lines wait to be written, as far as there is room for them."""
+        with self._news:
+            for line in lines:
+                if self._size + len(line) > MOST_WAITING:
+                    self._lost += 1
                 else:
-                    self._tell_losses()
+                    self._waiting.append(line)
+                    self._size += len(line)
+            self._news.notify()
 
-    def _tell_losses(self) -> None:
-        if self._lost:
-            lost, self._lost = self._lost, 0
-            text = b"%d lines of the log were lost: nobody took them" % lost
-            self._takes(self._shown("serve", text))
+    def _write(self) -> None:
+        ended = False
+        while not ended:
+            with self._news:
+                self._news.wait_for(lambda: self._waiting or self._ended)
+                lines, self._waiting, self._size = self._waiting, [], 0
+                lost, self._lost, ended = self._lost, 0, self._ended
+            told = b"%d lines of the log were lost: nobody took them in time" % lost
+            if not self._takes(b"".join(lines + [self._shown("serve", told)] * bool(lost))):
+                with self._news:
+                    self._lost += lost + len(lines)
 
-    def _takes(self, piece: bytes) -> bool:
-        """Write a piece where that does not block; say whether it was written."""
-        poll = select.poll()
-        poll.register(self.out, select.POLLOUT)
-        try:
-            return bool(poll.poll(0 if self._stuck else 1000 * PATIENCE_S)) and os.write(
-                self.out, piece
-            ) == len(piece)
-        except OSError:
-            return False  # nobody reads it any more; that is no reason to stop serving
-
-
-def pieces(lines: list[bytes]) -> Iterator[bytes]:
-    """Yield the lines in pieces that a pipe which is writable takes at once."""
-    piece = b""
-    for line in lines:
-        if len(piece) + len(line) > select.PIPE_BUF:
-            if piece:
-                yield piece
-            piece = b""
-        *parts, rest = (
-            line[start : start + select.PIPE_BUF] for start in range(0, len(line), select.PIPE_BUF)
-        )
-        yield from parts
-        piece += rest
-    if piece:
-        yield piece
+    def _takes(self, text: bytes) -> bool:
+        """Write a text, however long that takes; say whether there is anybody to take it."""
+        while text:
+            try:
+                text = text[os.write(self.out, text) :]
+            except BlockingIOError:  # another program has made the stream so
+                select.select([], [self.out], [])
+            except OSError:
+                return False  # that is no reason to stop serving
+        return True
 
 
 def json_line(program: str, message: str) -> bytes:

@@ -71,35 +71,51 @@ def test_a_program_that_is_started_anew_writes_into_the_same_pipe(tmp_path: Path
     assert lines == ["triton: start 0", "triton: start 1", "triton: start 2"]
 
 
-def test_a_stuck_log_stops_nobody_and_loses_are_counted() -> None:
-    source, out = os.pipe()
-    fcntl.fcntl(out, fcntl.F_SETPIPE_SZ, 4096)
-    wrote = threading.Event()
-    sent = 50_000
+class Reader(threading.Thread):
+    """Takes nothing of a pipe, or 4 KiB twice a second, until it is told to take all."""
+
+    def __init__(self, *, slow: bool) -> None:
+        super().__init__(daemon=True)
+        self.source, self.out = os.pipe()
+        fcntl.fcntl(self.out, fcntl.F_SETPIPE_SZ, 4096)
+        self.slow, self.hurry, self.came = slow, threading.Event(), b""
+        self.start()
+
+    def run(self) -> None:
+        while not self.hurry.wait(0.5):
+            if self.slow:
+                self.came += os.read(self.source, 4096)
+        while piece := os.read(self.source, 2**20):
+            self.came += piece
+        os.close(self.source)
+
+
+@pytest.mark.parametrize(("slow", "sent"), [(True, 10_000), (False, 50_000)])
+def test_a_log_that_is_slow_or_stuck_stops_nobody_and_losses_are_counted(
+    slow: bool, sent: int
+) -> None:
+    """2 and 10 MB, of which 4 MiB find room."""
+    reader, wrote = Reader(slow=slow), threading.Event()
 
     def program(sink: int) -> None:
         for number in range(sent):
-            os.write(sink, b"line %d\n" % number)
+            os.write(sink, b"line %06d %s\n" % (number, b"x" * 190))
         wrote.set()
 
-    with Log(out, as_json=False) as log:
+    with Log(reader.out, as_json=False) as log:
         sink = log.sink("triton")
         threading.Thread(target=program, args=(sink,), daemon=True).start()
-        assert wrote.wait(20), "the program waits for a log that nobody reads"
-        came: list[bytes] = []
-        reader = threading.Thread(
-            target=lambda: came.extend(iter(lambda: os.read(source, 65536), b""))
-        )
-        reader.start()
-        os.write(sink, b"line last\n")
-    os.close(out)
-    reader.join()
-    os.close(source)
-    lines = b"".join(came).decode().splitlines()
+        assert wrote.wait(20), "the program waits for whoever reads the log"
+        reader.hurry.set()
+        os.write(sink, b"line 999999 %s\n" % (b"x" * 190))
+    os.close(reader.out)
+    reader.join(10)
+    lines = reader.came.decode().splitlines()
     lost = sum(int(n) for line in lines for n in re.findall(r"serve: (\d+) lines of the log", line))
-    kept = sum(bool(re.fullmatch(r"triton: line \w+", line)) for line in lines)
-    assert lost > 0
-    assert kept + lost == sent + 1
+    kept = [line for line in lines if re.fullmatch(r"triton: line \d{6} x{190}", line)]
+    assert (lost > 0) == (sent == 50_000)
+    assert len(kept) + lost == sent + 1
+    assert kept == sorted(kept)
 
 
 def test_a_reader_that_is_gone_is_no_reason_to_fail() -> None:
