@@ -10,6 +10,8 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -43,6 +45,7 @@ Starts Triton, gunicorn and NGINX in the foreground. SIGTERM or SIGINT finishes 
 and stops them. Settings are environment variables:
 """
 CONNECT_S = 3.0  # the web worker looks for Triton twice a second
+ASK_S = 0.05
 MISUSED = 2  # the exit code of a command that was called wrongly
 
 
@@ -155,27 +158,36 @@ class Notice:
 
 
 class Announcement:
-    """Says where to send a request once `/ping` is 200; or, after a while, why it is not."""
+    """Says where to send a request once `/ping` is 200; or, after a while, why it is not.
+
+    It asks in a thread of its own: the supervisor waits for nobody's answer.
+    """
 
     def __init__(self, port: int, say: Callable[[str], None]) -> None:
         self.port = port
         self.say = say
-        self.give_up_at: float | None = None
+        self.asking: threading.Thread | None = None
 
     def __call__(self, took: float) -> bool:
         """Return whether the outcome is known; `took` is the seconds since the start."""
-        if self.give_up_at is None:
-            # All programs run, and Triton has tried every model: what is missing now stays so,
-            # but for the web worker's connection to Triton.
-            self.give_up_at = took + CONNECT_S
-        ping = ask(over_tcp(self.port), "/ping")
-        if ping.status == 200:
-            self.say(f"ready after {took:.1f} s: POST http://127.0.0.1:{self.port}/invocations")
-            return True
-        if took < self.give_up_at:
-            return False
-        self.say(f"NOT ready, /ping is {ping.status}: {ping.error('message') or 'no answer'}")
-        return True
+        if self.asking is None:
+            began = time.monotonic() - took
+            self.asking = threading.Thread(target=self._ask_on, args=(began,), daemon=True)
+            self.asking.start()
+        return not self.asking.is_alive()
+
+    def _ask_on(self, began: float) -> None:
+        # All programs run, and Triton has tried every model: what is missing now stays so,
+        # but for the web worker's connection to Triton.
+        give_up_at = time.monotonic() + CONNECT_S
+        while (ping := ask(over_tcp(self.port), "/ping")).status != 200:
+            if time.monotonic() > give_up_at:
+                reason = ping.error("message") or "no answer"
+                self.say(f"NOT ready, /ping is {ping.status}: {reason}")
+                return
+            time.sleep(ASK_S)
+        took = time.monotonic() - began
+        self.say(f"ready after {took:.1f} s: POST http://127.0.0.1:{self.port}/invocations")
 
 
 def taken_ports(settings: Settings) -> Iterator[str]:

@@ -64,7 +64,7 @@ class Log:
         """Write a line of this program's own; never wait for it."""
         try:
             os.write(self._own, f"{line}\n".encode())
-        except BlockingIOError:
+        except OSError:  # there is no room in the pipe, or it is closed: this was the end
             with self._news:
                 self._lost += 1
 

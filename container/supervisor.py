@@ -36,6 +36,11 @@ SAME_WISH_S = 1.0
 # A killed process is gone in milliseconds, unless the kernel is busy with its memory.
 GONE_S = 5.0
 
+# One that is not gone by then never will be: the kernel does not come back from what it does for
+# it, such as a call of a driver. At the end it is left to whoever started the container.
+NEVER_GONE_S = 60.0
+LEFT_S = 2.0
+
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 8.0
 
 # What took so long at first hangs when it takes longer than this at a later start.
@@ -217,7 +222,7 @@ class Supervisor:
     _courses: list[Course] = field(default_factory=list)
     _turns: dict[int, float] = field(default_factory=dict)
     _asked_at: float = 0.0
-    _killing: bool = False
+    _killed_at: float | None = None
     _exit_code: int = 0
     _kill_at: float | None = None
     _told: Mapping[str, Any] = field(default_factory=dict)
@@ -236,7 +241,7 @@ class Supervisor:
 
     def _watch(self) -> None:
         started, settled = self.system.now(), False
-        while not self._stopping or any(course.alive for course in self._courses):
+        while not self._stopping or self._some_are_left():
             if not self._stopping:
                 for course in self._courses:
                     if not self._stopping:
@@ -254,6 +259,15 @@ class Supervisor:
                 self._tell()
                 self._stop_next()
 
+    def _some_are_left(self) -> bool:
+        """Whether something runs that is still waited for, at the end."""
+        running = [course.program.name for course in self._courses if course.alive]
+        if self._killed_at is None or self.system.now() < self._killed_at + LEFT_S:
+            return bool(running)
+        if running:
+            self.say(f"{', '.join(running)} cannot be killed: leaving without")
+        return False
+
     def _step(self, course: Course) -> None:
         """Do what a program's state asks for now."""
         now = self.system.now()
@@ -264,9 +278,14 @@ class Supervisor:
             self._wait_until_it_works(course, now)
         elif course.state is State.RUNNING:
             self._see_that_it_works(course, now)
-        elif not course.alive and (
-            self.system.group_is_gone(course.pid) or now > course.since + GONE_S
-        ):
+        elif course.alive:
+            if now > course.since + NEVER_GONE_S:
+                name = course.program.name
+                self.say(
+                    f"{name} was killed {NEVER_GONE_S:.0f} s ago and is still there: giving up"
+                )
+                self._begin_to_stop(exit_code=1)
+        elif self.system.group_is_gone(course.pid) or now > course.since + GONE_S:
             course.program.clean()
             course.enter(State.WAITING, now)
 
@@ -358,7 +377,7 @@ class Supervisor:
         self.system.signal_group(pid, signal.SIGKILL)
         name = course.program.name
         if self._stopping:
-            expected = course.state is State.ENDING or self._killing
+            expected = course.state is State.ENDING or self._killed_at is not None
             if code not in (0, -course.program.stop_signal) and not expected:
                 self.say(f"{name} died while stopping ({described(code)})")
                 self._exit_code = self._exit_code or exit_code_for(code)
@@ -425,7 +444,7 @@ class Supervisor:
             self.say(f"killing {', '.join(course.program.name for course in running)}")
             for course in running:
                 self.system.signal_group(course.pid, signal.SIGKILL)
-            self._killing, self._kill_at = True, math.inf
+            self._killed_at, self._kill_at = self.system.now(), math.inf
             self._exit_code = self._exit_code or 1
             return
         last, now = running[-1], self.system.now()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import re
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from container.__main__ import Announcement
 from container.machine import Lookout
 from container.supervisor import Look, Policy, Program, Supervisor, described
 from tests.conftest import wait_for
@@ -32,8 +36,8 @@ class Script:
     seconds at which a look at the program finds a fault; `stops[t]` is a process that SIGSTOP
     reaches at second t. A process that is asked to stop ends after `stopping` seconds, and a killed
     one at once, one of `slow` after seconds of its own; what it left in its group is gone after
-    `lingering` more. Nothing can be started in the seconds of `no_memory`; nobody looks any more
-    from `blind_from` on.
+    `lingering` more. Nothing ends those of `undying`. Nothing can be started in the seconds of
+    `no_memory`; nobody looks any more from `blind_from` on.
     """
 
     signals: dict[int, list[Signals]] = field(default_factory=dict)
@@ -43,6 +47,7 @@ class Script:
     stopping: float = 1
     slow: dict[int, float] = field(default_factory=dict)
     lingering: int = 0
+    undying: frozenset[int] = frozenset()
     no_memory: range = range(0)
     blind_from: float = math.inf
     time: int = 0
@@ -81,7 +86,7 @@ class Script:
     def ended(self) -> Iterator[tuple[int, int]]:
         yield from self.deaths.pop(self.time, [])
         for pid, (when, code) in list(self.ends.items()):
-            if when <= self.time:
+            if when <= self.time and pid not in self.undying:
                 del self.ends[pid]
                 yield pid, code
 
@@ -241,6 +246,23 @@ def test_what_never_goes_does_not_keep_the_next_start_for_ever() -> None:
     assert script.spawned_at[-1] == (11, "Triton")
 
 
+def test_what_cannot_be_killed_ends_the_container() -> None:
+    """The kernel may never come back from a driver; another machine may do better."""
+    script = Script(faults={"Triton": range(20, 1000)}, undying=frozenset({1}))
+    out = supervise(script)
+    assert out.code == 1
+    assert "Triton was killed 60 s ago and is still there: giving up" in out.said
+    assert [(at, pid) for at, pid, n in script.sent if n in {QUIT, TERM}][:2] == [(92, 3), (93, 2)]
+    assert out.said[-1] == "Triton cannot be killed: leaving without"
+    assert script.time < 91 + 25 + 5
+
+
+def test_what_cannot_be_killed_is_not_waited_for_after_a_signal() -> None:
+    script = Script(signals={5: [TERM]}, undying=frozenset({1}))
+    assert supervise(script).code == 1
+    assert script.time < 5 + 25 + 5
+
+
 def test_every_restart_waits_longer_and_too_many_end_the_container() -> None:
     """0.5 s, 1 s, 2 s, 4 s and 8 s, in steps of the script's whole seconds."""
     deaths = {at: [(pid, -9)] for at, pid in zip(range(20, 300, 20), range(4, 20), strict=False)}
@@ -377,6 +399,23 @@ def test_a_look_that_raises_is_a_fault() -> None:
     lookout = Lookout(Program("Triton", lambda: ["t"], {}, fault))
     assert looked.wait(5)
     wait_for(lambda: lookout.look.fault == "", 5, "the next look")
+
+
+def test_the_supervisor_does_not_wait_for_the_first_ping() -> None:
+    """A worker may be stopped meanwhile; signals are heard all the same."""
+    said: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        announcement = Announcement(server.getsockname()[1], said.append)
+        began = time.monotonic()
+        assert not announcement(7)
+        assert time.monotonic() - began < 2, "a look may take 4 s"
+        connection, _ = server.accept()
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        wait_for(lambda: announcement(8), 10, "the end of it")
+        connection.close()
+    assert [re.sub(r"\d+", "0", line) for line in said] == [
+        "ready after 0.0 s: POST http://0.0.0.0:0/invocations"
+    ]
 
 
 def test_one_that_cannot_be_started_again_is_tried_later() -> None:
