@@ -38,6 +38,9 @@ FEW_ARENAS = {"MALLOC_ARENA_MAX": "2"}
 
 # Of the time to stop, what each may take in its turn; together less than the whole. While NGINX
 # waits for its last callers the other two do their work, and have next to nothing left after it.
+# What gunicorn has not answered then is answered 503 by NGINX, as soon as gunicorn is gone; who
+# does not read that is cut off.
+ANSWERS_SHARE = 0.7
 NGINX_SHARE = 0.75
 GUNICORN_SHARE = 0.08
 TRITON_SHARE = 0.12
@@ -67,7 +70,8 @@ def triton_program(
         "--model-control-mode=explicit",
         "--exit-on-error=false",
         "--strict-readiness=false",
-        f"--exit-timeout-secs={max(1, int(settings.stop_timeout * TRITON_SHARE))}",
+        # It is killed before that, where a model hangs: then it would end with an error.
+        f"--exit-timeout-secs={math.ceil(settings.stop_timeout)}",
         *triton.options,
         *plan.options(),
     ]
@@ -104,6 +108,7 @@ def triton_program(
             **triton.environment,
         },
         fault,
+        stop_within=max(1.0, settings.stop_timeout * TRITON_SHARE),
         work=lambda: sorted(path.name for path in wanted.iterdir()),
         clean=clean,
     )
@@ -190,7 +195,15 @@ def nginx_program(settings: Settings, run_dir: Path, executable: str) -> Program
         answers = ask(over_tcp(settings.port), ALIVE).status != 0
         return "" if answers else "it does not answer"
 
-    return Program("NGINX", lambda: command, dict(os.environ), fault, stop_signal=signal.SIGQUIT)
+    return Program(
+        "NGINX",
+        lambda: command,
+        dict(os.environ),
+        fault,
+        stop_signal=signal.SIGQUIT,
+        stop_within=settings.stop_timeout * ANSWERS_SHARE,
+        instead="gunicorn",
+    )
 
 
 def open_files() -> int:

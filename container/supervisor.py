@@ -78,6 +78,8 @@ class Program:
             most. It is called in a thread of its own.
         stop_signal: what asks it to finish its work and end.
         stop_within: seconds that it has for that in its turn; then it is killed.
+        instead: the program that is killed then in its place, because it waits for that one, and
+            can finish without.
         work: returns what there is to do at a start; where it is other than at the first, that one
             says nothing about how long it takes.
         output: the file that takes what it writes; `None` means this process's own.
@@ -91,6 +93,7 @@ class Program:
     fault: Callable[[], str]
     stop_signal: Signals = signal.SIGTERM
     stop_within: float = math.inf
+    instead: str = ""
     work: Callable[[], object] = lambda: None
     output: int | None = None
     clean: Callable[[], None] = lambda: None
@@ -453,12 +456,12 @@ class Supervisor:
             self.system.signal(last.pid, last.program.stop_signal)
             # One that was stopped hears of it only now.
             self.system.signal_group(last.pid, signal.SIGCONT)
-        elif (
-            last.state is not State.ENDING
-            and now > self._turns[last.pid] + last.program.stop_within
-        ):
-            self.say(f"{last.program.name} has nothing more to do, but does not end; killing it")
-            self._kill(last, "")
+        elif now > self._turns[last.pid] + last.program.stop_within:
+            slow = last.program.instead or last.program.name
+            for course in running:
+                if course.program.name == slow and course.state is not State.ENDING:
+                    self.say(f"{slow} does not end in its time; killing it")
+                    self._kill(course, "")
 
 
 def exit_code_for(code: int) -> int:

@@ -263,6 +263,24 @@ def test_a_request_in_flight_is_answered_and_ping_is_503_meanwhile(tmp_path: Pat
     assert statuses == {503}
 
 
+@pytest.mark.slow
+def test_a_request_that_hangs_is_answered_503_before_the_end(tmp_path: Path) -> None:
+    settings = lay_out(tmp_path, "steady")
+    endpoint = start(tmp_path, **settings)
+    announced(endpoint)
+    outcome: list[str] = []
+    caller = threading.Thread(
+        target=lambda: outcome.append(Load(endpoint).one("steady", [float(HANG)]))
+    )
+    caller.start()
+    time.sleep(1)
+    began = time.monotonic()
+    assert stop(endpoint) == 0, endpoint.log.read_text()[-2000:]
+    assert time.monotonic() - began < 30
+    caller.join()
+    assert outcome == ["503 unavailable"]
+
+
 def of_worker(run_dir: Path) -> int:
     """Return the status of /ping where nobody can be refused."""
     return ask(UnixConnection(run_dir / "gunicorn.sock"), "/ping").status

@@ -113,6 +113,7 @@ def supervise(
     *,
     restarts: int = 2,
     stop_within: float = math.inf,
+    answers_within: float = math.inf,
     start_timeout: float = 60,
     work: Callable[[], object] = lambda: None,
 ) -> Outcome:
@@ -127,7 +128,15 @@ def supervise(
             clean=lambda: out.cleaned.append(script.time),
         ),
         Program("gunicorn", lambda: ["g"], {}, lambda: "", stop_within=stop_within),
-        Program("NGINX", lambda: ["n"], {}, lambda: "", stop_signal=QUIT),
+        Program(
+            "NGINX",
+            lambda: ["n"],
+            {},
+            lambda: "",
+            stop_signal=QUIT,
+            stop_within=answers_within,
+            instead="gunicorn",
+        ),
     ]
 
     def settled(took: float) -> bool:
@@ -189,6 +198,16 @@ def test_one_that_has_nothing_more_to_do_is_not_waited_for() -> None:
     assert out.code == 0
     assert (10, -2, KILL) in script.sent
     assert [pid for _, pid, _ in script.sent if pid > 0] == [3, 2, 1]
+
+
+def test_what_is_not_answered_in_time_is_answered_for_gunicorn_by_nginx() -> None:
+    """Which ends as soon as it has; nothing went wrong in the container itself."""
+    script = Script(signals={5: [TERM]}, slow={3: 20})
+    out = supervise(script, answers_within=18)
+    assert out.code == 0
+    assert (24, -2, KILL) in script.sent
+    assert [(t, pid) for t, pid, _ in script.sent if pid > 0] == [(5, 3), (25, 1)]
+    assert "gunicorn does not end in its time; killing it" in out.said
 
 
 def test_a_second_signal_stops_at_once() -> None:
