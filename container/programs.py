@@ -20,7 +20,9 @@ from dispatcher.settings import PROJECT, WANTED, Settings
 THREADS_FOR_HEALTH = 4  # besides those that answer and those that wait
 IDLE_CONNECTIONS = 1000  # from NGINX to gunicorn, besides as many as there are threads
 
-MOST_CONNECTIONS = 4096  # of NGINX, each with a file beside it where a body or an answer is large
+MOST_CONNECTIONS = 8192  # of NGINX, each with a file beside it where a body or an answer is large
+# Each request has one from its caller and one to gunicorn; a quarter of all stays free.
+REQUESTS_SHARE = 3 / 8
 
 # glibc gives back every array over 128 kB to the kernel and maps the next one anew, page by page.
 # Kept instead, a 640×640 picture costs a quarter less time. Larger arrays than those of one run of
@@ -173,12 +175,14 @@ def nginx_program(settings: Settings, run_dir: Path, executable: str) -> Program
     """Return NGINX, with its configuration written to `run_dir`."""
     configuration = run_dir / "nginx.conf"
     files = min(2 * MOST_CONNECTIONS, open_files())
+    connections = min(MOST_CONNECTIONS, files // 2)
     template = ConfigurationTemplate((PROJECT / "nginx.conf").read_text())
     configuration.write_text(
         template.substitute(
             run_dir=run_dir,
             port=settings.port,
-            connections=min(MOST_CONNECTIONS, files // 2),
+            connections=connections,
+            requests=round(connections * REQUESTS_SHARE),
             files=files,
             max_body_mb=settings.max_body // 2**20,
             shutdown_ms=round(settings.stop_timeout * NGINX_SHARE * 1000),

@@ -127,6 +127,7 @@ ROUTING: Final[Mapping[int, tuple[str, str]]] = {
     408: ("request_timeout", "send the whole body without a pause of a minute"),
     413: ("too_large", "send fewer items, or smaller pictures"),
     414: ("uri_too_long", "put the request into the body of POST /invocations"),
+    429: ("too_many_requests", "try again after Retry-After seconds"),
     500: ("internal_error", "the log of the container has the traceback under the request's id"),
     501: ("not_implemented", "POST /invocations with a Content-Length"),
     503: ("unavailable", "try again in a few seconds"),

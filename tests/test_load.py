@@ -136,6 +136,42 @@ def test_slow_and_idle_callers_cost_no_worker(endpoint: Endpoint, alone: float) 
                 connection.close()
 
 
+def test_however_many_stop_in_their_bodies_ping_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """600 callers; where NGINX may open 1024 files it has 512 connections, and takes 192 requests.
+
+    Who is refused comes again.
+    """
+    monkeypatch.setattr("container.programs.open_files", lambda: 1024)
+    head = b"POST /ping HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
+    callers: list[socket.socket] = []
+    with front(tmp_path, SLEEPERS) as endpoint, many_files():
+        try:
+            for number in range(600):
+                caller = socket.create_connection(("127.0.0.1", endpoint.port), timeout=10)
+                caller.sendall(head)
+                if number < 192:
+                    callers.append(caller)
+                    continue
+                answer = http.client.HTTPResponse(caller)
+                answer.begin()
+                assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
+                assert json.loads(answer.read())["error"]["code"] == "too_many_requests"
+                caller.close()
+            for path, start in (("/health", b'{"ready":'), ("/metrics", b"# HELP dispatcher")):
+                assert endpoint.call(path).body.startswith(start)
+            assert endpoint.call("/infer/quick", b'{"payload": {}}').status == 429
+        finally:
+            for caller in callers:
+                caller.close()
+        wait_for(
+            lambda: endpoint.call("/infer/quick", b'{"payload": {}}').status == 200,
+            10,
+            "a place for a request",
+        )
+
+
 @pytest.mark.slow
 def test_headers_that_never_end_are_cut_off(endpoint: Endpoint) -> None:
     """After 20 s, however steadily they come."""
