@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import string
+import subprocess
 import sys
 from pathlib import Path
 
@@ -183,6 +184,7 @@ def nginx_program(settings: Settings, run_dir: Path, executable: str) -> Program
             port=settings.port,
             connections=connections,
             requests=round(connections * REQUESTS_SHARE),
+            count="" if counts_requests(executable) else "# ",
             files=files,
             max_body_mb=settings.max_body // 2**20,
             shutdown_ms=round(settings.stop_timeout * NGINX_SHARE * 1000),
@@ -208,6 +210,12 @@ def nginx_program(settings: Settings, run_dir: Path, executable: str) -> Program
         stop_within=settings.stop_timeout * ANSWERS_SHARE,
         instead="gunicorn",
     )
+
+
+def counts_requests(executable: str) -> bool:
+    """Whether NGINX was built with what limits the number of requests at a time."""
+    built = subprocess.run([executable, "-V"], capture_output=True, text=True, check=False)
+    return "--without-http_limit_conn_module" not in built.stderr
 
 
 def open_files() -> int:

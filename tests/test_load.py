@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Endpoint, wait_for
-from tests.front import front
+from tests.front import NGINX, front
 from tests.sleepers import QUICK_S, asked
 
 SLEEPERS = "tests.sleepers:build()"
@@ -170,6 +170,21 @@ def test_however_many_stop_in_their_bodies_ping_is_answered(
             10,
             "a place for a request",
         )
+
+
+def test_an_nginx_that_cannot_count_requests_serves_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "nginx"
+    other.write_text(
+        "#!/bin/sh\n"
+        'if [ "$1" = -V ]; then echo "--without-http_limit_conn_module" >&2; exit; fi\n'
+        f'! grep "^ *limit_conn" "$4" && exec {NGINX} "$@"\n'
+    )
+    other.chmod(0o700)
+    monkeypatch.setattr("tests.front.NGINX", str(other))
+    with front(tmp_path, SLEEPERS) as endpoint:
+        assert endpoint.call("/infer/quick", b'{"payload": {}}').status == 200
 
 
 @pytest.mark.slow
