@@ -241,6 +241,12 @@ class Canary:
                 log.error("fresh web workers are asked for, in which %s may answer", model)
                 self.replace()
 
+    def forgive(self) -> None:
+        """Try models again whose clients did not come back: those are others now."""
+        with self._noting:
+            for trial in list(self.trials.values()):
+                trial.hung = 0
+
     def look(self, model: str, trial: Trial) -> None:
         """Try a model, and note what was found."""
         began, starts = trial.began, self.notice().triton_starts
@@ -254,7 +260,7 @@ class Canary:
             silent, answers = False, False
         with self._noting:
             if trial.began != began:  # it was given up
-                trial.hung -= 1
+                trial.hung = max(0, trial.hung - 1)
                 return
             if reason != trial.reason:
                 log.warning(

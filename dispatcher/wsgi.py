@@ -46,7 +46,12 @@ def build() -> Flask:
     canary.start()
     admission = admission_of(settings)
     Watch(admission, settings.client_timeout, replace_worker).start()
-    reloader = Reloader(settings, registry, environment, verdicts, admission.calls.forgive)
+
+    def renewed() -> None:
+        admission.calls.forgive()
+        canary.forgive()
+
+    reloader = Reloader(settings, registry, environment, verdicts, renewed)
     reloader.start(noted.number)
     observer = observer_of(settings, registry)
     return create_app(

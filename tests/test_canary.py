@@ -456,6 +456,20 @@ def test_one_that_goes_on_hanging_keeps_four_threads_at_most_and_gets_a_fresh_wo
     assert stage.canary.reasons() == []
 
 
+def test_one_that_goes_on_hanging_is_tried_again_when_it_was_mended(
+    stage: Stage, hanging: Hanging
+) -> None:
+    for _ in range(4):
+        hanging.look()
+        stage.time += 0.25
+    hanging.hangs = False
+    stage.canary.forgive()
+    hanging.look()
+    assert stage.canary.reasons() == []
+    hanging.let_go()
+    assert stage.canary.trials["echo"].hung == 0
+
+
 def test_one_that_hangs_from_the_beginning_would_hang_in_a_fresh_worker_too(
     tmp_path: Path,
 ) -> None:
