@@ -6,6 +6,7 @@ caller with half an answer, for NGINX has sent the head on by then.
 
 from __future__ import annotations
 
+import select
 import socket
 from typing import Any
 
@@ -17,6 +18,9 @@ from gunicorn.workers.gthread import ThreadWorker
 # this, and gives no more than twice net.core.wmem_max. (Of 200 workers killed while they sent
 # 1.5 MB again and again none cut an answer; with 8 MB half of them did.)
 SEND_BUFFER = 2**20
+
+# How long a thread waits for the next request on the connection that it has answered.
+NEXT_MS = 20
 
 
 class Gathered:
@@ -43,6 +47,17 @@ class Answer(wsgi.Response):  # type: ignore[misc]  # gunicorn has no types
     def __init__(self, request: Any, connection: socket.socket, configuration: Any) -> None:
         super().__init__(request, Gathered(connection), configuration)
 
+    def default_headers(self) -> list[str]:
+        """Return the first lines, without the time and a server's name: NGINX sends its own."""
+        major, minor = self.req.version
+        lines = [
+            f"HTTP/{major}.{minor} {self.status}\r\n",
+            f"Connection: {'close' if self.should_close() else 'keep-alive'}\r\n",
+        ]
+        if self.chunked:
+            lines.append("Transfer-Encoding: chunked\r\n")
+        return lines
+
     def write(self, piece: bytes) -> None:
         super().write(piece)
         self.sock.flush()
@@ -53,19 +68,52 @@ class Answer(wsgi.Response):  # type: ignore[misc]  # gunicorn has no types
 
 
 class WebWorker(ThreadWorker):  # type: ignore[misc]
-    """Answers requests in threads."""
+    """Answers requests in threads.
+
+    A thread that has answered waits a moment for the next request on its connection. gunicorn's own
+    hands every request from the main thread to another and back.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.in_hand = 0  # connections that have a thread, or wait for one
+
+    def enqueue_req(self, connection: Any) -> None:
+        self.in_hand += 1
+        super().enqueue_req(connection)
+
+    def finish_request(self, connection: Any, outcome: Any) -> None:
+        self.in_hand -= 1
+        super().finish_request(connection, outcome)
 
     def handle(self, connection: Any) -> Any:
-        """Answer a request; return what is to become of its connection."""
+        """Answer requests; return what is to become of their connection."""
         if not connection.initialized:
             connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         return super().handle(connection)
 
     def handle_request(self, request: Any, connection: Any) -> bool:
-        """Answer a request; return whether another may follow on the connection.
+        """Answer a request and those that follow at once; return whether others may follow."""
+        while kept := self.answer(request, connection):
+            if not self.another_comes(request, connection):
+                break
+            request = next(connection.parser)
+        return kept
 
-        As gunicorn's own, but for the class of the answer, and without what is not used here: a
-        log, hooks, files, an end after so many requests.
+    def another_comes(self, request: Any, connection: Any) -> bool:
+        """Wait a moment for the next request, where there are threads to spare."""
+        unread = getattr(request.body.reader, "length", 1)  # chunks are left to gunicorn
+        if unread or not self.alive or 2 * self.in_hand > self.cfg.threads:
+            return False
+        poll = select.poll()
+        poll.register(connection.sock, select.POLLIN)
+        return bool(poll.poll(NEXT_MS))
+
+    def answer(self, request: Any, connection: Any) -> bool:
+        """Answer a request; return whether another may follow on its connection.
+
+        As gunicorn's own `handle_request`, but for the class of the answer, and without what is not
+        used here: a log, hooks, files, an end after so many requests.
         """
         answer, environ = wsgi.create(
             request,

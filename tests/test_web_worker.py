@@ -52,7 +52,9 @@ def worker(application: Application) -> Iterator[tuple[WebWorker, TConn, socket.
     """Return a worker that is not run, one of its connections, and the other end of that."""
     ours, theirs = socket.socketpair()
     recorded = Recorded(ours)
-    one = WebWorker(1, 0, [], None, 15, Config(), logging.getLogger())
+    configuration = Config()
+    configuration.set("threads", 4)
+    one = WebWorker(1, 0, [], None, 15, configuration, logging.getLogger())
     one.wsgi = application
     try:
         with recorded, theirs:
@@ -132,3 +134,45 @@ def test_an_answer_that_breaks_off_ends_its_connection(caplog: pytest.LogCapture
         assert theirs.recv(1) == b""
     assert pieces.closed == 1
     assert "ZeroDivisionError" in caplog.text
+
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def asked_twice(
+    meanwhile: Callable[[WebWorker], None] = lambda _: None,
+) -> tuple[Any, int]:
+    """Ask, and again while the first answer is made; return what becomes of it, and the answers."""
+    asked = 0
+
+    def answer(_: dict[str, Any], start_response: Callable[..., Any]) -> Pieces:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            theirs.sendall(REQUEST)
+            meanwhile(one)
+        start_response("200 OK", [("Content-Length", "2")])
+        return Pieces([b"ok"])
+
+    with worker(answer) as (one, connection, theirs):
+        theirs.sendall(REQUEST)
+        one.in_hand = 1
+        return one.handle(connection), len(connection.sock.sent)
+
+
+def test_a_thread_takes_the_next_request_of_its_connection_itself() -> None:
+    assert asked_twice() == (True, 2)
+
+
+def test_a_thread_is_given_back_where_others_may_need_it() -> None:
+    def others_come(one: WebWorker) -> None:
+        one.in_hand = one.cfg.threads
+
+    assert asked_twice(others_come) == (True, 1)
+
+
+def test_a_worker_that_ends_leaves_the_next_request_to_gunicorn() -> None:
+    def end(one: WebWorker) -> None:
+        one.alive = False
+
+    assert asked_twice(end) == (True, 1)
