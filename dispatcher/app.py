@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 
 from flask import Flask, Response, g, request
+from flask.globals import app_ctx, request_ctx
 from werkzeug.exceptions import HTTPException
 
 from clients.base import Environment
@@ -90,28 +91,32 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
 
     @app.before_request
     def begin() -> None:
-        g.started = time.monotonic()
-        given = (request.headers.get(name, "") for name in REQUEST_IDS)
+        here, incoming = app_ctx.g, request_ctx.request
+        here.started = time.monotonic()
+        given = (incoming.headers.get(name, "") for name in REQUEST_IDS)
         cleaned = (re.sub(r"[^A-Za-z0-9._:-]", "", text)[:128] for text in given)
-        g.request_id = next(filter(None, cleaned), "") or uuid.uuid4().hex
+        here.request_id = next(filter(None, cleaned), "") or uuid.uuid4().hex
         try:
-            g.queue = max(0.0, time.time() - float(request.headers[STARTED]))
+            here.queue = max(0.0, time.time() - float(incoming.headers[STARTED]))
         except (KeyError, ValueError):
-            g.queue = 0.0
+            here.queue = 0.0
         # NGINX says when it began: what `serve` asks by itself is nobody's request.
-        counts = STARTED in request.headers
-        g.record = observer.begin(request, g.request_id, g.started - g.queue, counts=counts)
-        g.record.key = gate.check(request)
-        length = request.content_length or 0
+        counts = STARTED in incoming.headers
+        here.record = observer.begin(
+            incoming, here.request_id, here.started - here.queue, counts=counts
+        )
+        here.record.key = gate.check(incoming)
+        length = incoming.content_length or 0
         if length > settings.max_body:
             raise errors.too_large(settings.max_body, length)
 
     @app.after_request
     def finish(response: Response) -> Response:
+        here = app_ctx.g
         drain()
-        response.headers["X-Request-Id"] = g.request_id
-        phases = {"queue": g.queue}
-        if timings := g.get("timings"):
+        response.headers["X-Request-Id"] = here.request_id
+        phases = {"queue": here.queue}
+        if timings := here.get("timings"):
             phases |= {
                 "decode": timings.decode,
                 "inference": timings.inference,
@@ -120,7 +125,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
         response.headers["Server-Timing"] = ", ".join(
             f"{name};dur={1000 * seconds:.1f}" for name, seconds in phases.items()
         )
-        observer.finish(g.record, response)
+        observer.finish(here.record, response)
         return response
 
     @app.teardown_request
