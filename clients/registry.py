@@ -48,6 +48,7 @@ class Source:
         where: its path, or the entry point in words.
         mark: another one when it was changed.
         classes: imports it; returns the classes, or raises whatever the import raises.
+        foreign: it is code that is no part of this project.
         installed: it belongs to an installed package, of which a process sees one state only.
         model: the model that it is about, where that is known before.
 
@@ -56,6 +57,7 @@ class Source:
     where: str
     mark: str
     classes: Callable[[], list[type[Client]]]
+    foreign: bool = False
     installed: bool = False
     model: str = ""
 
@@ -90,17 +92,19 @@ class Verdict:
 
     Args:
         mark: the source's, when it was tried.
-        names: the clients in it; where there are none, the source.
-        reason: why it is not taken; nothing where it is.
-        harmful: whether a worker that starts had better leave it out: it loads, but a client in it
-            fails, or it ends the process.
+        good: the clients in it that work.
+        bad: why others do not; by model name where one is known, else by the source.
 
     """
 
     mark: str
-    names: tuple[str, ...] = ()
-    reason: str = ""
-    harmful: bool = False
+    good: tuple[str, ...] = ()
+    bad: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def reason(self) -> str:
+        """Why not all of it works; nothing where it does."""
+        return "; ".join(dict.fromkeys(self.bad.values()))
 
 
 @dataclass
@@ -134,7 +138,7 @@ def load_clients(
 ) -> Registry:
     """Register the built-in clients, then installed ones, then those in `folders`.
 
-    What a trial found to be harmful is left out.
+    What a trial found to be bad is left out.
     """
     registry = Registry()
     take(registry, environment, sources(environment.model_repository, folders), verdicts or {})
@@ -150,24 +154,24 @@ def take(
     """Bring a registry up to date; what is under way goes on with the objects that it has.
 
     A source that has not changed keeps its objects. A registry that was filled before takes only
-    what a trial has accepted; in place of what was refused it keeps what there was.
+    what a trial has accepted. Of a source that is new to it those classes count that are good; one
+    of which it serves something is replaced as a whole or kept as a whole.
     """
     found = list(found)
     before = registry.loaded
-    kept = {s.where: before[s.where] for s in found if is_kept(s, before, verdicts.get(s.where))}
+    kept = {s.where: before[s.where] for s in found if is_kept(s, before, verdicts)}
     loaded: dict[str, Loaded] = {}
     for source in found:
-        verdict = verdicts.get(source.where)
-        tried = verdict is not None and verdict.mark == source.mark
+        verdict = verdict_of(source, verdicts)
         if source.where in kept:
             loaded[source.where] = kept[source.where]
-        elif verdict and tried and verdict.reason and (before or verdict.harmful):
-            why = dict.fromkeys(verdict.names, verdict.reason)
-            loaded[source.where] = Loaded("not loaded", broken=why)
-        elif tried or not before:
-            new = load(source, environment, owners({**loaded, **kept}))
-            fallen = new.broken and before.get(source.where)
-            loaded[source.where] = fallen or new
+        elif verdict and verdict.bad and not verdict.good:
+            loaded[source.where] = Loaded(source.mark, broken=dict(verdict.bad))
+        elif verdict or not before:
+            bad = verdict.bad if verdict else {}
+            new = load(source, environment, owners({**loaded, **kept}), bad)
+            old = before.get(source.where)
+            loaded[source.where] = old if old and old.clients and new.broken else new
     registry.loaded = loaded
     registry.clients = {n: c for one in loaded.values() for n, c in one.clients.items()}
     registry.aliases = {a: n for n, client in registry.clients.items() for a in client.aliases}
@@ -178,13 +182,20 @@ def take(
     }
 
 
-def is_kept(source: Source, before: Mapping[str, Loaded], verdict: Verdict | None) -> bool:
+def verdict_of(source: Source, verdicts: Mapping[str, Verdict]) -> Verdict | None:
+    """Return what a trial said of a source as it is now; `None` where there was none since."""
+    verdict = verdicts.get(source.where)
+    return verdict if verdict and verdict.mark == source.mark else None
+
+
+def is_kept(source: Source, before: Mapping[str, Loaded], verdicts: Mapping[str, Verdict]) -> bool:
     """Whether what was loaded of a source before stays."""
     if source.where not in before:
         return False
-    old = before[source.where]
-    accepted = verdict is not None and verdict.mark == source.mark and not verdict.reason
-    return old.is_all(source) or not accepted or (source.installed and bool(old.clients))
+    old, verdict = before[source.where], verdict_of(source, verdicts)
+    if verdict is None or old.is_all(source) or (source.installed and old.clients):
+        return True
+    return bool(verdict.bad) and (bool(old.clients) or old.mark == source.mark)
 
 
 def owners(loaded: Mapping[str, Loaded]) -> dict[str, str]:
@@ -197,13 +208,19 @@ def owners(loaded: Mapping[str, Loaded]) -> dict[str, str]:
     }
 
 
-def load(source: Source, environment: Environment, taken: Mapping[str, str]) -> Loaded:
+def load(
+    source: Source,
+    environment: Environment,
+    taken: Mapping[str, str],
+    bad: Mapping[str, str] | None = None,
+) -> Loaded:
     """Import a source and make its clients; what is wrong with one is noted and logged.
 
     Args:
         source: which.
         environment: what the clients are made with.
         taken: the sources of the names that others have.
+        bad: why some of its clients are not to be made, by model name.
 
     """
     loaded = Loaded(source.mark)
@@ -219,13 +236,16 @@ def load(source: Source, environment: Environment, taken: Mapping[str, str]) -> 
         reason = f"{source.where} cannot be imported: {described(error)}"
         loaded.broken.update(dict.fromkeys(names_in(source), reason))
     for client in dict.fromkeys(found):  # a class may have two names in its file
+        name = str(getattr(client, "modelname", None) or source.where)
+        if bad and name in bad:
+            loaded.broken[name] = bad[name]
+            continue
         try:
             register(client, environment, source.where, taken, loaded)
         except (Exception, SystemExit) as error:
             # Its declarations may be anything; they disable that class alone.
             where = f"{client.__name__} in {source.where}"
             log.exception("%s cannot be registered", where)
-            name = str(getattr(client, "modelname", None) or source.where)
             loaded.broken[name] = f"{where}: it cannot be registered: {described(error)}"
     for reason in dict.fromkeys(loaded.broken.values()):
         log.error("client disabled: %s", reason)
@@ -373,6 +393,7 @@ def file_source(path: Path, *, built_in: bool) -> Source:
         str(path),
         mark,
         lambda: classes_of_built_in(path, mark) if built_in else classes_of_file(path),
+        foreign=not built_in,
     )
 
 
@@ -404,6 +425,7 @@ def entry_source(point: EntryPoint) -> Source:
         f"the entry point {point.name!r} of {package.partition(' ')[0]}",
         f"{package} {point.value}",
         lambda: classes_of_entry_point(point),
+        foreign=True,
         installed=True,
     )
 

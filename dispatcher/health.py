@@ -8,7 +8,7 @@ from dispatcher.canary import Canary
 
 
 def health(canary: Canary) -> dict[str, Any]:
-    """Return whether the container is ready, why not, and how its programs and models are."""
+    """Return whether the container is ready, why not, and how what it consists of is."""
     reasons, notice = canary.reasons(), canary.notice()
     restarts = notice.restarts()
     required = set(canary.required)
@@ -30,4 +30,5 @@ def health(canary: Canary) -> dict[str, Any]:
             }
             for state in canary.states()
         ],
+        "disabled": canary.registry.broken,
     }

@@ -151,7 +151,7 @@ def unload(hosting: Hosting, reloader: Reloader, name: str) -> None:
     hosting.unload(name)
     file = hosting.repository / name / CLIENT_FILE
     if str(file) in reloader.registry.loaded and not file.is_file():
-        reloader.reload()
+        reloader.reload(only=file)
 
 
 def refused(hosting: Hosting, reloader: Reloader, name: str) -> str:
@@ -159,7 +159,7 @@ def refused(hosting: Hosting, reloader: Reloader, name: str) -> str:
     file = hosting.repository / name / CLIENT_FILE
     if not file.is_file():
         return ""
-    report = reloader.reload()
+    report = reloader.reload(only=file)
     return (report.refused | report.broken).get(str(file), "")
 
 

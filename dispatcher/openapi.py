@@ -491,8 +491,9 @@ def schemas(settings: Settings) -> Schema:
                 "ready": {"type": "boolean"},
                 "reasons": {"type": "array", "items": {"type": "string"}},
                 "models": {"type": "array", "items": {"type": "object"}},
+                "disabled": {"type": "object", "additionalProperties": {"type": "string"}},
             },
-            "required": ["ready", "reasons", "models"],
+            "required": ["ready", "reasons", "models", "disabled"],
         },
         "Error": {
             "type": "object",

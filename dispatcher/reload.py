@@ -16,12 +16,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 from clients.base import Environment
-from clients.registry import Registry, Source, Verdict, owners, sources, take
+from clients.registry import Registry, Source, Verdict, owners, sources, take, verdict_of
 from dispatcher.settings import Settings
 from dispatcher.trial import try_sources
 
@@ -31,6 +32,7 @@ LOOK_S = 0.5  # how often a worker looks whether another has noted something
 OTHERS_S = 10.0  # what the other workers are given to take it up
 
 Try = Callable[[Iterable[Source], Mapping[str, str], Settings], dict[str, Verdict]]
+try_at_start: Try = partial(try_sources, at_start=True)
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Verdicts:
     """
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.file = folder / "verdicts.json"
         self.lock = folder / "lock"
         self.workers = folder / "workers"
@@ -104,7 +107,7 @@ class Verdicts:
         except FileNotFoundError:
             return Noted()
         by_source = {
-            where: Verdict(**{**one, "names": tuple(one["names"])})
+            where: Verdict(**{**one, "good": tuple(one["good"])})
             for where, one in noted["by_source"].items()
         }
         return Noted(noted["number"], by_source)
@@ -141,6 +144,29 @@ def verdicts_of(settings: Settings) -> Verdicts:
     return Verdicts((settings.run_dir or alone) / "reload")
 
 
+def tried_at_start(settings: Settings, verdicts: Verdicts, trial: Try = try_at_start) -> Noted:
+    """Return what a worker that starts should know before it imports any client.
+
+    Code that is not this project's may end the process at its import, or never come back from it.
+    So it is tried before, by the first worker for all. What is noted of it stands apart: no example
+    was asked, so that it tells a reload nothing.
+    """
+    noted, starts = verdicts.read(), Verdicts(verdicts.folder / "start")
+    found = [
+        source
+        for source in sources(settings.model_repository, settings.clients_path)
+        if source.foreign and not verdict_of(source, noted.by_source)
+    ]
+    if not found:
+        return noted
+    with starts.alone():
+        tried = starts.read().by_source
+        if untried := [source for source in found if not verdict_of(source, tried)]:
+            tried |= trial(untried, {}, settings)
+            starts.write(Noted(by_source=tried))
+    return replace(noted, by_source=noted.by_source | {s.where: tried[s.where] for s in found})
+
+
 @dataclass
 class Reloader:
     """Takes up clients in one worker.
@@ -175,16 +201,26 @@ class Reloader:
         self.verdicts.acknowledge(number)
         threading.Thread(target=self.follow, name="reload", daemon=True).start()
 
-    def reload(self) -> Report:
-        """Take up what has changed; when this returns, every worker has."""
-        with self.verdicts.alone():
-            return self.renew()
+    def reload(self, only: Path | None = None) -> Report:
+        """Take up what has changed; when this returns, every worker has.
 
-    def renew(self) -> Report:
+        Args:
+            only: the file that is tried; what else there may be waits for another reload.
+
+        """
+        with self.verdicts.alone():
+            return self.renew(only)
+
+    def renew(self, only: Path | None = None) -> Report:
         """Try what has changed and note what comes of it; nobody else does so meanwhile."""
         before, loaded = dict(self.registry.clients), self.registry.loaded
         found = self.sources()
-        changed = [s for s in found if s.where not in loaded or not loaded[s.where].is_all(s)]
+        changed = [
+            source
+            for source in found
+            if (only is None or source.where == str(only))
+            and (source.where not in loaded or not loaded[source.where].is_all(source))
+        ]
         restart = {
             s.where: f"{s.where} has changed: an installed package needs a restart"
             for s in changed

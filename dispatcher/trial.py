@@ -16,14 +16,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from signal import Signals
 
-from clients.base import Environment
+from clients.base import Client, Environment
 from clients.errors import InferenceError
-from clients.registry import Loaded, Source, Verdict, described, load, sources
+from clients.registry import Loaded, Source, Verdict, described, load, names_in, sources
 from clients.triton import Triton
 from dispatcher.canary import ask_example
 from dispatcher.settings import Settings, read_settings
@@ -47,6 +48,8 @@ def try_sources(
     found: Iterable[Source],
     kept: Mapping[str, str],
     settings: Settings,
+    *,
+    at_start: bool = False,
     command: Iterable[str] = (sys.executable, "-m", MODULE),
 ) -> dict[str, Verdict]:
     """Try clients in processes of their own; return what is to be thought of each source.
@@ -55,15 +58,22 @@ def try_sources(
         found: what is tried.
         kept: the sources of the names that others have.
         settings: of the container; all of it may take as long as a request.
+        at_start: whether Triton may not be there yet: they are made, and not asked.
         command: starts the process; its last argument is added.
 
     """
-    deadline = time.monotonic() + settings.client_timeout
+    within = settings.client_timeout
+    if at_start:  # the rest of it is needed too
+        within = min(within, settings.start_timeout / 2)
+    deadline = time.monotonic() + within
     left = {source.where: source for source in found}
     verdicts: dict[str, Verdict] = {}
     while left:
         done, guilty, end = one_process(
-            list(command), {"try": list(left), "taken": dict(kept)}, settings, deadline
+            list(command),
+            {"try": list(left), "taken": dict(kept), "ask": not at_start},
+            settings,
+            deadline,
         )
         verdicts |= done
         if guilty in left:
@@ -76,8 +86,7 @@ def try_sources(
 
 def fallen(source: Source, end: str) -> Verdict:
     """Return what is to be thought of a source over which a process ended."""
-    where = source.where
-    return Verdict(source.mark, (source.model or where,), f"{where}: {end}", harmful=True)
+    return Verdict(source.mark, bad=dict.fromkeys(names_in(source), f"{source.where}: {end}"))
 
 
 def one_process(
@@ -106,11 +115,11 @@ def one_process(
             end = f"it was not done within {time_left:.0f} s, and was stopped"
         told = [json.loads(line) for line in lines.read_text().splitlines()]
     done = {
-        line.pop("where"): Verdict(**{**line, "names": tuple(line["names"])})
+        line.pop("where"): Verdict(**{**line, "good": tuple(line["good"])})
         for line in told
-        if "reason" in line
+        if "mark" in line
     }
-    begun = told[-1]["where"] if told and "reason" not in told[-1] else ""
+    begun = told[-1]["where"] if told and "mark" not in told[-1] else ""
     return done, begun, end
 
 
@@ -119,6 +128,8 @@ def main(arguments: list[str]) -> int:
     settings = read_settings(os.environ)
     # Where the worker that waits for this one dies, nobody else would stop it.
     signal.alarm(math.ceil(settings.client_timeout))
+    with suppress(OSError):  # where memory runs out, this process is the one to go
+        Path("/proc/self/oom_score_adj").write_text("1000")
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(levelname)s trial %(name)s: %(message)s"
     )
@@ -130,31 +141,36 @@ def main(arguments: list[str]) -> int:
                 continue
             lines.write(json.dumps({"where": source.where}) + "\n")
             loaded = load(source, environment, taken)
-            failing = list(failures(loaded, settings.client_timeout))
-            verdict = Verdict(
-                source.mark,
-                (*loaded.clients, *loaded.broken),
-                "; ".join(dict.fromkeys([*loaded.broken.values(), *failing])),
-                harmful=bool(failing),
-            )
-            if not verdict.reason:
-                taken |= dict.fromkeys(loaded.clients, source.where)
+            failing = failures(loaded, settings.client_timeout) if job["ask"] else {}
+            good = tuple(name for name in loaded.clients if name not in failing)
+            verdict = Verdict(source.mark, good, loaded.broken | failing)
+            taken |= dict.fromkeys(good, source.where)
             lines.write(json.dumps({"where": source.where, **asdict(verdict)}) + "\n")
     return 0
 
 
-def failures(loaded: Loaded, timeout: float) -> Iterator[str]:
-    """Yield why a client of a source fails its own example, for each that does."""
-    for name, client in loaded.clients.items():
-        try:
-            ask_example(client, timeout)
-        except InferenceError as error:
-            said = f"{error.message} ({error.hint})" if error.hint else error.message
-            yield f"the client of {name!r} fails on its own example: {said}"
-        except (Exception, SystemExit) as error:
-            log.exception("the example of %s fails in its client", name)
-            yield f"the client of {name!r} fails on its own example: {described(error)}"
+def failures(loaded: Loaded, timeout: float) -> dict[str, str]:
+    """Return why a client of a source fails its own example, for each that does."""
+    return {
+        name: f"the client of {name!r} fails on its own example: {reason}"
+        for name, client in loaded.clients.items()
+        if (reason := failure(name, client, timeout))
+    }
+
+
+def failure(name: str, client: Client, timeout: float) -> str:
+    """Return why a client fails its own example; nothing where it does not."""
+    try:
+        ask_example(client, timeout)
+    except InferenceError as error:
+        return f"{error.message} ({error.hint})" if error.hint else error.message
+    except (Exception, SystemExit) as error:
+        log.exception("the example of %s fails in its client", name)
+        return described(error)
+    return ""
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    # Not by the usual way: it would wait for threads that a class has started.
+    os._exit(code)

@@ -19,7 +19,7 @@ from dispatcher.keys import KeyFile
 from dispatcher.metrics import Metrics
 from dispatcher.notice import reader
 from dispatcher.observer import Observer
-from dispatcher.reload import Reloader, verdicts_of
+from dispatcher.reload import Reloader, tried_at_start, verdicts_of
 from dispatcher.settings import ANSWERED, NOTICE, Settings, read_settings
 from dispatcher.trial import environment_of
 from dispatcher.watch import Watch, replace_worker
@@ -31,7 +31,7 @@ def build() -> Flask:
     log_to_stderr(settings)
     environment = environment_of(settings, shared_bytes(settings))
     verdicts = verdicts_of(settings)
-    noted = verdicts.read()
+    noted = tried_at_start(settings, verdicts)
     registry = load_clients(environment, settings.clients_path, noted.by_source)
     canary = Canary(
         settings.required_models,

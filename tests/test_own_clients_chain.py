@@ -41,6 +41,8 @@ def folder(models: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(PROJECT / "model_repository" / "bert_base", folder / "models" / "bert_base")
     (folder / "clients").mkdir()
     (folder / "clients" / "mine.py").write_text(SOURCE.format(result="'old'"))
+    fatal = SOURCE.replace('"mine"', '"fatal"').format(result="0") + "\nimport os\nos.abort()\n"
+    (folder / "clients" / "fatal.py").write_text(fatal)
     assert main(["new-client", "double", "--into", str(folder / "mounted")]) == 0
     return folder
 
@@ -121,6 +123,10 @@ def test_classes_from_everywhere_are_served_in_the_same_way(
     log = container.log.read_text()
     assert "client disabled: the entry point 'bad' of ears cannot be imported" in log
     assert container.call("/ping").status == 200
+    error = container.ask(modelname="fatal", payload={}).json["error"]
+    assert error["code"] == "client_disabled"
+    assert "fatal.py: the process that tried it ended with SIGABRT" in error["message"]
+    assert container.call("/health").json["disabled"]["fatal"] in error["message"]
 
 
 def test_a_reload_under_load_loses_no_request(container: Endpoint, folder: Path) -> None:

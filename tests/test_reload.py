@@ -14,12 +14,12 @@ import pytest
 from flask.testing import FlaskClient
 
 from clients.base import Environment
-from clients.registry import load_clients
+from clients.registry import Verdict, load_clients
 from clients.triton import renamed_config
 from dispatcher import trial
 from dispatcher.app import create_app
-from dispatcher.reload import Noted, Reloader, Verdicts
-from dispatcher.settings import Settings, read_settings
+from dispatcher.reload import Noted, Reloader, Try, Verdicts, tried_at_start, try_at_start
+from dispatcher.settings import WANTED, Settings, read_settings
 from tests.fake_triton import FakeTriton
 from tests.test_http import quiet
 
@@ -45,7 +45,7 @@ def write(folder: Path, name: str, result: str, file: str = "") -> None:
 class Worker:
     """A web worker without HTTP in between; several share a RUN_DIR."""
 
-    def __init__(self, folder: Path, **settings: str) -> None:
+    def __init__(self, folder: Path, trial: Try | None = None, **settings: str) -> None:
         self.settings = read_settings(
             {
                 "CLIENTS_PATH": str(folder / "clients"),
@@ -57,7 +57,7 @@ class Worker:
         )
         environment = Environment(FakeTriton(), self.settings.model_repository)
         verdicts = Verdicts(folder / "reload")
-        self.noted = verdicts.read()
+        self.noted = tried_at_start(self.settings, verdicts, trial) if trial else verdicts.read()
         self.registry = load_clients(environment, self.settings.clients_path, self.noted.by_source)
         self.renewed = 0
         self.reloader = Reloader(
@@ -198,6 +198,75 @@ def test_a_good_client_beside_a_broken_one_is_served_by_a_later_worker_too(folde
     assert "it has no example" in reason or "lacks the method" in reason
     for worker in (first, Worker(folder)):
         assert (worker.ask("mine"), worker.ask("broken")) == ("old", "client_disabled")
+
+
+def test_what_ends_the_process_at_its_import_is_left_out_by_workers_that_start(
+    folder: Path,
+) -> None:
+    """The first tries for all; no example is asked, for Triton may not be there yet."""
+    fatal = folder / "clients" / "fatal.py"
+    write(folder / "clients", "fatal", "0\n    x = __import__('os')._exit(7)")
+    write(folder / "clients", "asks", "self.infer({})")
+    first = Worker(folder, try_at_start)
+    second = Worker(folder, lambda *_: pytest.fail("what one has tried is not tried again"))
+    for worker in (first, second):
+        assert worker.ask("kept") == "kept"
+        assert worker.ask("fatal") == "client_disabled"
+        end = "the process that tried it ended with exit code 7"
+        assert worker.registry.broken == {"fatal": f"{fatal}: {end}"}
+        assert "asks" in worker.registry.clients
+    response = first.reload()
+    assert (response.status_code, list(response.json["broken"])) == (200, [str(fatal)])
+    write(folder / "clients", "fatal", "'mended'")
+    assert first.reload().json["taken"] == ["fatal"]
+    assert first.ask("fatal") == "mended"
+
+
+def test_of_two_classes_in_a_new_file_the_good_one_is_taken(folder: Path) -> None:
+    """A file that is served is replaced as a whole, or not at all."""
+    file, worker = folder / "clients" / "two.py", Worker(folder)
+
+    def write_two(good: str, bad: str) -> None:
+        write(file.parent, "good", good, file.name)
+        first = file.read_text()
+        write(file.parent, "bad", bad, file.name)
+        file.write_text(first + file.read_text())
+
+    write_two("'first'", "1 / 0")
+    response = worker.reload()
+    assert "'bad' fails on its own example" in response.json["error"]["message"]
+    assert "taken up were: good" in response.json["error"]["hint"]
+    for one in (worker, Worker(folder)):
+        assert (one.ask("good"), one.ask("bad")) == ("first", "client_disabled")
+    write_two("'second'", "1 / 0")
+    assert worker.reload().status_code == 400
+    assert (worker.ask("good"), worker.ask("bad")) == ("first", "client_disabled")
+    write_two("'third'", "'mended'")
+    assert worker.reload().json["taken"] == ["bad", "good"]
+    assert (worker.ask("good"), worker.ask("bad")) == ("third", "mended")
+
+
+def test_a_model_that_is_loaded_is_tried_alone(folder: Path) -> None:
+    """A client that is broken, or hangs when it is tried, must not make each load wait."""
+    tried: list[str] = []
+
+    def good(found: Any, *_: Any) -> dict[str, Verdict]:
+        tried.extend(Path(source.where).parent.name for source in found)
+        return {source.where: Verdict(source.mark) for source in found}
+
+    write(folder / "clients", "broken", "0\n    x = 1 / 0")
+    worker = Worker(folder)
+    worker.reloader.trial = good
+    source = folder / "elsewhere" / "plain"
+    (source / "1").mkdir(parents=True)
+    (folder / WANTED).mkdir()
+    (source / "dispatch.toml").write_text('aliases = ["other"]')
+    body = {"model_name": "plain", "url": str(source)}
+    assert worker.client().post("/models", json=body).status_code == 200
+    assert worker.registry.name("other") == "plain"
+    assert worker.client().delete("/models/plain").status_code == 200
+    assert worker.registry.name("other") == "other"
+    assert tried == ["plain"]
 
 
 def test_a_file_that_changes_after_it_was_tried_waits_for_the_next_reload(folder: Path) -> None:
