@@ -1,0 +1,300 @@
+"""What comes back: types, lines, drawings, headers; and the routes of the platform."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flask.testing import FlaskClient
+from PIL import Image
+
+from tests.fake_triton import FakeTriton
+from tests.test_asking import PNG, ask, client, repository, server
+from tests.test_http import Red, assert_error, built_in, image
+
+__all__ = ["built_in", "client", "repository", "server"]  # fixtures
+
+
+# Accept
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("", "application/json"),
+        ("*/*", "application/json"),
+        ("application/json;verbose=true", "application/json"),
+        ("text/html, application/json;q=0.5", "application/json"),
+        ("image/png", "image/png"),
+        ("image/jpeg", "image/jpeg"),
+        ("image/*;q=0.9, application/json;q=0.8", "image/jpeg"),
+    ],
+)
+def test_the_answer_is_of_a_type_that_is_accepted(
+    client: FlaskClient, accept: str, content_type: str
+) -> None:
+    headers = {"Accept": accept, "Content-Type": "image/png"}
+    response = client.post("/infer/yolov5", data=PNG, headers=headers)
+    assert response.status_code == 200
+    assert response.content_type == content_type
+
+
+@pytest.mark.parametrize(
+    ("path", "accept"),
+    [
+        ("/infer/yolov5", "text/html"),
+        ("/infer/resnet", "image/png"),
+        ("/infer/yolov5", "application/x-npy"),
+        ("/infer/yolov5", "application/jsonlines"),
+        ("/infer/yolov5", "application/json;q=0"),
+    ],
+)
+def test_else_it_is_406_and_the_model_is_not_asked(
+    client: FlaskClient, server: FakeTriton, path: str, accept: str
+) -> None:
+    headers = {"Accept": accept, "Content-Type": "image/png"}
+    response = client.post(path, data=PNG, headers=headers)
+    assert_error(response, 406, "not_acceptable", "application/json")
+    assert server.calls == []
+
+
+@pytest.mark.parametrize("form", ["compact", "objects"])
+def test_a_detector_draws_its_boxes(client: FlaskClient, form: str) -> None:
+    """The box found has its left edge at x = 45 and its right one at 55, from y 22.5 to 27.5."""
+    response = client.post(
+        f"/infer/yolov5?format={form}",
+        data=PNG,
+        headers={"Accept": "image/png", "Content-Type": "image/png"},
+    )
+    drawn = np.asarray(Image.open(io.BytesIO(response.data)).convert("RGB"))
+    assert drawn.shape == (50, 100, 3)
+    changed = (drawn != [255, 0, 0]).any(2)
+    assert changed[27, 45:56].all(), "the box's lower edge"
+    assert not changed[:21].any(), "above the box nothing is drawn"
+    assert not changed[:, :43].any()
+
+
+def test_a_list_comes_in_lines_where_they_are_accepted(client: FlaskClient) -> None:
+    response = client.post(
+        "/infer/resnet?top_k=1",
+        json={"payload": [{"img": image(Red)}, {"img": image([0, 0, 255])}]},
+        headers={"Accept": "application/jsonlines"},
+    )
+    assert "Content-Length" not in response.headers, "nobody waits for all of it"
+    assert [json.loads(line) for line in response.text.splitlines()] == [
+        ["1.000000:7:cock"],
+        ["1.000000:5:electric ray, crampfish, numbfish, torpedo"],
+    ]
+
+
+def test_objects_have_named_fields(client: FlaskClient) -> None:
+    response = client.post("/infer/yolov5?format=objects", data=PNG, content_type="image/png")
+    assert (response.json or {})["result"] == [
+        {
+            "label": "car",
+            "index": 2,
+            "score": 0.75,
+            "box": {"x1": 45.0, "y1": 22.5, "x2": 55.0, "y2": 27.5},
+        }
+    ]
+    response = client.post(
+        "/infer/resnet?format=objects&top_k=1", data=PNG, content_type="image/png"
+    )
+    assert (response.json or {})["result"] == [{"label": "cock", "index": 7, "score": 1.0}]
+
+
+# Packing, headers
+
+
+def test_a_packed_body_is_unpacked(client: FlaskClient) -> None:
+    body = json.dumps({"modelname": "bert_base", "payload": {"text": "a [MASK]"}}).encode()
+    for content_type in ("application/json", "application/jsonlines", ""):
+        response = client.post(
+            "/invocations",
+            data=gzip.compress(body),
+            headers={"Content-Encoding": "gzip", "Content-Type": content_type},
+        )
+        assert response.status_code == 200
+        assert "a many" in response.text
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding", "status", "code"),
+    [
+        (gzip.compress(b" " * (2**20 + 1)), "gzip", 413, "too_large"),
+        (b"no gzip", "gzip", 400, "bad_body"),
+        (gzip.compress(b"{}" * 100)[:-9], "gzip", 400, "bad_body"),
+        (b"{}", "br", 415, "unsupported_type"),
+    ],
+)
+def test_a_packed_body_that_is_not_taken(
+    client: FlaskClient, data: bytes, encoding: str, status: int, code: str
+) -> None:
+    response = client.post("/invocations", data=data, headers={"Content-Encoding": encoding})
+    assert_error(response, status, code)
+
+
+def test_numbers_that_json_cannot_hold_are_null_and_counted(client: FlaskClient) -> None:
+    response = ask(client, modelname="noted", payload={})
+    assert (response.json or {})["result"] == [None, None, 1.5]
+    assert response.headers["X-Non-Finite-Values"] == "2"
+
+
+def test_a_client_s_attributes_go_back_and_cannot_end_the_header(client: FlaskClient) -> None:
+    response = client.post(
+        "/infer/noted",
+        json={"payload": {}},
+        headers={"X-Amzn-SageMaker-Custom-Attributes": "trace=7"},
+    )
+    header = response.headers["X-Amzn-SageMaker-Custom-Attributes"]
+    assert header == "seen=7;evil=a??Set-Cookie: b"
+    assert (
+        "X-Amzn-SageMaker-Custom-Attributes" not in ask(client, payload={"text": "[MASK]"}).headers
+    )
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"X-Amzn-SageMaker-Inference-Id": "a-1", "X-Request-Id": "b"}, "a-1"),
+        ({"X-Request-Id": "b.2_c"}, "b.2_c"),
+        ({"X-Request-Id": "ab<script>"}, "abscript"),
+        ({"X-Request-Id": "x" * 500}, "x" * 128),
+    ],
+)
+def test_the_caller_s_request_id_comes_back(
+    client: FlaskClient, headers: dict[str, str], expected: str
+) -> None:
+    for path in ("/ping", "/nowhere"):
+        assert client.get(path, headers=headers).headers["X-Request-Id"] == expected
+
+
+def test_every_answer_says_where_the_time_went(client: FlaskClient) -> None:
+    timing = ask(client, payload={"text": "[MASK]"}).headers["Server-Timing"]
+    names = [part.partition(";")[0] for part in timing.split(", ")]
+    assert names == ["queue", "decode", "inference", "postprocess"]
+    assert "queue;dur=" in client.get("/nowhere").headers["Server-Timing"]
+
+
+# The platform's routes
+
+
+def test_load_invoke_list_unload(
+    client: FlaskClient,
+    server: FakeTriton,
+    repository: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    source = tmp_path_factory.mktemp("model")
+    (source / "model.onnx").write_bytes(b"x")
+    name = "0a1b2c3d"
+    assert client.post(f"/models/{name}/invoke", data=b"{").status_code == 404  # unread
+    body = {"model_name": name, "url": str(source)}
+    assert client.post("/models", json=body).status_code == 200
+    assert (repository / name / "1" / "model.onnx").read_bytes() == b"x"
+    assert_error(client.post("/models", json=body), 409, "already_loaded")
+    entry = client.get(f"/models/{name}").json or {}
+    assert (entry["modelName"], entry["modelUrl"]) == (name, str(source))
+    assert set(entry) == {
+        *("modelName", "modelUrl", "version", "state"),
+        *("client", "weights", "parameters", "example", "aliases"),
+    }
+    listed = [one["modelName"] for one in (client.get("/models").json or {})["models"]]
+    assert name in listed
+    assert "resnet" in listed
+    assert client.delete(f"/models/{name}").status_code == 200
+    assert not (repository / name).exists()
+    assert client.get(f"/models/{name}").status_code == 404
+    assert client.delete(f"/models/{name}").status_code == 404
+    assert client.post(f"/models/{name}/invoke", data=b"{").status_code == 404
+
+
+def test_a_model_that_cannot_be_loaded_leaves_nothing_behind(
+    client: FlaskClient,
+    server: FakeTriton,
+    repository: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    source = tmp_path_factory.mktemp("model")
+    (source / "model.onnx").write_bytes(b"x")
+    server.refuse_to_load = "no ONNX file"
+    response = client.post("/models", json={"model_name": "m", "url": str(source)})
+    assert_error(response, 400, "bad_model", "no ONNX file")
+    assert list(repository.iterdir()) == []
+    assert client.get("/ping").status_code == 200
+
+
+def test_a_model_that_does_not_fit_is_507(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    source = tmp_path_factory.mktemp("model")
+    (source / "model.onnx").write_bytes(b"x")
+    monkeypatch.setattr("dispatcher.hosting.free_memory", lambda: 100 * 2**20)
+    response = client.post("/models", json={"model_name": "m", "url": str(source)})
+    assert_error(response, 507, "out_of_memory", "150 MiB", "100 MiB")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"{", ["not JSON"]),
+        (b"[]", ["[]"]),
+        (b'{"model_name": "m"}', ["`url` is None"]),
+        (b'{"model_name": 5, "url": "/"}', ["`model_name` is 5"]),
+        (b'{"model_name": "../m", "url": "/"}', ["'../m'"]),
+        (b'{"model_name": ".m", "url": "/"}', ["'.m'"]),
+        (b'{"model_name": "m/n", "url": "/"}', ["'m/n'"]),
+        (b'{"model_name": "m", "url": "relative"}', ["'relative'", "absolute"]),
+        (b'{"model_name": "m", "url": "/no/such/folder"}', ["/no/such/folder"]),
+        (b'{"model_name": "m", "url": "s3://bucket/m"}', ["s3://"]),
+        (b'{"model_name": "m", "url": "/etc\\u0000"}', ["`url`"]),
+    ],
+)
+def test_a_bad_load_is_400(client: FlaskClient, body: bytes, words: list[str]) -> None:
+    response = client.post("/models", data=body)
+    assert response.status_code == 400
+    for word in words:
+        assert word in response.text
+
+
+def test_execution_parameters(client: FlaskClient) -> None:
+    assert client.get("/execution-parameters").json == {
+        "MaxConcurrentTransforms": 16,
+        "BatchStrategy": "MULTI_RECORD",
+        "MaxPayloadInMB": 1,
+    }
+
+
+def test_pages_of_models(client: FlaskClient, server: FakeTriton) -> None:
+    server.models_run |= {f"m{i:03}": dict for i in range(150)}
+    names, token = [], ""
+    while True:
+        page = client.get(f"/models?next_page_token={token}").json or {}
+        names += [one["modelName"] for one in page["models"]]
+        assert len(page["models"]) <= 100
+        token = page.get("nextPageToken", "")
+        if not token:
+            break
+    assert len(names) == len(set(names)) == 150 + 6
+    assert names == sorted(names)
+
+
+def test_health_says_what_ping_says(client: FlaskClient, server: FakeTriton) -> None:
+    health = client.get("/health")
+    assert health.status_code == 200
+    assert (health.json or {})["ready"] is True
+    one = next(m for m in (health.json or {})["models"] if m["model"] == "resnet")
+    assert one == {
+        "model": "resnet",
+        "version": "1",
+        "state": "READY",
+        "reason": "",
+        "required": True,
+        "canary": None,
+    }
+    server.unloaded.add("resnet")
+    assert client.get("/health").status_code == client.get("/ping").status_code == 503
