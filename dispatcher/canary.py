@@ -347,8 +347,7 @@ class Canary:
         if now > self._listed_at + STALE_S:
             return [f"Triton was not asked for {now - self._listed_at:.0f} s"]
         reasons = [
-            f"the required model {model!r} is not ready"
-            + "".join(f": {s.reason}" for s in self.states() if s.name == model and s.reason)
+            f"the required model {model!r} is not ready{self._why_not(model)}"
             for model in self.required
             if self.index and model not in self.index.ready()
         ]
@@ -358,6 +357,13 @@ class Canary:
             if trial.required
             and (reason := trial.reason if trial.tried_in == notice.triton_starts else UNTRIED)
         ]
+
+    def _why_not(self, model: str) -> str:
+        """Return what is known of a model that is not ready, to be added to saying so."""
+        client = self.registry.clients.get(self.registry.name(model))
+        if client and client.served_by != model:
+            return f": the model that it stands for is {client.served_by!r}; require that one"
+        return "".join(f": {s.reason}" for s in self.states() if s.name == model and s.reason)
 
     def states(self) -> list[ModelState]:
         """Return what Triton last said of its models."""

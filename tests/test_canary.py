@@ -124,6 +124,18 @@ def test_one_that_does_not_answer_is_named_with_the_reason(stage: Stage, error: 
     assert stage.canary.reasons() == []
 
 
+def test_an_alias_that_is_required_is_told_from_a_model_that_is_not_ready(stage: Stage) -> None:
+    stage.canary.required = ["another", "third"]
+    stage.canary.registry.aliases["another"] = "echo"
+    assert stage.canary.reasons() == [
+        (
+            "the required model 'another' is not ready: the model that it stands for is 'echo'; "
+            "require that one"
+        ),
+        "the required model 'third' is not ready",
+    ]
+
+
 def test_a_client_that_fails_on_its_own_example_is_said_so(stage: Stage) -> None:
     stage.canary.registry.clients["echo"].example = {"x": 2}  # type: ignore[misc]
     stage.round()

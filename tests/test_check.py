@@ -320,6 +320,17 @@ def test_a_mistake_in_a_client_is_named(
     assert check(tmp_path, "--no-clients") == (0, [])
 
 
+def test_a_built_in_name_is_free_where_mounted_models_are_served_instead(
+    tmp_path: Path, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_right(tmp_path, "right")
+    (folder / "dispatch.toml").write_text('aliases = ["resnet"]')
+    code, (one,) = check(tmp_path)
+    assert (code, one["file"]) == (1, "right/dispatch.toml")
+    monkeypatch.setenv("MODEL_DIR_USE", "instead")
+    assert check(tmp_path) == (0, [])
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -16,6 +16,7 @@ from tool.archive import unpack
 from tool.client_check import check_clients
 from tool.findings import Findings
 from tool.model_check import ModelCheck, links
+from tool.offline import settings_here
 from tool.trouble import Trouble
 
 CLIENTS = Path("code", "clients")
@@ -55,7 +56,8 @@ def run(options: argparse.Namespace) -> int:
         models = check_models(findings)
         if not options.no_clients:
             folders = [*options.clients, findings.root / CLIENTS]
-            check_clients(findings, [one for one in folders if one.is_dir()])
+            instead = settings_here().model_dir_use == "instead"
+            check_clients(findings, [one for one in folders if one.is_dir()], instead=instead)
     if options.json:
         found = [asdict(one) for one in findings.found]
         sys.stdout.write(f"{json.dumps({'models': models, 'findings': found}, indent=2)}\n")

@@ -14,10 +14,17 @@ from tool.offline import composed, fits, load_offline
 BUILT_IN = PROJECT / "model_repository"
 
 
-def check_clients(findings: Findings, folders: Iterable[Path]) -> None:
-    """Check every `dispatch.toml`, and every client class in some folders, which is imported."""
+def check_clients(findings: Findings, folders: Iterable[Path], *, instead: bool) -> None:
+    """Check every `dispatch.toml`, and every client class in some folders, which is imported.
+
+    Args:
+        findings: of the folder with the models.
+        folders: with the classes.
+        instead: whether the built-in models are not served beside them.
+
+    """
     folders = list(folders)
-    with composed(findings.root, BUILT_IN) as repository:
+    with composed(findings.root, BUILT_IN, instead=instead) as repository:
         others = {source.where for source in sources(repository)}
         registry = load_offline(repository, folders)
         for where, loaded in registry.loaded.items():

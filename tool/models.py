@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from clients.registry import Registry
-from dispatcher.settings import SettingError, read_settings
-from tool.offline import composed, load_offline
-from tool.trouble import Trouble
+from tool.offline import composed, load_offline, settings_here
 
 
 @dataclass(frozen=True)
@@ -49,10 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print what is served and what is not, and why; return the exit code."""
-    try:
-        settings = read_settings(os.environ)
-    except SettingError as error:
-        raise Trouble(str(error)) from error
+    settings = settings_here()
     instead = settings.model_dir_use == "instead"
     with composed(settings.mounted, settings.model_repository, instead=instead) as repository:
         registry = load_offline(repository, settings.client_folders)

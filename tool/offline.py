@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,21 @@ from container.backends.model_config import Signature as FileSignature
 from container.backends.model_config import completion, needs_completion
 from container.backends.onnxruntime.session import read_signature
 from container.repository import CONFIG, compose
+from dispatcher.settings import SettingError, Settings, read_settings
+from tool.trouble import Trouble
+
+
+def settings_here() -> Settings:
+    """Return the settings as this environment has them.
+
+    Raises:
+        Trouble: one of them is not allowed.
+
+    """
+    try:
+        return read_settings(os.environ)
+    except SettingError as error:
+        raise Trouble(str(error)) from error
 
 
 @contextmanager
