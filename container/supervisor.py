@@ -460,7 +460,7 @@ class Supervisor:
             slow = last.program.instead or last.program.name
             for course in running:
                 if course.program.name == slow and course.state is not State.ENDING:
-                    self.say(f"{slow} does not end in its time; killing it")
+                    self.say(f"{last.program.name} does not end in its time; killing {slow}")
                     self._kill(course, "")
 
 

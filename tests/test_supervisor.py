@@ -207,7 +207,7 @@ def test_what_is_not_answered_in_time_is_answered_for_gunicorn_by_nginx() -> Non
     assert out.code == 0
     assert (24, -2, KILL) in script.sent
     assert [(t, pid) for t, pid, _ in script.sent if pid > 0] == [(5, 3), (25, 1)]
-    assert "gunicorn does not end in its time; killing it" in out.said
+    assert "NGINX does not end in its time; killing gunicorn" in out.said
 
 
 def test_a_second_signal_stops_at_once() -> None:
