@@ -312,19 +312,12 @@ def name_fault(client: type[Client], environment: Environment, taken: Mapping[st
 
 def declaration_fault(client: type[Client]) -> str:
     """Return what is wrong with a class as its author wrote it; nothing where it is right."""
-    if fault := naming_fault(client):
-        return fault
-    if missing := sorted(client.__abstractmethods__):
-        return f"it lacks the method {missing[0]}(self, payload)"
-    if inspect.iscoroutinefunction(client.inference):
-        return "its inference is async; write `def inference(self, payload)`: threads wait for it"
-    if not isinstance(getattr(client, "example", None), Mapping):
-        return "it has no example; write `example = {…}`, a payload that works, in the class"
-    try:
-        json.dumps(dict(client.example))
-    except (TypeError, ValueError) as error:
-        return f"its example is not JSON, as a caller would send it: {error}"
-    return parameters_fault(client.parameters)
+    return (
+        naming_fault(client)
+        or method_fault(client)
+        or example_fault(client)
+        or parameters_fault(client.parameters)
+    )
 
 
 def naming_fault(client: type[Client]) -> str:
@@ -337,6 +330,32 @@ def naming_fault(client: type[Client]) -> str:
         isinstance(name, str) and name for name in client.aliases
     ):
         return f'its aliases are {client.aliases!r}; write `aliases = ("…",)`'
+    return ""
+
+
+def method_fault(client: type[Client]) -> str:
+    """Return what is wrong with the one method that a class must have."""
+    if missing := sorted(client.__abstractmethods__):
+        return f"it lacks the method {missing[0]}(self, payload)"
+    if inspect.iscoroutinefunction(client.inference):
+        return "its inference is async; write `def inference(self, payload)`: threads wait for it"
+    try:
+        inspect.signature(client.inference).bind(None, {})
+    except TypeError:
+        return "its inference takes something else; write `def inference(self, payload)`"
+    return ""
+
+
+def example_fault(client: type[Client]) -> str:
+    """Return what is wrong with a class's example."""
+    example = getattr(client, "example", None)
+    if not isinstance(example, Mapping):
+        has = "it has no example" if example is None else f"its example is {example!r:.60}"
+        return f"{has}; write `example = {{…}}`, a payload that works, in the class"
+    try:
+        json.dumps(dict(example))
+    except (TypeError, ValueError) as error:
+        return f"its example is not JSON, as a caller would send it: {error}"
     return ""
 
 

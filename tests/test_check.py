@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from tests.check_mistakes import MISTAKES, Mistake, write_mistake, write_right
 from tests.conftest import PROJECT
 from tool.__main__ import main
+from tool.new_client import TEMPLATE
 
 Check = Callable[..., tuple[int, list[dict[str, Any]]]]
 
@@ -296,6 +298,8 @@ class Mine(Client):
         ('modelname = "right"', "", "error", "it has no name"),
         ("example = ", "sample = ", "error", "it has no example"),
         ('{"x": 1}', '{"x": b"1"}', "error", "its example is not JSON"),
+        ('{"x": 1}', "[1, 2]", "error", "its example is [1, 2]; write `example = {…}`"),
+        ("(self, payload)", "(payload)", "error", "write `def inference(self, payload)`"),
         ("Parameter(3, 1,", "Parameter(0, 1,", "error", "default of its parameter 'top_k'"),
         ("import Client,", "import Clint,", "error", "cannot be imported: ImportError"),
         ("def inference", "async def inference", "error", "its inference is async"),
@@ -320,6 +324,36 @@ def test_a_mistake_in_a_client_is_named(
     assert check(tmp_path, "--no-clients") == (0, [])
 
 
+@pytest.mark.parametrize(
+    ("place", "text", "words"),
+    [
+        ("dispatch.toml", "", "is not read here"),
+        ("right/1/dispatch.toml", "", "is not read here"),
+        ("right/dispatch.tml", "", "is not read under this name"),
+        ("right/mine.py", CLIENT, "is not looked for here"),
+        ("mine.py", CLIENT, "is not looked for here"),
+        ("code/mine.py", CLIENT, "is not looked for here"),
+    ],
+)
+def test_what_lies_where_nobody_reads_it_is_named(
+    tmp_path: Path, check: Check, place: str, text: str, words: str
+) -> None:
+    write_right(tmp_path, "right")
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text(text)
+    code, (one,) = check(tmp_path)
+    assert (code, one["level"], one["file"]) == (0, "warning", place)
+    assert words in one["message"]
+
+
+def test_a_dispatch_toml_beside_a_plain_model_is_read(tmp_path: Path, check: Check) -> None:
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    shutil.copy(TEMPLATE / "model.onnx", folder)
+    (folder / "dispatch.toml").write_text('aliases = ["other"]')
+    assert check(tmp_path) == check(folder) == (0, [])
+
+
 def test_a_built_in_name_is_free_where_mounted_models_are_served_instead(
     tmp_path: Path, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,6 +361,7 @@ def test_a_built_in_name_is_free_where_mounted_models_are_served_instead(
     (folder / "dispatch.toml").write_text('aliases = ["resnet"]')
     code, (one,) = check(tmp_path)
     assert (code, one["file"]) == (1, "right/dispatch.toml")
+    assert "Tensors in right/dispatch.toml: the name 'resnet' belongs" in one["message"]
     monkeypatch.setenv("MODEL_DIR_USE", "instead")
     assert check(tmp_path) == (0, [])
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
 from clients.dispatch_toml import FILE
 from clients.registry import Loaded, sources
+from container.repository import models_in
 from dispatcher.settings import PROJECT
 from tool.findings import Findings
 from tool.offline import composed, fits, load_offline
@@ -24,6 +26,7 @@ def check_clients(findings: Findings, folders: Iterable[Path], *, instead: bool)
 
     """
     folders = list(folders)
+    unread(findings, folders)
     with composed(findings.root, BUILT_IN, instead=instead) as repository:
         others = {source.where for source in sources(repository)}
         registry = load_offline(repository, folders)
@@ -32,19 +35,46 @@ def check_clients(findings: Findings, folders: Iterable[Path], *, instead: bool)
             if path.name == FILE:
                 folder = path.parent.resolve()
                 if folder.is_relative_to(findings.root) or not folder.is_relative_to(BUILT_IN):
-                    dispatch_toml(findings, path, loaded)
+                    dispatch_toml(findings, path, loaded, repository)
             elif where not in others:  # those are the project's own, or installed
                 client_file(findings, path, loaded, repository)
 
 
-def dispatch_toml(findings: Findings, path: Path, loaded: Loaded) -> None:
+def unread(findings: Findings, folders: Iterable[Path]) -> None:
+    """Say of what is meant for a client, but lies where nobody reads it."""
+    root = findings.root
+    models = {folder for _, folder in models_in(root)}
+    for path in sorted(one for depth in ("*", "*/*", "*/*/*") for one in root.glob(depth)):
+        if difflib.get_close_matches(path.name, [FILE], cutoff=0.8):
+            if path.parent not in models:
+                findings.warning(
+                    path, "is not read here", "move it beside the config.pbtxt of its model"
+                )
+            elif path.name != FILE:
+                findings.warning(path, "is not read under this name", f"rename it to {FILE}")
+        elif has_client(path) and not any(map(path.is_relative_to, folders)):
+            findings.warning(
+                path,
+                "has a client, but is not looked for here",
+                "move it to code/clients/, or name its folder in CLIENTS_PATH (and --clients)",
+            )
+
+
+def has_client(path: Path) -> bool:
+    """Whether it is a Python file that is about clients, as far as its text tells."""
+    if path.suffix != ".py" or not path.is_file():
+        return False
+    return "clients.base" in path.read_text(encoding="utf-8", errors="replace")
+
+
+def dispatch_toml(findings: Findings, path: Path, loaded: Loaded, repository: Path) -> None:
     """Say what is wrong with the `dispatch.toml` of a model, alone or for this model."""
     file = path.resolve()  # not the link in the repository
     wrong = [*loaded.broken.values(), *filter(None, map(fits, loaded.clients.values()))]
     for reason in wrong:
         for name in (str(path), str(file)):
             reason = reason.removeprefix(f"{name}: ")  # noqa: PLW2901  by either name
-        findings.error(file, reason, "")
+        findings.error(file, reason.replace(f"{repository}/", ""), "")
 
 
 def client_file(findings: Findings, file: Path, loaded: Loaded, repository: Path) -> None:
