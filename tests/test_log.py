@@ -106,6 +106,7 @@ def test_a_log_that_is_slow_or_stuck_stops_nobody_and_losses_are_counted(
         sink = log.sink("triton")
         threading.Thread(target=program, args=(sink,), daemon=True).start()
         assert wrote.wait(20), "the program waits for whoever reads the log"
+        fcntl.fcntl(reader.out, fcntl.F_SETPIPE_SZ, 2**20)
         reader.hurry.set()
         os.write(sink, b"line 999999 %s\n" % (b"x" * 190))
     os.close(reader.out)
