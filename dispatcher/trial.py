@@ -166,7 +166,7 @@ def failure(name: str, client: Client, timeout: float) -> str:
         return f"{error.message} ({error.hint})" if error.hint else error.message
     except (Exception, SystemExit) as error:
         log.exception("the example of %s fails in its client", name)
-        return described(error)
+        return f"{described(error)}; the log has the traceback"
     return ""
 
 

@@ -130,7 +130,7 @@ def test_a_module_inside_a_package_is_taken_up_too(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("result", "words"),
     [
-        ("1 / 0", ["'mine'", "fails on its own example", "ZeroDivisionError"]),
+        ("1 / 0", ["'mine' fails on its own example: ZeroDivisionError", "log has the traceback"]),
         ("{1, 2}", ["fails on its own example", "JSON", "set"]),
         ("self.infer({})", ["fails on its own example", "Triton does not answer"]),
         ("0\n    x = 1 / 0", ["mine.py cannot be imported", "ZeroDivisionError"]),

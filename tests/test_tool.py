@@ -79,6 +79,7 @@ def test_what_new_client_writes_passes_its_test_at_once(
     for line in done.stdout.splitlines():
         if line.startswith("wrote "):
             assert (tmp_path / line.removeprefix("wrote ")).is_file()
+    assert f"MODEL_DIR=mine {PROJECT / 'serve'}" in done.stdout
     tests = subprocess.run(
         [sys.executable, *runner, "mine/code/tests"],
         cwd=tmp_path,

@@ -8,6 +8,7 @@ import re
 import sys
 from pathlib import Path
 
+from dispatcher.settings import PROJECT
 from tool.trouble import Trouble
 
 TEMPLATE = Path(__file__).parent / "template"
@@ -40,7 +41,13 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.write(f"wrote {root / path}\n")
     test = next(path for path in files if path.name.startswith("test_"))
     sys.stdout.write(
-        NEXT.format(python=sys.executable, root=root, test=root / test, name=options.name)
+        NEXT.format(
+            python=sys.executable,
+            root=root,
+            test=root / test,
+            name=options.name,
+            serve="./serve" if Path.cwd() == PROJECT else PROJECT / "serve",
+        )
     )
     return 0
 
@@ -49,7 +56,7 @@ NEXT = """
 It doubles numbers, and can be served as it is. Change it step by step:
   test it    {python} {test}
   check it   dispatcher check {root}
-  serve it   MODEL_DIR={root} ./serve
+  serve it   MODEL_DIR={root} {serve}
   ask it     dispatcher invoke {name} --json '{{"numbers": [1, 2.5]}}'
 """
 
