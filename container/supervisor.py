@@ -41,6 +41,10 @@ GONE_S = 5.0
 NEVER_GONE_S = 60.0
 LEFT_S = 2.0
 
+# One that was just being started is asked again to end: NGINX forgets a signal that comes before it
+# begins to wait for them.
+ASK_AGAIN_S = 1.0
+
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 8.0
 
 # What took so long at first hangs when it takes longer than this at a later start.
@@ -225,6 +229,7 @@ class Supervisor:
     _courses: list[Course] = field(default_factory=list)
     _turns: dict[int, float] = field(default_factory=dict)
     _asked_at: float = 0.0
+    _last_asked: float = 0.0
     _killed_at: float | None = None
     _exit_code: int = 0
     _kill_at: float | None = None
@@ -453,15 +458,21 @@ class Supervisor:
         last, now = running[-1], self.system.now()
         if last.pid not in self._turns:
             self._turns[last.pid] = now
-            self.system.signal(last.pid, last.program.stop_signal)
-            # One that was stopped hears of it only now.
-            self.system.signal_group(last.pid, signal.SIGCONT)
+            self._ask_to_end(last, now)
+        elif last.state is State.STARTING and now > self._last_asked + ASK_AGAIN_S:
+            self._ask_to_end(last, now)
         elif now > self._turns[last.pid] + last.program.stop_within:
             slow = last.program.instead or last.program.name
             for course in running:
                 if course.program.name == slow and course.state is not State.ENDING:
                     self.say(f"{last.program.name} does not end in its time; killing {slow}")
                     self._kill(course, "")
+
+    def _ask_to_end(self, course: Course, now: float) -> None:
+        self._last_asked = now
+        self.system.signal(course.pid, course.program.stop_signal)
+        # One that was stopped hears of it only now.
+        self.system.signal_group(course.pid, signal.SIGCONT)
 
 
 def exit_code_for(code: int) -> int:

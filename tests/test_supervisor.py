@@ -36,8 +36,9 @@ class Script:
     seconds at which a look at the program finds a fault; `stops[t]` is a process that SIGSTOP
     reaches at second t. A process that is asked to stop ends after `stopping` seconds, and a killed
     one at once, one of `slow` after seconds of its own; what it left in its group is gone after
-    `lingering` more. Nothing ends those of `undying`. Nothing can be started in the seconds of
-    `no_memory`; nobody looks any more from `blind_from` on.
+    `lingering` more. Nothing ends those of `undying`, and the first signal to those of `deaf` is
+    lost. Nothing can be started in the seconds of `no_memory`; nobody looks any more from
+    `blind_from` on.
     """
 
     signals: dict[int, list[Signals]] = field(default_factory=dict)
@@ -48,6 +49,7 @@ class Script:
     slow: dict[int, float] = field(default_factory=dict)
     lingering: int = 0
     undying: frozenset[int] = frozenset()
+    deaf: frozenset[int] = frozenset()
     no_memory: range = range(0)
     blind_from: float = math.inf
     time: int = 0
@@ -76,6 +78,9 @@ class Script:
 
     def signal(self, pid: int, number: Signals) -> None:
         self.sent.append((self.time, pid, number))
+        if pid in self.deaf:
+            self.deaf -= {pid}
+            return
         self.ends.setdefault(pid, (self.time + self.slow.get(pid, self.stopping), 0))
 
     def signal_group(self, pid: int, number: Signals) -> None:
@@ -208,6 +213,18 @@ def test_what_is_not_answered_in_time_is_answered_for_gunicorn_by_nginx() -> Non
     assert (24, -2, KILL) in script.sent
     assert [(t, pid) for t, pid, _ in script.sent if pid > 0] == [(5, 3), (25, 1)]
     assert "NGINX does not end in its time; killing gunicorn" in out.said
+
+
+def test_one_that_is_just_being_started_is_asked_until_it_ends() -> None:
+    """NGINX forgets a signal that comes before it begins to wait for them."""
+    faults = {"Triton": range(1000), "NGINX": range(1000)}
+    script = Script(faults=faults, deaths={4: [(1, 7)]}, deaf=frozenset({3}))
+    assert supervise(script).code == 7
+    assert [(t, pid, n) for t, pid, n in script.sent if pid > 0] == [
+        (4, 3, QUIT),
+        (6, 3, QUIT),
+        (7, 2, TERM),
+    ]
 
 
 def test_a_second_signal_stops_at_once() -> None:
