@@ -244,8 +244,8 @@ def test_it_runs_locked_down_and_with_64_mb_of_shared_memory(image: str) -> None
         for place, answer in together.items():
             assert answer.status == 200, answer.body
             assert readme.same(answer.json, alone[place % len(cases)].json)
-        # One text whose logits alone would need 61 MB is refused, and everything goes on.
-        answer = container.ask(modelname="bert_base", payload={"text": "[MASK] " * 500})
+        # One text whose logits alone would need 18 MB is refused, and everything goes on.
+        answer = container.ask(modelname="bert_base", payload={"text": "[MASK] " * 150})
         assert answer.status == 507
         assert "--shm-size" in answer.json["error"]["message"]
         assert container.call("/ping").status == 200
@@ -257,7 +257,7 @@ def test_it_runs_locked_down_and_with_64_mb_of_shared_memory(image: str) -> None
 def test_more_shared_memory_changes_nothing_of_the_configuration(image: str) -> None:
     with running(image, "--shm-size", "1g") as container:
         assert "one instance" not in container.logs()
-        masks = {"text": "[MASK] " * 500}
+        masks = {"text": "[MASK] " * 150}
         assert container.ask(modelname="bert_base", payload=masks).status == 200
 
 
