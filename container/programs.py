@@ -39,11 +39,6 @@ ALLOCATOR = {
 # its part of the tensors in shared memory included) after 16 callers of YOLOv5s, at the same speed.
 FEW_ARENAS = {"MALLOC_ARENA_MAX": "2"}
 
-# The thread that waits for Triton's answer reads it itself, as it did up to gRPC 1.79; else others
-# do and wake it, which costs a lone caller 8 to 23 % of its requests a second, and 16 some 10 %.
-# (gRPC means to take this choice away one day; a test says so then.)
-OWN_READING = {"GRPC_EXPERIMENTS": "-event_engine_client"}
-
 # Of the time to stop, what each may take in its turn; together less than the whole. While NGINX
 # waits for its last callers the other two do their work, and have next to nothing left after it.
 # What gunicorn has not answered then is answered 503 by NGINX, as soon as gunicorn is gone; who
@@ -148,7 +143,6 @@ def gunicorn_program(settings: Settings, run_dir: Path) -> Program:
         "--no-control-socket",
     ]
     environment = {
-        **OWN_READING,
         **os.environ,
         **ALLOCATOR,
         **FEW_ARENAS,

@@ -5,10 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
-import os
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +15,6 @@ from gunicorn.config import Config
 from gunicorn.http import wsgi
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
-from container.programs import OWN_READING
 from container.web_worker import WebWorker
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Any]
@@ -71,16 +67,6 @@ def test_gunicorn_is_the_one_that_the_worker_was_written_for() -> None:
     """Where this fails: read what changed, see whether `container.web_worker` still fits."""
     source = "".join(map(inspect.getsource, (ThreadWorker, wsgi.create, wsgi.Response)))
     assert hashlib.sha256(source.encode()).hexdigest()[:16] == "b9309b23fea84390"
-
-
-def test_grpc_knows_the_way_of_reading_that_is_chosen() -> None:
-    """Where this fails: see how it does without, and take `OWN_READING` out."""
-    code = "import grpc; grpc.insecure_channel('127.0.0.1:1')"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(
-        command, env={**os.environ, **OWN_READING}, capture_output=True, text=True, check=True
-    )
-    assert "nknown experiment" not in done.stderr
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
