@@ -2,8 +2,9 @@
 
 Triton calls a model ready whose process has died or hangs; only asking it tells. Neither comes
 back, and Triton never finishes unloading such a model. So the canary says which models are stuck:
-those that answered their example since Triton was started, and do not any more. That is what a
-new start of Triton can mend, and the supervisor starts it anew where a required model is stuck.
+those that answered their example since Triton was started, or during its start before this one, and
+do not any more. That is what a new start of Triton can mend, and the supervisor starts it anew
+where a required model is stuck.
 A model that cannot be loaded, or whose example fails from the beginning, is not: a new start would
 find it as it is. Who answered is noted in files, for the web workers that come later.
 
@@ -384,13 +385,14 @@ class Canary:
         )
 
     def stuck(self, model: str) -> bool:
-        """Whether a model answered since Triton was started, and does not any more."""
+        """Whether a model answered since Triton was started, or before that, and does not now."""
         trial, starts = self.trials.get(model), self.notice().triton_starts
         return (
             trial is not None
             and trial.silent
             and trial.tried_in == starts
-            and trial.answered_in == starts
+            # It may have died before its first trial: then one more start tells.
+            and trial.answered_in >= max(1, starts - 1)
         )
 
     def refuse(self, model: str) -> None:

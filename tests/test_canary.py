@@ -285,19 +285,32 @@ def test_a_model_that_answered_and_does_not_any_more_is_stuck(
     stage.canary.refuse("other")
 
 
-def test_one_that_never_answered_since_triton_was_started_is_not_stuck(stage: Stage) -> None:
+@pytest.mark.parametrize("first", [1, 3])
+def test_one_that_never_answered_is_not_stuck(stage: Stage, first: int) -> None:
     """A bad file, or a wrong example: another start would find it as it is."""
-    assert failing(stage, ModelFailed("gone"))
-    stage.notice = triton(starts=2)
+    stage.notice = triton(starts=first)
     stage.canary.list_models()
-    assert not stage.canary.stuck("echo")
+    stage.server.models_run["echo"] = ModelFailed("gone")
     stage.round()
     assert not stage.canary.stuck("echo")
     assert stage.canary.reasons() != []
     stage.canary.refuse("echo")
 
 
-@pytest.mark.parametrize(("starts", "stuck"), [(1, True), (2, False)])
+def test_one_that_fails_since_a_new_start_has_one_more(stage: Stage) -> None:
+    """Its process may have been killed before it was asked for the first time."""
+    assert failing(stage, ModelFailed("gone"))
+    stuck = []
+    for starts in (2, 3, 4):
+        stage.notice = triton(starts=starts)
+        stage.canary.list_models()
+        assert not stage.canary.stuck("echo"), "it was not tried yet"
+        stage.round()
+        stuck.append(stage.canary.stuck("echo"))
+    assert stuck == [True, False, False]
+
+
+@pytest.mark.parametrize(("starts", "stuck"), [(1, True), (2, True), (3, False)])
 def test_what_answered_is_known_to_web_workers_that_come_later(
     tmp_path: Path, starts: int, stuck: bool
 ) -> None:
