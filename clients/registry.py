@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import clients
 from clients.base import Client, Environment, Parameter
@@ -100,6 +101,11 @@ class Verdict:
     mark: str
     good: tuple[str, ...] = ()
     bad: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_json(cls, fields: Mapping[str, Any]) -> Verdict:
+        """Return what was written as JSON, which has lists alone."""
+        return cls(fields["mark"], tuple(fields["good"]), fields["bad"])
 
     @property
     def reason(self) -> str:

@@ -106,10 +106,7 @@ class Verdicts:
             noted = json.loads(self.file.read_text())
         except FileNotFoundError:
             return Noted()
-        by_source = {
-            where: Verdict(**{**one, "good": tuple(one["good"])})
-            for where, one in noted["by_source"].items()
-        }
+        by_source = {where: Verdict.of_json(one) for where, one in noted["by_source"].items()}
         return Noted(noted["number"], by_source)
 
     def write(self, noted: Noted) -> None:

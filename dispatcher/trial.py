@@ -114,11 +114,7 @@ def one_process(
         except subprocess.TimeoutExpired:
             end = f"it was not done within {time_left:.0f} s, and was stopped"
         told = [json.loads(line) for line in lines.read_text().splitlines()]
-    done = {
-        line.pop("where"): Verdict(**{**line, "good": tuple(line["good"])})
-        for line in told
-        if "mark" in line
-    }
+    done = {line["where"]: Verdict.of_json(line) for line in told if "mark" in line}
     begun = told[-1]["where"] if told and "mark" not in told[-1] else ""
     return done, begun, end
 

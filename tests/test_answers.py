@@ -183,22 +183,27 @@ def test_every_answer_says_where_the_time_went(client: FlaskClient) -> None:
 # The platform's routes
 
 
+@pytest.fixture
+def plain_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "model.onnx").write_bytes(b"x")
+    return folder
+
+
 def test_load_invoke_list_unload(
     client: FlaskClient,
     server: FakeTriton,
     repository: Path,
-    tmp_path_factory: pytest.TempPathFactory,
+    plain_model: Path,
 ) -> None:
-    source = tmp_path_factory.mktemp("model")
-    (source / "model.onnx").write_bytes(b"x")
     name = "0a1b2c3d"
     assert client.post(f"/models/{name}/invoke", data=b"{").status_code == 404  # unread
-    body = {"model_name": name, "url": str(source)}
+    body = {"model_name": name, "url": str(plain_model)}
     assert client.post("/models", json=body).status_code == 200
     assert (repository / name / "1" / "model.onnx").read_bytes() == b"x"
     assert_error(client.post("/models", json=body), 409, "already_loaded")
     entry = client.get(f"/models/{name}").json or {}
-    assert (entry["modelName"], entry["modelUrl"]) == (name, str(source))
+    assert (entry["modelName"], entry["modelUrl"]) == (name, str(plain_model))
     assert set(entry) == {
         *("modelName", "modelUrl", "version", "state"),
         *("client", "weights", "parameters", "example", "aliases"),
@@ -217,12 +222,10 @@ def test_a_model_that_cannot_be_loaded_leaves_nothing_behind(
     client: FlaskClient,
     server: FakeTriton,
     repository: Path,
-    tmp_path_factory: pytest.TempPathFactory,
+    plain_model: Path,
 ) -> None:
-    source = tmp_path_factory.mktemp("model")
-    (source / "model.onnx").write_bytes(b"x")
     server.refuse_to_load = "no ONNX file"
-    response = client.post("/models", json={"model_name": "m", "url": str(source)})
+    response = client.post("/models", json={"model_name": "m", "url": str(plain_model)})
     assert_error(response, 400, "bad_model", "no ONNX file")
     assert list(repository.iterdir()) == []
     assert client.get("/ping").status_code == 200
