@@ -141,12 +141,12 @@ class Bert(Work):
         return inputs, [text, np.nonzero(ids[0] == self.mask)[0].tolist()]
 
     def finish(self, output: npt.NDArray[Any], kept: Any) -> list[Any]:
-        from clients.families.fill_mask import most_likely
+        from clients.families.fill_mask import joined, most_likely
 
         text, places = kept
         before, after = text.split("[MASK]")
         return [
-            {"token": before + self.tokenizer.decode([token]) + after, "score": score}
+            {"token": joined(before, self.tokenizer.decode([token]), after), "score": score}
             for token, score in most_likely(output[places[0]], 5)
         ]
 
