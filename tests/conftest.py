@@ -76,20 +76,25 @@ class Endpoint:
 
 
 def free_ports(count: int) -> range:
-    """Return neighbouring ports that nobody listens on."""
-    for low in range(20000 + os.getpid() % 9000, 32000, count):
-        sockets = []
+    """Return neighbouring ports that nobody listens on, and that no other run is given.
+
+    They are leased by names in Linux's abstract namespace of sockets: each belongs to one process
+    until it ends, and is known wherever the ports themselves are.
+    """
+    for low in range(20000, 32000, count):
+        leases = [socket.socket(socket.AF_UNIX) for _ in range(count)]
         try:
-            for port in range(low, low + count):
-                listener = socket.socket()
-                sockets.append(listener)
-                listener.bind(("127.0.0.1", port))
-            return range(low, low + count)
+            for port, lease in enumerate(leases, low):
+                lease.bind(f"\0triton-dispatcher-test-{port}")
+                with socket.socket() as probe:
+                    probe.bind(("", port))
         except OSError:
+            for lease in leases:
+                lease.close()
             continue
-        finally:
-            for listener in sockets:
-                listener.close()
+        for lease in leases:
+            lease.detach()  # it stays open as long as this process runs
+        return range(low, low + count)
     raise RuntimeError("no free ports")
 
 

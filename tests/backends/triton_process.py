@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -15,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import tritonclient.grpc as grpc_client
+
+from tests.conftest import free_ports
 
 BACKENDS = Path(__file__).resolve().parents[2] / "container" / "backends"
 
@@ -25,14 +26,6 @@ def _wheel() -> Path:
     assert spec is not None
     assert spec.submodule_search_locations is not None
     return Path(spec.submodule_search_locations[0])
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 def _backend_folder(folder: Path) -> Path:
@@ -67,7 +60,7 @@ def _environment(folder: Path, interpreter: Path) -> dict[str, str]:
 class Triton:
     """A running server: its client, its log, its process id."""
 
-    def __init__(self, process: subprocess.Popen[bytes], ports: list[int], log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], ports: range, log: Path) -> None:
         self.process = process
         self.ports = ports
         self.log_file = log
@@ -104,7 +97,7 @@ def running(
     folder: Path, models: Iterable[str], interpreter: Path = Path(sys.executable)
 ) -> Iterator[Triton]:
     """Run a server over `folder/models`, load the named ones, and stop it in the end."""
-    ports = _free_ports(3)
+    ports = free_ports(3)
     log = folder / "triton.log"
     command = [
         str(_wheel() / "tritonserver" / "bin" / "tritonserver"),
