@@ -103,7 +103,9 @@ def front(
     folder: Path, application: str = "tests.front:build()", **variables: str
 ) -> Iterator[Endpoint]:
     """Run both on a free port, with settings from `variables`."""
-    settings = read_settings({"SAGEMAKER_BIND_TO_PORT": str(free_ports(1)[0]), **variables})
+    port = str(free_ports(1)[0])
+    own = {"SAGEMAKER_BIND_TO_PORT": port, "TRITON_METRICS_PORT": "1"}  # where nobody is
+    settings = read_settings({**own, **variables})
     settings = replace(settings, run_dir=folder, model_repository=folder)
     gunicorn = gunicorn_program(settings, folder)
     command = [application if "wsgi" in word else word for word in gunicorn.command()]
