@@ -22,8 +22,8 @@ import numpy.typing as npt
 from clients.base import Client, Environment, Payload
 from clients.errors import ModelFailed, TensorsRefused, UnknownModel, UnknownVersion
 from clients.model_server import ModelServer, ModelState, Rows, Signature, Tensors, TensorSpec
-from clients.registry import classes_of_file
 from clients.request import Request
+from clients.sources import classes_of_file
 
 TIME_S = 60.0  # for one answer
 

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import IO
 
 from clients.base import Environment
-from clients.registry import Registry, Source, Verdict, owners, sources, take, verdict_of
+from clients.registry import Registry, Verdict, owners, take, verdict_of
+from clients.sources import Source, sources
 from dispatcher.settings import Settings
 from dispatcher.trial import try_sources
 

@@ -24,7 +24,8 @@ from signal import Signals
 
 from clients.base import Client, Environment
 from clients.errors import InferenceError
-from clients.registry import Loaded, Source, Verdict, described, load, names_in, sources
+from clients.registry import Loaded, Verdict, described, load
+from clients.sources import Source, names_in, sources
 from clients.triton import Triton
 from dispatcher.canary import ask_example
 from dispatcher.settings import Settings, read_settings

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from clients.base import Environment
-from clients.registry import client_files, load_clients
+from clients.registry import load_clients
+from clients.sources import client_files
 from container.repository import models_in
 from tests.conftest import PROJECT
 from tests.fake_triton import FakeTriton

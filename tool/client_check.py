@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from clients.dispatch_toml import FILE
-from clients.registry import Loaded, sources
+from clients.registry import Loaded
+from clients.sources import sources
 from container.repository import models_in
 from dispatcher.settings import PROJECT
 from tool.findings import Findings

@@ -1,0 +1,75 @@
+"""What is wrong with a client class as its author wrote it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+
+from clients.base import Client, Parameter
+from clients.errors import BadParameter
+
+
+def declaration_fault(client: type[Client]) -> str:
+    """Return what is wrong with a class as its author wrote it; nothing where it is right."""
+    return (
+        naming_fault(client)
+        or method_fault(client)
+        or example_fault(client)
+        or parameters_fault(client.parameters)
+    )
+
+
+def naming_fault(client: type[Client]) -> str:
+    """Return what is wrong with the names that a class declares."""
+    if not isinstance(getattr(client, "modelname", None), str) or not client.modelname:
+        return 'it has no name; write `modelname = "…"` in the class'
+    if not isinstance(client.model, str):
+        return f"its model is {client.model!r}; write the name of one folder of the repository"
+    if not isinstance(client.aliases, tuple | list) or not all(
+        isinstance(name, str) and name for name in client.aliases
+    ):
+        return f'its aliases are {client.aliases!r}; write `aliases = ("…",)`'
+    return ""
+
+
+def method_fault(client: type[Client]) -> str:
+    """Return what is wrong with the one method that a class must have."""
+    if missing := sorted(client.__abstractmethods__):
+        return f"it lacks the method {missing[0]}(self, payload)"
+    if inspect.iscoroutinefunction(client.inference):
+        return "its inference is async; write `def inference(self, payload)`: threads wait for it"
+    try:
+        inspect.signature(client.inference).bind(None, {})
+    except TypeError:
+        return "its inference takes something else; write `def inference(self, payload)`"
+    return ""
+
+
+def example_fault(client: type[Client]) -> str:
+    """Return what is wrong with a class's example."""
+    example = getattr(client, "example", None)
+    if not isinstance(example, Mapping):
+        has = "it has no example" if example is None else f"its example is {example!r:.60}"
+        return f"{has}; write `example = {{…}}`, a payload that works, in the class"
+    try:
+        json.dumps(dict(example))
+    except (TypeError, ValueError) as error:
+        return f"its example is not JSON, as a caller would send it: {error}"
+    return ""
+
+
+def parameters_fault(declared: object) -> str:
+    """Return what is wrong with the parameters that a class declares."""
+    if not isinstance(declared, Mapping) or not all(
+        isinstance(one, Parameter) for one in declared.values()
+    ):
+        return "its parameters are no dictionary of clients.base.Parameter"
+    for name, parameter in declared.items():
+        try:
+            parameter.read(name, parameter.default)
+        except BadParameter as error:
+            return f"the default of its parameter {name!r} is not allowed: {error.hint}"
+        except (TypeError, ValueError):
+            return f"the limits of its parameter {name!r} are no numbers, or its choices no texts"
+    return ""
