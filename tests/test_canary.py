@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
-import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,10 +22,8 @@ from clients.errors import (
 )
 from clients.model_server import Signature, TensorSpec
 from clients.registry import Registry
-from container.__main__ import Notice as Teller
-from container.supervisor import LONGEST_REASON
 from dispatcher.canary import UNTRIED, Canary
-from dispatcher.notice import Notice, reader
+from dispatcher.notice import Notice
 from tests.conftest import Endpoint, descendants, running, wait_for
 from tests.fake_triton import FakeTriton
 from tests.test_chain import BERT, small_repository
@@ -228,6 +223,34 @@ def test_a_triton_that_loads_a_model_does_not_list_them_and_is_well(stage: Stage
     assert stage.canary.reasons() == []
 
 
+def test_a_canary_that_does_not_run_is_said_so(stage: Stage) -> None:
+    stage.round()
+    stage.time += 20.5
+    assert stage.canary.reasons() == ["Triton was not asked for 20 s"]
+
+
+@pytest.mark.parametrize("error", [ModelFailed("gone"), DeadlineExceeded("it hangs")])
+def test_a_model_without_a_client_is_asked_zeros(error: Exception) -> None:
+    """Only one that answered them has to: nobody said that it takes them."""
+    server = FakeTriton({"plain": error})
+    inputs = (TensorSpec("x", "FP32", (-1, 3)), TensorSpec("text", "BYTES", (-1,)))
+    server.signatures["plain"] = Signature(4, inputs)
+    canary = Canary(["plain"], Registry(), server, 8, 8)
+    canary.list_models()
+    trial = canary.trials["plain"]
+    canary.look("plain", trial)
+    assert canary.reasons() == []
+    server.models_run["plain"] = dict
+    canary.look("plain", trial)
+    asked = server.calls[-1]["inputs"]
+    assert (asked["x"].shape, asked["x"].dtype.str) == ((1, 3), "<f4")
+    assert asked["text"].tolist() == [b""]
+    server.models_run["plain"] = error
+    canary.look("plain", trial)
+    assert "'plain' does not answer" in canary.reasons()[0]
+    assert canary.stuck("plain")
+
+
 # What a new start of Triton can mend
 
 
@@ -360,216 +383,6 @@ def test_one_that_is_busy_is_told_from_one_that_hangs(
     stage.server.models_run["echo"] = DeadlineExceeded("no answer")
     stage.look()
     assert (stage.canary.reasons() == []) == well
-
-
-def test_a_trial_that_hangs_keeps_nobody_waiting(stage: Stage) -> None:
-    release = threading.Event()
-    stage.server.models_run["echo"] = lambda inputs: (release.wait(10) and {}) or {}
-    stage.canary.start()
-    wait_for(lambda: (stage.canary.report("other") or {}).get("ok"), 5, "the trial of the other")
-    assert list(stage.canary.due()) == [], "it is under way"
-    release.set()
-    wait_for(lambda: stage.canary.reasons() == [], 5, "the trial of the first")
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), GeneratorExit(), RecursionError()])
-def test_whatever_an_example_raises_its_trial_ends(stage: Stage, error: BaseException) -> None:
-    def raises(inputs: Any) -> Any:
-        raise error
-
-    trial = stage.canary.trials["echo"]
-    trial.began = stage.time
-    stage.server.models_run["echo"] = raises
-    stage.look()
-    assert trial.began is None
-    assert "its client fails on its own example" in stage.canary.reasons()[0]
-
-
-def test_a_round_that_fails_is_followed_by_others(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begin, failures = threading.Thread.start, iter([True] * 4)
-
-    def start(thread: threading.Thread) -> None:
-        if thread.name != "canary" and next(failures, False):
-            raise RuntimeError("can't start new thread")
-        begin(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    stage.canary.start()
-    wait_for(lambda: stage.canary.reasons() == [], 10, "the trial of the required model")
-
-
-class Hanging:
-    """A model whose client hangs in its example, from when it is told to until it is let go."""
-
-    def __init__(self, stage: Stage) -> None:
-        self.stage, self.hangs, self.free = stage, False, threading.Event()
-        self.looks: list[threading.Thread] = []
-        stage.server.models_run["echo"] = self.run
-
-    def run(self, inputs: Any) -> Any:
-        if self.hangs:
-            self.free.wait(30)
-        return {}
-
-    def look(self) -> None:
-        """Look as the canary does where it is due, and come back after the time for that."""
-        [(model, trial)] = [one for one in self.stage.canary.due() if one[0] == "echo"]
-        trial.began = self.stage.time
-        look = threading.Thread(target=self.stage.canary.look, args=(model, trial))
-        look.start()
-        if self.hangs:
-            self.looks.append(look)
-            self.stage.time += 14
-            self.stage.canary.give_up()
-            assert trial.began is not None, "it may take as long"
-            self.stage.time += 1
-            self.stage.canary.give_up()
-            self.stage.canary.list_models()
-        else:
-            look.join(10)
-
-    def let_go(self) -> None:
-        self.free.set()
-        for look in self.looks:
-            look.join(10)
-
-
-@pytest.fixture
-def hanging(stage: Stage) -> Iterator[Hanging]:
-    hanging = Hanging(stage)
-    hanging.look()
-    assert stage.canary.reasons() == []
-    stage.time += 8
-    hanging.hangs = True
-    yield hanging
-    hanging.let_go()
-
-
-def test_a_client_that_hangs_once_in_its_example_is_well_as_soon_as_it_answers(
-    stage: Stage, hanging: Hanging
-) -> None:
-    hanging.look()
-    [reason] = stage.canary.reasons()
-    assert "'echo' does not answer: its client has not come back from its own example" in reason
-    assert not stage.canary.stuck("echo"), "a new start of Triton would not help"
-    hanging.hangs = False
-    stage.time += 0.25
-    hanging.look()
-    assert stage.canary.reasons() == []
-    hanging.let_go()
-    assert stage.canary.trials["echo"].hung == 0
-    assert stage.canary.reasons() == [], "what came too late says nothing"
-
-
-def test_one_that_goes_on_hanging_keeps_four_threads_at_most_and_gets_a_fresh_worker(
-    stage: Stage, hanging: Hanging
-) -> None:
-    for _ in range(4):
-        assert stage.replaced == 0
-        hanging.look()
-        stage.time += 0.25
-    assert stage.replaced == 1
-    stage.time += 100
-    stage.canary.list_models()
-    assert "echo" not in dict(stage.canary.due())
-    assert "has not come back" in stage.canary.reasons()[0]
-    hanging.hangs = False
-    hanging.let_go()
-    hanging.look()
-    assert stage.canary.reasons() == []
-
-
-def test_one_that_goes_on_hanging_is_tried_again_when_it_was_mended(
-    stage: Stage, hanging: Hanging
-) -> None:
-    for _ in range(4):
-        hanging.look()
-        stage.time += 0.25
-    hanging.hangs = False
-    stage.canary.forgive()
-    hanging.look()
-    assert stage.canary.reasons() == []
-    hanging.let_go()
-    assert stage.canary.trials["echo"].hung == 0
-
-
-def test_one_that_hangs_from_the_beginning_would_hang_in_a_fresh_worker_too(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "echo").write_text("1")
-    stage = Stage(memory=tmp_path)
-    hanging = Hanging(stage)
-    hanging.hangs = True
-    for _ in range(4):
-        hanging.look()
-        stage.time += 0.25
-    assert stage.replaced == 0
-    hanging.let_go()
-
-
-def test_a_canary_that_does_not_run_is_said_so(stage: Stage) -> None:
-    stage.round()
-    stage.time += 20.5
-    assert stage.canary.reasons() == ["Triton was not asked for 20 s"]
-
-
-@pytest.mark.parametrize("error", [ModelFailed("gone"), DeadlineExceeded("it hangs")])
-def test_a_model_without_a_client_is_asked_zeros(error: Exception) -> None:
-    """Only one that answered them has to: nobody said that it takes them."""
-    server = FakeTriton({"plain": error})
-    inputs = (TensorSpec("x", "FP32", (-1, 3)), TensorSpec("text", "BYTES", (-1,)))
-    server.signatures["plain"] = Signature(4, inputs)
-    canary = Canary(["plain"], Registry(), server, 8, 8)
-    canary.list_models()
-    trial = canary.trials["plain"]
-    canary.look("plain", trial)
-    assert canary.reasons() == []
-    server.models_run["plain"] = dict
-    canary.look("plain", trial)
-    asked = server.calls[-1]["inputs"]
-    assert (asked["x"].shape, asked["x"].dtype.str) == ((1, 3), "<f4")
-    assert asked["text"].tolist() == [b""]
-    server.models_run["plain"] = error
-    canary.look("plain", trial)
-    assert "'plain' does not answer" in canary.reasons()[0]
-    assert canary.stuck("plain")
-
-
-# The supervisor's notice
-
-
-def test_a_notice_is_read_as_it_was_written(tmp_path: Path) -> None:
-    path = tmp_path / "supervisor.json"
-    read = reader(path, fresh=0)
-    assert read() == Notice(), "none yet"
-    told = {
-        "stopping": True,
-        "programs": {"Triton": {"state": "ending", "starts": 2, "reason": "x"}},
-    }
-    path.write_text(json.dumps(told).ljust(4096))
-    assert read().stopping
-    assert read().triton_fault == "Triton is being restarted: x"
-    assert read().restarts() == {"Triton": 1}
-    path.write_text('{"stopp')
-    assert read().stopping, "what was known before still holds"
-
-
-@pytest.mark.parametrize("character", ["x", "\x00", "é", "😀"])
-def test_a_long_reason_leaves_no_tail_behind(tmp_path: Path, character: str) -> None:
-    path, said = tmp_path / "notice", list[str]()
-    tell = Teller(path, said.append)
-    reason = (character * 300)[:LONGEST_REASON]
-    one = {"state": "waiting", "starts": 2, "reason": reason}
-    for programs in ({"Triton": one, "gunicorn": one, "NGINX": one}, {"Triton": one}, {}):
-        tell({"stopping": True, "programs": programs})
-        assert path.stat().st_size == Teller.SIZE
-        assert reader(path, fresh=0)() == Notice(stopping=True, programs=programs)
-    tell({"stopping": True, "programs": {"Triton": {**one, "reason": "x" * 9000}}})
-    tell({"stopping": False, "programs": {}})
-    assert json.loads(path.read_bytes()) == {"stopping": False, "programs": {}}
-    assert said == []
 
 
 # On the real chain

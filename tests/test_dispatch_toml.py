@@ -1,0 +1,209 @@
+"""A `dispatch.toml` with mistakes, or of another model: who is told what."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clients.errors import ClientDisabled
+from clients.model_server import Signature
+from clients.request import Request
+from tests.family_bench import (
+    PICTURES,
+    TEXTS,
+    Bench,
+    bench,
+    picture,
+    plain,
+    signature,
+    tokenizer_at,
+    tried,
+)
+
+__all__ = ["bench"]  # the fixture
+
+
+# Mistakes that the file shows
+
+
+@pytest.mark.parametrize(
+    ("toml", "words"),
+    [
+        ("family = ", ["cannot be read", "Invalid value"]),
+        ('family = "clasification"', ["`family`", "did you mean `classification`?"]),
+        ('family = "sound"', ["`family`", "detection", "fill-mask", "text-classification"]),
+        ("family = 3", ["`family`", "3"]),
+        ('family = "classification"\nlayuot = "NCHW"', ["`layuot`", "did you mean `layout`?"]),
+        ('family = "classification"\nlayout = "HWC"', ["`layout` is 'HWC'", '"NCHW" or "NHWC"']),
+        ('family = "classification"\nresize = 0', ["`resize` is 0", "[height, width]"]),
+        ('family = "classification"\nmean = [0.5]', ["`mean`", "three numbers"]),
+        ('family = "classification"\nmean = [124, 117, 104]', ["`mean`", '"0-255"']),
+        ('family = "classification"\ntop_k = 3', ["`top_k`", "below [parameters]"]),
+        ('family = "classification"\nsize = 8', ["`size`", "did you mean `resize`?"]),
+        ('family = "classification"\nstd = [0, 1, 1]', ["`std`", "above 0"]),
+        ('family = "classification"\nsoftmax = "yes"', ["`softmax`", "true or false"]),
+        ('family = "classification"\nlabels = "../x"', ["`labels`", "in the model's folder"]),
+        ('family = "classification"\nlabels = "no.txt"', ["`labels` is no.txt", "a name in each"]),
+        ('family = "classification"\naliases = ["a b"]', ["`aliases`", "letters"]),
+        ('family = "detection"', ["`output_layout` is missing", '"yolov5" or "yolov8"']),
+        ('family = "classification"\n[parameters]\ntop = 1', ["parameters.top", "`top_k`?"]),
+        ('family = "classification"\n[parameters]\ntop_k = 0', ["parameters.top_k", "from 1 to"]),
+        ("[parameters]\ntop_k = 1", ["parameters.top_k", "leave them out"]),
+        ('family = "embedding"', ["`tokenizer`", "tokenizer.json"]),
+        ('family = "classification"\naliases = ["n"]', ["alias 'n'", "another model"]),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_the_file_disables_that_model_with_a_sentence(
+    bench: Bench, toml: str, words: list[str]
+) -> None:
+    (bench.repository / "n").mkdir()
+    bench.set_up(toml, PICTURES)
+    registry = bench.registry()
+    assert registry.clients == {}
+    assert set(registry.broken) == {"m"}
+    for word in [str(bench.folder / "dispatch.toml"), *words]:
+        assert word in registry.broken["m"]
+
+
+def test_files_as_windows_writes_them(bench: Bench) -> None:
+    bench.set_up('family = "classification"', PICTURES)
+    (bench.folder / "dispatch.toml").write_bytes(b'\xef\xbb\xbffamily = "classification"\r\n')
+    (bench.folder / "labels.txt").write_bytes(b"\xef\xbb\xbfa\r\nb\r\nc\r\n")
+    bench.answers(lambda inputs: {"y": np.array([[3, 2, 1]], np.float32)})
+    answer = bench.ask(picture(plain(4, 4, [0, 0, 0])))
+    assert answer == ["3.000000:0:a", "2.000000:1:b", "1.000000:2:c"]
+
+
+def test_the_other_models_are_served(bench: Bench) -> None:
+    bench.set_up('family = "classification"', PICTURES)
+    (bench.repository / "n").mkdir()
+    (bench.repository / "n" / "dispatch.toml").write_text("family = 'x'")
+    registry = bench.registry()
+    assert set(registry.clients) == {"m"}
+    assert set(registry.broken) == {"n"}
+
+
+# Mistakes that the model's own tensors show
+
+
+@pytest.mark.parametrize(
+    ("toml", "tensors", "words"),
+    [
+        ("crop = 9", PICTURES, ["`crop` is 9×9", "8×8", "[8, 8]"]),
+        ("resize = 7", PICTURES, ["`resize` is 7", "larger"]),
+        ('layout = "NHWC"', PICTURES, ["`layout`", 'write "NCHW"']),
+        ("", signature({"x": (3, -1, -1)}, {"y": (3,)}), ["`crop` is missing", "any size"]),
+        ("", signature({"x": (3, 8, 8)}, {"y": (4,)}), ["`labels`", "3 lines", "4 classes"]),
+        ("", signature({"x": (1, 8, 8)}, {"y": (3,)}), ["`family`", "three channels"]),
+        ("", signature({"x": (3,)}, {"y": (3,)}), ["`family`", "no pictures", "leave it out"]),
+        ("", signature({"x": (3, 8, 8), "z": (1,)}, {"y": (3,)}), ["`input` is missing", '"z"']),
+        ('input = "w"', PICTURES, ['`input` is "w"', 'the model has "x"']),
+        ("", signature({"x": (3, 8, 8)}, {"y": (3,), "v": (3,)}), ["`output` is missing", '"v"']),
+        ("", signature({"x": (3, 8, 8)}, {"y": (3,)}, datatype="UINT8"), ["UINT8", '"0-255"']),
+        ('pixels = "0-255"\nstd = [2, 2, 2]',
+         signature({"x": (3, 8, 8)}, {"y": (3,)}, datatype="UINT8"), ["UINT8", "`std`"]),
+        ("", signature({"x": (3, 8, 8)}, {"y": (3,)}, datatype="INT64"), ["no pictures"]),
+        ("", signature({"x": (2, 3, 8, 8)}, {"y": (3,)}, batch=0), ["2 pictures"]),
+    ],
+)  # fmt: skip
+def test_a_classifier_that_is_not_as_the_file_says(
+    bench: Bench, toml: str, tensors: Signature, words: list[str]
+) -> None:
+    bench.set_up(f'family = "classification"\n{toml}', tensors)
+    with pytest.raises(ClientDisabled) as caught:
+        bench.ask(picture(plain(8, 8, [0, 0, 0])))
+    for word in [str(bench.folder / "dispatch.toml"), *words]:
+        assert word in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("layout", "tensors", "words"),
+    [
+        ("yolov5", signature({"x": (3, 8, 8)}, {"y": (7, 10)}), ["output_layout", '"yolov8"']),
+        ("yolov8", signature({"x": (3, 8, 8)}, {"y": (10, 8)}), ["output_layout", '"yolov5"']),
+        ("yolov8", signature({"x": (3, 8, 8)}, {"y": (9, 10)}), ["`labels`", "5 classes"]),
+        ("yolov8", signature({"x": (3, 8, 8)}, {"y": (7,)}), ["`family`", "no table of boxes"]),
+        ("yolov8", signature({"x": (3, -1, -1)}, {"y": (7, 10)}), ["`size` is missing"]),
+    ],
+)  # fmt: skip
+def test_a_detector_that_is_not_as_the_file_says(
+    bench: Bench, layout: str, tensors: Signature, words: list[str]
+) -> None:
+    bench.set_up(f'family = "detection"\noutput_layout = "{layout}"', tensors)
+    with pytest.raises(ClientDisabled) as caught:
+        bench.ask(picture(plain(8, 8, [0, 0, 0])))
+    for word in words:
+        assert word in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("toml", "tensors", "words"),
+    [
+        ("", signature({"words": (-1,)}, {"y": (-1, 8)}, datatype="INT64"), ["`words`", "input_i"]),
+        ("", signature({"input_ids": (-1,)}, {"y": (-1, 8)}), ["FP32", "INT64 or INT32"]),
+        ("", signature({"input_ids": (-1,)}, {"y": (8,)}, datatype="INT64"), ['write "none"']),
+        ("max_tokens = 9", signature({"input_ids": (4,)}, {"y": (4, 8)}, datatype="INT64"),
+         ["`max_tokens` is 9", "write 4"]),
+        ('pooling = "none"', TEXTS, ["`pooling`", 'write "mean"']),
+    ],
+)  # fmt: skip
+def test_a_language_model_that_is_not_as_the_file_says(
+    bench: Bench, toml: str, tensors: Signature, words: list[str]
+) -> None:
+    bench.set_up(f'family = "embedding"\n{toml}', tensors)
+    tokenizer_at(bench.folder / "tokenizer")
+    with pytest.raises(ClientDisabled) as caught:
+        bench.ask({"text": "the cat"})
+    for word in words:
+        assert word in caught.value.message
+
+
+def test_a_tokenizer_without_a_limit_needs_one(bench: Bench) -> None:
+    bench.set_up('family = "embedding"', TEXTS)
+    tokenizer_at(bench.folder / "tokenizer", model_max_length=None)
+    assert "`max_tokens` is missing" in bench.registry().broken["m"]
+
+
+def test_a_fill_mask_model_needs_a_mask(bench: Bench) -> None:
+    bench.set_up('family = "fill-mask"', TEXTS)
+    tokenizer_at(bench.folder / "tokenizer", mask_token=None)
+    assert "without a mask token" in bench.registry().broken["m"]
+
+
+def test_the_tokenizer_of_another_model_is_seen(bench: Bench) -> None:
+    bench.set_up(
+        'family = "fill-mask"', signature({"input_ids": (-1,)}, {"y": (-1, 5)}, 4, "INT64")
+    )
+    tokenizer_at(bench.folder / "tokenizer")
+    with pytest.raises(ClientDisabled, match="7 words"):
+        bench.ask({"text": "the <mask>"})
+
+
+# What /ping and the log say
+
+
+def test_a_model_that_does_not_fit_is_logged_and_known_to_ping(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.set_up('family = "classification"\ncrop = 9', PICTURES)
+    assert tried(bench).reasons() == []
+    assert caplog.text.count("`crop` is 9×9") == 1
+    assert "`crop` is 9×9" in tried(bench, "m").reasons()[0]
+
+
+def test_a_mistake_in_the_file_is_known_to_ping(bench: Bench) -> None:
+    bench.set_up('family = "clasification"', PICTURES)
+    assert tried(bench).reasons() == []
+    assert "did you mean" in tried(bench, "m").reasons()[0]
+
+
+def test_a_mended_model_is_taken_as_it_is_now(bench: Bench) -> None:
+    """The check is made again when Triton tells other tensors."""
+    bench.set_up('family = "classification"', signature({"x": (3, 8, 8)}, {"y": (4,)}))
+    bench.answers(lambda inputs: {"y": np.zeros((len(inputs["x"]), 3), np.float32)})
+    client = bench.client()
+    with Request(parameters=client.read_parameters({})).active():
+        with pytest.raises(ClientDisabled):
+            client.inference(picture(plain(8, 8, [0, 0, 0])))
+        bench.server.signatures["m"] = PICTURES
+        assert len(client.inference(picture(plain(8, 8, [0, 0, 0])))) == 3
