@@ -26,7 +26,8 @@ FOLDER = Path("/dev/shm")  # noqa: S108  where Triton looks for the names it is 
 MIB = 2**20
 
 AMPLE = 1024 * MIB
-"""Where /dev/shm is smaller, all of it is for Triton's own hand-over to its Python backends."""
+"""Where /dev/shm is smaller, all of it is for Triton's own hand-over to its Python backends; where
+the memory is, for the models."""
 
 PART = 1 / 8
 MOST = 512 * MIB
@@ -74,13 +75,20 @@ class Region:
         return len(self.memory)
 
 
-def affordable(folder: Path = FOLDER) -> int:
-    """Return how many bytes may be used for tensors: 0 where there is not enough for all."""
+def affordable(memory: int, folder: Path = FOLDER) -> int:
+    """Return how many bytes may be used for tensors: 0 where there is not enough for all.
+
+    Args:
+        memory: bytes that the container may take in all. What lies in the folder counts there, and
+            who goes over it is killed.
+        folder: where they are taken.
+
+    """
     try:
         status = os.statvfs(folder)
     except OSError:
         return 0
-    size = status.f_blocks * status.f_frsize
+    size = min(memory, status.f_blocks * status.f_frsize)
     return min(MOST, int(size * PART)) if size >= AMPLE else 0
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from clients.errors import ModelFailed, UnknownModel
 from clients.model_server import ModelServer
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
+from dispatcher.memory import free_memory
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 CONFIG = "config.pbtxt"
@@ -241,29 +242,3 @@ def model_folder(folder: Path) -> Path:
 def versions(folder: Path) -> list[Path]:
     """Return the version folders of a model's folder."""
     return [path for path in folder.iterdir() if path.name.isdigit() and path.is_dir()]
-
-
-def free_memory() -> int:
-    """Return the bytes that this container may still take: the machine's, or its own limit's."""
-    return min([machine_memory(), *group_memory()])
-
-
-def machine_memory() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return 2**63
-
-
-def group_memory(group: Path = Path("/sys/fs/cgroup")) -> Iterator[int]:
-    """Yield what the control group's limit leaves, where there is one."""
-    for limit_file, used_file in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        try:
-            limit = int((group / limit_file).read_text())
-            used = int((group / used_file).read_text())
-        except (OSError, ValueError):  # no such file, or "max"
-            continue
-        yield limit - used

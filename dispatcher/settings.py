@@ -313,7 +313,8 @@ class Settings:
         "",
         whole_or_nothing(0, 2**20),
         "how much of /dev/shm the web workers may use to hand large tensors to Triton, in MiB; 0 "
-        "sends all by gRPC; nothing means an eighth of it, at most 512, where it has 1 GiB",
+        "sends all by gRPC; nothing means an eighth of it, or of the container's memory where that "
+        "is less, at most 512, and none where that is less than 1 GiB",
     )
     workers: int = setting("MODEL_SERVER_WORKERS", "1", whole(1, 64), "gunicorn's processes")
     threads: int = setting(

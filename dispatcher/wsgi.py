@@ -16,6 +16,7 @@ from dispatcher.access_log import AccessLog, JsonLines
 from dispatcher.app import admission_of, create_app
 from dispatcher.canary import Canary
 from dispatcher.keys import KeyFile
+from dispatcher.memory import all_memory
 from dispatcher.metrics import Metrics
 from dispatcher.notice import reader
 from dispatcher.observer import Observer
@@ -81,7 +82,7 @@ def log_to_stderr(settings: Settings) -> None:
 def shared_bytes(settings: Settings) -> int:
     """Return how much shared memory this worker may use for large tensors."""
     given = settings.tensors_shared_memory_mb
-    return (affordable() if given is None else given * 2**20) // settings.workers
+    return (affordable(all_memory()) if given is None else given * 2**20) // settings.workers
 
 
 def keys_of(settings: Settings) -> KeyFile | None:

@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from clients import regions
 from clients.errors import InferenceError, ModelUnavailable, TensorsRefused
-from clients.regions import FOLDER, MIB, NAME, Regions, affordable
+from clients.regions import FOLDER, MIB, NAME, Regions
 from clients.triton import Triton, tensor
 
 ROWS = 200_000  # of three float32: 2.4 MB
@@ -219,7 +219,3 @@ class TestRegions:
         assert late in server.names  # what it asked for may still be written
         held.sweep()
         assert server.names == [own.name, "another's"]
-
-    def test_where_there_is_little_all_is_left_to_triton(self, tmp_path: Path) -> None:
-        assert affordable(tmp_path / "missing") == 0
-        assert 0 <= affordable() <= 512 * MIB

@@ -1,0 +1,39 @@
+"""How much memory this container has: the machine's, or its control group's where that is less."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+MACHINE = Path("/proc/meminfo")
+GROUP = Path("/sys/fs/cgroup")
+
+
+def all_memory(machine: Path = MACHINE, group: Path = GROUP) -> int:
+    """Return the bytes that this container may take in all; what it has in /dev/shm counts."""
+    return min([of_machine("MemTotal", machine), *(limit for limit, _ in of_group(group))])
+
+
+def free_memory(machine: Path = MACHINE, group: Path = GROUP) -> int:
+    """Return the bytes that this container may still take."""
+    left = (limit - used for limit, used in of_group(group))
+    return min([of_machine("MemAvailable", machine), *left])
+
+
+def of_machine(name: str, machine: Path) -> int:
+    for line in machine.read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return 2**63
+
+
+def of_group(group: Path) -> Iterator[tuple[int, int]]:
+    """Yield the control group's limit and what is used of it, where there is one."""
+    for limit_file, used_file in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            yield int((group / limit_file).read_text()), int((group / used_file).read_text())
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
