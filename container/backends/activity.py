@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -40,6 +41,8 @@ class Board:
     """
 
     def __init__(self, file: Path) -> None:
+        self._runs = 0
+        self._counted = threading.Lock()
         with os.fdopen(os.open(file, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as opened:
             fcntl.flock(opened, fcntl.LOCK_EX)
             # Taken now: on a disk that is full later it would be a SIGBUS.
@@ -55,12 +58,17 @@ class Board:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Say that this instance runs."""
-        self._slots[self.place, 1] = RUNNING
+        """Say that this instance runs, until the last of those that run in it is done."""
+        with self._counted:
+            self._runs += 1
+            self._slots[self.place, 1] = RUNNING
         try:
             yield
         finally:
-            self._slots[self.place, 1] = time.monotonic_ns() + LINGER_NS
+            with self._counted:
+                self._runs -= 1
+                if not self._runs:
+                    self._slots[self.place, 1] = time.monotonic_ns() + LINGER_NS
 
     def alone(self) -> bool:
         """Whether no other instance runs. Of two that begin together neither is alone."""

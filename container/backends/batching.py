@@ -109,12 +109,7 @@ def groups(items: Sequence[Item], rows: Mapping[int, int], max_batch_size: int) 
     made: list[list[int]] = []
     open_groups: dict[object, tuple[list[int], int]] = {}
     for index, count in rows.items():
-        key = tuple(
-            sorted(
-                (name, array.dtype.str, array.shape[1:])
-                for name, array in items[index].inputs.items()
-            )
-        )
+        key = shape_key(items[index].inputs)
         group, taken = open_groups.get(key, (None, 0))
         if group is None or taken + count > max_batch_size:
             group, taken = [], 0
@@ -122,6 +117,13 @@ def groups(items: Sequence[Item], rows: Mapping[int, int], max_batch_size: int) 
         group.append(index)
         open_groups[key] = (group, taken + count)
     return made
+
+
+def shape_key(tensors: Tensors) -> object:
+    """Return what tensors that can be concatenated have in common."""
+    return tuple(
+        sorted((name, array.dtype.str, array.shape[1:]) for name, array in tensors.items())
+    )
 
 
 def conform(inputs: Tensors, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[Any]]:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import operator
 import time
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from container.backends.batching import Item, RequestError, run_items
+from container.backends.batching import Item, RequestError, run_items, shape_key
 from container.backends.shared_memory import Share, TooLarge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from container.backends.batching import Run, Tensors
 
@@ -23,52 +27,140 @@ DEADLINE = "deadline_us"
 ROWS = "rows"
 
 
-def answer(  # noqa: PLR0913 - all that one batch needs
-    requests: Sequence[Any],
-    prepare: Callable[[Tensors], Tensors],
-    run: Run,
-    *,
-    outputs: Sequence[str],
-    max_batch_size: int,
-    share: Share,
-) -> list[Any]:
-    """Return one response per request, in order; None for one that was sent here already.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One of Triton's requests.
 
-    `prepare` turns a request's tensors into what the model takes and raises RequestError for a
-    request that does not fit, which then fails alone. `outputs` are the configured names, for
-    a request that names none. `share` is the shared memory in which inputs and answers lie.
+    Args:
+        parameters: JSON.
+        tensors: by name; or why they cannot be read.
+        outputs: the names of those that are wanted.
+        sender: for an answer that is not returned to Triton.
+
     """
-    responses: list[Any] = [None] * len(requests)
-    items: dict[int, Item] = {}
-    now = time.time() * 1e6
-    for index, request in enumerate(requests):
+
+    parameters: str
+    tensors: Tensors | Exception
+    outputs: tuple[str, ...]
+    sender: Any
+
+    @classmethod
+    def of(cls, request: Any, outputs: Sequence[str]) -> Asked:
+        """Return what a request says; `outputs` are all names, for a request that names none."""
+        tensors: Tensors | Exception
         try:
-            parameters = json.loads(request.parameters() or "{}")
-            refuse_late(parameters, now)
             tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-            wanted = tuple(request.requested_output_names()) or tuple(outputs)
-            items[index] = Item(prepare(tensors), wanted, wanted_rows(parameters))
         except Exception as error:
-            responses[index] = _response(error)
-    taken = sum(_bytes(item.inputs) for item in items.values())
-    share.reserve(taken, _grow)
-    results = run_items(list(items.values()), run, max_batch_size=max_batch_size)
-    sizes = [0 if isinstance(result, Exception) else _bytes(result) for result in results]
-    together = share.has_room(taken + sum(sizes))
-    for index, size in zip(items, sizes, strict=True):
-        result = results.pop(0)
+            tensors = error
+        wanted = tuple(request.requested_output_names()) or tuple(outputs)
+        return cls(request.parameters(), tensors, wanted, request.get_response_sender())
+
+    def kept(self) -> Asked:
+        """Return it with tensors of its own; Triton's would stay in shared memory until then."""
+        if isinstance(self.tensors, Exception):
+            return self
+        return replace(self, tensors={name: one.copy() for name, one in self.tensors.items()})
+
+    def item(self, prepare: Callable[[Tensors], Tensors], now: float) -> Item:
+        """Return what is to be run.
+
+        Raises:
+            RequestError: it is too late, or something does not fit.
+
+        """
+        parameters = json.loads(self.parameters or "{}")
+        refuse_late(parameters, now)
+        if isinstance(self.tensors, Exception):
+            raise self.tensors
+        return Item(prepare(self.tensors), self.outputs, wanted_rows(parameters))
+
+    @property
+    def rows(self) -> int:
+        """The size of the batch dimension, at least 1."""
+        arrays = {} if isinstance(self.tensors, Exception) else self.tensors
+        return max((len(array) for array in arrays.values() if array.ndim), default=1) or 1
+
+    @property
+    def key(self) -> object:
+        """What all requests that can share a run have in common."""
+        return () if isinstance(self.tensors, Exception) else shape_key(self.tensors)
+
+
+@dataclass(frozen=True)
+class Answering:
+    """How a model's requests are answered.
+
+    Args:
+        outputs: the configured names, for a request that names none.
+        prepare: turns a request's tensors into what the model takes; raises RequestError for a
+            request that does not fit, which then fails alone.
+        run: of the model.
+        max_batch_size: as it is configured.
+        share: the shared memory in which inputs and answers lie.
+        running: surrounds a run, and the copies before and after.
+
+    """
+
+    outputs: Sequence[str]
+    prepare: Callable[[Tensors], Tensors]
+    run: Run
+    max_batch_size: int
+    share: Share
+    running: Callable[[], AbstractContextManager[None]] = nullcontext
+    _one_sends: Lock = field(default_factory=Lock)
+
+    def asked(self, requests: Sequence[Any]) -> list[Asked]:
+        """Return what Triton's requests say."""
+        return [Asked.of(request, self.outputs) for request in requests]
+
+    def responses(self, asked: Sequence[Asked]) -> list[Any]:
+        """Return one response per request, in order; None for one that was sent here already."""
+        with self.running():
+            results = self._results(asked)
+            taken = sum(_size(request.tensors) for request in asked)
+            if self.share.has_room(taken + sum(_size(result) for result in results)):
+                return [_response(result) for result in results]
+        _send(asked, results)
+        return [None] * len(results)
+
+    def respond(self, asked: Sequence[Asked]) -> None:
+        """Answer requests that Triton does not wait for; whichever thread calls this."""
         try:
-            fits = share.has_room(taken + size)
-            response = _response(result if fits else share.refusal(taken + size))
+            with self.running():
+                results = self._results(asked)
         except Exception as error:
-            response = _response(error)
-        if together:
-            responses[index] = response
-        else:
-            # Gone from shared memory when this returns, so that the next one has room.
-            final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-            requests[index].get_response_sender().send(response, flags=final)
-    return responses
+            results = [error] * len(asked)
+        with self._one_sends:  # no more shared memory than one run needs
+            _send(asked, results)
+
+    def _results(self, asked: Sequence[Asked]) -> list[Tensors | Exception]:
+        """Return for each request its outputs, or what went wrong."""
+        results: list[Tensors | Exception] = [RequestError("the request was not run.")] * len(asked)
+        items: dict[int, Item] = {}
+        now = time.time() * 1e6
+        for index, request in enumerate(asked):
+            try:
+                items[index] = request.item(self.prepare, now)
+            except Exception as error:
+                results[index] = error
+        taken = sum(_size(item.inputs) for item in items.values())
+        self.share.reserve(taken, _grow)
+        came = run_items(list(items.values()), self.run, max_batch_size=self.max_batch_size)
+        for index, result in zip(items, came, strict=True):
+            needed = taken + _size(result)
+            fits = self.share.has_room(needed)
+            results[index] = result if fits else self.share.refusal(needed)
+        return results
+
+
+def _send(asked: Sequence[Asked], results: Sequence[Tensors | Exception]) -> None:
+    """Send answers one by one: each is gone from shared memory before the next one needs room."""
+    final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+    for request, result in zip(asked, results, strict=True):
+        try:
+            request.sender.send(_response(result), flags=final)
+        except Exception as error:  # the others are answered all the same
+            pb_utils.Logger.log_error(f"an answer could not be sent: {error}")
 
 
 def refuse_late(parameters: Mapping[str, Any], now: float) -> None:
@@ -115,18 +207,24 @@ def _grow(size: int) -> None:
     ).exec()
 
 
-def _bytes(tensors: Tensors) -> int:
+def _size(tensors: Tensors | Exception) -> int:
+    """Return the bytes of tensors."""
+    if isinstance(tensors, Exception):
+        return 0
     return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def _response(result: Tensors | Exception) -> Any:
-    if isinstance(result, Exception):
-        code = pb_utils.TritonError.INTERNAL
-        if isinstance(result, RequestError):
-            code = pb_utils.TritonError.INVALID_ARG
-        elif isinstance(result, TooLarge):
-            code = pb_utils.TritonError.UNSUPPORTED  # a code that nothing else here is told by
-        return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(result), code))
-    return pb_utils.InferenceResponse(
-        output_tensors=[pb_utils.Tensor(name, array) for name, array in result.items()]
-    )
+    if not isinstance(result, Exception):
+        try:
+            return pb_utils.InferenceResponse(
+                output_tensors=[pb_utils.Tensor(name, array) for name, array in result.items()]
+            )
+        except Exception as error:
+            result = error
+    code = pb_utils.TritonError.INTERNAL
+    if isinstance(result, RequestError):
+        code = pb_utils.TritonError.INVALID_ARG
+    elif isinstance(result, TooLarge):
+        code = pb_utils.TritonError.UNSUPPORTED  # a code that nothing else here is told by
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(result), code))

@@ -198,6 +198,10 @@ SERVED: dict[str, tuple[Writer, str | None]] = {
         + ONE,
     ),
     "lookup": (lookup, "max_batch_size: 8\n" + _INDEX + _LOOKUP + together(3) + ONE),
+    "lookup_beside": (
+        lookup,
+        "max_batch_size: 8\n" + _INDEX + _LOOKUP + "dynamic_batching { }\n" + ONE,
+    ),
     "lookup_alone": (lookup, "max_batch_size: 8\n" + _INDEX + _LOOKUP + ONE),
     "loose": (plus_one, "max_batch_size: 4\n" + tensor("input", "x", "FP32", "-1") + Y + ONE),
     "words": (

@@ -15,6 +15,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from container.backends.activity import LINGER_NS, Board
+from container.backends.onnxruntime import session as module
+from container.backends.onnxruntime.optimized import WAYS, usable
 from container.backends.onnxruntime.session import OnnxSession
 from container.backends.onnxruntime.session_settings import session_settings
 
@@ -148,8 +150,67 @@ class TestTheOptimizedModel:
         assert (settings.intra_op_threads, settings.lone_threads) == (3, 3)
         assert [width(one) for one in session.sessions] == [3]
 
-    def test_weights_that_each_session_packs_for_itself_are_not_kept_twice(
+    def test_runs_at_a_time_have_their_share_and_a_lone_one_all_cores(
         self, model: Path, tmp_path: Path
+    ) -> None:
+        batching = {**config(1), "dynamic_batching": {}}
+        settings = session_settings(batching, cpus=4)
+        session = opened(model, tmp_path / "shared", settings)
+        assert session.at_once == 2
+        assert [width(one) for one in session.sessions] == [2, 4]
+
+    @pytest.mark.parametrize(
+        "alone",
+        [
+            config(1),
+            {**config(1, intra_op_thread_count="4"), "dynamic_batching": {}},
+            {**config(1, **{"session.intra_op.allow_spinning": "1"}), "dynamic_batching": {}},
+            {**config(4), "dynamic_batching": {}},
+        ],
+        ids=["no batches", "threads are configured", "they spin", "an instance per core"],
+    )
+    def test_otherwise_there_is_one_run_at_a_time(self, alone: dict[str, Any]) -> None:
+        assert session_settings(alone, cpus=4).at_once == 1
+
+    @pytest.mark.parametrize("odd", [0, 30522], ids=["even", "odd"])
+    def test_packed_weights_of_matrix_products_are_shared(
+        self, model: Path, tmp_path: Path, odd: int
+    ) -> None:
+        # What is not a multiple of 64 bytes moves what follows; without care that is a crash.
+        generator = np.random.default_rng(0)
+        weights = {
+            "wide": generator.normal(size=(400, 3000)).astype(np.float32),
+            "offset": generator.normal(size=3000 + odd).astype(np.float32),
+            "back": generator.normal(size=(3000, 80)).astype(np.float32),
+        }
+        nodes = [
+            helper.make_node("MatMul", ["x", "wide"], ["a"]),
+            helper.make_node("Slice", ["offset", "start", "end"], ["o"]),
+            helper.make_node("Add", ["a", "o"], ["b"]),
+            helper.make_node("MatMul", ["b", "back"], ["y"]),
+        ]
+        bounds = {"start": np.array([0]), "end": np.array([3000])}
+        graph = helper.make_graph(
+            nodes,
+            "m",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 400])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 80])],
+            [numpy_helper.from_array(one, name) for name, one in {**weights, **bounds}.items()],
+        )
+        opset = [helper.make_opsetid("", 17)]
+        onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), model)
+        session = opened(model, tmp_path / "shared")
+        assert len(session.sessions) == 2
+        x = generator.normal(size=(3, 400)).astype(np.float32)
+        expected = (x @ weights["wide"] + weights["offset"][:3000]) @ weights["back"]
+        for run in (session.run, session.run_beside_others):
+            np.testing.assert_allclose(run({"x": x}, ["y"])["y"], expected, rtol=1e-3, atol=1e-2)
+        (graph_file,) = (tmp_path / "shared" / "optimized").glob("*/model.onnx")
+        assert b"prepacked" in graph_file.read_bytes()
+        assert usable(graph_file)
+
+    def test_weights_of_which_each_session_would_have_its_own_are_not_kept_twice(
+        self, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         graph = helper.make_graph(
             [helper.make_node("MatMul", ["x", "matrix"], ["y"])],
@@ -160,10 +221,12 @@ class TestTheOptimizedModel:
         )
         opset = [helper.make_opsetid("", 17)]
         onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), model)
-        session = opened(model, tmp_path / "shared")
-        assert len(session.sessions) == 1
+        monkeypatch.setattr(module, "WAYS", WAYS[-1:])
         ones = np.ones((1, 3000), np.float32)
-        assert session.run({"x": ones}, ["y"])["y"].tolist() == [[3000.0] * 3000]
+        for asked, threads in ((config(), 1), ({**config(1), "dynamic_batching": {}}, 2)):
+            session = opened(model, tmp_path / "shared", session_settings(asked, cpus=2))
+            assert [width(one) for one in session.sessions] == [threads]
+            assert session.run({"x": ones}, ["y"])["y"].tolist() == [[3000.0] * 3000]
 
     def test_it_is_made_once_and_goes_with_the_last_that_uses_it(
         self, model: Path, tmp_path: Path

@@ -125,6 +125,22 @@ class TestBatching:
         assert good.as_numpy("value").tolist() == [[10]]
         assert other.as_numpy("value").tolist() == [[30]]
 
+    def test_whoever_shares_or_has_another_run_gets_their_own_answer(self, triton: Triton) -> None:
+        generator = np.random.default_rng(0)
+        requests = [
+            {"index": generator.integers(0, 3, (rows, 1)) + 7 * (number % 10 == 9)}
+            for number, rows in enumerate(generator.integers(1, 5, 300).tolist())
+        ]
+        with ThreadPoolExecutor(16) as pool:
+            answers = list(
+                pool.map(lambda inputs: ask(triton, "lookup_beside", **inputs), requests)
+            )
+        for number, (inputs, answer) in enumerate(zip(requests, answers, strict=True)):
+            if number % 10 == 9:
+                assert "out of data bounds" in answer.message()
+            else:
+                assert answer.as_numpy("value").tolist() == (10 + 10 * inputs["index"]).tolist()
+
     def test_a_wrong_shape_is_the_senders_error(self, triton: Triton) -> None:
         error = ask(triton, "loose", x=np.zeros((1, 2), np.float32))
         assert error.status() == "StatusCode.INVALID_ARGUMENT"

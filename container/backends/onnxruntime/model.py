@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ import triton_python_backend_utils as pb_utils
 sys.path.append(str(Path(__file__).resolve().parents[3]))
 
 from container.backends import allocator, model_config, triton_requests
+from container.backends.batcher import Batcher
 from container.backends.onnxruntime import session
 from container.backends.onnxruntime.execution_providers import (
     execution_providers,
@@ -76,31 +78,39 @@ class TritonPythonModel:
         )
         try:
             model_config.check(config, opened.signature)
-            self._share = Share.of(config, os.environ)
+            share = Share.of(config, os.environ)
         except BaseException:
             opened.close()
             raise
         self._session: session.OnnxSession | None = opened
-        self._max_batch_size = model_config.max_batch_size(config)
-        self._outputs = [tensor["name"] for tensor in config["output"]]
+        self._answering = triton_requests.Answering(
+            [tensor["name"] for tensor in config["output"]],
+            opened.prepare,
+            opened.run,
+            model_config.max_batch_size(config),
+            share,
+            opened.running,
+        )
+        self._batcher: Batcher[triton_requests.Asked] | None = None
+        if opened.at_once > 1:
+            beside = replace(self._answering, run=opened.run_beside_others)
+            self._batcher = Batcher(beside.respond, beside.max_batch_size, opened.at_once)
         allocator.give_back()
 
-    def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Answer the requests of one dynamic batch, in as few runs as their shapes allow."""
+    def execute(self, requests: Sequence[Any]) -> list[Any] | None:
+        """Answer the requests of one dynamic batch; None where they are answered later."""
         if self._session is None:
             raise RuntimeError("the session was closed, but a request came after it.")
-        with self._session.running():
-            return triton_requests.answer(
-                requests,
-                self._session.prepare,
-                self._session.run,
-                outputs=self._outputs,
-                max_batch_size=self._max_batch_size,
-                share=self._share,
-            )
+        asked = self._answering.asked(requests)
+        if self._batcher and not self._batcher.alone(asked):
+            self._batcher.put([one.kept() for one in asked])
+            return None
+        return self._answering.responses(asked)
 
     def finalize(self) -> None:
-        """Free the session and its memory."""
+        """Free the session and its memory, when everything is answered."""
+        if self._batcher:
+            self._batcher.close()
         if self._session:
             self._session.close()
         self._session = None

@@ -2,10 +2,9 @@
 
 ONNX Runtime optimizes a graph each time a session is opened, and each session keeps weights of its
 own. Saved once, with the weights in a file beside the graph, the result is mapped instead of read:
-sessions open at once, and all of them, in whichever process, have the weights of convolutions in
-the same memory. (Those of matrix products each session still packs for itself; ONNX Runtime 1.31
-can save them packed as well, but then crashes on quantized ones.) The file is for this processor
-and this release, so it lives no longer than the instances that use it.
+sessions open at once, and all of them, in whichever process, have their weights in the same memory,
+those of matrix products as they are packed for this processor. The file is for this processor and
+this release, so it lives no longer than the instances that use it.
 
 https://onnxruntime.ai/docs/performance/model-optimizations/graph-optimizations.html
 """
@@ -16,6 +15,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
 from typing import TYPE_CHECKING, Any
@@ -26,18 +26,53 @@ if TYPE_CHECKING:
 
 GRAPH = "model.onnx"
 WEIGHTS = "weights.bin"
-LEAST_BYTES = 1024  # of a tensor that is kept outside of the graph
 
-SAVING = {
-    "session.optimized_model_external_initializers_file_name": WEIGHTS,
-    "session.optimized_model_external_initializers_min_size_in_bytes": str(LEAST_BYTES),
-}
+ALIGNED = 64
+"""Bytes: packed weights are read with instructions that want it, and crash otherwise."""
+
+OUTSIDE = 2**10
+"""Bytes from which a tensor is kept outside of the graph."""
+
+ALIGNED_BY_ITSELF = 2**20 + 1
+"""Bytes from which ONNX Runtime 1.31 puts a tensor that is outside at the beginning of a page;
+smaller ones go where the last one ended. With those outside as well, MiniLM crashes."""
+
+_PACKED = re.compile(rb"\|(\d+);\d+;\d+")
+"""Where one packed tensor of the graph begins: `kernel+hash|offset;length;checksum`."""
 
 # The optimized weights may be larger, and others need some room as well.
 ROOM = 3
 """How many times a model's size must be free on the disk."""
 
 LOOK_S = 0.01
+
+
+def saving(outside: int, *, packed: bool) -> dict[str, str]:
+    """Return the settings of a session that saves its graph.
+
+    Args:
+        outside: bytes from which a tensor is kept outside of the graph.
+        packed: whether weights are saved as they are packed, too.
+
+    """
+    return {
+        "session.optimized_model_external_initializers_file_name": WEIGHTS,
+        "session.optimized_model_external_initializers_min_size_in_bytes": str(outside),
+        "session.save_external_prepacked_constant_initializers": str(int(packed)),
+    }
+
+
+WAYS = (
+    saving(OUTSIDE, packed=True),
+    saving(ALIGNED_BY_ITSELF, packed=True),
+    saving(OUTSIDE, packed=False),
+)
+"""How a graph can be saved, the best first; the last one always is `usable`."""
+
+
+def usable(graph: Path) -> bool:
+    """Whether all packed weights of a saved graph lie where they can be read."""
+    return all(int(found[1]) % ALIGNED == 0 for found in _PACKED.finditer(graph.read_bytes()))
 
 
 class OptimizedFile:

@@ -19,7 +19,7 @@ from container.backends.model_config import (
     TensorSpec,
 )
 from container.backends.onnxruntime.execution_providers import CPU
-from container.backends.onnxruntime.optimized import SAVING, OptimizedFile
+from container.backends.onnxruntime.optimized import WAYS, OptimizedFile, usable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 DEFAULT_FILE = "model.onnx"
 
 MOST_OWN = 0.25
-"""Of the size of its weights: what a session may have of its own for a second one to be opened.
-ResNet-50's takes 0.1, YOLOv5s's 0.1, BERT's all, for those of matrix products are packed anew."""
+"""Of the size of its weights: what a session may have of its own for a second one to be opened."""
 
 DONE = "ORT_DISABLE_ALL"  # of an optimized graph
 
@@ -97,11 +96,11 @@ def available_providers() -> list[str]:
 
 
 class OnnxSession:
-    """An open model; one thread at a time may run it.
+    """An open model; `at_once` threads may run it at a time.
 
-    Where there are several instances, it holds two sessions over the same weights: one with the
-    instance's share of the cores, and one with all of them, which runs while no other instance
-    does. The second is left out where it would need weights of its own.
+    Where there are several instances, or several runs at a time in one, it holds two sessions over
+    the same weights: one with a run's share of the cores, and one with all of them, for a run that
+    is alone. The second is left out where it would need weights of its own.
 
     Args:
         file: the model's file.
@@ -127,6 +126,7 @@ class OnnxSession:
         self.sessions: list[Any] = []
         self._optimized: OptimizedFile | None = None
         on_cpu = [name for name, _ in providers] == [CPU]
+        self.at_once = settings.at_once if on_cpu else 1
         self._board = _board(shared) if shared and on_cpu else None
         try:
             if shared and self._board and settings.lone_threads > settings.intra_op_threads:
@@ -147,17 +147,23 @@ class OnnxSession:
         }
 
     def _open(self, file: Path, settings: SessionSettings, providers: Sequence[Provider]) -> None:
+        every = replace(settings, intra_op_threads=settings.lone_threads)
+        # Several runs of one session share its threads; several instances each have their own.
+        only = every if self.at_once > 1 else settings
         if self._optimized is None:
-            self.sessions.append(_opened(file, session_options(settings), providers))
+            self.sessions.append(_opened(file, session_options(only), providers))
             return
-        settings = replace(settings, graph_level=DONE)
+        graph = self._optimized.graph
+        share, every, only = (replace(one, graph_level=DONE) for one in (settings, every, only))
         _share_arena(settings)
+        allocator.give_back()
         before = allocator.private_bytes()
-        self.sessions.append(_opened(self._optimized.graph, session_options(settings), providers))
+        self.sessions.append(_opened(graph, session_options(share), providers))
         allocator.give_back()
         if allocator.private_bytes() - before <= max(LITTLE, MOST_OWN * self._optimized.size):
-            every = session_options(replace(settings, intra_op_threads=settings.lone_threads))
-            self.sessions.append(_opened(self._optimized.graph, every, providers))
+            self.sessions.append(_opened(graph, session_options(every), providers))
+        elif only is not share:
+            self.sessions[:] = [_opened(graph, session_options(only), providers)]
 
     def prepare(self, inputs: Tensors) -> Tensors:
         """Return a request's tensors in the shapes of the file, strings as str.
@@ -176,13 +182,21 @@ class OnnxSession:
         return self._board.running() if self._board else nullcontext()
 
     def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
-        """Return the named outputs; raises what ONNX Runtime raises.
+        """Return the named outputs, with all cores where nobody else runs.
 
         ONNX Runtime's inference builds compute the whole graph all the same; the outputs that
-        nobody asks for are not copied.
+        nobody asks for are not copied. Raises what ONNX Runtime raises.
         """
         alone = self._board is not None and self._board.alone()
-        session = self.sessions[-1 if alone else 0]
+        return self._run(self.sessions[-1 if alone else 0], inputs, outputs)
+
+    def run_beside_others(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """Return the named outputs, with a run's share of the cores."""
+        return self._run(self.sessions[0], inputs, outputs)
+
+    def _run(
+        self, session: Any, inputs: Tensors, outputs: Sequence[str]
+    ) -> dict[str, NDArray[Any]]:
         results = session.run(list(outputs), dict(inputs), self._run_options)
         answer = dict(zip(outputs, results, strict=True))
         for name in self._scalars.keys() & answer.keys():
@@ -267,12 +281,15 @@ def _optimized(
     onnxruntime = _import_onnxruntime()
 
     def save(path: Path) -> None:
-        options = session_options(settings)
-        options.optimized_model_filepath = str(path)
-        options.log_severity_level = ERRORS_ONLY  # it warns that the file is for this machine
-        for key, value in SAVING.items():
-            options.add_session_config_entry(key, value)
-        onnxruntime.InferenceSession(str(file), options, providers=list(providers))
+        for way in WAYS:
+            options = session_options(settings)
+            options.optimized_model_filepath = str(path)
+            options.log_severity_level = ERRORS_ONLY  # it warns that the file is for this machine
+            for key, value in way.items():
+                options.add_session_config_entry(key, value)
+            onnxruntime.InferenceSession(str(file), options, providers=list(providers))
+            if usable(path):
+                break
         _opened(path, session_options(replace(settings, graph_level=DONE)), providers)
 
     try:

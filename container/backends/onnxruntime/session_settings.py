@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from container.backends import parameters
+from container.backends.batcher import AT_ONCE
 from container.backends.cpu_share import default_thread_count, usable_cpus
 from container.backends.model_config import ModelConfigError, instance_count
 
@@ -31,14 +32,16 @@ _ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 class SessionSettings:
     """What a session is opened with.
 
-    `lone_threads` is what `intra_op_threads` becomes while no other instance runs; `graph_level` is
-    the name of a `GraphOptimizationLevel`; `session_entries` and `run_entries` are ONNX Runtime's
-    own keys and values; None leaves a choice to ONNX Runtime.
+    `lone_threads` is what `intra_op_threads` becomes while no other instance runs; `at_once` is how
+    many runs an instance has at a time on a CPU; `graph_level` is the name of a
+    `GraphOptimizationLevel`; `session_entries` and `run_entries` are ONNX Runtime's own keys and
+    values; None leaves a choice to ONNX Runtime.
     """
 
     intra_op_threads: int
     inter_op_threads: int
     lone_threads: int = 0
+    at_once: int = 1
     parallel: bool = False
     graph_level: str = "ORT_ENABLE_ALL"
     mem_arena: bool | None = None
@@ -52,7 +55,8 @@ def session_settings(config: Mapping[str, Any], cpus: int | None = None) -> Sess
     """Read the settings from a configuration.
 
     Where the configuration does not say how many threads, an instance gets its share of `cpus`
-    (default: those this process may use), and all of them while no other instance runs. Waiting
+    (default: those this process may use), and all of them while no other instance runs; and with
+    dynamic batching and several cores it has `AT_ONCE` runs at a time, which share them. Waiting
     threads sleep instead of spinning unless `session.intra_op.allow_spinning` says "1": they share
     the cores with the web workers.
 
@@ -74,13 +78,17 @@ def session_settings(config: Mapping[str, Any], cpus: int | None = None) -> Sess
     for key in _SPINNING:
         # ONNX Runtime takes any other value for a yes, without a word.
         entries[key] = "1" if parameters.parsed_bool(key, entries.get(key, "0")) else "0"
+    # Spinning threads are never out of the way of others.
+    spinning = entries[_SPINNING[0]] == "1"
+    several = "dynamic_batching" in config and share > 1 and not threads and not spinning
+    at_once = AT_ONCE if several else 1
     optimization = config.get("optimization") or {}
     level = int((optimization.get("graph") or {}).get("level") or 0)
     libraries = (config.get("model_operations") or {}).get("op_library_filename") or []
     return SessionSettings(
-        intra_op_threads=threads or share,
-        # Spinning threads are never out of the way of those of a second session.
-        lone_threads=threads or (share if entries[_SPINNING[0]] == "1" else cpus),
+        intra_op_threads=threads or max(1, share // at_once),
+        lone_threads=threads or (share if spinning else cpus),
+        at_once=at_once,
         inter_op_threads=parameters.count_of(config, "inter_op_thread_count") or share,
         parallel=mode == 1,
         graph_level=_GRAPH_LEVELS.get(level, "ORT_ENABLE_ALL"),

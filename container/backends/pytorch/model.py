@@ -60,23 +60,20 @@ class TritonPythonModel:
             args["model_instance_kind"],
             int(args["model_instance_device_id"]),
         )
-        self._share = Share.of(config, os.environ)
-        self._max_batch_size = model_config.max_batch_size(config)
-        self._outputs = [tensor["name"] for tensor in config["output"]]
+        self._answering = triton_requests.Answering(
+            [tensor["name"] for tensor in config["output"]],
+            self._module.prepare,
+            self._module.run,
+            model_config.max_batch_size(config),
+            Share.of(config, os.environ),
+        )
         allocator.give_back()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer the requests of one dynamic batch, in as few runs as their shapes allow."""
         if self._module is None:
             raise RuntimeError("the module was freed, but a request came after it.")
-        return triton_requests.answer(
-            requests,
-            self._module.prepare,
-            self._module.run,
-            outputs=self._outputs,
-            max_batch_size=self._max_batch_size,
-            share=self._share,
-        )
+        return self._answering.responses(self._answering.asked(requests))
 
     def finalize(self) -> None:
         """Free the module and its memory."""

@@ -1,0 +1,154 @@
+"""Batches inside of one model instance, some of which run at a time.
+
+Triton gives an instance what is queued as soon as it returns. Callers that were answered together
+come back within some milliseconds, one by one: the first would be run alone, and all others wait
+for it. Here a run waits a moment for those that are expected, and while its requests are answered
+and asked anew another one has the cores.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+AT_ONCE = 2
+"""Runs at a time: one computes while the requests of the other are on their way."""
+
+PATIENCE = 0.2
+"""Of the time that the last run took: how long one waits for requests that are expected."""
+
+MOST_PATIENCE_S = 0.05
+
+
+class Sized(Protocol):
+    """A request, as far as it matters to which others it is added."""
+
+    @property
+    def rows(self) -> int:
+        """The size of its batch dimension."""
+
+    @property
+    def key(self) -> object:
+        """What all requests of one run have in common."""
+
+
+T = TypeVar("T", bound=Sized)
+
+
+class Batcher(Generic[T]):
+    """Gathers requests and runs them, in threads of its own.
+
+    So many rows are expected as were there lately, waiting or running; each run takes its part of
+    them. A lone caller therefore never waits.
+
+    Args:
+        run: answers some requests, all of one key; must not raise.
+        max_batch_size: the most rows of a run that has more than one request.
+        at_once: the most runs at a time.
+
+    """
+
+    def __init__(
+        self, run: Callable[[Sequence[T]], None], max_batch_size: int, at_once: int = AT_ONCE
+    ) -> None:
+        self._run = run
+        self._max_batch_size = max_batch_size
+        self._at_once = at_once
+        self._changed = threading.Condition()
+        self._waiting: list[T] = []
+        self._came = 0.0  # when the first of those that wait came, or could have been run
+        self._runs = 0
+        self._running = 0  # rows
+        self._expected = 1  # rows
+        self._patience_s = 0.0
+        self._closed = False
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(at_once)]
+        for thread in self._threads:
+            thread.start()
+
+    def alone(self, requests: Sequence[T]) -> bool:
+        """Whether nobody else is there or expected: these are best run at once, by the caller."""
+        with self._changed:
+            rows = _rows(requests)
+            alone = not self._waiting and not self._runs and rows >= self._expected
+            if alone:
+                self._expected = rows
+            return alone
+
+    def put(self, requests: Sequence[T]) -> None:
+        """Take requests; return when a run could begin, so that Triton hands over what came."""
+        with self._changed:
+            if not self._waiting:
+                self._came = time.monotonic()
+            self._waiting += requests
+            self._expected = max(self._expected, self._running + _rows(self._waiting))
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._runs < self._at_once)
+
+    def close(self) -> None:
+        """Return when everything is answered."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        while batch := self._next():
+            began = time.monotonic()
+            self._run(batch)
+            with self._changed:
+                self._runs -= 1
+                self._running -= _rows(batch)
+                self._patience_s = min(PATIENCE * (time.monotonic() - began), MOST_PATIENCE_S)
+                self._changed.notify_all()
+
+    def _next(self) -> list[T]:
+        """Wait for a batch; empty where there will be none any more."""
+        with self._changed:
+            free = time.monotonic()
+            while not self._waiting or (left := self._left(free)) > 0:
+                if self._closed and not self._waiting:
+                    return []
+                self._changed.wait(left if self._waiting else None)
+            present = self._running + _rows(self._waiting)
+            batch = self._cut(self._part())
+            self._runs += 1
+            self._running += _rows(batch)
+            self._came = time.monotonic()
+            # Who has gone away is expected for some runs more, each time one row less.
+            self._expected = max(present, self._expected - 1)
+            return batch
+
+    def _left(self, free: float) -> float:
+        """Return for how many seconds a run is to wait for more requests."""
+        if self._closed or _rows(self._waiting) >= self._part():
+            return 0.0
+        return max(free, self._came) + self._patience_s - time.monotonic()
+
+    def _part(self) -> int:
+        """Return the rows of one run, where all that are expected are shared out."""
+        return min(self._max_batch_size, -(-self._expected // self._at_once))
+
+    def _cut(self, rows: int) -> list[T]:
+        """Take the first that waits, and others like it."""
+        first = self._waiting[0]
+        batch: list[T] = []
+        left: list[T] = []
+        for request in self._waiting:
+            if request is first or (
+                request.key == first.key and _rows(batch) + request.rows <= rows
+            ):
+                batch.append(request)
+            else:
+                left.append(request)
+        self._waiting = left
+        return batch
+
+
+def _rows(requests: Sequence[Sized]) -> int:
+    return sum(request.rows for request in requests)

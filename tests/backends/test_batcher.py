@@ -1,0 +1,200 @@
+"""Who shares a run with whom, and who waits for whom."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from queue import Empty, Queue
+
+import pytest
+
+from container.backends import batcher
+from container.backends.batcher import Batcher
+
+SOON_S = 10  # what is waited for comes much sooner
+NOT_S = 0.2  # what should not come is waited for no longer
+
+
+@dataclass(frozen=True)
+class Request:
+    name: str
+    rows: int = 1
+    key: object = ()
+
+
+class Model:
+    """Runs last until they are told to end."""
+
+    def __init__(self) -> None:
+        self.begun: Queue[list[str]] = Queue()
+        self.ends: dict[str, threading.Event] = {}
+
+    def run(self, requests: Sequence[Request]) -> None:
+        names = [request.name for request in requests]
+        end = self.ends[names[0]] = threading.Event()
+        self.begun.put(names)
+        assert end.wait(SOON_S)
+
+    def end(self, name: str) -> None:
+        self.ends.pop(name).set()
+
+    def next(self) -> list[str]:
+        return self.begun.get(timeout=SOON_S)
+
+    def nothing_begins(self) -> bool:
+        try:
+            self.begun.get(timeout=NOT_S)
+        except Empty:
+            return True
+        return False
+
+
+@dataclass
+class Instance:
+    batcher: Batcher[Request]
+    model: Model
+
+    def put(self, *asked: str | Request) -> threading.Thread:
+        """As Triton does, which waits until the instance takes more."""
+        requests = [Request(one) if isinstance(one, str) else one for one in asked]
+        thread = threading.Thread(target=self.batcher.put, args=(requests,), daemon=True)
+        thread.start()
+        return thread
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., Instance]]:
+    """Make batchers; with `waits` they wait for ever for who is expected, otherwise not at all."""
+    made: list[Instance] = []
+    with pytest.MonkeyPatch.context() as patch:
+
+        def start(max_batch_size: int = 16, *, waits: bool = False) -> Instance:
+            patch.setattr(batcher, "PATIENCE", 1e9 if waits else 0)
+            patch.setattr(batcher, "MOST_PATIENCE_S", SOON_S)
+            model = Model()
+            made.append(Instance(Batcher(model.run, max_batch_size), model))
+            return made[-1]
+
+        yield start
+        for instance in made:
+            closing = threading.Thread(target=instance.batcher.close)
+            closing.start()
+            while closing.is_alive():
+                for name in list(instance.model.ends):
+                    instance.model.end(name)
+                closing.join(0.01)
+
+
+def busy(instance: Instance) -> None:
+    """Begin two runs, which is all that there are at a time."""
+    for name in ("a", "b"):
+        instance.put(name)
+        assert instance.model.next() == [name]
+
+
+def test_there_are_two_runs_at_a_time_and_triton_waits_for_one_to_end(
+    started: Callable[..., Instance],
+) -> None:
+    instance = started()
+    busy(instance)
+    waiting = instance.put("c")
+    assert instance.model.nothing_begins()
+    assert waiting.is_alive()
+    instance.model.end("a")
+    assert instance.model.next() == ["c"]
+
+
+def test_each_run_takes_its_part_of_all_that_are_there(started: Callable[..., Instance]) -> None:
+    instance = started()
+    busy(instance)
+    instance.put("c", "d", "e", "f", "g", "h")  # eight in all
+    instance.model.end("a")
+    assert instance.model.next() == ["c", "d", "e", "f"]
+    instance.model.end("b")
+    assert instance.model.next() == ["g", "h"]
+
+
+def test_a_run_waits_for_those_that_were_there_before(started: Callable[..., Instance]) -> None:
+    instance = started(waits=True)
+    busy(instance)
+    instance.put("c", "d", "e", "f", "g", "h")
+    instance.model.end("a")
+    assert instance.model.next() == ["c", "d", "e", "f"]
+    instance.model.end("b")
+    assert instance.model.nothing_begins()
+    instance.put("b again")
+    assert instance.model.nothing_begins()
+    instance.put("a again")
+    assert instance.model.next() == ["g", "h", "b again", "a again"]
+
+
+def test_rows_are_counted_and_no_run_has_more_than_it_may(
+    started: Callable[..., Instance],
+) -> None:
+    instance = started(4)
+    busy(instance)
+    instance.put(Request("c", 3), Request("d", 3), Request("e", 1), Request("f", 1))
+    instance.model.end("a")
+    assert instance.model.next() == ["c", "e"]
+    instance.model.end("b")
+    assert instance.model.next() == ["d", "f"]
+
+
+def test_one_that_is_larger_than_a_part_is_run_alone(started: Callable[..., Instance]) -> None:
+    instance = started()
+    busy(instance)
+    instance.put(Request("c", 16), Request("d", 16))
+    instance.model.end("a")
+    assert instance.model.next() == ["c"]
+
+
+def test_the_first_that_waits_is_run_first_with_those_like_it(
+    started: Callable[..., Instance],
+) -> None:
+    instance = started()
+    busy(instance)
+    lengths = {"c": 9, "d": 12, "e": 9, "f": 12}
+    instance.put(*(Request(name, key=length) for name, length in lengths.items()))
+    instance.model.end("a")
+    assert instance.model.next() == ["c", "e"]
+    instance.model.end("b")
+    assert instance.model.next() == ["d", "f"]
+
+
+def test_who_is_alone_is_run_by_the_caller(started: Callable[..., Instance]) -> None:
+    instance = started()
+    assert instance.batcher.alone([Request("a")])
+    instance.put("a")
+    assert instance.model.next() == ["a"]
+    assert not instance.batcher.alone([Request("b")])
+
+
+def test_who_has_gone_away_is_forgotten(started: Callable[..., Instance]) -> None:
+    instance = started()
+    instance.put("a", "b", "c", "d")
+    assert sorted([*instance.model.next(), *instance.model.next()]) == ["a", "b", "c", "d"]
+    instance.model.end("a")
+    instance.model.end("c")
+    for _ in range(20):
+        time.sleep(0.01)  # a run ends shortly after its answers are sent
+        if instance.batcher.alone([Request("e")]):
+            return
+        instance.put("e")
+        instance.model.end(instance.model.next()[0])
+    pytest.fail("four are still expected after twenty runs of one")
+
+
+def test_what_waits_is_answered_before_the_end(started: Callable[..., Instance]) -> None:
+    instance = started(waits=True)
+    busy(instance)
+    instance.put("c")
+    closing = threading.Thread(target=instance.batcher.close)
+    closing.start()
+    instance.model.end("a")
+    assert instance.model.next() == ["c"]
+    instance.model.end("b")
+    instance.model.end("c")
+    closing.join(SOON_S)
+    assert not closing.is_alive()
