@@ -137,6 +137,16 @@ class ModelServer(ABC):
         """
 
     @abstractmethod
+    def abandon(self, model: str, reason: str) -> None:
+        """Let all that a model was asked here and has not answered fail: nobody will answer it.
+
+        Args:
+            model: its name.
+            reason: what those who wait are told.
+
+        """
+
+    @abstractmethod
     def failing(self) -> frozenset[str]:
         """Return the models whose last run, of those that `infer` was asked for here, failed."""
 

@@ -123,6 +123,9 @@ class OnnxModels(ModelServer):
     def answered(self, model: str, *, timeout: float) -> int:  # noqa: ARG002
         return 0
 
+    def abandon(self, model: str, reason: str) -> None:
+        """Do nothing: nobody waits."""
+
     def failing(self) -> frozenset[str]:
         return frozenset()
 

@@ -143,6 +143,20 @@ class Call:
     rows: Rows = field(compare=False)
 
 
+@dataclass
+class Line:
+    """What a model is asked through: a channel of its own, over the connection that all share.
+
+    Args:
+        client: it ends what is asked through it when it is closed.
+        abandoned: why it was.
+
+    """
+
+    client: triton.InferenceServerClient
+    abandoned: str = ""
+
+
 class Triton(ModelServer):
     """A Triton on this machine.
 
@@ -155,12 +169,18 @@ class Triton(ModelServer):
     """
 
     def __init__(self, address: str, shared_bytes: int = 0) -> None:
-        self._client = triton.InferenceServerClient(address, channel_args=list(CHANNEL))
+        self._address = address
+        self._client = self._connected()
+        self._first = Line(self._client)
+        self._lines: dict[str, Line] = {}
         self._server = RegionServer(self._client)
         self._regions = Regions(self._server, shared_bytes)
         self._sizes: dict[Call, Mapping[str, tuple[int, int]]] = {}
         self._signatures: dict[tuple[str, str], tuple[float, Signature]] = {}
         self._failing: set[str] = set()
+
+    def _connected(self) -> triton.InferenceServerClient:
+        return triton.InferenceServerClient(self._address, channel_args=list(CHANNEL))
 
     def infer(  # noqa: PLR0913  as in the seam
         self,
@@ -187,19 +207,34 @@ class Triton(ModelServer):
             tuple((name, len(some)) for name, some in rows.items()),
             rows,
         )
+        line = self._lines.get(model, self._first)
         try:
-            arrays = self._through_memory(call, inputs, deadline)
+            arrays = self._through_memory(line, call, inputs, deadline)
             if arrays is None:
-                arrays = self._ask(call, inputs, None, deadline)
-        except InferenceServerException as error:
+                arrays = self._ask(line, call, inputs, None, deadline)
+        except (InferenceServerException, ValueError) as error:
+            if line.abandoned:
+                raise ModelFailed(line.abandoned) from error
+            if isinstance(error, ValueError):
+                raise
             explained = self._explained(translated(error), model, version, timeout)
             if isinstance(explained, ModelFailed | DeadlineExceeded):
                 self._failing.add(model)
             raise explained from error
         self._failing.discard(model)
+        if line is self._first:  # not for whatever name a caller thinks of
+            self._lines.setdefault(model, Line(self._connected()))
         return arrays
 
-    def _through_memory(self, call: Call, inputs: Tensors, deadline: float) -> Arrays | None:
+    def abandon(self, model: str, reason: str) -> None:
+        if line := self._lines.pop(model, None):
+            line.abandoned = reason
+            line.client.close()
+        self._failing.add(model)
+
+    def _through_memory(
+        self, line: Line, call: Call, inputs: Tensors, deadline: float
+    ) -> Arrays | None:
         """Ask with the large tensors in shared memory; `None` where that is not to be."""
         layout = layout_of(inputs, self._sizes.get(call, {}))
         region = self._regions.take(layout.size) if layout.size else None
@@ -208,7 +243,7 @@ class Triton(ModelServer):
         idle, known = False, True
         try:
             try:
-                arrays = self._ask(call, inputs, replace(layout, region=region), deadline)
+                arrays = self._ask(line, call, inputs, replace(layout, region=region), deadline)
             except (TensorsRefused, ValueError):  # before it was sent, or after it came back
                 idle = True
                 if not layout.outputs:
@@ -224,7 +259,7 @@ class Triton(ModelServer):
                 idle = True
                 return arrays
             # It was Triton, anew and without the region, or an answer other than was foreseen.
-            arrays = self._ask(call, inputs, None, deadline)
+            arrays = self._ask(line, call, inputs, None, deadline)
             if known:
                 self._sizes[call] = {}
             return arrays
@@ -240,7 +275,9 @@ class Triton(ModelServer):
         except InferenceError:
             return True  # another call will find out
 
-    def _ask(self, call: Call, inputs: Tensors, layout: Layout | None, deadline: float) -> Arrays:
+    def _ask(
+        self, line: Line, call: Call, inputs: Tensors, layout: Layout | None, deadline: float
+    ) -> Arrays:
         timeout = deadline - time.monotonic()
         names = call.outputs
         parameters: dict[str, Any] = {DEADLINE: round((time.time() + timeout) * 1e6)}
@@ -248,7 +285,7 @@ class Triton(ModelServer):
             parameters[ROWS] = json.dumps({name: list(some) for name, some in call.rows.items()})
         if layout and layout.outputs:  # then each has to be named
             names = names or tuple(spec.name for spec in call.specs)
-        answer = self._client.infer(
+        answer = line.client.infer(
             call.model,
             [tensor(name, array, layout) for name, array in inputs.items()],
             model_version=call.version,

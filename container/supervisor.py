@@ -430,6 +430,7 @@ class Supervisor:
                 course.program.name: {
                     "state": course.state.value,
                     "starts": course.starts,
+                    "pid": course.pid,
                     "reason": course.reason[:LONGEST_REASON],
                 }
                 for course in self._courses

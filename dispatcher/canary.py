@@ -40,6 +40,7 @@ from clients.request import Request
 from clients.tensors import has_example, zeros
 from dispatcher.admission import MOST_LOST, nothing
 from dispatcher.encoding import encoded
+from dispatcher.model_processes import ModelProcesses
 from dispatcher.notice import Notice
 from dispatcher.watch import where
 
@@ -53,6 +54,8 @@ SOON_S = 0.25
 # answers late, one that is silent for longer than this is not merely busy.
 LIST_S = 1.0
 WORD_S = 3.0
+# Between two looks at the processes of models.
+DEATHS_S = 0.5
 # Beyond this something is wrong with the canary itself.
 STALE_S = 20.0
 
@@ -131,6 +134,7 @@ class Canary:
         memory: folder with a file per model, which says during which start of Triton it last
             answered; it is there for all web workers, whenever they come.
         replace: asks for fresh web workers.
+        processes: of the models. What was asked of one that died fails at once, and it is tried.
 
     """
 
@@ -143,12 +147,14 @@ class Canary:
     clock: Callable[[], float] = time.monotonic
     memory: Path | None = None
     replace: Callable[[], None] = nothing
+    processes: ModelProcesses = field(default_factory=ModelProcesses)
     trials: dict[str, Trial] = field(default_factory=dict)
     index: Index | None = None
 
     def __post_init__(self) -> None:
         self.trials = {model: Trial(required=True) for model in self.required}
         self._listed_at = 0.0
+        self._deaths_at = 0.0
         self._listed_in = 0  # during which start of Triton it last said what it has
         self._listing = threading.Lock()
         self._noting = threading.Lock()
@@ -170,6 +176,7 @@ class Canary:
         if self._listing_is_due():
             threading.Thread(target=self.list_models, daemon=True).start()
         self.give_up()
+        self.see_deaths()
         for model, trial in list(self.due()):
             trial.began = self.clock()
             look = threading.Thread(target=self.look, args=(model, trial), daemon=True)
@@ -186,6 +193,16 @@ class Canary:
             return False
         wait = SOON_S if self._fault(notice) else LIST_S
         return self.clock() >= self._listed_at + wait
+
+    def see_deaths(self) -> None:
+        """Let what was asked of a model fail whose process died."""
+        triton, now = self.notice().triton_pid, self.clock()
+        if not triton or now < self._deaths_at + DEATHS_S:
+            return
+        self._deaths_at = now
+        for model, how in self.processes.died(triton).items():
+            log.error("the process of the model %s died: %s", model, how)
+            self.server.abandon(model, f"the process of the model died before it answered ({how})")
 
     def list_models(self) -> None:
         """Ask Triton which models it has."""

@@ -21,7 +21,7 @@ class Notice:
     Args:
         stopping: the container was asked to end.
         programs: by name the `state` (waiting, starting, running or ending), the number of
-            `starts`, and the `reason` why it is not running.
+            `starts`, the `pid`, and the `reason` why it is not running.
 
     """
 
@@ -32,6 +32,11 @@ class Notice:
     def triton_starts(self) -> int:
         """How often Triton was started: what was learnt of it before the last time is void."""
         return int(self.programs.get(TRITON, {}).get("starts", 1))
+
+    @property
+    def triton_pid(self) -> int:
+        """Triton's process; 0 where nobody told it."""
+        return int(self.programs.get(TRITON, {}).get("pid", 0))
 
     @property
     def triton_fault(self) -> str:

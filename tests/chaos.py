@@ -50,6 +50,10 @@ class TritonPythonModel:
                 time.sleep(3600)
             elif asked == -3:
                 raise ValueError("this model does not like -3")
+            elif asked == -5:
+                HELD.append(request)  # to be answered some time, by whoever
+                answers.append(None)
+                continue
             elif asked == -4:
                 HELD.append(b"x" * 20_000_000)
                 if len(HELD) > 5:
@@ -81,7 +85,7 @@ class Frail(Steady):
     modelname = "frail"
 """
 
-CRASH, HANG, RAISE, LEAK = -1, -2, -3, -4
+CRASH, HANG, RAISE, LEAK, HOLD = -1, -2, -3, -4, -5
 
 
 def lay_out(folder: Path, *models: str) -> dict[str, str]:

@@ -50,6 +50,7 @@ class FakeTriton(ModelServer):
     refuse_to_load: str = ""
     counts: dict[str, Iterator[int]] = field(default_factory=dict)
     failed: frozenset[str] = frozenset()
+    abandoned: dict[str, str] = field(default_factory=dict)
     ready: bool = True
     states: list[ModelState] | Exception | None = None
     calls: list[dict[str, Any]] = field(default_factory=list)
@@ -95,6 +96,9 @@ class FakeTriton(ModelServer):
 
     def answered(self, model: str, *, timeout: float) -> int:
         return next(self.counts.get(model, iter([0])), 0)
+
+    def abandon(self, model: str, reason: str) -> None:
+        self.abandoned[model] = reason
 
     def failing(self) -> frozenset[str]:
         return self.failed

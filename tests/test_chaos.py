@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from container.probes import UnixConnection, ask
 from tests.chaos import (
     CRASH,
     HANG,
+    HOLD,
     KILL,
     LEAK,
     LONGEST_S,
@@ -105,7 +107,11 @@ def test_an_optional_model_that_dies_is_503_by_itself(chaos: Endpoint) -> None:
     with Load(chaos).going_on() as load:
         assert Load(chaos).one("frail", [float(RAISE)]) == "502 model_failed"
         assert Load(chaos).one("frail", [1.0]) == "right", "one bad request is no reason"
-        assert Load(chaos).one("frail", [float(CRASH)]) == "502 model_failed"
+        with ThreadPoolExecutor(1) as pool:
+            in_hand = pool.submit(Load(chaos).one, "frail", [float(HOLD)])
+            time.sleep(0.5)
+            assert Load(chaos).one("frail", [float(CRASH)]) == "502 model_failed"
+            assert in_hand.result(10) == "502 model_failed"
         wait_for(
             lambda: Load(chaos).one("frail", [1.0]) == "503 model_unavailable", 10, "the 503 of one"
         )

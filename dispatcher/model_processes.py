@@ -1,0 +1,79 @@
+"""The processes that Triton has for models in Python: which of them died.
+
+Triton finds out only when it hands the next request to such a process. Those that it has handed
+over before, and is not waiting for itself, would stay without an answer.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from signal import Signals
+
+STUB = re.compile(rb"triton_python_backend_stub\0[^\0]*/([^/\0]+)/\d+/")
+"""The command line: the program, and the model's file in `<model>/<version>/`."""
+
+
+class ModelProcesses:
+    """The children of a Triton, as /proc shows them.
+
+    Args:
+        proc: where that is.
+
+    """
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self.proc = proc
+        self._known: dict[int, str] = {}  # the models by process; nothing for other processes
+        self._triton = 0
+
+    def died(self, triton: int) -> dict[str, str]:
+        """Return by model how its last process died, for each that did since the last call.
+
+        A model that has other processes is left out: they go on answering.
+
+        Args:
+            triton: its process id.
+
+        """
+        if triton != self._triton:
+            self._triton, self._known = triton, {}
+        there = {int(entry.name) for entry in self.proc.iterdir() if entry.name.isdigit()}
+        self._known = {pid: model for pid, model in self._known.items() if pid in there}
+        for pid in there - self._known.keys():
+            self._learn(pid)
+        died = {pid: how for pid, model in self._known.items() if (how := self._end(pid, model))}
+        by_model = {self._known.pop(pid): how for pid, how in died.items()}
+        self._known |= dict.fromkeys(died, "")
+        left = set(self._known.values())
+        return {model: how for model, how in by_model.items() if model not in left}
+
+    def _learn(self, pid: int) -> None:
+        fields = self._fields(pid)
+        if len(fields) < 2 or int(fields[1]) != self._triton:
+            self._known[pid] = ""
+            return
+        try:
+            found = STUB.search((self.proc / str(pid) / "cmdline").read_bytes())
+        except OSError:
+            return
+        if found:  # otherwise it has not become one yet
+            self._known[pid] = found[1].decode(errors="replace")
+
+    def _end(self, pid: int, model: str) -> str:
+        """Return the signal or exit code of a model's process that has died."""
+        fields = self._fields(pid) if model else []
+        if not fields or fields[0] != "Z":
+            return ""
+        code = os.waitstatus_to_exitcode(int(fields[-1]))
+        if code < 0:
+            return Signals(-code).name
+        return f"exit code {code}" if code else ""
+
+    def _fields(self, pid: int) -> list[str]:
+        """Return what /proc/PID/stat has behind the name: state, parent, …; see proc(5)."""
+        try:
+            return (self.proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return []
