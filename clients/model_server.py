@@ -119,6 +119,20 @@ class ModelServer(ABC):
         """
 
     @abstractmethod
+    def knock(self, model: str, inputs: Tensors, *, timeout: float) -> None:
+        """Return when a model gave a sign of life, without a run where it can give one so.
+
+        Args:
+            model: its name.
+            inputs: some that it takes, in case that it runs them.
+            timeout: seconds until this gives up.
+
+        Raises:
+            InferenceError: as `infer` does, but for refused inputs, which are a sign of life.
+
+        """
+
+    @abstractmethod
     def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:
         """Return what a model takes and gives.
 

@@ -123,6 +123,9 @@ class OnnxModels(ModelServer):
     def answered(self, model: str, *, timeout: float) -> int:  # noqa: ARG002
         return 0
 
+    def knock(self, model: str, inputs: Tensors, *, timeout: float) -> None:
+        """Do nothing: a file is always there."""
+
     def abandon(self, model: str, reason: str) -> None:
         """Do nothing: nobody waits."""
 

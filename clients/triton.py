@@ -95,6 +95,7 @@ CHANNEL = (
 # nobody waits for. Triton itself takes such requests out of a dynamic batcher's queue when the call
 # is cancelled, and by its own `timeout` where the model's queue policy says so; out of no other.
 DEADLINE = "deadline_us"
+LONG_AGO = 1
 
 # The rows that are wanted of some outputs, as JSON: this project's backends answer no others, in
 # the shape that `clients.model_server.picked` returns. All others answer the whole output.
@@ -225,6 +226,24 @@ class Triton(ModelServer):
         if line is self._first:  # not for whatever name a caller thinks of
             self._lines.setdefault(model, Line(self._connected()))
         return arrays
+
+    def knock(self, model: str, inputs: Tensors, *, timeout: float) -> None:
+        line = self._lines.get(model, self._first)
+        try:
+            line.client.infer(
+                model,
+                [tensor(name, array) for name, array in inputs.items()],
+                client_timeout=timeout,
+                parameters={DEADLINE: LONG_AGO},
+            )
+        except (InferenceServerException, ValueError) as error:
+            if line.abandoned:
+                raise ModelFailed(line.abandoned) from error
+            if isinstance(error, ValueError):
+                raise
+            explained = self._explained(translated(error), model, "", timeout)
+            if not isinstance(explained, TensorsRefused):
+                raise explained from error
 
     def abandon(self, model: str, reason: str) -> None:
         if line := self._lines.pop(model, None):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from clients.errors import ModelFailed, UnknownModel, UnknownVersion
+from clients.errors import ModelFailed, TensorsRefused, UnknownModel, UnknownVersion
 from clients.model_server import ModelServer, ModelState, Rows, Signature, Tensors, TensorSpec
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -50,6 +50,7 @@ class FakeTriton(ModelServer):
     refuse_to_load: str = ""
     counts: dict[str, Iterator[int]] = field(default_factory=dict)
     failed: frozenset[str] = frozenset()
+    knocks: list[str] = field(default_factory=list)
     abandoned: dict[str, str] = field(default_factory=dict)
     ready: bool = True
     states: list[ModelState] | Exception | None = None
@@ -96,6 +97,12 @@ class FakeTriton(ModelServer):
 
     def answered(self, model: str, *, timeout: float) -> int:
         return next(self.counts.get(model, iter([0])), 0)
+
+    def knock(self, model: str, inputs: Tensors, *, timeout: float) -> None:
+        self.knocks.append(model)
+        run = self.models_run[model]
+        if isinstance(run, Exception) and not isinstance(run, TensorsRefused):
+            raise run
 
     def abandon(self, model: str, reason: str) -> None:
         self.abandoned[model] = reason

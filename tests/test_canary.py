@@ -22,7 +22,7 @@ from clients.errors import (
 )
 from clients.model_server import Signature, TensorSpec
 from clients.registry import Registry
-from dispatcher.canary import UNTRIED, Canary
+from dispatcher.canary import KNOCKS, UNTRIED, Canary
 from dispatcher.notice import Notice
 from tests.conftest import Endpoint, descendants, running, wait_for
 from tests.fake_triton import FakeTriton
@@ -107,6 +107,50 @@ def test_a_model_that_answers_its_example_is_well(stage: Stage) -> None:
     assert stage.canary.report("echo") == {"ok": True, "reason": "", "age_s": 0.0}
     stage.time += 3
     assert (stage.canary.report("echo") or {})["age_s"] == 3.0
+
+
+def test_a_model_that_is_well_is_knocked_at_and_asked_its_example_now_and_then(
+    stage: Stage,
+) -> None:
+    for _ in range(2 * (KNOCKS + 1)):
+        stage.canary.list_models()
+        stage.round()
+        assert stage.canary.reasons() == []
+        stage.time += 8
+    asked = [call["model"] for call in stage.server.calls]
+    assert asked.count("echo") == 2
+    assert stage.server.knocks == ["echo"] * 2 * KNOCKS
+
+
+def test_a_model_that_does_not_hear_the_knock_is_asked_its_example(stage: Stage) -> None:
+    stage.round()
+    stage.time += 8
+    stage.server.models_run["echo"] = ModelFailed("its process is gone")
+    assert stage.round() == ["echo"]
+    assert "its process is gone" in stage.canary.reasons()[0]
+    assert stage.canary.stuck("echo")
+    stage.server.models_run["echo"] = dict
+    stage.time += 1
+    calls = len(stage.server.calls)
+    assert stage.round() == ["echo"]
+    assert len(stage.server.calls) == calls + 1
+    assert stage.canary.reasons() == []
+
+
+@pytest.mark.parametrize("what", ["a request failed", "Triton was started anew", "it is disabled"])
+def test_a_knock_is_not_enough_after_a_change(stage: Stage, what: str) -> None:
+    stage.round()
+    stage.time += 8
+    if what == "a request failed":
+        stage.server.failed = frozenset({"echo"})
+    elif what == "it is disabled":
+        stage.canary.registry.broken["echo"] = "its file cannot be imported"
+    else:
+        stage.notice = triton(starts=2)
+        stage.canary.list_models()
+    stage.round()
+    assert "echo" not in stage.server.knocks
+    assert bool(stage.canary.reasons()) == (what == "it is disabled")
 
 
 @pytest.mark.parametrize("error", [ModelFailed("it is gone"), ModelUnavailable("it is loading")])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dispatcher import canary
 from tests.conftest import wait_for
 from tests.test_canary import Stage, stage
 
@@ -51,6 +52,11 @@ def test_a_round_that_fails_is_followed_by_others(
     monkeypatch.setattr(threading.Thread, "start", start)
     stage.canary.start()
     wait_for(lambda: stage.canary.reasons() == [], 10, "the trial of the required model")
+
+
+@pytest.fixture(autouse=True)
+def every_trial_is_an_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canary, "KNOCKS", 0)
 
 
 class Hanging:

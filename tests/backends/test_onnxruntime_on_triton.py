@@ -14,6 +14,9 @@ import tritonclient.grpc as grpc_client
 from triton_process import Triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from clients import triton as own_client
+from clients.errors import UnknownModel
+
 
 def ask(triton: Triton, model: str, *outputs: str, **inputs: np.ndarray[Any, Any]) -> Any:
     """Send one request and return its answer, or the error as a value."""
@@ -240,5 +243,11 @@ def test_what_nobody_waits_for_is_refused(triton: Triton) -> None:
     now = round(time.time() * 1e6)
     answer = triton.client.infer("bare", [tensor], parameters={"deadline_us": now + 10**7})
     assert answer.as_numpy("y").shape == (1, 3)
+    # So a model gives a sign of life.
+    client = own_client.Triton(f"127.0.0.1:{triton.ports[0]}")
+    client.knock("lookup_beside", {"index": np.array([[7]])}, timeout=10)  # fails where it is run
+    client.knock("bare", {"x": np.zeros((1, 2), np.float32)}, timeout=10)
+    with pytest.raises(UnknownModel):
+        client.knock("nobody", {}, timeout=10)
     with pytest.raises(InferenceServerException, match="nobody waits"):
         triton.client.infer("bare", [tensor], parameters={"deadline_us": now - 10**6})
