@@ -28,12 +28,30 @@ def of_machine(name: str, machine: Path) -> int:
 
 
 def of_group(group: Path) -> Iterator[tuple[int, int]]:
-    """Yield the control group's limit and what is used of it, where there is one."""
-    for limit_file, used_file in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    """Yield the control group's limit and what is used of it, where there is one.
+
+    Copies of files that nobody has used lately do not count, as in `docker stats`: the kernel takes
+    them back before it refuses memory.
+    https://docs.docker.com/reference/cli/docker/container/stats/
+    """
+    for limit_file, used_file, stat_file, idle in (
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        (
+            *("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+            *("memory/memory.stat", "total_inactive_file"),
+        ),
     ):
         try:
-            yield int((group / limit_file).read_text()), int((group / used_file).read_text())
+            limit = int((group / limit_file).read_text())
+            used = int((group / used_file).read_text())
         except (OSError, ValueError):  # no such file, or "max"
             continue
+        yield limit, max(0, used - in_stat(group / stat_file, idle))
+
+
+def in_stat(file: Path, name: str) -> int:
+    try:
+        lines = [line.split() for line in file.read_text().splitlines()]
+    except OSError:
+        return 0
+    return next((int(words[1]) for words in lines if words[0] == name), 0)

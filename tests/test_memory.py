@@ -50,6 +50,21 @@ def test_the_limit_of_a_container_counts_where_the_machine_has_more(
     assert free_memory(machine, tmp_path) == free
 
 
+@pytest.mark.parametrize(
+    ("files", "stat"),
+    [(V1, "memory/memory.stat"), (V2, "memory.stat")],
+)
+def test_idle_copies_of_files_are_free(
+    tmp_path: Path, machine: Path, files: tuple[str, str], stat: str
+) -> None:
+    for name, size in zip(files, (2 * GIB, GIB + GIB // 2), strict=True):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{size}\n")
+    idle = f"inactive_file {GIB // 2}\n" if files is V2 else f"total_inactive_file {GIB // 2}\n"
+    (tmp_path / stat).write_text(f"cache 1\nactive_file {GIB}\n{idle}")
+    assert free_memory(machine, tmp_path) == GIB
+
+
 def test_a_machine_without_control_groups(tmp_path: Path, machine: Path) -> None:
     assert all_memory(machine, tmp_path) == 8 * GIB
     assert free_memory(machine, tmp_path) == 4 * GIB
