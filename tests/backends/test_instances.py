@@ -159,6 +159,16 @@ class TestTheOptimizedModel:
         assert session.at_once == 2
         assert [width(one) for one in session.sessions] == [2, 4]
 
+    def test_a_large_model_is_not_written_for_that(
+        self, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "LARGEST", model.stat().st_size - 1)
+        settings = session_settings({**config(1), "dynamic_batching": {}}, cpus=4)
+        session = opened(model, tmp_path / "shared", settings)
+        assert session.at_once == 2
+        assert [width(one) for one in session.sessions] == [4]
+        assert not (tmp_path / "shared" / "optimized").exists()
+
     @pytest.mark.parametrize(
         "alone",
         [
@@ -221,7 +231,7 @@ class TestTheOptimizedModel:
         )
         opset = [helper.make_opsetid("", 17)]
         onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), model)
-        monkeypatch.setattr(module, "WAYS", WAYS[-1:])
+        monkeypatch.setattr(module, "WAYS", WAYS[-1:] * 2)
         ones = np.ones((1, 3000), np.float32)
         for asked, threads in ((config(), 1), ({**config(1), "dynamic_batching": {}}, 2)):
             session = opened(model, tmp_path / "shared", session_settings(asked, cpus=2))

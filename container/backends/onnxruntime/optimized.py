@@ -47,6 +47,11 @@ ROOM = 3
 LOOK_S = 0.01
 
 
+def files_of(source: Path) -> list[Path]:
+    """Return a model's files: weights may lie in some of their own."""
+    return sorted(file for file in source.parent.rglob("*") if file.is_file())
+
+
 def saving(outside: int, *, packed: bool) -> dict[str, str]:
     """Return the settings of a session that saves its graph.
 
@@ -92,11 +97,10 @@ class OptimizedFile:
     def __init__(
         self, folder: Path, source: Path, settings: object, save: Callable[[Path], Any]
     ) -> None:
-        # Weights may lie in files of their own, and files may be replaced by others of their age.
-        files = [source, *sorted(file for file in source.parent.rglob("*") if file.is_file())]
+        # Files may be replaced by others of their age.
         known = [
             (str(f), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino)
-            for f in files
+            for f in [source, *files_of(source)]
             if (s := f.stat())
         ]
         self._needed = ROOM * sum(size for _, size, *_ in known[1:])
