@@ -291,7 +291,7 @@ def _optimized(
     onnxruntime = _import_onnxruntime()
 
     def save(path: Path) -> None:
-        # The vocabulary of a model for texts is seldom a multiple of anything: a second way in vain.
+        # The first is in vain where a vocabulary is no multiple of anything, as those of texts.
         for way in WAYS[1:] if settings.at_once > 1 else WAYS:
             options = session_options(settings)
             options.optimized_model_filepath = str(path)
