@@ -14,6 +14,8 @@ from gunicorn import util
 from gunicorn.http import wsgi
 from gunicorn.workers.gthread import ThreadWorker
 
+from container.http_requests import Request, Requests
+
 # What fits into the socket goes out in one piece, whoever is killed meanwhile. The kernel doubles
 # this, and gives no more than twice net.core.wmem_max. (Of 200 workers killed while they sent
 # 1.5 MB again and again none cut an answer; with 8 MB half of them did.)
@@ -44,7 +46,7 @@ class Gathered:
 class Answer(wsgi.Response):  # type: ignore[misc]  # gunicorn has no types
     """An answer whose head goes out with the beginning of its body."""
 
-    def __init__(self, request: Any, connection: socket.socket, configuration: Any) -> None:
+    def __init__(self, request: Request, connection: socket.socket, configuration: Any) -> None:
         super().__init__(request, Gathered(connection), configuration)
 
     def default_headers(self) -> list[str]:
@@ -90,9 +92,10 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
         """Answer requests; return what is to become of their connection."""
         if not connection.initialized:
             connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+            connection.parser = Requests(self.cfg, connection.sock, connection.client)
         return super().handle(connection)
 
-    def handle_request(self, request: Any, connection: Any) -> bool:
+    def handle_request(self, request: Request, connection: Any) -> bool:
         """Answer a request and those that follow at once; return whether others may follow."""
         while kept := self.answer(request, connection):
             if not self.another_comes(request, connection):
@@ -100,34 +103,25 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
             request = next(connection.parser)
         return kept
 
-    def another_comes(self, request: Any, connection: Any) -> bool:
+    def another_comes(self, request: Request, connection: Any) -> bool:
         """Wait a moment for the next request, where there are threads to spare."""
-        unread = getattr(request.body.reader, "length", 1)  # chunks are left to gunicorn
-        if unread or not self.alive or 2 * self.in_hand > self.cfg.threads:
+        if request.body.unread or not self.alive or 2 * self.in_hand > self.cfg.threads:
             return False
         poll = select.poll()
         poll.register(connection.sock, select.POLLIN)
         return bool(poll.poll(NEXT_MS))
 
-    def answer(self, request: Any, connection: Any) -> bool:
+    def answer(self, request: Request, connection: Any) -> bool:
         """Answer a request; return whether another may follow on its connection.
 
         As gunicorn's own `handle_request`, but for the class of the answer, and without what is not
         used here: a log, hooks, files, an end after so many requests.
         """
-        answer, environ = wsgi.create(
-            request,
-            connection.sock,
-            connection.client,
-            connection.server,
-            self.cfg,
-            response_class=Answer,
-        )
-        environ["wsgi.multithread"] = True
+        answer = Answer(request, connection.sock, self.cfg)
         if not self.alive or len(self.keepalived_conns) >= self.max_keepalived:
             answer.force_close()
         try:
-            pieces = self.wsgi(environ, answer.start_response)
+            pieces = self.wsgi(request.environ(connection.sock), answer.start_response)
             try:
                 for piece in pieces:
                     answer.write(piece)

@@ -62,7 +62,6 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
 
     """
     app = Flask(__name__, static_folder=None)
-    app.config["MAX_CONTENT_LENGTH"] = settings.max_body
     errors.register(app)
     server, repository = environment.server, environment.model_repository
     admission = admission or admission_of(settings)
