@@ -15,6 +15,7 @@ from pathlib import Path
 from signal import Signals
 
 from container.supervisor import STOP_SIGNALS, Look, Program
+from dispatcher.settings import PROJECT
 
 # linux/prctl.h
 PR_SET_PDEATHSIG = 1
@@ -52,6 +53,8 @@ class Machine:
         child = subprocess.Popen(
             program.command(),
             env=dict(program.environment),
+            # Python looks for modules where it is started: not among the caller's.
+            cwd=PROJECT,
             stdin=subprocess.DEVNULL,
             stdout=program.output,
             stderr=program.output,

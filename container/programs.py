@@ -46,7 +46,7 @@ FEW_ARENAS = {"MALLOC_ARENA_MAX": "2"}
 ANSWERS_SHARE = 0.7
 NGINX_SHARE = 0.75
 GUNICORN_SHARE = 0.08
-TRITON_SHARE = 0.12
+TRITON_SHARE = 0.19
 
 # A gunicorn worker that gives no sign of life is replaced after this. Its signs do not depend on
 # requests, however long they take.
@@ -131,7 +131,6 @@ def gunicorn_program(settings: Settings, run_dir: Path) -> Program:
         "--config=python:container.gunicorn_hooks",
         # For workers that are replaced while requests go on; at the end there are none any more.
         f"--graceful-timeout={math.ceil(settings.proxy_timeout)}",
-        f"--chdir={PROJECT}",  # else the caller's folder comes first where modules are looked for
         # NGINX judges the size of requests and headers, and says so in JSON.
         "--limit-request-line=0",
         "--limit-request-fields=32768",

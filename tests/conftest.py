@@ -140,6 +140,9 @@ def start(folder: Path, **settings: str) -> Endpoint:
         "SAGEMAKER_SAFE_PORT_RANGE": f"{ports[1]}-{ports[-1]}",
         **settings,
     }
+    # Where it is started there may be packages of the same name.
+    (folder / "container").mkdir(exist_ok=True)
+    (folder / "container" / "__init__.py").touch()
     with log.open("wb") as output:
         process = subprocess.Popen(
             [PROJECT / "serve", "serve"], env=environment, stdout=output, stderr=output, cwd=folder
