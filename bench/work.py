@@ -152,7 +152,8 @@ class Bert(Work):
 
     @staticmethod
     def gist(answer: Sequence[Any]) -> list[Any]:
-        return [one["token"] for one in answer]
+        # Whether a piece of a word is joined to the one before it: the AWS sample does not.
+        return [one["token"].replace("##", "") for one in answer]
 
 
 WORKS: Mapping[str, type[Work]] = {work.modelname: work for work in (ResNet, YoloV5, Bert)}

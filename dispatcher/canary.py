@@ -40,6 +40,7 @@ from clients.request import Request
 from clients.tensors import has_example, zeros
 from dispatcher.admission import MOST_LOST, nothing
 from dispatcher.encoding import encoded
+from dispatcher.memory import give_back
 from dispatcher.model_processes import ModelProcesses
 from dispatcher.notice import Notice
 from dispatcher.watch import where
@@ -292,6 +293,8 @@ class Canary:
             trial.tried_in, trial.silent = starts, silent
             trial.reason, trial.at, trial.began = reason, self.clock(), None
             if answers and not reason:
+                if not trial.well:  # a picture's first way through leaves 10 MB
+                    give_back()
                 trial.well = True
                 if trial.answered_in != starts:
                     trial.answered_in = starts

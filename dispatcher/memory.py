@@ -1,7 +1,11 @@
-"""How much memory this container has: the machine's, or its control group's where that is less."""
+"""Memory: how much the container has, and what this process need not keep of it.
+
+It has the machine's, or its control group's where that is less.
+"""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +22,13 @@ def free_memory(machine: Path = MACHINE, group: Path = GROUP) -> int:
     """Return the bytes that this container may still take."""
     left = (limit - used for limit, used in of_group(group))
     return min([of_machine("MemAvailable", machine), *left])
+
+
+def give_back() -> None:
+    """Return to the system what was freed, which glibc keeps otherwise."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, others need not
+    if trim is not None:
+        trim(0)
 
 
 def of_machine(name: str, machine: Path) -> int:
