@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from flask import Flask, Response, g, request
 from flask.globals import app_ctx, request_ctx
-from werkzeug.exceptions import HTTPException
 
 from clients.base import Environment
 from clients.registry import Registry
@@ -149,5 +148,5 @@ def drain() -> None:
     try:
         while request.stream.read(PIECE):
             pass
-    except (HTTPException, OSError):
-        pass  # larger than is taken, or the caller is gone
+    except OSError:
+        pass  # the caller is gone
