@@ -16,7 +16,11 @@ from container.backends.cpu_share import default_thread_count, usable_cpus
 from container.backends.model_config import ModelConfigError, TensorSpec
 from container.backends.onnxruntime import session
 from container.backends.onnxruntime.execution_providers import CPU, CUDA, execution_providers
-from container.backends.onnxruntime.session_settings import SessionSettings, session_settings
+from container.backends.onnxruntime.session_settings import (
+    ALONE,
+    SessionSettings,
+    session_settings,
+)
 from container.backends.pytorch.torchscript_settings import (
     check_listed,
     configured_signature,
@@ -59,6 +63,26 @@ class TestThreads:
         settings = session_settings(config(2, session__intra_op__allow_spinning="1"), cpus=8)
         assert (settings.intra_op_threads, settings.lone_threads) == (4, 4)
         assert settings.session_entries["session.intra_op.allow_spinning"] == "1"
+
+    def test_only_a_run_that_is_alone_looks_for_work_and_shortly(self) -> None:
+        settings = session_settings(config(2), cpus=8)
+        alone = session.session_options(settings.alone())
+        given = {
+            "session.intra_op.allow_spinning": "1",
+            "session.intra_op.spin_duration_us": "30",
+            "session.force_spinning_stop": "1",
+            "session.inter_op.allow_spinning": "0",
+        }
+        assert {key: alone.get_session_config_entry(key) for key in given} == given
+        assert alone.intra_op_num_threads == 8
+        beside_others = session.session_options(settings)
+        assert beside_others.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+
+    @pytest.mark.parametrize("given", ["0", "1"])
+    def test_not_where_spinning_is_configured(self, given: str) -> None:
+        settings = session_settings(config(2, session__intra_op__allow_spinning=given), cpus=8)
+        assert settings.alone().session_entries == settings.session_entries
+        assert settings.session_entries["session.intra_op.allow_spinning"] == given
 
     def test_affinity_limits_the_cpus(self, tmp_path: Path) -> None:
         assert usable_cpus(tmp_path, tmp_path / "none") == len(os.sched_getaffinity(0))
@@ -104,6 +128,7 @@ class TestSessionSettings:
             intra_op_threads=1,
             inter_op_threads=1,
             lone_threads=1,
+            lone_entries=ALONE,
             parallel=True,
             graph_level="ORT_ENABLE_BASIC",
             mem_arena=False,

@@ -72,6 +72,12 @@ def width(session: Any) -> int:
     return threads
 
 
+def spinning(session: Any) -> str:
+    options = session.get_session_options()
+    spins: str = options.get_session_config_entry("session.intra_op.allow_spinning")
+    return spins
+
+
 class TestTheBoard:
     def test_an_instance_is_alone_until_another_runs_and_shortly_after(
         self, tmp_path: Path
@@ -127,11 +133,11 @@ class TestTheOptimizedModel:
     def test_a_lone_instance_runs_with_all_cores(
         self, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        ran: list[int] = []
+        ran: list[tuple[int, str]] = []
         run = onnxruntime.InferenceSession.run
 
         def noted(self: Any, *arguments: Any) -> Any:
-            ran.append(width(self))
+            ran.append((width(self), spinning(self)))
             return run(self, *arguments)
 
         monkeypatch.setattr(onnxruntime.InferenceSession, "run", noted)
@@ -140,7 +146,7 @@ class TestTheOptimizedModel:
         session.run({"x": X}, ["y"])
         with other.running():
             session.run({"x": X}, ["y"])
-        assert ran == [4, 2]
+        assert ran == [(4, "1"), (2, "0")]
 
     def test_a_configured_number_of_threads_is_the_only_one(
         self, model: Path, tmp_path: Path

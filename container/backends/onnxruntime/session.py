@@ -151,22 +151,22 @@ class OnnxSession:
         }
 
     def _open(self, file: Path, settings: SessionSettings, providers: Sequence[Provider]) -> None:
-        every = replace(settings, intra_op_threads=settings.lone_threads)
         # Several runs of one session share its threads; several instances each have their own.
-        only = every if self.at_once > 1 else settings
+        threads = settings.lone_threads if self.at_once > 1 else settings.intra_op_threads
+        only = replace(settings, intra_op_threads=threads)
         if self._optimized is None:
             self.sessions.append(_opened(file, session_options(only), providers))
             return
         graph = self._optimized.graph
-        share, every, only = (replace(one, graph_level=DONE) for one in (settings, every, only))
         _share_arena(settings)
+        share, only = (replace(one, graph_level=DONE) for one in (settings, only))
         allocator.give_back()
         before = allocator.private_bytes()
         self.sessions.append(_opened(graph, session_options(share), providers))
         allocator.give_back()
         if allocator.private_bytes() - before <= max(LITTLE, MOST_OWN * self._optimized.size):
-            self.sessions.append(_opened(graph, session_options(every), providers))
-        elif only is not share:
+            self.sessions.append(_opened(graph, session_options(share.alone()), providers))
+        elif only != share:
             self.sessions[:] = [_opened(graph, session_options(only), providers)]
 
     def _wants_two(self, settings: SessionSettings, file: Path) -> bool:
