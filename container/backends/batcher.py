@@ -37,25 +37,32 @@ class Sized(Protocol):
 
 
 T = TypeVar("T", bound=Sized)
+A = TypeVar("A")
 
 
-class Batcher(Generic[T]):
+class Batcher(Generic[T, A]):
     """Gathers requests and runs them, in threads of its own.
 
     So many rows are expected as were there lately, waiting or running; each run takes its part of
     them. A lone caller therefore never waits.
 
     Args:
-        run: answers some requests, all of one key; must not raise.
+        run: returns the answers to some requests, all of one key; must not raise.
+        send: sends these answers; must not raise. Who has one may ask again before all are sent.
         max_batch_size: the most rows of a run that has more than one request.
         at_once: the most runs at a time.
 
     """
 
     def __init__(
-        self, run: Callable[[Sequence[T]], None], max_batch_size: int, at_once: int = AT_ONCE
+        self,
+        run: Callable[[Sequence[T]], A],
+        send: Callable[[Sequence[T], A], None],
+        max_batch_size: int,
+        at_once: int = AT_ONCE,
     ) -> None:
         self._run = run
+        self._send = send
         self._max_batch_size = max_batch_size
         self._at_once = at_once
         self._changed = threading.Condition()
@@ -100,12 +107,13 @@ class Batcher(Generic[T]):
     def _work(self) -> None:
         while batch := self._next():
             began = time.monotonic()
-            self._run(batch)
+            answers = self._run(batch)
             with self._changed:
                 self._runs -= 1
                 self._running -= _rows(batch)
                 self._patience_s = min(PATIENCE * (time.monotonic() - began), MOST_PATIENCE_S)
                 self._changed.notify_all()
+            self._send(batch, answers)
 
     def _next(self) -> list[T]:
         """Wait for a batch; empty where there will be none any more."""

@@ -123,13 +123,16 @@ class Answering:
         _send(asked, results)
         return [None] * len(results)
 
-    def respond(self, asked: Sequence[Asked]) -> None:
-        """Answer requests that Triton does not wait for; whichever thread calls this."""
+    def results(self, asked: Sequence[Asked]) -> list[Tensors | Exception]:
+        """Return for each request its outputs, or what went wrong; whichever thread calls this."""
         try:
             with self.running():
-                results = self._results(asked)
+                return self._results(asked)
         except Exception as error:
-            results = [error] * len(asked)
+            return [error] * len(asked)
+
+    def send(self, asked: Sequence[Asked], results: Sequence[Tensors | Exception]) -> None:
+        """Answer requests that Triton does not wait for."""
         with self._one_sends:  # no more shared memory than one run needs
             _send(asked, results)
 

@@ -30,12 +30,20 @@ class Model:
     def __init__(self) -> None:
         self.begun: Queue[list[str]] = Queue()
         self.ends: dict[str, threading.Event] = {}
+        self.sent: Queue[tuple[list[str], list[str]]] = Queue()
+        self.sends = threading.Event()
+        self.sends.set()
 
-    def run(self, requests: Sequence[Request]) -> None:
+    def run(self, requests: Sequence[Request]) -> list[str]:
         names = [request.name for request in requests]
         end = self.ends[names[0]] = threading.Event()
         self.begun.put(names)
         assert end.wait(SOON_S)
+        return [f"answer to {name}" for name in names]
+
+    def send(self, requests: Sequence[Request], answers: list[str]) -> None:
+        assert self.sends.wait(SOON_S)
+        self.sent.put(([request.name for request in requests], answers))
 
     def end(self, name: str) -> None:
         self.ends.pop(name).set()
@@ -53,7 +61,7 @@ class Model:
 
 @dataclass
 class Instance:
-    batcher: Batcher[Request]
+    batcher: Batcher[Request, list[str]]
     model: Model
 
     def put(self, *asked: str | Request) -> threading.Thread:
@@ -74,7 +82,7 @@ def started() -> Iterator[Callable[..., Instance]]:
             patch.setattr(batcher, "PATIENCE", 1e9 if waits else 0)
             patch.setattr(batcher, "MOST_PATIENCE_S", SOON_S)
             model = Model()
-            made.append(Instance(Batcher(model.run, max_batch_size), model))
+            made.append(Instance(Batcher(model.run, model.send, max_batch_size), model))
             return made[-1]
 
         yield start
@@ -128,6 +136,21 @@ def test_a_run_waits_for_those_that_were_there_before(started: Callable[..., Ins
     assert instance.model.nothing_begins()
     instance.put("a again")
     assert instance.model.next() == ["g", "h", "b again", "a again"]
+
+
+def test_who_asks_again_before_all_are_answered_is_counted_once(
+    started: Callable[..., Instance],
+) -> None:
+    instance = started(waits=True)
+    busy(instance)
+    instance.model.sends.clear()
+    instance.model.end("a")  # whose answer is being sent
+    time.sleep(NOT_S)
+    instance.put("a again")
+    assert instance.model.nothing_begins()  # for there is no thread
+    instance.model.sends.set()
+    assert instance.model.next() == ["a again"]
+    assert instance.model.sent.get(timeout=SOON_S) == (["a"], ["answer to a"])
 
 
 def test_rows_are_counted_and_no_run_has_more_than_it_may(

@@ -91,10 +91,12 @@ class TritonPythonModel:
             share,
             opened.running,
         )
-        self._batcher: Batcher[triton_requests.Asked] | None = None
+        self._batcher: Batcher[triton_requests.Asked, Any] | None = None
         if opened.at_once > 1:
             beside = replace(self._answering, run=opened.run_beside_others)
-            self._batcher = Batcher(beside.respond, beside.max_batch_size, opened.at_once)
+            self._batcher = Batcher(
+                beside.results, beside.send, beside.max_batch_size, opened.at_once
+            )
         allocator.give_back()
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
