@@ -109,11 +109,12 @@ class Batcher(Generic[T, A]):
             began = time.monotonic()
             answers = self._run(batch)
             with self._changed:
-                self._runs -= 1
                 self._running -= _rows(batch)
                 self._patience_s = min(PATIENCE * (time.monotonic() - began), MOST_PATIENCE_S)
-                self._changed.notify_all()
             self._send(batch, answers)
+            with self._changed:
+                self._runs -= 1  # nobody is alone before that: answers take shared memory
+                self._changed.notify_all()
 
     def _next(self) -> list[T]:
         """Wait for a batch; empty where there will be none any more."""

@@ -194,6 +194,22 @@ def test_who_is_alone_is_run_by_the_caller(started: Callable[..., Instance]) -> 
     assert not instance.batcher.alone([Request("b")])
 
 
+def test_nobody_is_alone_while_answers_are_sent(started: Callable[..., Instance]) -> None:
+    instance = started()
+    instance.put("a")
+    assert instance.model.next() == ["a"]
+    instance.model.sends.clear()
+    instance.model.end("a")
+    time.sleep(NOT_S)
+    assert not instance.batcher.alone([Request("many", 16)])
+    instance.model.sends.set()
+    instance.model.sent.get(timeout=SOON_S)
+    until = time.monotonic() + SOON_S
+    while not instance.batcher.alone([Request("many", 16)]):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
 def test_who_has_gone_away_is_forgotten(started: Callable[..., Instance]) -> None:
     instance = started()
     instance.put("a", "b", "c", "d")
