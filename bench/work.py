@@ -63,7 +63,7 @@ class ResNet(Work):
         self.labels = (self.folder / "labels.txt").read_text().splitlines()
 
     def prepare(self, payload: Mapping[str, Any]) -> tuple[Tensors, Any]:
-        from clients.families.classification import resized
+        from clients.resizing import resized
 
         small = resized(picture(payload["img"]), (224, 224), (224, 224))
         pixels = (np.asarray(small, np.float32) / 255).transpose(2, 0, 1)

@@ -12,9 +12,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from clients.errors import BadPayload
-from clients.families.classification import FILTERS, resized
 from clients.pictures import EXAMPLE, decode_base64, decode_picture
-from tests.conftest import PICTURES
 
 COLOURS = np.zeros((8, 16, 3), np.uint8)
 COLOURS[:, :8] = [255, 0, 0]
@@ -123,32 +121,3 @@ def test_base64_as_people_send_it(text: str) -> None:
 
 def test_the_example_is_a_picture() -> None:
     assert decode(base64.b64decode(EXAMPLE)).shape == (1, 1, 3)
-
-
-def test_squashing_is_pillow_s_own_resize() -> None:
-    noise = np.random.default_rng(2).integers(0, 255, (300, 451, 3), np.uint8)
-    expected = np.asarray(Image.fromarray(noise).resize((224, 224)), np.float32) / 255
-    small = resized(noise, (224, 224), (224, 224))
-    assert np.array_equal(np.asarray(small, np.float32) / 255, expected)
-
-
-@pytest.mark.parametrize("name", FILTERS)
-@pytest.mark.parametrize("photograph", ["chelsea.png", "coffee.png"])
-@pytest.mark.parametrize("turns", [0, 1])
-def test_the_middle_is_what_pillow_resizes_and_crops(
-    name: str, photograph: str, turns: int
-) -> None:
-    """But for a quarter of a shade: Pillow rounds between rows and columns, in whichever order."""
-    pixels = np.rot90(np.asarray(Image.open(PICTURES / photograph).convert("RGB")), turns).copy()
-    height, width = pixels.shape[:2]
-    size = (256 * width // min(height, width), 256 * height // min(height, width))
-    whole = Image.fromarray(pixels).resize(size, FILTERS[name])
-    left, top = round((size[0] - 224) / 2), round((size[1] - 224) / 2)
-    expected = np.asarray(whole.crop((left, top, left + 224, top + 224)), np.int16)
-    came = np.asarray(resized(pixels, 256, (224, 224), FILTERS[name]), np.int16)
-    assert np.abs(came - expected).mean() < 0.3
-
-
-def test_a_line_of_pixels_does_not_become_gigabytes() -> None:
-    line = np.zeros((1, 5_000_000, 3), np.uint8)
-    assert resized(line, 256, (224, 224)).size == (224, 224)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from clients.base import FORMAT, Environment, Parameter, Payload
 from clients.dispatch_toml import COLOUR, FLAG, INSIDE, SIZE, SPREAD, TENSOR, Keys, key, one_of
@@ -16,14 +15,9 @@ from clients.family import Family, shown
 from clients.model_server import Signature
 from clients.picture_input import PictureInput, both
 from clients.pictures import EXAMPLE, Picture
+from clients.resizing import FILTERS, resized
 from clients.scores import best, softmax
 
-FILTERS = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-}
 Colour = tuple[float, float, float]
 
 
@@ -126,8 +120,8 @@ class Classification(Family[ClassificationKeys, Plan]):
 
     def pixels(self, picture: Picture, plan: Plan) -> npt.NDArray[Any]:
         """Return a picture as the model takes it, without the batch."""
-        small = resized(picture, plan.resize, plan.crop, FILTERS[self.keys.interpolation])
-        pixels: npt.NDArray[Any] = np.asarray(small, np.float32)
+        small = resized(picture, plan.resize, plan.crop, self.keys.interpolation)
+        pixels: npt.NDArray[Any] = small.astype(np.float32)
         if self.keys.pixels == "0-1":
             pixels = pixels / 255
         if self.keys.channels == "BGR":
@@ -150,31 +144,3 @@ class Classification(Family[ClassificationKeys, Plan]):
                 for index, score in found
             ]
         return [f"{score:f}:{index}:{self.labels[index]}" for index, score in found]
-
-
-def resized(
-    picture: Picture,
-    resize: int | tuple[int, int],
-    crop: tuple[int, int],
-    resample: Image.Resampling = Image.Resampling.BICUBIC,
-) -> Image.Image:
-    """Resize a picture and cut the middle out, as torchvision's `Resize` and `CenterCrop`.
-
-    The filter decides the answer: others than the one a model was trained with move logits by 3.
-    What is cut off is not even computed: of a picture one pixel wide that would be gigabytes.
-
-    Args:
-        picture: uint8 [height, width, 3].
-        resize: length of its shorter side then, or [height, width]; not less than the crop.
-        crop: height and width of what is returned.
-        resample: Pillow's filter; it antialiases.
-
-    """
-    height, width = picture.shape[:2]
-    if isinstance(resize, int):
-        short = min(height, width)
-        resize = (int(resize * height / short), int(resize * width / short))
-    top, left = (round((one - cut) / 2) for one, cut in zip(resize, crop, strict=True))
-    y, x = height / resize[0], width / resize[1]  # pixels of the picture for one of the small one
-    box = (left * x, top * y, (left + crop[1]) * x, (top + crop[0]) * y)
-    return Image.fromarray(picture).resize(crop[::-1], resample, box=box)

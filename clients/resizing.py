@@ -1,0 +1,87 @@
+"""Pictures made smaller: Pillow's own filters, in a fifth of Pillow's time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from cykooz_resizer import CropBox, FilterType, ImageData, PixelType, ResizeAlg, ResizeOptions
+from cykooz_resizer import Resizer as Resampler
+
+from clients.pictures import Picture
+
+FILTERS: Mapping[str, ResizeAlg] = {
+    "nearest": ResizeAlg.nearest(),
+    "bilinear": ResizeAlg.convolution(FilterType.bilinear),
+    "bicubic": ResizeAlg.convolution(FilterType.catmull_rom),  # as Pillow's, with a = -0.5
+    "lanczos": ResizeAlg.convolution(FilterType.lanczos3),
+}
+REACH = 3  # pixels of the smaller picture to either side of one: Lanczos reads the furthest
+BAND = 2**20  # bytes that are copied at a time: they stay in a core's cache
+
+# Left, top, width and height, in pixels, which need not be whole.
+Box = tuple[float, float, float, float]
+
+
+def resized(
+    picture: Picture,
+    resize: int | tuple[int, int],
+    crop: tuple[int, int],
+    interpolation: str = "bicubic",
+) -> Picture:
+    """Resize a picture and cut the middle out, as torchvision's `Resize` and `CenterCrop`.
+
+    The filter decides the answer: others than the one a model was trained with move logits by 3.
+    Rows first and then columns, as Pillow does: a pixel is one shade off at most, and the logits
+    of a ResNet-50 by 0.03; in the other order they are by 0.15. What is cut off is not computed.
+
+    Args:
+        picture: uint8 [height, width, 3].
+        resize: length of its shorter side then, or [height, width]; not less than the crop.
+        crop: height and width of what is returned.
+        interpolation: one of `FILTERS`; all but "nearest" antialias.
+
+    Returns:
+        uint8 [height, width, 3] of the crop.
+
+    """
+    height, width = picture.shape[:2]
+    if isinstance(resize, int):
+        short = min(height, width)
+        resize = (int(resize * height / short), int(resize * width / short))
+    top, left = (round((one - cut) / 2) for one, cut in zip(resize, crop, strict=True))
+    y, x = height / resize[0], width / resize[1]  # pixels of the picture for one of the small one
+    way = FILTERS[interpolation]
+    if x < 1 < y:
+        # Wider rows of a picture one pixel wide and millions high would be gigabytes.
+        return resampled(picture, crop, (left * x, top * y, crop[1] * x, crop[0] * y), way)
+    reach = REACH * max(1, y) + 1
+    first = max(0, math.floor(top * y - reach))
+    last = min(height, math.ceil((top + crop[0]) * y + reach))
+    rows = np.empty((last - first, crop[1], 3), np.uint8)
+    band = max(1, BAND // picture[0].nbytes)
+    for begin in range(0, len(rows), band):
+        part = picture[first + begin : min(first + begin + band, last)]
+        box = (left * x, 0, crop[1] * x, len(part))
+        rows[begin : begin + len(part)] = resampled(part, (len(part), crop[1]), box, way)
+    return resampled(rows, crop, (0, top * y - first, crop[1], crop[0] * y), way)
+
+
+def resampled(picture: Picture, size: tuple[int, int], box: Box, way: ResizeAlg) -> Picture:
+    """Return a part of a picture in another size.
+
+    Args:
+        picture: uint8 [height, width, 3].
+        size: height and width of what is returned.
+        box: the part.
+        way: how pixels are read.
+
+    """
+    (left, top, wide, high), (height, width) = box, picture.shape[:2]
+    # A product may be the last digit beyond the picture.
+    part = CropBox(left, top, min(wide, width - left), min(high, height - top))
+    source = ImageData(width, height, PixelType.U8x3, picture.tobytes())
+    target = ImageData(size[1], size[0], PixelType.U8x3)
+    Resampler().resize(source, target, ResizeOptions(way, crop_box=part))
+    return np.frombuffer(target.get_buffer(), np.uint8).reshape(*size, 3)
