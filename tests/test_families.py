@@ -162,6 +162,17 @@ def test_of_equal_scores_the_first_are_best() -> None:
     assert [place for place, _ in best(scores * np.nan, 2)] == [0, 1]
 
 
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 640, 641, 30_522])
+@pytest.mark.parametrize("kinds", [2, 1000, 1_000_000])
+def test_the_best_of_many_are_those_of_a_sorted_list(size: int, kinds: int) -> None:
+    scores = np.random.default_rng(size + kinds).integers(0, kinds, size).astype(np.float32)
+    falling = sorted(range(size), key=lambda place: (-scores[place], place))
+    for count in (1, 5, 10):
+        assert best(scores, count) == [(place, scores[place]) for place in falling[:count]]
+    scores[falling[0]] = np.nan
+    assert [place for place, _ in best(scores, 5)] == [*falling[1:], falling[0]][:5]
+
+
 def test_a_label_may_hold_what_python_takes_for_the_end_of_a_line(bench: Bench) -> None:
     bench.set_up('family = "classification"', PICTURES, labels="a\u2028a\r\nb\x0cb\nc\n\n")
     bench.answers(lambda inputs: {"y": np.array([[3, 2, 1]], np.float32)})
