@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clients.errors import BadParameter, BadPayload, InferenceError, UnsupportedMedia
-from clients.model_server import ModelServer, Rows, Signature, Tensors, picked
+from clients.model_server import Above, ModelServer, Rows, Signature, Tensors, picked
 from clients.nested import flattened
 from clients.parameters import FORMAT, Parameter
 from clients.pictures import Picture, decode_base64, decode_picture
@@ -172,6 +172,7 @@ class Client(ABC):
         outputs: Sequence[str] = (),
         classes: Mapping[str, int] | None = None,
         rows: Rows | None = None,
+        above: Above | None = None,
         model: str = "",
         version: str = "",
     ) -> dict[str, npt.NDArray[Any]]:
@@ -186,6 +187,9 @@ class Client(ABC):
                 array that comes has no others. All axes but the last are counted as one, the batch
                 included: of [2, 9, 30522], row 9 is the first of the second text. Only they are
                 copied from model to client, where the model runs in the container's own backend.
+            above: of which outputs only rows are looked at that have more than a number in one
+                column: `{"output": (4, 0.5)}`. The container's own backend may leave out others:
+                [batch, most rows of an item, columns], in order, with rows of zeros at the end.
             model: another model than the client's own, by its name in the repository.
             version: of the model; nothing means the request's own for the client's own model, and
                 the latest for another.
@@ -206,6 +210,7 @@ class Client(ABC):
                 outputs=outputs,
                 classes=classes,
                 rows=rows,
+                above=above,
                 version=version or ("" if model else self.request.version),
                 timeout=self.request.time_left(),
             )

@@ -18,6 +18,10 @@ Tensors = Mapping[str, npt.NDArray[np.generic]]
 Rows = Mapping[str, Sequence[int]]
 """Numbers of rows by the name of an output, ascending, each once."""
 
+Above = Mapping[str, tuple[int, float]]
+"""By the name of an output a column of its last axis, and a number, 0 or more: rows with more there
+are looked at, and no others."""
+
 
 def is_picked(array: npt.NDArray[Any], rows: Sequence[int] | None) -> bool:
     """Whether the model server has picked the rows already, which the shape says."""
@@ -95,6 +99,7 @@ class ModelServer(ABC):
         outputs: Sequence[str] = (),
         classes: Mapping[str, int] | None = None,
         rows: Rows | None = None,
+        above: Above | None = None,
         version: str = "",
         timeout: float,
     ) -> dict[str, npt.NDArray[np.generic]]:
@@ -109,6 +114,9 @@ class ModelServer(ABC):
                 [batch, classes].
             rows: of which outputs no more than some rows are looked at; see `picked`. A server
                 may leave out the others, or answer the whole output.
+            above: likewise, for those that a number of their own tells apart. A server that leaves
+                out the others answers [batch, most rows of an item, columns], in order, and rows
+                of zeros where an item has fewer.
             version: version of the model; the empty text means the latest.
             timeout: seconds that the call may take.
 

@@ -21,7 +21,15 @@ import numpy.typing as npt
 
 from clients.base import Client, Environment, Payload
 from clients.errors import ModelFailed, TensorsRefused, UnknownModel, UnknownVersion
-from clients.model_server import ModelServer, ModelState, Rows, Signature, Tensors, TensorSpec
+from clients.model_server import (
+    Above,
+    ModelServer,
+    ModelState,
+    Rows,
+    Signature,
+    Tensors,
+    TensorSpec,
+)
 from clients.request import Request
 from clients.sources import classes_of_file
 
@@ -89,6 +97,7 @@ class OnnxModels(ModelServer):
         outputs: Sequence[str] = (),
         classes: Mapping[str, int] | None = None,
         rows: Rows | None = None,  # noqa: ARG002  whoever asks picks them
+        above: Above | None = None,  # noqa: ARG002  likewise
         version: str = "",
         timeout: float,  # noqa: ARG002  nothing here is waited for
     ) -> dict[str, npt.NDArray[np.generic]]:

@@ -31,6 +31,7 @@ from clients.errors import (
     UnknownVersion,
 )
 from clients.model_server import (
+    Above,
     ModelServer,
     ModelState,
     Rows,
@@ -100,6 +101,8 @@ LONG_AGO = 1
 # The rows that are wanted of some outputs, as JSON: this project's backends answer no others, in
 # the shape that `clients.model_server.picked` returns. All others answer the whole output.
 ROWS = "rows"
+# Likewise, for rows that have more than a number in some column: [column, number] by output.
+ABOVE = "rows_above"
 
 SIGNATURE_S = 2.0  # how long a model's configuration is believed: it may be loaded anew
 UNLOAD_LOOK_S = 0.02
@@ -132,6 +135,7 @@ class Call:
         specs: the model's outputs at present, where it may matter.
         picked: how many rows are wanted of an output.
         rows: which they are. Calls are the same to each other whichever they are.
+        above: what tells those apart that are wanted of an output; likewise.
 
     """
 
@@ -142,6 +146,7 @@ class Call:
     specs: tuple[TensorSpec, ...]
     picked: tuple[tuple[str, int], ...]
     rows: Rows = field(compare=False)
+    above: Above = field(compare=False)
 
 
 @dataclass
@@ -191,6 +196,7 @@ class Triton(ModelServer):
         outputs: Sequence[str] = (),
         classes: Mapping[str, int] | None = None,
         rows: Rows | None = None,
+        above: Above | None = None,
         version: str = "",
         timeout: float,
     ) -> dict[str, npt.NDArray[np.generic]]:
@@ -207,6 +213,7 @@ class Triton(ModelServer):
             specs,
             tuple((name, len(some)) for name, some in rows.items()),
             rows,
+            above or {},
         )
         line = self._lines.get(model, self._first)
         try:
@@ -302,6 +309,8 @@ class Triton(ModelServer):
         parameters: dict[str, Any] = {DEADLINE: round((time.time() + timeout) * 1e6)}
         if call.rows:
             parameters[ROWS] = json.dumps({name: list(some) for name, some in call.rows.items()})
+        if call.above:
+            parameters[ABOVE] = json.dumps(call.above)
         if layout and layout.outputs:  # then each has to be named
             names = names or tuple(spec.name for spec in call.specs)
         answer = line.client.infer(

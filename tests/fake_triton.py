@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 
 from clients.errors import ModelFailed, TensorsRefused, UnknownModel, UnknownVersion
-from clients.model_server import ModelServer, ModelState, Rows, Signature, Tensors, TensorSpec
+from clients.model_server import (
+    Above,
+    ModelServer,
+    ModelState,
+    Rows,
+    Signature,
+    Tensors,
+    TensorSpec,
+)
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -64,12 +72,13 @@ class FakeTriton(ModelServer):
         outputs: Sequence[str] = (),
         classes: Mapping[str, int] | None = None,
         rows: Rows | None = None,
+        above: Above | None = None,
         version: str = "",
         timeout: float,
     ) -> Arrays:
         self.calls.append(
             {"model": model, "inputs": inputs, "classes": classes, "rows": rows,
-             "version": version, "timeout": timeout}
+             "above": above, "version": version, "timeout": timeout}
         )  # fmt: skip
         if model not in self.models_run:
             raise UnknownModel(f"no {model}")

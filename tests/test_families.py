@@ -133,6 +133,24 @@ def test_yolov8_rows_have_no_objectness(bench: Bench) -> None:
     assert bench.ask(picture(plain(64, 128, [0, 0, 0]))) == [[0, 0.9, 48, 80, 24, 40, 128, 64]]
 
 
+def test_of_yolov5_only_boxes_that_hold_something_are_asked_for(bench: Bench) -> None:
+    """A 64×64 picture fills the square; the server may leave out all boxes but these."""
+    table = np.zeros((1, 10, 7), np.float32)
+    table[0, 3] = [32, 32, 16, 8, 0.9, 1, 0]  # sure
+    table[0, 4] = [10, 10, 4, 4, 0.2, 1, 0]
+    tensors = signature({"x": (3, 64, 64)}, {"y": (10, 7)})
+    bench.set_up('family = "detection"\noutput_layout = "yolov5"', tensors, labels="cat\ndog\n")
+    found = []
+    for answer in (table, table[:, 3:4], np.pad(table[:, 3:4], ((0, 0), (0, 2), (0, 0)))):
+        bench.answers(lambda inputs, answer=answer: {"y": answer})
+        found.append(bench.ask(picture(plain(64, 64, [0, 0, 0]))))
+    assert found == [[[0, 0.9, 24, 40, 28, 36, 64, 64]]] * 3
+    assert bench.server.calls[-1]["above"] == {"y": (4, 0.5)}
+    bench.answers(lambda inputs: {"y": table[:, :0]})
+    assert bench.ask(picture(plain(64, 64, [0, 0, 0])), confidence=0.95) == []
+    assert bench.server.calls[-1]["above"] == {"y": (4, 0.95)}
+
+
 def test_a_detector_of_whole_numbers_is_sent_them(bench: Bench) -> None:
     seen: list[np.ndarray] = []
 

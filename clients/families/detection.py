@@ -37,12 +37,14 @@ class OutputLayout:
         candidates: takes the output for one picture and the least score; returns centre x,
             centre y, width and height in pixels [N, 4] and a probability per class [N, classes]
             of those boxes that may be sure enough.
+        objectness: the number of a box that has to be more than the least score as well, if any.
 
     """
 
     axis: int
     before: int
     candidates: Callable[[Array, float], tuple[Array, Array]]
+    objectness: int | None = None
 
 
 def yolov5_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
@@ -61,7 +63,7 @@ def yolov8_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
 
 
 LAYOUTS: Mapping[str, OutputLayout] = {
-    "yolov5": OutputLayout(1, 5, yolov5_candidates),
+    "yolov5": OutputLayout(1, 5, yolov5_candidates, objectness=4),
     "yolov8": OutputLayout(0, 4, yolov8_candidates),
 }
 
@@ -142,7 +144,11 @@ class Detection(Family[DetectionKeys, Plan]):
         pixels = [box.pixels for box in boxed]
         if plan.input.dtype == np.uint8:  # its whole numbers are 0 to 255, not parts of 1
             pixels = [(one * 255).round() for one in pixels]
-        answer = self.infer(plan.input.tensor(pixels), outputs=[plan.output])[plan.output]
+        above = {}
+        if self.layout.objectness is not None:
+            above[plan.output] = self.layout.objectness, self.request.parameters["confidence"]
+        inputs = plan.input.tensor(pixels)
+        answer = self.infer(inputs, outputs=[plan.output], above=above)[plan.output]
         tables = answer.reshape(len(payloads), *answer.shape[-2:])
         return [self.objects(*pair) for pair in zip(tables, boxed, strict=True)]
 

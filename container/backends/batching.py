@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,6 +30,8 @@ class Item:
     outputs: tuple[str, ...]
     rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Of which outputs only some rows are wanted, and which; see `picked`."""
+    above: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    """Likewise, where a column tells which; see `picked_above`."""
 
 
 class Run(Protocol):
@@ -52,15 +55,20 @@ def run_items(items: Sequence[Item], run: Run, *, max_batch_size: int) -> list[T
     """
     answers = _run_items(items, run, max_batch_size)
     for index, (item, answer) in enumerate(zip(items, answers, strict=True)):
-        if item.rows and not isinstance(answer, Exception):
+        if (item.rows or item.above) and not isinstance(answer, Exception):
             try:
                 answers[index] = {
-                    name: picked(array, item.rows[name]) if name in item.rows else array
-                    for name, array in answer.items()
+                    name: _wanted(item, name, array) for name, array in answer.items()
                 }
             except RequestError as error:
                 answers[index] = error
     return answers
+
+
+def _wanted(item: Item, name: str, array: NDArray[Any]) -> NDArray[Any]:
+    if name in item.rows:
+        return picked(array, item.rows[name])
+    return picked_above(array, *item.above[name]) if name in item.above else array
 
 
 def _run_items(items: Sequence[Item], run: Run, max_batch_size: int) -> list[Tensors | Exception]:
@@ -99,6 +107,36 @@ def picked(array: NDArray[Any], rows: Sequence[int]) -> NDArray[Any]:
             f"rows {min(rows)} to {max(rows)} are wanted of an output that has {len(flat)}."
         )
     return flat[np.asarray(rows, np.intp)]
+
+
+def picked_above(array: NDArray[Any], column: int, least: float) -> NDArray[Any]:
+    """Return the rows of an output that have more than `least`, 0 or more, in a column.
+
+    Args:
+        array: [..., rows, columns].
+        column: of its last dimension.
+        least: what every row of zeros has not.
+
+    Returns:
+        [..., most rows, columns], in order: where others have more, rows of zeros follow.
+
+    Raises:
+        RequestError: there is no such column of numbers.
+
+    """
+    if array.ndim < 2 or not 0 <= column < array.shape[-1] or array.dtype.kind not in "biuf":
+        raise RequestError(
+            f"rows are wanted by the numbers in column {column} of an output of {array.dtype} "
+            f"and shape {list(array.shape)}, which has none."
+        )
+    before, columns = array.shape[:-2], array.shape[-1]
+    tables = array.reshape(math.prod(before), *array.shape[-2:])
+    wanted = [table[table[:, column] > least] for table in tables]
+    most = max(map(len, wanted), default=0)
+    answer = np.zeros((len(tables), most, columns), array.dtype)
+    for place, rows in zip(answer, wanted, strict=True):
+        place[: len(rows)] = rows
+    return answer.reshape(*before, most, columns)
 
 
 def groups(items: Sequence[Item], rows: Mapping[int, int], max_batch_size: int) -> list[list[int]]:

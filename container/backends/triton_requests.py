@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # Parameters of a request; clients/triton.py says what they are.
 DEADLINE = "deadline_us"
 ROWS = "rows"
+ABOVE = "rows_above"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,8 @@ class Asked:
         refuse_late(parameters, now)
         if isinstance(self.tensors, Exception):
             raise self.tensors
-        return Item(prepare(self.tensors), self.outputs, wanted_rows(parameters))
+        rows, above = wanted_rows(parameters), wanted_above(parameters)
+        return Item(prepare(self.tensors), self.outputs, rows, above)
 
     @property
     def rows(self) -> int:
@@ -193,6 +195,28 @@ def wanted_rows(parameters: Mapping[str, Any]) -> dict[str, list[int]]:
             "its rows, but it is something else."
         ) from None
     return rows
+
+
+def wanted_above(parameters: Mapping[str, Any]) -> dict[str, tuple[int, float]]:
+    """Return by which column rows are wanted of some outputs, and above what.
+
+    Raises:
+        RequestError: the parameter is not what it should be.
+
+    """
+    try:
+        above = {
+            name: (operator.index(column), float(least))
+            for name, (column, least) in json.loads(parameters.get(ABOVE, "{}")).items()
+        }
+        if all(least >= 0 for _, least in above.values()):
+            return above
+    except (TypeError, ValueError, AttributeError, RecursionError):
+        pass
+    raise RequestError(
+        f"parameter '{ABOVE}' was expected to be JSON of an output's name and a list of a column's "
+        "number and a number that is not negative, but it is something else."
+    )
 
 
 def log_warnings(model_name: str, warnings: Sequence[str]) -> None:

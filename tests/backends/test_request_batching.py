@@ -15,6 +15,7 @@ from container.backends.batching import (
     contiguous,
     groups,
     picked,
+    picked_above,
     run_items,
 )
 from container.backends.model_config import TensorSpec
@@ -91,6 +92,36 @@ def test_rows_of_a_batch_are_counted_over_its_items() -> None:
     assert picked(scores, []).shape == (0, 4)
     with pytest.raises(RequestError):
         picked(scores, [-1, 2])
+
+
+def test_rows_above_a_number_stay_with_their_item() -> None:
+    """Of [2, 3, 2], by column 1: the first item has rows 0 and 2, the other one has row 1."""
+    tables = np.array([[[1, 9], [2, 5], [3, 7]], [[4, 0], [5, 6], [6, 5]]], np.float32)
+    assert picked_above(tables, 1, 5).tolist() == [[[1, 9], [3, 7]], [[5, 6], [0, 0]]]
+    assert picked_above(tables[0], 1, 5).tolist() == [[1, 9], [3, 7]]
+    assert picked_above(tables, 1, 9).shape == (2, 0, 2)
+    assert picked_above(tables[:0], 1, 5).shape == (0, 0, 2)
+    assert picked_above(tables[:, :0], 1, 5).shape == (2, 0, 2)
+    tables[0, 0, 1] = np.nan
+    assert picked_above(tables, 1, 5).tolist() == [[[3, 7]], [[5, 6]]]
+
+
+@pytest.mark.parametrize("array", [np.zeros(3), np.zeros((3, 2)), np.zeros((3, 3), object)])
+def test_rows_are_not_told_apart_by_what_is_no_number(array: Array) -> None:
+    with pytest.raises(RequestError, match="column 2 of an output of"):
+        picked_above(array, 2, 0.5)
+
+
+def test_each_request_has_the_rows_that_it_wants() -> None:
+    """Doubled rows are [2, 2, 2] and [4, 4, 4]; both requests are run together."""
+    x = {"x": np.array([[1, 1, 1], [2, 2, 2]], np.float32)}
+    many, few, none = (Item(x, ("y",), above={"y": (0, least)}) for least in (1, 2, 4))
+    wrong = Item(x, ("y",), above={"y": (3, 0)})
+    run = Doubler()
+    *came, refused = run_items([many, few, none, wrong], run, max_batch_size=8)
+    assert len(run.runs) == 1
+    assert [values(one)["y"] for one in came] == [[[2, 2, 2], [4, 4, 4]], [[4, 4, 4]], []]
+    assert isinstance(refused, RequestError)
 
 
 def test_types_are_not_mixed() -> None:

@@ -98,6 +98,22 @@ class TestOnTriton:
             answer = client.infer("free", {"x": X[:rows]}, rows={"y": wanted}, timeout=30)["y"]
             np.testing.assert_array_equal(answer, X[:rows][wanted] + 1)
 
+    def test_only_rows_above_a_number_come(self, client: Triton) -> None:
+        for rows, least in ((ROWS, 3 * ROWS - 5), (ROWS, 3 * ROWS), (ROWS, 0), (10, 15)):
+            answer = client.infer("free", {"x": X[:rows]}, above={"y": (1, least)}, timeout=30)
+            y = X[:rows] + 1
+            np.testing.assert_array_equal(answer["y"], y[y[:, 1] > least])
+
+    @pytest.mark.parametrize(
+        "above", ['{"y": [3, 1]}', '{"y": [-1, 1]}', '{"y": [0, -1]}', '{"y": 0}', "[0]", "{"]
+    )
+    def test_columns_that_there_are_not_are_refused(
+        self, triton: triton_process.Triton, above: str
+    ) -> None:
+        with pytest.raises(InferenceServerException, match="rows") as caught:
+            triton.client.infer("free", [tensor("x", X[:3])], parameters={"rows_above": above})
+        assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+
     @pytest.mark.parametrize("rows", ['{"y": [3]}', '{"y": [-1]}', '{"y": ["0"]}', "[0]", "{"])
     def test_rows_that_there_are_not_are_refused(
         self, triton: triton_process.Triton, rows: str
