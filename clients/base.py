@@ -187,9 +187,10 @@ class Client(ABC):
                 array that comes has no others. All axes but the last are counted as one, the batch
                 included: of [2, 9, 30522], row 9 is the first of the second text. Only they are
                 copied from model to client, where the model runs in the container's own backend.
-            above: of which outputs only rows are looked at that have more than a number in one
-                column: `{"output": (4, 0.5)}`. The container's own backend may leave out others:
-                [batch, most rows of an item, columns], in order, with rows of zeros at the end.
+            above: of which outputs only rows are looked at that have more than a number, 0 or
+                more, in one column: `{"output": (4, 0.5)}`. The container's own backend leaves out
+                others: [batch, most rows of an item, columns], in order, with rows of zeros at the
+                end of an item that has fewer. Any other answers all, so look at the column again.
             model: another model than the client's own, by its name in the repository.
             version: of the model; nothing means the request's own for the client's own model, and
                 the latest for another.

@@ -19,6 +19,7 @@ FILTERS: Mapping[str, ResizeAlg] = {
 }
 REACH = 3  # pixels of the smaller picture to either side of one: Lanczos reads the furthest
 BAND = 2**20  # bytes that are copied at a time: they stay in a core's cache
+LEAST_ROWS = 32  # of a band: for each one the filter is computed anew
 
 # Left, top, width and height, in pixels, which need not be whole.
 Box = tuple[float, float, float, float]
@@ -33,8 +34,9 @@ def resized(
     """Resize a picture and cut the middle out, as torchvision's `Resize` and `CenterCrop`.
 
     The filter decides the answer: others than the one a model was trained with move logits by 3.
-    Rows first and then columns, as Pillow does: a pixel is one shade off at most, and the logits
-    of a ResNet-50 by 0.03; in the other order they are by 0.15. What is cut off is not computed.
+    Rows first and then columns, as Pillow always did up to 12, and does for all but portraits: a
+    pixel of a photograph is one shade off at most, two with Lanczos, and the logits of a ResNet-50
+    by 0.03; in the other order they are by 0.15. What is cut off is not computed.
 
     Args:
         picture: uint8 [height, width, 3].
@@ -43,24 +45,30 @@ def resized(
         interpolation: one of `FILTERS`; all but "nearest" antialias.
 
     Returns:
-        uint8 [height, width, 3] of the crop.
+        uint8 [height, width, 3] of the crop, read only.
+
+    Raises:
+        ValueError: it is resized to less than the crop.
 
     """
     height, width = picture.shape[:2]
     if isinstance(resize, int):
         short = min(height, width)
         resize = (int(resize * height / short), int(resize * width / short))
+    if resize[0] < crop[0] or resize[1] < crop[1]:
+        raise ValueError(f"the crop is {crop}, but the picture is resized to {resize}")
     top, left = (round((one - cut) / 2) for one, cut in zip(resize, crop, strict=True))
     y, x = height / resize[0], width / resize[1]  # pixels of the picture for one of the small one
     way = FILTERS[interpolation]
     if x < 1 < y:
-        # Wider rows of a picture one pixel wide and millions high would be gigabytes.
+        # Wider rows of a picture one pixel wide and millions high would be gigabytes. The library
+        # makes columns first.
         return resampled(picture, crop, (left * x, top * y, crop[1] * x, crop[0] * y), way)
     reach = REACH * max(1, y) + 1
     first = max(0, math.floor(top * y - reach))
     last = min(height, math.ceil((top + crop[0]) * y + reach))
     rows = np.empty((last - first, crop[1], 3), np.uint8)
-    band = max(1, BAND // picture[0].nbytes)
+    band = max(LEAST_ROWS, BAND // picture[0].nbytes)
     for begin in range(0, len(rows), band):
         part = picture[first + begin : min(first + begin + band, last)]
         box = (left * x, 0, crop[1] * x, len(part))

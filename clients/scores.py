@@ -35,5 +35,7 @@ def best(scores: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
         best_of_parts = np.minimum.reduceat(falling, places[::PART])
         last = np.partition(best_of_parts, count - 1)[count - 1]
         places = np.flatnonzero(~(falling > last))
+    elif count < falling.size:
+        places = places[~(falling > np.partition(falling, count - 1)[count - 1])]
     places = places[np.argsort(falling[places], kind="stable")][:count]
     return list(zip(places.tolist(), scores[places].tolist(), strict=True))

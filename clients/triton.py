@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import index
 from typing import Any
 
 import grpc
@@ -38,6 +39,7 @@ from clients.model_server import (
     Signature,
     Tensors,
     TensorSpec,
+    is_filtered,
     is_picked,
 )
 from clients.regions import Region, Regions
@@ -101,7 +103,9 @@ LONG_AGO = 1
 # The rows that are wanted of some outputs, as JSON: this project's backends answer no others, in
 # the shape that `clients.model_server.picked` returns. All others answer the whole output.
 ROWS = "rows"
-# Likewise, for rows that have more than a number in some column: [column, number] by output.
+# Likewise, for rows that have more than a number in some column: [column, number] by output, by
+# model, as an ensemble hands parameters on to its steps. Triton's response cache does not look at
+# parameters, and must stay off.
 ABOVE = "rows_above"
 
 SIGNATURE_S = 2.0  # how long a model's configuration is believed: it may be loaded anew
@@ -133,9 +137,9 @@ class Call:
         outputs: the names of those that are wanted; none means all.
         classes: how many are wanted of an output.
         specs: the model's outputs at present, where it may matter.
-        picked: how many rows are wanted of an output.
+        picked: how many rows are wanted of an output; 0 where a number of their own tells.
         rows: which they are. Calls are the same to each other whichever they are.
-        above: what tells those apart that are wanted of an output; likewise.
+        above: what that number has to be; likewise.
 
     """
 
@@ -200,7 +204,10 @@ class Triton(ModelServer):
         version: str = "",
         timeout: float,
     ) -> dict[str, npt.NDArray[np.generic]]:
-        classes, rows = classes or {}, rows or {}
+        classes = classes or {}
+        # Numbers of numpy's kinds are no JSON.
+        rows = {name: [index(row) for row in some] for name, some in (rows or {}).items()}
+        above = {name: (index(column), float(n)) for name, (column, n) in (above or {}).items()}
         deadline = time.monotonic() + timeout
         specs: tuple[TensorSpec, ...] = ()
         if self._regions.limit and not (outputs or classes):
@@ -211,9 +218,9 @@ class Triton(ModelServer):
             tuple(outputs or classes),
             tuple(classes.items()),
             specs,
-            tuple((name, len(some)) for name, some in rows.items()),
+            (*((name, len(some)) for name, some in rows.items()), *((name, 0) for name in above)),
             rows,
-            above or {},
+            above,
         )
         line = self._lines.get(model, self._first)
         try:
@@ -308,9 +315,9 @@ class Triton(ModelServer):
         names = call.outputs
         parameters: dict[str, Any] = {DEADLINE: round((time.time() + timeout) * 1e6)}
         if call.rows:
-            parameters[ROWS] = json.dumps({name: list(some) for name, some in call.rows.items()})
+            parameters[ROWS] = json.dumps(call.rows)
         if call.above:
-            parameters[ABOVE] = json.dumps(call.above)
+            parameters[ABOVE] = json.dumps({call.model: call.above})
         if layout and layout.outputs:  # then each has to be named
             names = names or tuple(spec.name for spec in call.specs)
         answer = line.client.infer(
@@ -334,7 +341,11 @@ class Triton(ModelServer):
                 self._sizes.clear()
             sent = sum(array.nbytes for array in inputs.values())
             self._sizes[call] = {
-                name: (large(array), 0 if is_picked(array, call.rows.get(name)) else sent)
+                name: (
+                    # How much is left out is another matter with every picture.
+                    0 if is_filtered(array, call.above.get(name)) else large(array),
+                    0 if is_picked(array, call.rows.get(name)) else sent,
+                )
                 for name, array in arrays.items()
             }
         return arrays

@@ -36,8 +36,15 @@ assert LARGE.nbytes > 3 * BAND
 @pytest.mark.parametrize("name", FILTERS)
 @pytest.mark.parametrize(
     "pixels",
-    [photograph("chelsea.png"), photograph("coffee.png"), noise(100, 130), noise(50, 300), LARGE],
-    ids=["chelsea", "coffee", "upwards", "up and down", "bands"],
+    [
+        photograph("chelsea.png"),
+        photograph("coffee.png"),
+        noise(100, 130),
+        noise(50, 300),
+        LARGE,
+        noise(40, 20_000),
+    ],
+    ids=["chelsea", "coffee", "upwards", "up and down", "bands", "wide"],
 )
 def test_squashing_is_pillow_s_own_resize(pixels: Picture, name: str) -> None:
     expected = pillow(pixels, (224, 224), name)
@@ -66,7 +73,12 @@ def test_what_is_cut_off_does_not_matter() -> None:
     assert np.array_equal(resized(tower, 256, (224, 224)), resized(middle, 256, (224, 224)))
 
 
-@pytest.mark.parametrize("size", [(1, 5_000_000), (5_000_000, 1)])
+def test_a_crop_that_is_larger_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"the crop is \(224, 224\).*resized to \(223, 300\)"):
+        resized(noise(10, 10), (223, 300), (224, 224))
+
+
+@pytest.mark.parametrize("size", [(1, 5_000_000), (5_000_000, 1), (40, 200_000)])
 @pytest.mark.parametrize("resize", [256, (224, 224)])
 def test_a_line_of_pixels_does_not_become_gigabytes(
     size: tuple[int, int], resize: int | tuple[int, int]

@@ -62,8 +62,8 @@ class Asked:
             return self
         return replace(self, tensors={name: one.copy() for name, one in self.tensors.items()})
 
-    def item(self, prepare: Callable[[Tensors], Tensors], now: float) -> Item:
-        """Return what is to be run.
+    def item(self, model: str, prepare: Callable[[Tensors], Tensors], now: float) -> Item:
+        """Return what `model` is to run.
 
         Raises:
             RequestError: it is too late, or something does not fit.
@@ -73,7 +73,7 @@ class Asked:
         refuse_late(parameters, now)
         if isinstance(self.tensors, Exception):
             raise self.tensors
-        rows, above = wanted_rows(parameters), wanted_above(parameters)
+        rows, above = wanted_rows(parameters), wanted_above(parameters, model)
         return Item(prepare(self.tensors), self.outputs, rows, above)
 
     @property
@@ -93,6 +93,7 @@ class Answering:
     """How a model's requests are answered.
 
     Args:
+        model: its name.
         outputs: the configured names, for a request that names none.
         prepare: turns a request's tensors into what the model takes; raises RequestError for a
             request that does not fit, which then fails alone.
@@ -103,6 +104,7 @@ class Answering:
 
     """
 
+    model: str
     outputs: Sequence[str]
     prepare: Callable[[Tensors], Tensors]
     run: Run
@@ -145,7 +147,7 @@ class Answering:
         now = time.time() * 1e6
         for index, request in enumerate(asked):
             try:
-                items[index] = request.item(self.prepare, now)
+                items[index] = request.item(self.model, self.prepare, now)
             except Exception as error:
                 results[index] = error
         taken = sum(_size(item.inputs) for item in items.values())
@@ -197,8 +199,8 @@ def wanted_rows(parameters: Mapping[str, Any]) -> dict[str, list[int]]:
     return rows
 
 
-def wanted_above(parameters: Mapping[str, Any]) -> dict[str, tuple[int, float]]:
-    """Return by which column rows are wanted of some outputs, and above what.
+def wanted_above(parameters: Mapping[str, Any], model: str) -> dict[str, tuple[int, float]]:
+    """Return by which column rows are wanted of some outputs of a model, and above what.
 
     Raises:
         RequestError: the parameter is not what it should be.
@@ -207,15 +209,17 @@ def wanted_above(parameters: Mapping[str, Any]) -> dict[str, tuple[int, float]]:
     try:
         above = {
             name: (operator.index(column), float(least))
-            for name, (column, least) in json.loads(parameters.get(ABOVE, "{}")).items()
+            for name, (column, least) in json.loads(parameters.get(ABOVE, "{}"))
+            .get(model, {})
+            .items()
         }
         if all(least >= 0 for _, least in above.values()):
             return above
-    except (TypeError, ValueError, AttributeError, RecursionError):
+    except (TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         pass
     raise RequestError(
-        f"parameter '{ABOVE}' was expected to be JSON of an output's name and a list of a column's "
-        "number and a number that is not negative, but it is something else."
+        f"parameter '{ABOVE}' was expected to be JSON of a model's name, an output's name and a "
+        "list of a column's number and a number that is not negative, but it is something else."
     )
 
 

@@ -100,12 +100,23 @@ class TestOnTriton:
 
     def test_only_rows_above_a_number_come(self, client: Triton) -> None:
         for rows, least in ((ROWS, 3 * ROWS - 5), (ROWS, 3 * ROWS), (ROWS, 0), (10, 15)):
-            answer = client.infer("free", {"x": X[:rows]}, above={"y": (1, least)}, timeout=30)
+            above = {"y": (np.int64(1), np.float32(least))}  # as a class may well give them
+            answer = client.infer("free", {"x": X[:rows]}, above=above, timeout=30)
             y = X[:rows] + 1
             np.testing.assert_array_equal(answer["y"], y[y[:, 1] > least])
 
     @pytest.mark.parametrize(
-        "above", ['{"y": [3, 1]}', '{"y": [-1, 1]}', '{"y": [0, -1]}', '{"y": 0}', "[0]", "{"]
+        "above",
+        [
+            *('{"free": {"y": [3, 1]}}', '{"free": {"y": [-1, 1]}}', '{"free": {"y": [0, -1]}}'),
+            *(
+                '{"free": {"y": 0}}',
+                '{"free": 0}',
+                "[0]",
+                "{",
+                f'{{"free": {{"y": [0, 1{"0" * 400}]}}}}',
+            ),
+        ],
     )
     def test_columns_that_there_are_not_are_refused(
         self, triton: triton_process.Triton, above: str
@@ -113,6 +124,12 @@ class TestOnTriton:
         with pytest.raises(InferenceServerException, match="rows") as caught:
             triton.client.infer("free", [tensor("x", X[:3])], parameters={"rows_above": above})
         assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+
+    def test_rows_of_another_model_are_no_matter(self, triton: triton_process.Triton) -> None:
+        """An ensemble hands its parameters on to all of its steps."""
+        asked = {"rows_above": '{"other": {"y": [0, 100]}}'}
+        answer = triton.client.infer("free", [tensor("x", X[:3])], parameters=asked)
+        np.testing.assert_array_equal(answer.as_numpy("y"), X[:3] + 1)
 
     @pytest.mark.parametrize("rows", ['{"y": [3]}', '{"y": [-1]}', '{"y": ["0"]}', "[0]", "{"])
     def test_rows_that_there_are_not_are_refused(

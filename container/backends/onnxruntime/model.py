@@ -84,6 +84,7 @@ class TritonPythonModel:
             raise
         self._session: session.OnnxSession | None = opened
         self._answering = triton_requests.Answering(
+            config["name"],
             [tensor["name"] for tensor in config["output"]],
             opened.prepare,
             opened.run,

@@ -61,6 +61,7 @@ class TritonPythonModel:
             int(args["model_instance_device_id"]),
         )
         self._answering = triton_requests.Answering(
+            config["name"],
             [tensor["name"] for tensor in config["output"]],
             self._module.prepare,
             self._module.run,
