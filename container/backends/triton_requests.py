@@ -207,11 +207,10 @@ def wanted_above(parameters: Mapping[str, Any], model: str) -> dict[str, tuple[i
 
     """
     try:
+        of_models = json.loads(parameters.get(ABOVE, "{}"))
         above = {
             name: (operator.index(column), float(least))
-            for name, (column, least) in json.loads(parameters.get(ABOVE, "{}"))
-            .get(model, {})
-            .items()
+            for name, (column, least) in of_models.get(model, {}).items()
         }
         if all(least >= 0 for _, least in above.values()):
             return above

@@ -108,14 +108,14 @@ class TestOnTriton:
     @pytest.mark.parametrize(
         "above",
         [
-            *('{"free": {"y": [3, 1]}}', '{"free": {"y": [-1, 1]}}', '{"free": {"y": [0, -1]}}'),
-            *(
-                '{"free": {"y": 0}}',
-                '{"free": 0}',
-                "[0]",
-                "{",
-                f'{{"free": {{"y": [0, 1{"0" * 400}]}}}}',
-            ),
+            '{"free": {"y": [3, 1]}}',
+            '{"free": {"y": [-1, 1]}}',
+            '{"free": {"y": [0, -1]}}',
+            '{"free": {"y": [0, 1%s]}}' % ("0" * 400),
+            '{"free": {"y": 0}}',
+            '{"free": 0}',
+            "[0]",
+            "{",
         ],
     )
     def test_columns_that_there_are_not_are_refused(
