@@ -188,41 +188,41 @@ class TestTheOptimizedModel:
     def test_otherwise_there_is_one_run_at_a_time(self, alone: dict[str, Any]) -> None:
         assert session_settings(alone, cpus=4).at_once == 1
 
-    @pytest.mark.parametrize("odd", [0, 30522], ids=["even", "odd"])
+    @pytest.mark.parametrize(
+        ("words", "shared"), [(3008, 2), (3001, 2), (33001, 1)], ids=["even", "odd", "odd, large"]
+    )
     def test_packed_weights_of_matrix_products_are_shared(
-        self, model: Path, tmp_path: Path, odd: int
+        self, model: Path, tmp_path: Path, words: int, shared: int
     ) -> None:
-        # What is not a multiple of 64 bytes moves what follows; without care that is a crash.
+        # They are written in this order; a bias that is no multiple of 64 bytes moves what follows
+        # to where it cannot be read, which is a crash.
         generator = np.random.default_rng(0)
         weights = {
-            "wide": generator.normal(size=(400, 3000)).astype(np.float32),
-            "offset": generator.normal(size=3000 + odd).astype(np.float32),
-            "back": generator.normal(size=(3000, 80)).astype(np.float32),
+            "bias": generator.normal(size=words).astype(np.float32),
+            "hidden": generator.normal(size=(1000, 64)).astype(np.float32),  # 256 kB
+            "vocabulary": generator.normal(size=(64, words)).astype(np.float32),
         }
-        nodes = [
-            helper.make_node("MatMul", ["x", "wide"], ["a"]),
-            helper.make_node("Slice", ["offset", "start", "end"], ["o"]),
-            helper.make_node("Add", ["a", "o"], ["b"]),
-            helper.make_node("MatMul", ["b", "back"], ["y"]),
-        ]
-        bounds = {"start": np.array([0]), "end": np.array([3000])}
         graph = helper.make_graph(
-            nodes,
+            [
+                helper.make_node("MatMul", ["x", "hidden"], ["a"]),
+                helper.make_node("MatMul", ["a", "vocabulary"], ["b"]),
+                helper.make_node("Add", ["b", "bias"], ["y"]),
+            ],
             "m",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 400])],
-            [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 80])],
-            [numpy_helper.from_array(one, name) for name, one in {**weights, **bounds}.items()],
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 1000])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", words])],
+            [numpy_helper.from_array(one, name) for name, one in weights.items()],
         )
         opset = [helper.make_opsetid("", 17)]
         onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), model)
         session = opened(model, tmp_path / "shared")
         assert len(session.sessions) == 2
-        x = generator.normal(size=(3, 400)).astype(np.float32)
-        expected = (x @ weights["wide"] + weights["offset"][:3000]) @ weights["back"]
+        x = generator.normal(size=(3, 1000)).astype(np.float32)
+        expected = x @ weights["hidden"] @ weights["vocabulary"] + weights["bias"]
         for run in (session.run, session.run_beside_others):
             np.testing.assert_allclose(run({"x": x}, ["y"])["y"], expected, rtol=1e-3, atol=1e-2)
         (graph_file,) = (tmp_path / "shared" / "optimized").glob("*/model.onnx")
-        assert b"prepacked" in graph_file.read_bytes()
+        assert graph_file.read_bytes().count(b"prepacked") == shared
         assert usable(graph_file)
 
     def test_weights_of_which_each_session_would_have_its_own_are_not_kept_twice(

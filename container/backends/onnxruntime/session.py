@@ -291,7 +291,7 @@ def _optimized(
     onnxruntime = _import_onnxruntime()
 
     def save(path: Path) -> None:
-        # The first is in vain where a vocabulary is no multiple of anything, as those of texts.
+        # The first is in vain where there is a bias for each word of a vocabulary.
         for way in WAYS[1:] if settings.at_once > 1 else WAYS:
             options = session_options(settings)
             options.optimized_model_filepath = str(path)
