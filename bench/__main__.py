@@ -17,7 +17,7 @@ from bench import growth, measure, models, open_loop, overhead, report, start, w
 from bench.contenders import RIVALS, Contender, also_asked, this_server
 from bench.limit import Limit
 from bench.measure import Results, say
-from bench.targets import MISSED, OURS, rate, verdicts
+from bench.targets import MISSED, verdicts
 
 LOADS = (1, 4, 8, 16)
 
@@ -43,10 +43,8 @@ def main(argv: list[str]) -> int:
         server.wait(payload, "resnet", right(repository, payload))
         if "nothing" in options.parts:
             overhead.measure(results, server)
-        capacity = results.spread("resnet", OURS, 16, rate)
-        if "open" in options.parts and capacity:
-            lasts = options.seconds * 3
-            open_loop.measure(results, server, payload, capacity.median, lasts, cache)
+        if "open" in options.parts:
+            open_loop.measure(results, server, payload, options.seconds * 3, cache)
     finally:
         server.stop()
     if "growth" in options.parts:

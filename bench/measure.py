@@ -72,6 +72,8 @@ class Results:
     patience_s: float = 0.0
     """For so long in all, measurements are repeated that others on this machine disturbed."""
     skipped: dict[str, str] = field(default_factory=dict)
+    capacity: list[float] = field(default_factory=list)
+    """Answers per second of a closed loop by the program that asks the open loops."""
     open_loop: list[dict[str, Any]] = field(default_factory=list)
     nothing: dict[int, list[float]] = field(default_factory=dict)
     start_s: list[float] = field(default_factory=list)

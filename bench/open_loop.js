@@ -1,4 +1,5 @@
-// A constant arrival rate of one prebuilt request; prints one JSON object.
+// A constant arrival rate of one prebuilt request, or, with CALLERS, so many that ask again as soon
+// as they are answered; prints one JSON object.
 import http from "k6/http";
 import { Counter, Trend } from "k6/metrics";
 
@@ -7,15 +8,24 @@ const refused = new Trend("refused", true);
 const answered = new Trend("answered", true);
 const failed = new Counter("failed");
 
+const closed = {
+  executor: "constant-vus",
+  vus: Number(__ENV.CALLERS),
+};
+
+const arriving = {
+  executor: "constant-arrival-rate",
+  rate: Math.round(Number(__ENV.RATE) * 10),
+  timeUnit: "10s",
+  preAllocatedVUs: 200,
+  maxVUs: 400,
+};
+
 export const options = {
   scenarios: {
-    open: {
-      executor: "constant-arrival-rate",
-      rate: Math.round(Number(__ENV.RATE) * 10),
-      timeUnit: "10s",
+    asked: {
+      ...(__ENV.CALLERS ? closed : arriving),
       duration: `${__ENV.SECONDS}s`,
-      preAllocatedVUs: 200,
-      maxVUs: 400,
       gracefulStop: "60s",
     },
   },

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bench.measure import BUSY_ELSEWHERE, LIMIT, Results, Spread
+from bench.open_loop import CALLERS
 from bench.targets import (
     MET,
     OURS,
@@ -185,7 +186,11 @@ def open_loop(results: Results) -> str:
         "their p99 ms",
         "failed",
     ]
-    return "### Open loop, ResNet-50, this server\n\n" + table(head, rows)
+    capacity = (
+        f"The capacity is what a closed loop of {CALLERS} callers by the same program has: "
+        f"{shown(Spread.of(results.capacity), 1)}/s.\n\n"
+    )
+    return "### Open loop, ResNet-50, this server\n\n" + capacity + table(head, rows)
 
 
 def number(value: float | None) -> str:

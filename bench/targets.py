@@ -179,16 +179,13 @@ def costs(results: Results) -> Iterator[Verdict | None]:
 
 
 def overload(results: Results) -> Iterator[Verdict | None]:
-    capacity = results.spread("resnet", OURS, 16, rate)
     for seen in results.open_loop:
-        if seen["share"] <= 1 or capacity is None:
+        if seen["share"] <= 1:
             continue
-        kept = seen["answered"] / seen["seconds"] / capacity.median
-        # One measurement alone: its noise is that of the capacity.
-        came = Spread(kept, kept * (1 - capacity.noise), kept * (1 + capacity.noise))
+        kept = [seen["answered"] / seen["seconds"] / one for one in results.capacity]
         yield at_least(
             f"open loop at {seen['share']:.0%}: answered/s as a share of the capacity",
-            came,
+            Spread.of(kept),
             OVERLOAD_KEEPS,
         )
         if seen["refused"]:
