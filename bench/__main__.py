@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
         payload = work.payload("resnet")
         server.wait(payload, "resnet", right(repository, payload))
         if "nothing" in options.parts:
-            overhead.measure(results, server)
+            overhead.measure(results, server, cache / "run")
         if "open" in options.parts:
             open_loop.measure(results, server, payload, options.seconds * 3, cache)
     finally:

@@ -76,6 +76,9 @@ class Results:
     """Answers per second of a closed loop by the program that asks the open loops."""
     open_loop: list[dict[str, Any]] = field(default_factory=list)
     nothing: dict[int, list[float]] = field(default_factory=dict)
+    """Requests per second of the model that does nothing, by callers; of each round."""
+    route: dict[int, list[float]] = field(default_factory=dict)
+    """Likewise, of a Flask route that asks nobody."""
     start_s: list[float] = field(default_factory=list)
     idle_mb: dict[str, float] = field(default_factory=dict)
     growth: dict[str, list[dict[str, Any]]] = field(default_factory=dict)

@@ -156,8 +156,12 @@ def cpu(results: Results) -> str:
 def nothing(results: Results) -> str:
     if not results.nothing:
         return ""
-    rows = [[str(callers), shown(Spread.of(r))] for callers, r in results.nothing.items()]
-    return "### A model that does nothing\n\n" + table(["callers", "requests/s"], rows)
+    rows = [
+        [str(callers), shown(Spread.of(rates)), shown(Spread.of(results.route[callers]))]
+        for callers, rates in results.nothing.items()
+    ]
+    head = ["callers", "requests/s", "of a Flask route without Triton"]
+    return "### A model that does nothing\n\n" + table(head, rows)
 
 
 def open_loop(results: Results) -> str:

@@ -95,16 +95,30 @@ def results(onnxruntime_ms: float) -> Results:
     made.start_s = [4.0]
     made.idle_mb = {"gunicorn": 100.0}
     made.nothing = {1: [1000.0]}
+    made.route = {1: [3000.0]}
     return made
 
 
 def test_absolute_targets_are_milder_on_a_slower_machine() -> None:
-    for onnxruntime_ms, verdict in ((31.7, MISSED), (63.4, SCALED)):
-        found = {one.what: one.verdict for one in verdicts(results(onnxruntime_ms))}
+    # 1,000 of 3,000 is less than the 1,400 of 3,130 that are wanted, and of 2,000 more.
+    for onnxruntime_ms, route, verdict in ((31.7, 3000, MISSED), (63.4, 2000, SCALED)):
+        made = results(onnxruntime_ms)
+        made.route = {1: [route]}
+        found = {one.what: one.verdict for one in verdicts(made)}
         assert found["ResNet-50: CPU-ms outside ONNX Runtime"] == verdict
         assert found["nothing-model, 1 callers: requests/s"] == verdict
         assert found["ResNet-50, 8 callers: share of the limit"] == MET
         assert found["seconds from ./serve to /ping 200"] == MET
+
+
+def test_an_overload_is_judged_by_the_capacity_around_it() -> None:
+    made = results(40.0)
+    made.capacity = [50.0, 40.0, 52.0]
+    seen = {"share": 1.2, "asked": 60.0, "answered": 490, "seconds": 10.0, "refused": 0}
+    made.open_loop = [{**seen, "share": 0.5, "answered": 1}, seen]
+    (one,) = [one for one in verdicts(made) if one.what.startswith("open loop at 120%")]
+    assert one.came.median == pytest.approx(49 / 50)
+    assert one.verdict == MET
 
 
 def test_tables_json_and_plot_have_everybody(tmp_path: Path) -> None:

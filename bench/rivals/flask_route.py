@@ -1,0 +1,71 @@
+"""A Flask route without any model, behind NGINX and gunicorn: what these three cost by themselves.
+
+    python -m bench.rivals.flask_route PORT FOLDER
+
+gunicorn's own worker with 16 threads, as the targets' machine was asked with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from flask import Flask, request
+
+NGINX = """\
+daemon off;
+worker_processes 1;
+pid {folder}/nginx.pid;
+error_log {folder}/nginx.log;
+events {{ worker_connections 64; }}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/bodies;
+  upstream gunicorn {{ server unix:{folder}/gunicorn.sock; keepalive 16; }}
+  server {{
+    listen 127.0.0.1:{port};
+    location / {{
+      proxy_pass http://gunicorn;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+    }}
+  }}
+}}
+"""
+
+
+def program() -> Flask:
+    """Return the WSGI application: it answers the number that was sent."""
+    app = Flask(__name__)
+
+    @app.post("/invocations")
+    def invocations() -> dict[str, object]:
+        body = request.get_json()
+        return {"modelname": body["modelname"], "result": body["payload"]["number"]}
+
+    return app
+
+
+def serve(port: int, folder: Path) -> None:
+    """Run both programs, and end with either of them."""
+    (folder / "nginx.conf").write_text(NGINX.format(port=port, folder=folder))
+    gunicorn = [
+        *(sys.executable, "-m", "gunicorn", "--worker-class", "gthread", "--threads", "16"),
+        *("--bind", f"unix:{folder}/gunicorn.sock", "--no-control-socket"),
+        "bench.rivals.flask_route:program()",
+    ]
+    nginx = ["nginx", "-c", str(folder / "nginx.conf"), "-e", str(folder / "nginx.log")]
+    programs = [subprocess.Popen(command) for command in (nginx, gunicorn)]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        os.wait()
+    finally:
+        for one in programs:
+            one.terminate()
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), Path(sys.argv[2]))
