@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,10 +14,14 @@ from typing import Any
 
 from bench import load, work
 from bench.contenders import Contender, Skipped
-from bench.limit import Limit, Way
+from bench.limit import Figures, Limit, Way
 from bench.processes import TICK_MS, cpu_ms, memory_mb
 
 LIMIT = "in-process limit"
+# The same program with no more requests at a time than there are callers: where the limit runs
+# batches that so few cannot fill, this is what there is to be had.
+IN_HAND = "limit, as many in hand"
+LIMITS = (LIMIT, IN_HAND)
 BUSY_ELSEWHERE = 0.08  # of the cores: rivals that are not asked anything take a part of it
 PAUSE_S = 0.2
 LEAST_WARM_S = 0.5
@@ -151,19 +155,43 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def sweep(limit: Limit, modelname: str, payload: Any, cpus: int, seconds: float) -> dict[str, Way]:
-    """Return the ways in which the limit is best: in throughput, and for a caller alone."""
+def sweep(
+    limit: Limit, modelname: str, payload: Any, cpus: int, loads: Sequence[int], seconds: float
+) -> dict[str, Way]:
+    """Return the ways in which the limit is best.
+
+    That is in throughput, for a caller alone, and with as many requests in hand as some loads have
+    callers, where the first has more.
+    """
     batches = {"resnet": (1, 8), "yolov5": (1,), "bert_base": (1, 8, 16)}[modelname]
     ways = [Way(cpus, 1, batch) for batch in batches]
     ways += [Way(1, cpus, batch) for batch in batches]
     ways.append(Way(cpus + 1, 1))
     lone = [Way(1, cpus), Way(1, cpus, spinning=True)]
-    figures = {
-        way: [limit.measure(way, seconds, payload) for _ in range(2)] for way in {*ways, *lone}
+
+    def measured(some: Iterable[Way]) -> dict[Way, list[Figures]]:
+        return {way: [limit.measure(way, seconds, payload) for _ in range(2)] for way in some}
+
+    def fastest(some: Iterable[Way]) -> Way:
+        figures = measured(dict.fromkeys(some))
+        return max(figures, key=lambda way: max(one.per_second for one in figures[way]))
+
+    quick = measured(lone)
+    best = {
+        "throughput": fastest(ways),
+        "lone": min(quick, key=lambda way: min(one.p50 for one in quick[way])),
     }
-    fastest = max(ways, key=lambda way: max(one.per_second for one in figures[way]))
-    quickest = min(lone, key=lambda way: min(one.p50 for one in figures[way]))
-    return {"throughput": fastest, "lone": quickest}
+    most = best["throughput"].threads * best["throughput"].batch
+    for callers in loads:
+        if cpus < callers < most:
+            split = (Way(cpus, 1), Way(cpus, 1, callers // cpus), Way(1, cpus, callers))
+            best[in_hand(callers)] = fastest(split)
+    return best
+
+
+def in_hand(callers: int) -> str:
+    """Return under which name the ways have the best one with no more requests than callers."""
+    return f"{callers} in hand"
 
 
 def sample(
@@ -193,21 +221,21 @@ def sample(
 
 def limit_sample(
     limit: Limit,
-    ways: dict[str, Way],
+    name: str,
+    way: Way,
     model: str,
     payload: Any,
     callers: int,
     number: int,
     results: Results,
 ) -> Sample:
-    """Let the limit work the way that is best for so many callers."""
-    way = ways["lone" if callers == 1 else "throughput"]
+    """Let the limit work one way."""
     elsewhere = Elsewhere(results.cpus)
     figures = limit.measure(way, results.lasts(model), payload)
     share = elsewhere.share(figures.cpu_ms * figures.per_second * results.lasts(model))
     return Sample(
         model,
-        LIMIT,
+        name,
         callers,
         number,
         figures.per_second,
@@ -260,7 +288,7 @@ def rounds(
     probe = Limit(repository, model)
     try:
         right = probe.answer(payload)
-        ways = sweep(probe, model, payload, results.cpus, sweep_s)
+        ways = sweep(probe, model, payload, results.cpus, loads, sweep_s)
     finally:
         probe.stop()
     results.ways[model] = {use: str(way) for use, way in ways.items()}
@@ -272,10 +300,14 @@ def rounds(
                 single = limit.measure(Way(results.cpus, 1), results.seconds, payload)
                 results.onnxruntime_ms.setdefault(model, {})[number] = single.onnxruntime_ms
                 for callers in loads:
-                    measured = partial(
-                        limit_sample, limit, ways, model, payload, callers, number, results
-                    )
-                    note(results, quietly(results, measured))
+                    its = {LIMIT: ways["lone" if callers == 1 else "throughput"]}
+                    if some := ways.get(in_hand(callers)):
+                        its[IN_HAND] = some
+                    for name, way in its.items():
+                        measured = partial(
+                            limit_sample, limit, name, way, model, payload, callers, number, results
+                        )
+                        note(results, quietly(results, measured))
                     first = number % len(contenders) if contenders else 0
                     for server in [*contenders[first:], *contenders[:first]]:
                         time.sleep(PAUSE_S)
@@ -317,6 +349,6 @@ def note(results: Results, one: Sample) -> None:
         one.elsewhere > BUSY_ELSEWHERE
     )
     say(
-        f"round {one.round + 1} {one.model} {one.callers:2} callers: {one.contender:17} "
+        f"round {one.round + 1} {one.model} {one.callers:2} callers: {one.contender:22} "
         f"{one.per_second:7.1f}/s, p50 {one.p50:6.0f} ms, p99 {one.p99:6.0f} ms{disturbed}"
     )

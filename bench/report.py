@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from bench.measure import BUSY_ELSEWHERE, LIMIT, Results, Spread
+from bench.measure import BUSY_ELSEWHERE, LIMIT, LIMITS, Results, Spread
 from bench.open_loop import CALLERS
 from bench.targets import (
     MET,
@@ -74,7 +74,7 @@ def best_rival(results: Results, model: str, callers: int) -> str | None:
     rates = {
         name: spread.median
         for name in results.contenders(model)
-        if name not in (OURS, LIMIT)
+        if name not in (OURS, *LIMITS)
         and (spread := results.spread(model, name, callers, rate)) is not None
     }
     return max(rates, key=lambda name: rates[name], default=None)
@@ -90,7 +90,9 @@ def closed_loop(results: Results, model: str) -> str:
             if results.spread(*cell, rate) is None:
                 continue
             times = ["–", "–"]
-            if name != LIMIT or callers == 1:  # else it has its own threads, whatever the callers
+            if (
+                name not in LIMITS or callers == 1
+            ):  # else it has its own threads, whatever the callers
                 times = [shown(results.spread(*cell, figure)) for figure in (p50, p99)]
             rows.append(
                 [
@@ -105,9 +107,10 @@ def closed_loop(results: Results, model: str) -> str:
                 ]
             )
     ways = results.ways[model]
+    fewer = "".join(f"; with {use} {way}" for use, way in ways.items() if use.endswith("in hand"))
     return (
         f"### {NAMES[model]}\n\n"
-        f"The limit runs {ways['throughput']}; for one caller {ways['lone']}.\n\n"
+        f"The limit runs {ways['throughput']}; for one caller {ways['lone']}{fewer}.\n\n"
     ) + table(
         [
             "callers",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from bench.contenders import SAMPLE
-from bench.measure import LIMIT, Results, Sample, Spread
+from bench.measure import LIMIT, LIMITS, Results, Sample, Spread
 from bench.work import PROJECT
 
 OURS = "this server"
@@ -150,7 +150,7 @@ def rivals(results: Results) -> Iterator[Verdict | None]:
     )
     for model, (name, _, _) in THROUGHPUT_SHARES.items():
         for rival in results.contenders(model):
-            if rival in (OURS, LIMIT):
+            if rival in (OURS, *LIMITS):
                 continue
             for callers in (1, 4, 8, 16):
                 for figure, read, more in figures:
