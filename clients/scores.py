@@ -12,13 +12,6 @@ PART = 64
 0.07 ms, and in 0.45 without parts."""
 
 
-def softmax(scores: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Return probabilities along the last axis."""
-    exact = scores.astype(np.float64)
-    weights = np.exp(exact - exact.max(-1, keepdims=True))
-    return np.asarray(weights / weights.sum(-1, keepdims=True))
-
-
 def best(scores: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
     """Return place and score of the best, best first; of equal ones the first.
 
@@ -27,7 +20,7 @@ def best(scores: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
         count: how many are wanted.
 
     """
-    falling = -scores.astype(np.float64)  # as floats: unsigned numbers have no negative
+    falling = -floats(scores)  # unsigned numbers have no negative
     places = np.arange(falling.size)
     if count * PART < falling.size:
         # Sorted are only those that are not behind the best ones of `count` parts, all that are as
@@ -39,3 +32,29 @@ def best(scores: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
         places = places[~(falling > np.partition(falling, count - 1)[count - 1])]
     places = places[np.argsort(falling[places], kind="stable")][:count]
     return list(zip(places.tolist(), scores[places].tolist(), strict=True))
+
+
+def likeliest(logits: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
+    """Return place and probability of the likeliest, likeliest first; of equal ones the first.
+
+    The probability is the softmax over all classes. It is exact to a millionth of itself: the sum
+    is of exponentials in single precision, which take a tenth of the time of double ones where the
+    processor has no AVX-512.
+
+    Args:
+        logits: [classes].
+        count: how many are wanted.
+
+    """
+    logits = floats(logits)
+    greatest = logits.max()
+    total = np.exp(logits - greatest).sum(dtype=np.float64)
+    return [
+        (place, float(np.exp(np.float64(logit) - greatest) / total))
+        for place, logit in best(logits, count)
+    ]
+
+
+def floats(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return numbers as floats of single precision, or of double where that would lose some."""
+    return numbers.astype(np.result_type(numbers, np.float32), copy=False)

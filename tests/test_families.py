@@ -14,7 +14,7 @@ from clients.errors import BadPayload
 from clients.families.fill_mask import joined
 from clients.model_server import Signature, Tensors
 from clients.request import Request
-from clients.scores import best
+from clients.scores import best, likeliest
 from tests.fake_triton import Arrays
 from tests.family_bench import (
     BOXES,
@@ -170,6 +170,21 @@ def test_a_detector_of_whole_numbers_is_sent_them(bench: Bench) -> None:
 
 def test_scores_that_are_unsigned_are_sorted_too() -> None:
     assert best(np.array([0, 200, 7, 255], np.uint8), 3) == [(3, 255), (1, 200), (2, 7)]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int8, np.uint8])
+@pytest.mark.parametrize("spread", [1, 5, 60])
+def test_probabilities_are_those_of_the_whole_vocabulary(dtype: type, spread: float) -> None:
+    drawn = np.random.default_rng(3).normal(size=30522) * spread
+    logits = (np.abs(drawn) if dtype is np.uint8 else drawn).clip(-120, 250).astype(dtype)
+    # Python's own: exactly summed, in double precision.
+    exact = [float(logit) for logit in logits]
+    weights = [math.exp(logit - max(exact)) for logit in exact]
+    expected = sorted(range(len(exact)), key=lambda place: (-exact[place], place))[:7]
+    found = likeliest(logits, 7)
+    assert [place for place, _ in found] == expected
+    for place, probability in found:
+        assert probability == pytest.approx(weights[place] / math.fsum(weights), rel=1e-6)
 
 
 def test_of_equal_scores_the_first_are_best() -> None:

@@ -16,7 +16,7 @@ from clients.model_server import Signature
 from clients.picture_input import PictureInput, both
 from clients.pictures import EXAMPLE, Picture
 from clients.resizing import FILTERS, resized
-from clients.scores import best, softmax
+from clients.scores import best, likeliest
 
 Colour = tuple[float, float, float]
 
@@ -134,9 +134,8 @@ class Classification(Family[ClassificationKeys, Plan]):
 
     def answer(self, scores: npt.NDArray[Any]) -> list[Any]:
         """Return the best classes of one picture; `scores` is [classes]."""
-        found = best(
-            softmax(scores) if self.keys.softmax else scores, self.request.parameters["top_k"]
-        )
+        ranked = likeliest if self.keys.softmax else best
+        found = ranked(scores, self.request.parameters["top_k"])
         # Six digits, as Triton's own classification extension writes them.
         if self.request.parameters["format"] == "objects":
             return [

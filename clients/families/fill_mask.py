@@ -12,7 +12,7 @@ from clients.base import FORMAT, Environment, Parameter, Payload
 from clients.errors import BadPayload
 from clients.family import shown
 from clients.model_server import TensorSpec
-from clients.scores import best, softmax
+from clients.scores import likeliest
 from clients.text_input import TextFamily, TextKeys
 
 # Characters: a text of 500 masks filled in with 1000 words for each would be 1.5 GB.
@@ -133,4 +133,4 @@ def most_likely(logits: npt.NDArray[np.float32], count: int) -> list[tuple[int, 
         count: how many are wanted.
 
     """
-    return [(token, round(score, 6)) for token, score in best(softmax(logits), count)]
+    return [(token, round(score, 6)) for token, score in likeliest(logits, count)]

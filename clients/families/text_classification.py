@@ -10,7 +10,7 @@ from clients.base import FORMAT, Environment, Parameter, Payload
 from clients.dispatch_toml import FLAG, INSIDE, key
 from clients.family import shown
 from clients.model_server import TensorSpec
-from clients.scores import best, softmax
+from clients.scores import best, likeliest
 from clients.text_input import TextFamily, TextKeys
 
 
@@ -47,10 +47,11 @@ class TextClassification(TextFamily[TextClassificationKeys]):
         scores = self.outputs(self.texts(payloads))
         self.count_labels(self.labels, scores.shape[1], "the output")
         top_k = self.request.parameters["top_k"]
+        ranked = likeliest if self.keys.softmax else best
         return [
             [
                 {"label": self.labels[index], "index": index, "score": round(score, 6)}
-                for index, score in best(row, top_k)
+                for index, score in ranked(row, top_k)
             ]
-            for row in (softmax(scores) if self.keys.softmax else scores)
+            for row in scores
         ]
