@@ -233,7 +233,7 @@ class Letterbox:
         whole[top : top + inner_height, left : left + inner_width] = cv2.resize(
             picture, (inner_width, inner_height), interpolation=cv2.INTER_LINEAR
         )
-        pixels = whole.transpose(2, 0, 1) / np.float32(255)
+        pixels = np.stack(cv2.split(whole)) / np.float32(255)
         return cls(pixels, width, height, scale, left, top)
 
     def back(self, corners: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
