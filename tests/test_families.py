@@ -179,12 +179,14 @@ def test_probabilities_are_those_of_the_whole_vocabulary(dtype: type, spread: fl
     logits = (np.abs(drawn) if dtype is np.uint8 else drawn).clip(-120, 250).astype(dtype)
     # Python's own: exactly summed, in double precision.
     exact = [float(logit) for logit in logits]
-    weights = [math.exp(logit - max(exact)) for logit in exact]
+    greatest = max(exact)
+    weights = [math.exp(logit - greatest) for logit in exact]
+    total = math.fsum(weights)
     expected = sorted(range(len(exact)), key=lambda place: (-exact[place], place))[:7]
     found = likeliest(logits, 7)
     assert [place for place, _ in found] == expected
     for place, probability in found:
-        assert probability == pytest.approx(weights[place] / math.fsum(weights), rel=1e-6)
+        assert probability == pytest.approx(weights[place] / total, rel=1e-6)
 
 
 def test_of_equal_scores_the_first_are_best() -> None:
