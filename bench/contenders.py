@@ -133,19 +133,23 @@ class Contender:
         self.process = None
 
 
+PORTS = iter(range(21000 + os.getpid() % 7000, 32000))
+"""Those that nobody was given yet: a server that is started does not listen at once."""
+
+
 def free_port(count: int = 1) -> int:
-    """Return the first of some neighbouring ports that nobody listens on."""
-    for low in range(21000 + os.getpid() % 7000, 32000, count):
-        sockets = [socket.socket() for _ in range(count)]
-        try:
-            for port, listener in enumerate(sockets, start=low):
+    """Return the first of some neighbouring ports that nobody listens on, or was given."""
+    neighbours: list[int] = []
+    for port in PORTS:
+        with socket.socket() as listener:
+            try:
                 listener.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        finally:
-            for listener in sockets:
-                listener.close()
-        return low
+            except OSError:
+                neighbours.clear()
+                continue
+        neighbours.append(port)
+        if len(neighbours) == count:
+            return neighbours[0]
     raise Skipped("no free ports")
 
 

@@ -100,12 +100,12 @@ CHANNEL = (
 DEADLINE = "deadline_us"
 LONG_AGO = 1
 
-# The rows that are wanted of some outputs, as JSON: this project's backends answer no others, in
-# the shape that `clients.model_server.picked` returns. All others answer the whole output.
+# The rows that are wanted of some outputs, as JSON: numbers by output, by model, for an ensemble
+# hands parameters on to its steps. This project's backends answer no others, in the shape that
+# `clients.model_server.picked` returns; all others answer the whole output.
 ROWS = "rows"
 # Likewise, for rows that have more than a number in some column: [column, number] by output, by
-# model, as an ensemble hands parameters on to its steps. Triton's response cache does not look at
-# parameters, and must stay off.
+# model. Triton's response cache does not look at parameters, and must stay off.
 ABOVE = "rows_above"
 
 SIGNATURE_S = 2.0  # how long a model's configuration is believed: it may be loaded anew
@@ -315,7 +315,7 @@ class Triton(ModelServer):
         names = call.outputs
         parameters: dict[str, Any] = {DEADLINE: round((time.time() + timeout) * 1e6)}
         if call.rows:
-            parameters[ROWS] = json.dumps(call.rows)
+            parameters[ROWS] = json.dumps({call.model: call.rows})
         if call.above:
             parameters[ABOVE] = json.dumps({call.model: call.above})
         if layout and layout.outputs:  # then each has to be named

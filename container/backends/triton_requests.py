@@ -73,7 +73,7 @@ class Asked:
         refuse_late(parameters, now)
         if isinstance(self.tensors, Exception):
             raise self.tensors
-        rows, above = wanted_rows(parameters), wanted_above(parameters, model)
+        rows, above = wanted_rows(parameters, model), wanted_above(parameters, model)
         return Item(prepare(self.tensors), self.outputs, rows, above)
 
     @property
@@ -179,24 +179,24 @@ def refuse_late(parameters: Mapping[str, Any], now: float) -> None:
         raise RequestError("nobody waits for the answer any more.")
 
 
-def wanted_rows(parameters: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Return the rows that a request wants of some outputs.
+def wanted_rows(parameters: Mapping[str, Any], model: str) -> dict[str, list[int]]:
+    """Return the rows that a request wants of some outputs of a model.
 
     Raises:
         RequestError: the parameter is not what it should be.
 
     """
-    text = parameters.get(ROWS, "{}")
     try:
-        rows = {
-            name: [operator.index(row) for row in some] for name, some in json.loads(text).items()
+        of_models = json.loads(parameters.get(ROWS, "{}"))
+        return {
+            name: [operator.index(row) for row in some]
+            for name, some in of_models.get(model, {}).items()
         }
     except (TypeError, ValueError, AttributeError, RecursionError):
         raise RequestError(
-            f"parameter '{ROWS}' was expected to be JSON of an output's name and the numbers of "
-            "its rows, but it is something else."
+            f"parameter '{ROWS}' was expected to be JSON of a model's name, an output's name and "
+            "the numbers of its rows, but it is something else."
         ) from None
-    return rows
 
 
 def wanted_above(parameters: Mapping[str, Any], model: str) -> dict[str, tuple[int, float]]:

@@ -125,13 +125,28 @@ class TestOnTriton:
             triton.client.infer("free", [tensor("x", X[:3])], parameters={"rows_above": above})
         assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
 
-    def test_rows_of_another_model_are_no_matter(self, triton: triton_process.Triton) -> None:
+    @pytest.mark.parametrize(
+        "asked", [{"rows_above": '{"other": {"y": [0, 100]}}'}, {"rows": '{"other": {"y": [1]}}'}]
+    )
+    def test_rows_of_another_model_are_no_matter(
+        self, triton: triton_process.Triton, asked: dict[str, Any]
+    ) -> None:
         """An ensemble hands its parameters on to all of its steps."""
-        asked = {"rows_above": '{"other": {"y": [0, 100]}}'}
         answer = triton.client.infer("free", [tensor("x", X[:3])], parameters=asked)
         np.testing.assert_array_equal(answer.as_numpy("y"), X[:3] + 1)
 
-    @pytest.mark.parametrize("rows", ['{"y": [3]}', '{"y": [-1]}', '{"y": ["0"]}', "[0]", "{"])
+    @pytest.mark.parametrize(
+        "rows",
+        [
+            '{"free": {"y": [3]}}',
+            '{"free": {"y": [-1]}}',
+            '{"free": {"y": ["0"]}}',
+            '{"free": {"y": 0}}',
+            '{"free": [0]}',
+            "[0]",
+            "{",
+        ],
+    )
     def test_rows_that_there_are_not_are_refused(
         self, triton: triton_process.Triton, rows: str
     ) -> None:
