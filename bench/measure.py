@@ -79,10 +79,9 @@ class Results:
     capacity: list[float] = field(default_factory=list)
     """Answers per second of a closed loop by the program that asks the open loops."""
     open_loop: list[dict[str, Any]] = field(default_factory=list)
-    nothing: dict[int, list[float]] = field(default_factory=dict)
-    """Requests per second of the model that does nothing, by callers; of each round."""
-    route: dict[int, list[float]] = field(default_factory=dict)
-    """Likewise, of a Flask route that asks nobody."""
+    nothing: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
+    """Requests per second of the model that does nothing, and of a Flask route that asks nobody,
+    of each round, by callers."""
     start_s: list[float] = field(default_factory=list)
     idle_mb: dict[str, float] = field(default_factory=dict)
     growth: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -184,8 +183,8 @@ def sweep(
     most = best["throughput"].threads * best["throughput"].batch
     for callers in loads:
         if cpus < callers < most:
-            split = (Way(cpus, 1), Way(cpus, 1, callers // cpus), Way(1, cpus, callers))
-            best[in_hand(callers)] = fastest(split)
+            split = (Way(cpus, 1, callers // cpus), Way(1, cpus, callers))
+            best[in_hand(callers)] = fastest((Way(cpus, 1), Way(cpus + 1, 1), *split))
     return best
 
 

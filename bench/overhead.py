@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from bench import load
-from bench.contenders import Contender, flask_route
+from bench.contenders import Contender, Skipped, flask_route
 from bench.measure import Results, say
 
 SCRIPT = Path(__file__).parent / "nothing" / "post.lua"
@@ -34,20 +34,34 @@ def measure(results: Results, server: Contender, folder: Path) -> None:
         wait(route)
         for number in range(results.rounds):
             for callers in CALLERS:
-                for one, rates in ((server, results.nothing), (route, results.route)):
+                pair = []
+                for one in (server, route):
                     asked(wrk, one, callers, WARM_S)
-                    rate = asked(wrk, one, callers, max(2, int(results.seconds)))
-                    rates.setdefault(callers, []).append(rate)
-                    say(f"round {number + 1} nothing, {callers:2} callers: {one.name} {rate:.0f}/s")
+                    pair.append(asked(wrk, one, callers, max(2, int(results.seconds))))
+                results.nothing.setdefault(callers, []).append((pair[0], pair[1]))
+                say(
+                    f"round {number + 1} nothing-model {callers:2} callers: {pair[0]:.0f}/s, "
+                    f"{route.name} {pair[1]:.0f}/s"
+                )
+    except Skipped as reason:
+        results.skipped["nothing-model"] = str(reason)
+        say(str(reason))
     finally:
         route.stop()
 
 
 def wait(route: Contender) -> None:
+    """Wait until it answers.
+
+    Raises:
+        Skipped: it does not.
+
+    """
     deadline = time.monotonic() + START_S
     while load.once(route.port, route.request(PAYLOAD))[0] != 200:
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"the Flask route does not answer; see {route.log}")
+        ended = route.process is None or route.process.poll() is not None
+        if ended or time.monotonic() > deadline:
+            raise Skipped(f"the Flask route does not answer: {route.log.read_text()[-500:]}")
         time.sleep(0.1)
 
 
@@ -55,7 +69,7 @@ def asked(wrk: str, server: Contender, callers: int, seconds: int) -> float:
     """Return the requests per second.
 
     Raises:
-        RuntimeError: not all of them were answered 200.
+        Skipped: not all of them were answered 200.
 
     """
     done = subprocess.run(
@@ -70,5 +84,5 @@ def asked(wrk: str, server: Contender, callers: int, seconds: int) -> float:
     )
     found = re.search(r"Requests/sec: +([\d.]+)", done.stdout)
     if not found or "Non-2xx" in done.stdout or "Socket errors" in done.stdout:
-        raise RuntimeError(f"wrk says:\n{done.stdout}{done.stderr}")
+        raise Skipped(f"wrk says:\n{done.stdout}{done.stderr}")
     return float(found[1])

@@ -160,10 +160,15 @@ def nothing(results: Results) -> str:
     if not results.nothing:
         return ""
     rows = [
-        [str(callers), shown(Spread.of(rates)), shown(Spread.of(results.route[callers]))]
-        for callers, rates in results.nothing.items()
+        [
+            str(callers),
+            shown(Spread.of([ours for ours, _ in pairs])),
+            shown(Spread.of([route for _, route in pairs])),
+            shown(Spread.of([ours / route for ours, route in pairs]), 2),
+        ]
+        for callers, pairs in results.nothing.items()
     ]
-    head = ["callers", "requests/s", "of a Flask route without Triton"]
+    head = ["callers", "requests/s", "a Flask route without Triton", "share of it"]
     return "### A model that does nothing\n\n" + table(head, rows)
 
 
@@ -292,7 +297,7 @@ def svg(results: Results) -> str:
             y += ROW + 2
             for contender in results.contenders(model):
                 share = results.ratio(model, contender, LIMIT, callers, rate)
-                if contender == LIMIT or share is None:
+                if contender in LIMITS or share is None:
                     continue
                 drawn += bar(y, contender, share)
                 y += ROW

@@ -38,8 +38,8 @@ def likeliest(logits: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
     """Return place and probability of the likeliest, likeliest first; of equal ones the first.
 
     The probability is the softmax over all classes. It is exact to a millionth of itself: the sum
-    is of exponentials in single precision, which take a tenth of the time of double ones where the
-    processor has no AVX-512.
+    is of exponentials in single precision, which take a quarter of the time of double ones where
+    the processor has no AVX-512.
 
     Args:
         logits: [classes].

@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 
 from bench import load, models, report, work
-from bench.measure import LIMIT, Results, Sample, Spread
+from bench.measure import IN_HAND, LIMIT, Results, Sample, Spread
 from bench.targets import MET, MISSED, NOISE, OURS, SCALED, at_least, at_most, verdicts
 from tests.conftest import PROJECT
 
@@ -86,7 +86,7 @@ def results(onnxruntime_ms: float) -> Results:
     made.ways["resnet"] = {"throughput": "2 threads", "lone": "1 thread"}
     for number in range(3):
         made.onnxruntime_ms.setdefault("resnet", {})[number] = onnxruntime_ms
-        for name, rate in ((LIMIT, 50.0), (OURS, 49.0), ("LitServe", 45.0)):
+        for name, rate in ((LIMIT, 50.0), (IN_HAND, 60.0), (OURS, 49.0), ("LitServe", 45.0)):
             for callers in (1, 8, 16):
                 made.samples.append(
                     Sample("resnet", name, callers, number, rate + number, 20, 25,
@@ -94,8 +94,7 @@ def results(onnxruntime_ms: float) -> Results:
                 )  # fmt: skip
     made.start_s = [4.0]
     made.idle_mb = {"gunicorn": 100.0}
-    made.nothing = {1: [1000.0]}
-    made.route = {1: [3000.0]}
+    made.nothing = {1: [(1000.0, 3000.0)]}
     return made
 
 
@@ -103,7 +102,7 @@ def test_absolute_targets_are_milder_on_a_slower_machine() -> None:
     # 1,000 of 3,000 is less than the 1,400 of 3,130 that are wanted, and of 2,000 more.
     for onnxruntime_ms, route, verdict in ((31.7, 3000, MISSED), (63.4, 2000, SCALED)):
         made = results(onnxruntime_ms)
-        made.route = {1: [route]}
+        made.nothing = {1: [(1000.0, route)]}
         found = {one.what: one.verdict for one in verdicts(made)}
         assert found["ResNet-50: CPU-ms outside ONNX Runtime"] == verdict
         assert found["nothing-model, 1 callers: requests/s"] == verdict
@@ -111,13 +110,19 @@ def test_absolute_targets_are_milder_on_a_slower_machine() -> None:
         assert found["seconds from ./serve to /ping 200"] == MET
 
 
+def test_the_limit_with_fewer_in_hand_is_no_rival() -> None:
+    made = results(40.0)
+    assert report.best_rival(made, "resnet", 8) == "LitServe"
+    assert not [one.what for one in verdicts(made) if IN_HAND in one.what]
+
+
 def test_an_overload_is_judged_by_the_capacity_around_it() -> None:
     made = results(40.0)
-    made.capacity = [50.0, 40.0, 52.0]
+    made.capacity = [100.0, 40.0, 52.0]
     seen = {"share": 1.2, "asked": 60.0, "answered": 490, "seconds": 10.0, "refused": 0}
     made.open_loop = [{**seen, "share": 0.5, "answered": 1}, seen]
     (one,) = [one for one in verdicts(made) if one.what.startswith("open loop at 120%")]
-    assert one.came.median == pytest.approx(49 / 50)
+    assert one.came.median == pytest.approx((49 / 40 + 49 / 52) / 2)
     assert one.verdict == MET
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from flask import Flask, request
 
 NGINX = """\
+{user}
 daemon off;
 worker_processes 1;
 pid {folder}/nginx.pid;
@@ -24,6 +25,10 @@ events {{ worker_connections 64; }}
 http {{
   access_log off;
   client_body_temp_path {folder}/bodies;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
   upstream gunicorn {{ server unix:{folder}/gunicorn.sock; keepalive 16; }}
   server {{
     listen 127.0.0.1:{port};
@@ -51,9 +56,11 @@ def program() -> Flask:
 
 def serve(port: int, folder: Path) -> None:
     """Run both programs, and end with either of them."""
-    (folder / "nginx.conf").write_text(NGINX.format(port=port, folder=folder))
+    user = "user root root;" if os.geteuid() == 0 else ""  # who may read the socket's folder
+    (folder / "nginx.conf").write_text(NGINX.format(port=port, folder=folder, user=user))
     gunicorn = [
         *(sys.executable, "-m", "gunicorn", "--worker-class", "gthread", "--threads", "16"),
+        *("--keep-alive", "75"),  # longer than NGINX keeps a connection
         *("--bind", f"unix:{folder}/gunicorn.sock", "--no-control-socket"),
         "bench.rivals.flask_route:program()",
     ]

@@ -122,18 +122,21 @@ class Classification(Family[ClassificationKeys, Plan]):
     def pixels(self, picture: Picture, plan: Plan) -> npt.NDArray[Any]:
         """Return a picture as the model takes it, without the batch."""
         small = resized(picture, plan.resize, plan.crop, self.keys.interpolation)
-        # A channel after the other: numpy takes several times as long where the numbers of a mean,
-        # one for each channel, alternate.
-        planes: npt.NDArray[Any] = np.stack(cv2.split(small)).astype(np.float32)
+        first = plan.input.layout == "NCHW"
+        # A channel after the other, where the model takes them so: numpy takes several times as
+        # long where the numbers of a mean, one for each channel, alternate.
+        whole = np.stack(cv2.split(small)) if first else small
+        pixels: npt.NDArray[Any] = whole.astype(np.float32)
+        each = (3, 1, 1) if first else (3,)
         if self.keys.pixels == "0-1":
-            planes /= 255
+            pixels /= 255
         if self.keys.channels == "BGR":
-            planes = planes[::-1]
+            pixels = np.flip(pixels, 0 if first else 2)
         if self.keys.mean:
-            planes -= np.array(self.keys.mean, np.float32)[:, None, None]
+            pixels -= np.array(self.keys.mean, np.float32).reshape(each)
         if self.keys.std:
-            planes /= np.array(self.keys.std, np.float32)[:, None, None]
-        return planes if plan.input.layout == "NCHW" else planes.transpose(1, 2, 0)
+            pixels /= np.array(self.keys.std, np.float32).reshape(each)
+        return pixels
 
     def answer(self, scores: npt.NDArray[Any]) -> list[Any]:
         """Return the best classes of one picture; `scores` is [classes]."""
