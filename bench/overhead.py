@@ -34,14 +34,14 @@ def measure(results: Results, server: Contender, folder: Path) -> None:
         wait(route)
         for number in range(results.rounds):
             for callers in CALLERS:
-                pair = []
-                for one in (server, route):
-                    asked(wrk, one, callers, WARM_S)
-                    pair.append(asked(wrk, one, callers, max(2, int(results.seconds))))
-                results.nothing.setdefault(callers, []).append((pair[0], pair[1]))
+                ours, plain = (
+                    asked(wrk, one, callers, max(2, int(results.seconds)))
+                    for one in (server, route)
+                )
+                results.nothing.setdefault(callers, []).append((ours, plain))
                 say(
-                    f"round {number + 1} nothing-model {callers:2} callers: {pair[0]:.0f}/s, "
-                    f"{route.name} {pair[1]:.0f}/s"
+                    f"round {number + 1} nothing-model {callers:2} callers: {ours:.0f}/s, "
+                    f"{route.name} {plain:.0f}/s"
                 )
     except Skipped as reason:
         results.skipped["nothing-model"] = str(reason)
@@ -66,22 +66,23 @@ def wait(route: Contender) -> None:
 
 
 def asked(wrk: str, server: Contender, callers: int, seconds: int) -> float:
-    """Return the requests per second.
+    """Return the requests per second, after a second that is not counted.
 
     Raises:
         Skipped: not all of them were answered 200.
 
     """
-    done = subprocess.run(
-        [
-            *(wrk, "-t1", f"-c{callers}", f"-d{seconds}s", "-s", str(SCRIPT)),
-            f"http://127.0.0.1:{server.port}{server.path}",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=seconds + 30,
-    )
+    for lasts in (WARM_S, seconds):
+        done = subprocess.run(
+            [
+                *(wrk, "-t1", f"-c{callers}", f"-d{lasts}s", "-s", str(SCRIPT)),
+                f"http://127.0.0.1:{server.port}{server.path}",
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=lasts + 30,
+        )
     found = re.search(r"Requests/sec: +([\d.]+)", done.stdout)
     if not found or "Non-2xx" in done.stdout or "Socket errors" in done.stdout:
         raise Skipped(f"wrk says:\n{done.stdout}{done.stderr}")

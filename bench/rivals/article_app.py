@@ -8,10 +8,10 @@ https://github.com/aws-samples/aws-sm-mmo. Triton's HTTP and gRPC are on the nex
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
+
+from bench.rivals.together import run_together
 
 
 def serve(port: int, sample: Path, tokenizer: str, folder: Path, triton: list[str]) -> None:
@@ -32,13 +32,7 @@ def serve(port: int, sample: Path, tokenizer: str, folder: Path, triton: list[st
         f"bench.rivals.article_wsgi:program('{sample}', {addresses}, '{tokenizer}')",
     ]
     nginx = ["nginx", "-c", str(folder / "nginx.conf")]
-    programs = [subprocess.Popen(command) for command in (triton, nginx, gunicorn)]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    try:
-        os.wait()
-    finally:
-        for one in programs:
-            one.terminate()
+    run_together((triton, nginx, gunicorn))
 
 
 if __name__ == "__main__":

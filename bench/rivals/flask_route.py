@@ -8,12 +8,12 @@ gunicorn's own worker with 16 threads, as the targets' machine was asked with it
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 from flask import Flask, request
+
+from bench.rivals.together import run_together
 
 NGINX = """\
 {user}
@@ -65,13 +65,7 @@ def serve(port: int, folder: Path) -> None:
         "bench.rivals.flask_route:program()",
     ]
     nginx = ["nginx", "-c", str(folder / "nginx.conf"), "-e", str(folder / "nginx.log")]
-    programs = [subprocess.Popen(command) for command in (nginx, gunicorn)]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    try:
-        os.wait()
-    finally:
-        for one in programs:
-            one.terminate()
+    run_together((nginx, gunicorn))
 
 
 if __name__ == "__main__":
