@@ -470,22 +470,6 @@ def article(repository: Path, cache: Path, modelname: str, cpus: int) -> Contend
     )
 
 
-def flask_route(folder: Path) -> Contender:
-    """Return a Flask route that asks nobody, behind NGINX and gunicorn, for the nothing-model."""
-    port = free_port()
-    home = folder / "flask_route"
-    return Contender(
-        "Flask route",
-        [sys.executable, "-m", "bench.rivals.flask_route", str(port), str(home)],
-        port,
-        "/invocations",
-        lambda payload: {"modelname": "nothing", "payload": payload},
-        lambda answer: answer["result"],
-        {"PYTHONPATH": str(PROJECT)},
-        home,
-    )
-
-
 def fronts(port: int) -> list[str]:
     """Return the options that give Triton's fronts the ports from this one on."""
     return [

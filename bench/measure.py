@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -168,17 +168,16 @@ def sweep(
     ways.append(Way(cpus + 1, 1))
     lone = [Way(1, cpus), Way(1, cpus, spinning=True)]
 
-    def measured(some: Iterable[Way]) -> dict[Way, list[Figures]]:
-        return {way: [limit.measure(way, seconds, payload) for _ in range(2)] for way in some}
+    @cache
+    def measured(way: Way) -> list[Figures]:
+        return [limit.measure(way, seconds, payload) for _ in range(2)]
 
     def fastest(some: Iterable[Way]) -> Way:
-        figures = measured(dict.fromkeys(some))
-        return max(figures, key=lambda way: max(one.per_second for one in figures[way]))
+        return max(some, key=lambda way: max(one.per_second for one in measured(way)))
 
-    quick = measured(lone)
     best = {
         "throughput": fastest(ways),
-        "lone": min(quick, key=lambda way: min(one.p50 for one in quick[way])),
+        "lone": min(lone, key=lambda way: min(one.p50 for one in measured(way))),
     }
     most = best["throughput"].threads * best["throughput"].batch
     for callers in loads:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 from bench import load
-from bench.contenders import Contender, Skipped, flask_route
+from bench.contenders import Contender, Skipped, free_port
 from bench.measure import Results, say
+from bench.work import PROJECT
 
 SCRIPT = Path(__file__).parent / "nothing" / "post.lua"
 PAYLOAD = {"number": [1]}  # as the script sends it
@@ -48,6 +50,22 @@ def measure(results: Results, server: Contender, folder: Path) -> None:
         say(str(reason))
     finally:
         route.stop()
+
+
+def flask_route(folder: Path) -> Contender:
+    """Return a Flask route that asks nobody, behind NGINX and gunicorn, for the nothing-model."""
+    port = free_port()
+    home = folder / "flask_route"
+    return Contender(
+        "Flask route",
+        [sys.executable, "-m", "bench.rivals.flask_route", str(port), str(home)],
+        port,
+        "/invocations",
+        lambda payload: {"modelname": "nothing", "payload": payload},
+        lambda answer: answer["result"],
+        {"PYTHONPATH": str(PROJECT)},
+        home,
+    )
 
 
 def wait(route: Contender) -> None:
