@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-PART = 64
-"""Scores at a time, of which only the best one is looked at: the five best of 30,522 are found in
-0.07 ms, and in 0.45 without parts."""
+PARTS = 64
+"""Scores are laid out in as many rows, of whose columns only the best score is looked at first."""
 
 
 def best(scores: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
@@ -20,18 +19,27 @@ def best(scores: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
         count: how many are wanted.
 
     """
-    falling = -floats(scores)  # unsigned numbers have no negative
-    places = np.arange(falling.size)
-    if count * PART < falling.size:
-        # Sorted are only those that are not behind the best ones of `count` parts, all that are as
+    numbers = floats(scores)
+    if count * PARTS < numbers.size:
+        # Sorted are only those that are not behind the best ones of `count` columns, all that are as
         # good as the last of them included. What is no number is never behind.
-        best_of_parts = np.minimum.reduceat(falling, places[::PART])
-        last = np.partition(best_of_parts, count - 1)[count - 1]
-        places = np.flatnonzero(~(falling > last))
-    elif count < falling.size:
-        places = places[~(falling > np.partition(falling, count - 1)[count - 1])]
-    places = places[np.argsort(falling[places], kind="stable")][:count]
+        rest = numbers.size % PARTS
+        columns = numbers[: numbers.size - rest].reshape(PARTS, -1).max(axis=0)
+        places = not_behind(numbers, np.append(columns, numbers[numbers.size - rest :]), count)
+    elif count < numbers.size:
+        places = not_behind(numbers, numbers, count)
+    else:
+        places = np.arange(numbers.size)
+    places = places[np.argsort(-numbers[places], kind="stable")][:count]
     return list(zip(places.tolist(), scores[places].tolist(), strict=True))
+
+
+def not_behind(
+    numbers: npt.NDArray[Any], some: npt.NDArray[Any], count: int
+) -> npt.NDArray[np.intp]:
+    """Return the places of those that are as good as the best `count` of some."""
+    last = -np.partition(-some, count - 1)[count - 1]
+    return np.flatnonzero(~(numbers < last))
 
 
 def likeliest(logits: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
@@ -48,7 +56,9 @@ def likeliest(logits: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
     """
     logits = floats(logits)
     greatest = logits.max()
-    total = np.exp(logits - greatest).sum(dtype=np.float64)
+    shares = logits - greatest
+    # In their place: the caches are another model's by now, and each new array is fetched from memory.
+    total = np.exp(shares, out=shares).sum(dtype=np.float64)
     return [
         (place, float(np.exp(np.float64(logit) - greatest) / total))
         for place, logit in best(logits, count)
