@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import platform
+import re
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +23,8 @@ from bench.targets import (
     slowness,
     verdicts,
 )
+
+CPUINFO = Path("/proc/cpuinfo")
 
 NAMES = {model: name for model, (name, _, _) in THROUGHPUT_SHARES.items()}
 
@@ -50,10 +54,18 @@ def measured(results: Results) -> str:
             f"{slower:.2f} times what it took where the targets were set."
         )
     return (
-        f"{results.cpus} cores, {results.rounds} rounds, measurements of {results.seconds:g} s "
+        f"{results.cpus} cores ({processor()}), Python {platform.python_version()}, "
+        f"{results.rounds} rounds, measurements of {results.seconds:g} s "
         f"({results.lasts('yolov5'):g} s with YOLOv5s). "
         f"Median (least–greatest of the rounds).{speed}"
     )
+
+
+def processor() -> str:
+    """Return what the processor calls itself, and whether it has the widest vectors."""
+    text = CPUINFO.read_text()
+    name = re.search(r"^model name\s*: (.+)", text, re.MULTILINE)
+    return f"{name[1] if name else 'unknown'}, {'' if ' avx512f ' in text else 'no '}AVX-512"
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
