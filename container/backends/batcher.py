@@ -2,8 +2,8 @@
 
 Triton gives an instance what is queued as soon as it returns. Callers that were answered together
 come back within some milliseconds, one by one: the first would be run alone, and all others wait
-for it. Here a run waits a moment for those that are expected; and where more gets done so, another
-run has the cores while its requests are answered and asked anew.
+for it. Here a run waits a moment for those that are expected, and while its requests are answered
+and asked anew another one has the cores.
 """
 
 from __future__ import annotations
@@ -12,17 +12,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from container.backends.trials import Trials
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 AT_ONCE = 2
-"""The most runs at a time: one computes while the requests of the other are on their way."""
+"""Runs at a time: one computes while the requests of the other are on their way."""
 
-PATIENCE = 0.4
-"""Of the time that the last run took: how long one waits for requests that are expected; half as
-long where there are two, for then it is half of all that wait for the other half."""
+PATIENCE = 0.2
+"""Of the time that the last run took: how long one waits for requests that are expected."""
 
 MOST_PATIENCE_S = 0.05
 
@@ -46,29 +43,28 @@ A = TypeVar("A")
 class Batcher(Generic[T, A]):
     """Gathers requests and runs them, in threads of its own.
 
-    So many rows are expected as were there lately, waiting or running. Each run takes its part of
-    them, which is all where there is one at a time. A lone caller therefore never waits.
+    So many rows are expected as were there lately, waiting or running; each run takes its part of
+    them. A lone caller therefore never waits.
 
     Args:
-        run: returns the answers to some requests, all of one key, and is told how many such runs
-            there may be at a time; must not raise.
+        run: returns the answers to some requests, all of one key; must not raise.
         send: sends these answers; must not raise. Who has one may ask again before all are sent.
         max_batch_size: the most rows of a run that has more than one request.
-        trials: decides how many runs there are at a time.
+        at_once: the most runs at a time.
 
     """
 
     def __init__(
         self,
-        run: Callable[[Sequence[T], int], A],
+        run: Callable[[Sequence[T]], A],
         send: Callable[[Sequence[T], A], None],
         max_batch_size: int,
-        trials: Trials,
+        at_once: int = AT_ONCE,
     ) -> None:
         self._run = run
         self._send = send
         self._max_batch_size = max_batch_size
-        self._trials = trials
+        self._at_once = at_once
         self._changed = threading.Condition()
         self._waiting: list[T] = []
         self._came = 0.0  # when the first of those that wait came, or could have been run
@@ -77,9 +73,7 @@ class Batcher(Generic[T, A]):
         self._expected = 1  # rows
         self._patience_s = 0.0
         self._closed = False
-        self._threads = [
-            threading.Thread(target=self._work, daemon=True) for _ in range(trials.several)
-        ]
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(at_once)]
         for thread in self._threads:
             thread.start()
 
@@ -100,7 +94,7 @@ class Batcher(Generic[T, A]):
             self._waiting += requests
             self._expected = max(self._expected, self._running + _rows(self._waiting))
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._runs < self._trials.at_once)
+            self._changed.wait_for(lambda: self._runs < self._at_once)
 
     def close(self) -> None:
         """Return when everything is answered."""
@@ -111,41 +105,25 @@ class Batcher(Generic[T, A]):
             thread.join()
 
     def _work(self) -> None:
-        while True:
-            batch, at_once = self._next()
-            if not batch:
-                return
+        while batch := self._next():
             began = time.monotonic()
-            answers = self._run(batch, at_once)
+            answers = self._run(batch)
             with self._changed:
-                ended = time.monotonic()
                 self._running -= _rows(batch)
-                self._patience_s = min(PATIENCE / at_once * (ended - began), MOST_PATIENCE_S)
-                self._trials.ended(_rows(batch), at_once, self._expected, began, ended)
+                self._patience_s = min(PATIENCE * (time.monotonic() - began), MOST_PATIENCE_S)
             self._send(batch, answers)
             with self._changed:
                 self._runs -= 1  # nobody is alone before that: answers take shared memory
                 self._changed.notify_all()
 
-    def _next(self) -> tuple[list[T], int]:
-        """Wait for a batch; return it, and how many runs there may be at a time.
-
-        The batch is empty where there will be none any more.
-        """
+    def _next(self) -> list[T]:
+        """Wait for a batch; empty where there will be none any more."""
         with self._changed:
             free = time.monotonic()
-            while True:
-                if self._runs >= self._trials.at_once:
-                    self._changed.wait()
-                    free = time.monotonic()
-                elif not self._waiting:
-                    if self._closed:
-                        return [], 0
-                    self._changed.wait()
-                elif (left := self._left(free)) > 0:
-                    self._changed.wait(left)
-                else:
-                    break
+            while not self._waiting or (left := self._left(free)) > 0:
+                if self._closed and not self._waiting:
+                    return []
+                self._changed.wait(left if self._waiting else None)
             present = self._running + _rows(self._waiting)
             batch = self._cut(self._part())
             self._runs += 1
@@ -153,7 +131,7 @@ class Batcher(Generic[T, A]):
             self._came = time.monotonic()
             # Who has gone away is expected for some runs more, each time one row less.
             self._expected = max(present, self._expected - 1)
-            return batch, self._trials.at_once
+            return batch
 
     def _left(self, free: float) -> float:
         """Return for how many seconds a run is to wait for more requests."""
@@ -163,7 +141,7 @@ class Batcher(Generic[T, A]):
 
     def _part(self) -> int:
         """Return the rows of one run, where all that are expected are shared out."""
-        return min(self._max_batch_size, -(-self._expected // self._trials.at_once))
+        return min(self._max_batch_size, -(-self._expected // self._at_once))
 
     def _cut(self, rows: int) -> list[T]:
         """Take the first that waits, and others like it."""

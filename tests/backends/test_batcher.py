@@ -11,8 +11,7 @@ from queue import Empty, Queue
 import pytest
 
 from container.backends import batcher
-from container.backends.batcher import AT_ONCE, Batcher
-from container.backends.trials import Trials
+from container.backends.batcher import Batcher
 
 SOON_S = 10  # what is waited for comes much sooner
 NOT_S = 0.2  # what should not come is waited for no longer
@@ -25,27 +24,18 @@ class Request:
     key: object = ()
 
 
-class Told(Trials):
-    """Decides nothing: the tests say how many runs there are at a time."""
-
-    def ended(self, *_: object) -> None:
-        pass
-
-
 class Model:
     """Runs last until they are told to end."""
 
     def __init__(self) -> None:
-        self.told: list[int] = []
         self.begun: Queue[list[str]] = Queue()
         self.ends: dict[str, threading.Event] = {}
         self.sent: Queue[tuple[list[str], list[str]]] = Queue()
         self.sends = threading.Event()
         self.sends.set()
 
-    def run(self, requests: Sequence[Request], at_once: int) -> list[str]:
+    def run(self, requests: Sequence[Request]) -> list[str]:
         names = [request.name for request in requests]
-        self.told.append(at_once)
         end = self.ends[names[0]] = threading.Event()
         self.begun.put(names)
         assert end.wait(SOON_S)
@@ -73,7 +63,6 @@ class Model:
 class Instance:
     batcher: Batcher[Request, list[str]]
     model: Model
-    trials: Trials
 
     def put(self, *asked: str | Request) -> threading.Thread:
         """As Triton does, which waits until the instance takes more."""
@@ -92,10 +81,8 @@ def started() -> Iterator[Callable[..., Instance]]:
         def start(max_batch_size: int = 16, *, waits: bool = False) -> Instance:
             patch.setattr(batcher, "PATIENCE", 1e9 if waits else 0)
             patch.setattr(batcher, "MOST_PATIENCE_S", SOON_S)
-            model, trials = Model(), Told(AT_ONCE)
-            made.append(
-                Instance(Batcher(model.run, model.send, max_batch_size, trials), model, trials)
-            )
+            model = Model()
+            made.append(Instance(Batcher(model.run, model.send, max_batch_size), model))
             return made[-1]
 
         yield start
@@ -236,37 +223,6 @@ def test_who_has_gone_away_is_forgotten(started: Callable[..., Instance]) -> Non
         instance.put("e")
         instance.model.end(instance.model.next()[0])
     pytest.fail("four are still expected after twenty runs of one")
-
-
-def test_one_run_at_a_time_takes_all_and_waits_for_all(started: Callable[..., Instance]) -> None:
-    instance = started(waits=True)
-    instance.trials.at_once = 1
-    instance.put("a")
-    assert instance.model.next() == ["a"]
-    waiting = instance.put("b", "c", "d")
-    assert instance.model.nothing_begins()
-    assert waiting.is_alive()  # Triton hands over no more before the end of the run
-    instance.model.end("a")
-    waiting.join(SOON_S)
-    assert instance.model.nothing_begins()  # for "a" is expected again
-    instance.put("a again")
-    assert instance.model.next() == ["b", "c", "d", "a again"]
-    assert instance.model.told == [1, 1]
-
-
-def test_from_two_runs_to_one_and_back(started: Callable[..., Instance]) -> None:
-    instance = started()
-    busy(instance)
-    instance.trials.at_once = 1
-    instance.put("c", "d")
-    instance.model.end("a")
-    assert instance.model.nothing_begins()  # the other one still runs
-    instance.model.end("b")
-    assert instance.model.next() == ["c", "d"]
-    instance.trials.at_once = 2
-    instance.put("e")
-    assert instance.model.next() == ["e"]
-    assert instance.model.told == [2, 2, 1, 2]
 
 
 def test_what_waits_is_answered_before_the_end(started: Callable[..., Instance]) -> None:

@@ -30,7 +30,6 @@ from container.backends.onnxruntime.session_settings import (
 )
 from container.backends.shared_folder import shared_folder
 from container.backends.shared_memory import Share
-from container.backends.trials import Trials
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,12 +94,9 @@ class TritonPythonModel:
         )
         self._batcher: Batcher[triton_requests.Asked, Any] | None = None
         if opened.at_once > 1:
-            self._beside = replace(self._answering, run=opened.run_beside_others)
+            beside = replace(self._answering, run=opened.run_beside_others)
             self._batcher = Batcher(
-                self._results,
-                self._answering.send,
-                self._answering.max_batch_size,
-                Trials(opened.at_once),
+                beside.results, beside.send, beside.max_batch_size, opened.at_once
             )
         allocator.give_back()
 
@@ -113,9 +109,6 @@ class TritonPythonModel:
             self._batcher.put([one.kept() for one in asked])
             return None
         return self._answering.responses(asked)
-
-    def _results(self, asked: Sequence[triton_requests.Asked], at_once: int) -> Any:
-        return (self._beside if at_once > 1 else self._answering).results(asked)
 
     def finalize(self) -> None:
         """Free the session and its memory, when everything is answered."""

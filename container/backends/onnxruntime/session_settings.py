@@ -45,9 +45,9 @@ class SessionSettings:
     """What a session is opened with.
 
     `lone_threads` is what `intra_op_threads` becomes while no other instance runs, and
-    `lone_entries` are added then; `at_once` is how many runs an instance has at most at a time on a
-    CPU; `graph_level` is the name of a `GraphOptimizationLevel`; `session_entries` and
-    `run_entries` are ONNX Runtime's own keys and values; None leaves a choice to ONNX Runtime.
+    `lone_entries` are added then; `at_once` is how many runs an instance has at a time on a CPU;
+    `graph_level` is the name of a `GraphOptimizationLevel`; `session_entries` and `run_entries` are
+    ONNX Runtime's own keys and values; None leaves a choice to ONNX Runtime.
     """
 
     intra_op_threads: int
@@ -74,9 +74,9 @@ def session_settings(config: Mapping[str, Any], cpus: int | None = None) -> Sess
 
     Where the configuration does not say how many threads, an instance gets its share of `cpus`
     (default: those this process may use), and all of them while no other instance runs; and with
-    dynamic batching and several cores it has up to `AT_ONCE` runs at a time, which share them.
-    Waiting threads sleep instead of spinning unless `session.intra_op.allow_spinning` says "1":
-    they share the cores with the web workers.
+    dynamic batching and several cores it has `AT_ONCE` runs at a time, which share them. Waiting
+    threads sleep instead of spinning unless `session.intra_op.allow_spinning` says "1": they share
+    the cores with the web workers.
 
     Raises:
         ModelConfigError: naming the parameter whose value is not one of those expected.
