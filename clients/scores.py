@@ -21,8 +21,8 @@ def best(scores: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
     """
     numbers = floats(scores)
     if count * PARTS < numbers.size:
-        # Sorted are only those that are not behind the best ones of `count` columns, all that are as
-        # good as the last of them included. What is no number is never behind.
+        # Sorted are only those that are not behind the best ones of `count` columns, all that are
+        # as good as the last of them included. What is no number is never behind.
         rest = numbers.size % PARTS
         columns = numbers[: numbers.size - rest].reshape(PARTS, -1).max(axis=0)
         places = not_behind(numbers, np.append(columns, numbers[numbers.size - rest :]), count)
@@ -57,7 +57,7 @@ def likeliest(logits: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
     logits = floats(logits)
     greatest = logits.max()
     shares = logits - greatest
-    # In their place: the caches are another model's by now, and each new array is fetched from memory.
+    # In their place: the caches are another model's by now, and a new array comes from memory.
     total = np.exp(shares, out=shares).sum(dtype=np.float64)
     return [
         (place, float(np.exp(np.float64(logit) - greatest) / total))
