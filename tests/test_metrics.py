@@ -182,8 +182,12 @@ def test_triton_s_own_metrics_stand_beside_them(endpoint: Endpoint) -> None:
     text = {"text": "The world has [MASK] people."}
     for _ in range(3):
         assert endpoint.ask(modelname="bert_base", payload=text).status == 200
+    counted = answered(before) + 3
+    wait_for(
+        lambda: answered(scraped(endpoint)) >= counted, 5, "Triton's count: it follows the answer"
+    )
     now = settled(endpoint)
-    assert answered(now) >= answered(before) + 3
+    assert answered(now) >= counted
     assert value(now, "dispatcher_triton_up") == 1
     assert value(now, "dispatcher_ready") == 1
     assert value(now, "dispatcher_canary_ok") == 3
