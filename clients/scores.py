@@ -23,9 +23,9 @@ def best(scores: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
     if count * PARTS < numbers.size:
         # Sorted are only those that are not behind the best ones of `count` columns, all that are
         # as good as the last of them included. What is no number is never behind.
-        rest = numbers.size % PARTS
-        columns = numbers[: numbers.size - rest].reshape(PARTS, -1).max(axis=0)
-        places = not_behind(numbers, np.append(columns, numbers[numbers.size - rest :]), count)
+        even = numbers.size // PARTS * PARTS
+        columns = numbers[:even].reshape(PARTS, -1).max(axis=0)
+        places = not_behind(numbers, np.append(columns, numbers[even:]), count)
     elif count < numbers.size:
         places = not_behind(numbers, numbers, count)
     else:
