@@ -83,7 +83,7 @@ def point(
     queue = (time.monotonic() - since) * max(1, count / results.cpus)
     before = cpu_ms(server.pid)
     loop = load.closed_loop(
-        server.port, asked, count, max(results.seconds, LEAST_ANSWERS * queue), queue
+        server.port, [asked], count, max(results.seconds, LEAST_ANSWERS * queue), queue
     )
     used = cpu_ms(server.pid) - before
     each = [
@@ -131,7 +131,7 @@ def loaded(cache: Path, count: int, seconds: float) -> Row:
                 raise RuntimeError(f"it does not start with {count} models: {server.log}")
         took = time.monotonic() - before
         memory = sum(sizes["pss"] for _, sizes in memory_mb(server.pid))
-        loop = load.closed_loop(server.port, asked, 8, seconds)
+        loop = load.closed_loop(server.port, [asked], 8, seconds)
     finally:
         server.stop()
     row = {

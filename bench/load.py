@@ -10,8 +10,10 @@ import re
 import selectors
 import socket
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import cycle
 
 HEADER_END = b"\r\n\r\n"
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
@@ -60,20 +62,20 @@ class Loop:
 
 
 class Caller:
-    """One keep-alive connection, which asks the same again and again."""
+    """One keep-alive connection, which asks again and again."""
 
-    def __init__(self, port: int, asked: bytes) -> None:
+    def __init__(self, port: int, asked: Iterator[bytes]) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.settimeout(0)
-        self.asked = memoryview(asked)
-        self.left = self.asked[:0]
+        self.asked = asked
+        self.left = memoryview(b"")
         self.came = bytearray()
         self.needed = 0
         self.since = 0.0
 
     def ask(self) -> None:
-        self.left, self.came, self.needed = self.asked, bytearray(), 0
+        self.left, self.came, self.needed = memoryview(next(self.asked)), bytearray(), 0
         self.since = time.perf_counter()
         self.send()
 
@@ -111,19 +113,28 @@ class Caller:
         return True
 
 
-def closed_loop(port: int, asked: bytes, callers: int, seconds: float, warm: float = 0.5) -> Loop:
+def closed_loop(
+    port: int, asked: Sequence[bytes], callers: int, seconds: float, warm: float = 0.5
+) -> Loop:
     """Let some callers ask, and count for some seconds after the first `warm` ones.
+
+    Args:
+        port: of the server, on this machine.
+        asked: requests; whoever asks sends the next one of them, over and over.
+        callers: how many wait for an answer at a time.
+        seconds: for which answers are counted.
+        warm: seconds before that.
 
     Raises:
         LoadError: an answer was not 200, or none came.
 
     """
     begin = time.perf_counter() + warm
-    loop = Loop(begin, begin + seconds)
+    loop, turns = Loop(begin, begin + seconds), cycle(asked)
     with ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
         for _ in range(callers):
-            caller = Caller(port, asked)
+            caller = Caller(port, turns)
             stack.enter_context(caller.socket)
             selector.register(caller.socket, selectors.EVENT_READ, caller)
             start(selector, caller)

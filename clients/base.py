@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clients.errors import BadParameter, BadPayload, InferenceError, UnsupportedMedia
-from clients.model_server import Above, ModelServer, Rows, Signature, Tensors, picked
+from clients.model_server import Above, ModelServer, Padding, Rows, Signature, Tensors, picked
 from clients.nested import flattened
 from clients.parameters import FORMAT, Parameter
 from clients.pictures import Picture, decode_base64, decode_picture
@@ -35,7 +35,7 @@ from clients.request import Media, Request, current
 from clients.shown import brief, encodable
 
 # All that the author of a client imports.
-__all__ = ["FORMAT", "Client", "Environment", "Parameter", "Payload"]
+__all__ = ["FORMAT", "Client", "Environment", "Padding", "Parameter", "Payload"]
 
 Payload = Mapping[str, Any]
 T = TypeVar("T")
@@ -173,6 +173,7 @@ class Client(ABC):
         classes: Mapping[str, int] | None = None,
         rows: Rows | None = None,
         above: Above | None = None,
+        padding: Padding | None = None,
         model: str = "",
         version: str = "",
     ) -> dict[str, npt.NDArray[Any]]:
@@ -191,6 +192,10 @@ class Client(ABC):
                 more, in one column: `{"output": (4, 0.5)}`. The container's own backend leaves out
                 others: [batch, most rows of an item, columns], in order, with rows of zeros at the
                 end of an item that has fewer. Any other answers all, so look at the column again.
+            padding: how inputs may be made longer, so that requests of unequal lengths share a run
+                in the container's own backend; what comes has the length that was sent. Only for a
+                model that has the same answer then, as one of texts has where it is given an
+                attention mask.
             model: another model than the client's own, by its name in the repository.
             version: of the model; nothing means the request's own for the client's own model, and
                 the latest for another.
@@ -212,6 +217,7 @@ class Client(ABC):
                 classes=classes,
                 rows=rows,
                 above=above,
+                padding=padding,
                 version=version or ("" if model else self.request.version),
                 timeout=self.request.time_left(),
             )

@@ -23,6 +23,22 @@ Above = Mapping[str, tuple[int, float]]
 are looked at, and no others."""
 
 
+@dataclass(frozen=True)
+class Padding:
+    """How a request may be made as long as others, to share a run with them.
+
+    Args:
+        inputs: by the name of an input, the whole number that may stand behind its own along
+            axis 1. All of these inputs have one length there.
+        outputs: those that are as long as these inputs, along the same axis. What comes back has
+            the length that was sent.
+
+    """
+
+    inputs: Mapping[str, int]
+    outputs: Sequence[str]
+
+
 def is_picked(array: npt.NDArray[Any], rows: Sequence[int] | None) -> bool:
     """Whether the model server has picked the rows already, which the shape says."""
     return rows is not None and array.ndim == 2 and len(array) == len(rows)
@@ -109,6 +125,7 @@ class ModelServer(ABC):
         classes: Mapping[str, int] | None = None,
         rows: Rows | None = None,
         above: Above | None = None,
+        padding: Padding | None = None,
         version: str = "",
         timeout: float,
     ) -> dict[str, npt.NDArray[np.generic]]:
@@ -126,6 +143,7 @@ class ModelServer(ABC):
             above: likewise, for those that a number of their own tells apart. A server that leaves
                 out the others answers [batch, most rows of an item, columns], in order, and rows
                 of zeros where an item has fewer.
+            padding: what a server that batches may do with the inputs.
             version: version of the model; the empty text means the latest.
             timeout: seconds that the call may take.
 

@@ -25,6 +25,7 @@ from clients.model_server import (
     Above,
     ModelServer,
     ModelState,
+    Padding,
     Rows,
     Signature,
     Tensors,
@@ -98,6 +99,7 @@ class OnnxModels(ModelServer):
         classes: Mapping[str, int] | None = None,
         rows: Rows | None = None,  # noqa: ARG002  whoever asks picks them
         above: Above | None = None,  # noqa: ARG002  likewise
+        padding: Padding | None = None,  # noqa: ARG002  there is nobody to share a run with
         version: str = "",
         timeout: float,  # noqa: ARG002  nothing here is waited for
     ) -> dict[str, npt.NDArray[np.generic]]:

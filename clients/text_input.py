@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from clients.base import Environment, Payload
-from clients.dispatch_toml import COUNT, INSIDE, TENSOR, Keys, key
+from clients.dispatch_toml import COUNT, FLAG, INSIDE, TENSOR, Keys, key
 from clients.errors import BadPayload
 from clients.family import Family, shown
-from clients.model_server import Signature, TensorSpec
+from clients.model_server import Padding, Signature, TensorSpec
 from clients.tokenizer import load_tokenizer
 
 # A text with more characters than this for each token has too many tokens in any language; it is
@@ -21,7 +21,8 @@ from clients.tokenizer import load_tokenizer
 LONGEST_TOKEN = 50
 
 # What a tokenizer's encoding has for an input of this name.
-PARTS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+MASK = "attention_mask"
+PARTS = {"input_ids": "ids", MASK: "attention_mask", "token_type_ids": "type_ids"}
 DTYPES = {"INT64": np.int64, "INT32": np.int32}
 
 
@@ -34,6 +35,12 @@ class TextKeys(Keys):
         COUNT, "the longest text, in tokens; nothing means what the tokenizer says", None
     )
     output: str = key(TENSOR, "the output, where there are several", "")
+    padding: bool = key(
+        FLAG,
+        "whether texts of unequal lengths in several requests may share a run, the shorter ones "
+        "filled up, where the model takes an `attention_mask`",
+        default=True,
+    )
 
 
 K = TypeVar("K", bound=TextKeys)
@@ -49,6 +56,7 @@ class TextPlan:
         length: how many tokens every text is filled up to; 0 where any number will do.
         longest: how many tokens a text may have.
         output: the tensor that is wanted.
+        padding: how texts may be made as long as those of other requests.
 
     """
 
@@ -57,6 +65,7 @@ class TextPlan:
     length: int
     longest: int
     output: str
+    padding: Padding | None
 
 
 class TextFamily(Family[K, TextPlan]):
@@ -104,7 +113,22 @@ class TextFamily(Family[K, TextPlan]):
                 f"is {longest}, but {shown(known[0])} takes {length}",
                 f"write {length}, or leave it out",
             )
-        return TextPlan(known, single, length, min(longest, length or longest), output.name)
+        longest = min(longest, length or longest)
+        padding = None if single or length else self.padding(known, output)
+        return TextPlan(known, single, length, longest, output.name, padding)
+
+    def padding(self, inputs: Sequence[TensorSpec], output: TensorSpec) -> Padding | None:
+        """Return how texts may be made as long as those of other requests, if they may."""
+        if not self.keys.padding or MASK not in [spec.name for spec in inputs]:
+            return None
+        per_token = len(output.shape) == 3 and output.shape[1] == -1
+        return Padding(
+            {spec.name: self.filler(spec) for spec in inputs}, [output.name] if per_token else []
+        )
+
+    def filler(self, spec: TensorSpec) -> int:
+        """Return what stands in an input where a text has no more."""
+        return self.tokenizer.padding if spec.name == "input_ids" else 0
 
     def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
         """Raise ClientDisabled where the output is not what the family reads.
@@ -140,7 +164,9 @@ class TextFamily(Family[K, TextPlan]):
     def outputs(self, encodings: Sequence[Any]) -> npt.NDArray[np.float32]:
         """Return the model's output for some texts: [texts, …]."""
         plan = self.fitted()
-        answer = self.infer(self.inputs(plan, encodings), outputs=[plan.output])[plan.output]
+        answer = self.infer(
+            self.inputs(plan, encodings), outputs=[plan.output], padding=plan.padding
+        )[plan.output]
         return answer[None] if plan.single else answer
 
     def inputs(self, plan: TextPlan, encodings: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
@@ -148,8 +174,8 @@ class TextFamily(Family[K, TextPlan]):
         inputs = {}
         for spec in plan.inputs:
             rows = [getattr(encoding, PARTS[spec.name]) for encoding in encodings]
-            padding = self.tokenizer.padding if spec.name == "input_ids" else 0
-            array = padded(rows, padding, plan.length).astype(DTYPES[spec.datatype], copy=False)
+            array = padded(rows, self.filler(spec), plan.length)
+            array = array.astype(DTYPES[spec.datatype], copy=False)
             inputs[spec.name] = array[0] if plan.single else array
         return inputs
 

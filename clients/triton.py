@@ -35,6 +35,7 @@ from clients.model_server import (
     Above,
     ModelServer,
     ModelState,
+    Padding,
     Rows,
     Signature,
     Tensors,
@@ -107,6 +108,8 @@ ROWS = "rows"
 # Likewise, for rows that have more than a number in some column: [column, number] by output, by
 # model. Triton's response cache does not look at parameters, and must stay off.
 ABOVE = "rows_above"
+# How inputs may be made longer, likewise: {"inputs": numbers by input, "outputs": names}, by model.
+PADDING = "padding"
 
 SIGNATURE_S = 2.0  # how long a model's configuration is believed: it may be loaded anew
 UNLOAD_LOOK_S = 0.02
@@ -140,6 +143,7 @@ class Call:
         picked: how many rows are wanted of an output; 0 where a number of their own tells.
         rows: which they are. Calls are the same to each other whichever they are.
         above: what that number has to be; likewise.
+        padding: what may be done with the inputs; likewise.
 
     """
 
@@ -151,6 +155,7 @@ class Call:
     picked: tuple[tuple[str, int], ...]
     rows: Rows = field(compare=False)
     above: Above = field(compare=False)
+    padding: Padding | None = field(compare=False)
 
 
 @dataclass
@@ -201,6 +206,7 @@ class Triton(ModelServer):
         classes: Mapping[str, int] | None = None,
         rows: Rows | None = None,
         above: Above | None = None,
+        padding: Padding | None = None,
         version: str = "",
         timeout: float,
     ) -> dict[str, npt.NDArray[np.generic]]:
@@ -221,6 +227,7 @@ class Triton(ModelServer):
             (*((name, len(some)) for name, some in rows.items()), *((name, 0) for name in above)),
             rows,
             above,
+            padding,
         )
         line = self._lines.get(model, self._first)
         try:
@@ -318,6 +325,8 @@ class Triton(ModelServer):
             parameters[ROWS] = json.dumps({call.model: call.rows})
         if call.above:
             parameters[ABOVE] = json.dumps({call.model: call.above})
+        if call.padding:
+            parameters[PADDING] = json.dumps({call.model: vars(call.padding)}, default=index)
         if layout and layout.outputs:  # then each has to be named
             names = names or tuple(spec.name for spec in call.specs)
         answer = line.client.infer(

@@ -13,6 +13,7 @@ from clients.model_server import (
     Above,
     ModelServer,
     ModelState,
+    Padding,
     Rows,
     Signature,
     Tensors,
@@ -73,12 +74,13 @@ class FakeTriton(ModelServer):
         classes: Mapping[str, int] | None = None,
         rows: Rows | None = None,
         above: Above | None = None,
+        padding: Padding | None = None,
         version: str = "",
         timeout: float,
     ) -> Arrays:
         self.calls.append(
             {"model": model, "inputs": inputs, "classes": classes, "rows": rows,
-             "above": above, "version": version, "timeout": timeout}
+             "above": above, "padding": padding, "version": version, "timeout": timeout}
         )  # fmt: skip
         if model not in self.models_run:
             raise UnknownModel(f"no {model}")

@@ -55,7 +55,7 @@ def port() -> Iterator[int]:
 @pytest.mark.parametrize("path", ["/", "/chunked"])
 def test_a_closed_loop_counts_what_is_answered(port: int, path: str) -> None:
     asked = load.request(path, b"x" * 3_000_000)
-    loop = load.closed_loop(port, asked, 4, 0.6, warm=0.2)
+    loop = load.closed_loop(port, [asked], 4, 0.6, warm=0.2)
     assert loop.percentile(0.5) >= ANSWER_S * 1e3
     assert 4 <= len(loop.times) <= loop.answers
     assert loop.per_second <= 4 / ANSWER_S
@@ -64,7 +64,7 @@ def test_a_closed_loop_counts_what_is_answered(port: int, path: str) -> None:
 
 def test_an_answer_that_is_not_200_ends_the_loop(port: int) -> None:
     with pytest.raises(load.LoadError, match="500"):
-        load.closed_loop(port, load.request("/broken", b""), 1, 0.2, warm=0)
+        load.closed_loop(port, [load.request("/broken", b"")], 1, 0.2, warm=0)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from clients import family
 from clients.errors import BadPayload
 from clients.families.fill_mask import joined
-from clients.model_server import Signature, Tensors
+from clients.model_server import Padding, Signature, Tensors
 from clients.request import Request
 from clients.scores import best, likeliest
 from tests.fake_triton import Arrays
@@ -309,6 +309,47 @@ def test_texts_are_filled_up_to_the_model_s_length(
     if 4 in sizes:
         with pytest.raises(BadPayload, match="5 tokens"):
             bench.ask({"text": "the cat sat here the"})
+
+
+WITH_MASK = {"input_ids": (-1,), "attention_mask": (-1,)}
+
+
+@pytest.mark.parametrize(
+    ("toml", "tensors", "expected"),
+    [
+        ('family = "fill-mask"', TEXTS, ["y"]),
+        ('family = "embedding"', TEXTS, ["y"]),
+        ('family = "embedding"\npadding = false', TEXTS, None),
+        ('family = "embedding"\npooling = "none"',
+         signature(WITH_MASK, {"y": (8,)}, datatype="INT64"), []),
+        ('family = "embedding"\npooling = "first"',  # one vector, whatever the text's length
+         signature(WITH_MASK, {"y": (1, 8)}, datatype="INT64"), []),
+        ('family = "text-classification"',
+         signature(WITH_MASK, {"y": (3,)}, datatype="INT64"), []),
+        ('family = "embedding"',  # nothing tells the model where a text ends
+         signature({"input_ids": (-1,)}, {"y": (-1, 8)}, datatype="INT64"), None),
+        ('family = "embedding"',  # all are of one length
+         signature({"input_ids": (4,), "attention_mask": (4,)}, {"y": (4, 8)}, datatype="INT64"),
+         None),
+        ('family = "embedding"', signature(WITH_MASK, {"y": (-1, 8)}, 0, "INT64"), None),
+    ],
+)  # fmt: skip
+def test_texts_may_be_made_as_long_as_others_where_a_mask_tells_their_end(
+    bench: Bench, toml: str, tensors: Signature, expected: list[str] | None
+) -> None:
+    def run(inputs: Tensors) -> Arrays:
+        sizes = [size if size > 0 else 3 for size in tensors.outputs[0].shape]
+        return {"y": np.ones(sizes if tensors.max_batch_size == 0 else [1, *sizes[1:]], np.float32)}
+
+    bench.set_up(toml, tensors)
+    tokenizer_at(bench.folder / "tokenizer", pad_token="here")
+    bench.answers(run)
+    bench.ask({"text": "the <mask> sat"})
+    padding = bench.server.calls[-1]["padding"]
+    if expected is None:
+        assert padding is None
+    else:
+        assert padding == Padding({"input_ids": 6, "attention_mask": 0}, expected)
 
 
 def test_a_text_without_tokens_is_refused_and_a_vector_of_zeros_stays_one(bench: Bench) -> None:

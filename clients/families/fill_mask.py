@@ -69,7 +69,9 @@ class FillMask(TextFamily[TextKeys]):
             for encoding in encodings
         ]
         rows = [text * tokens + place for text, some in enumerate(places) for place in some]
-        answer = self.infer(inputs, outputs=[plan.output], rows={plan.output: rows})[plan.output]
+        answer = self.infer(
+            inputs, outputs=[plan.output], rows={plan.output: rows}, padding=plan.padding
+        )[plan.output]
         return np.split(answer, np.cumsum([len(some) for some in places])[:-1])
 
     def masked(self, payload: Payload, longest: int) -> tuple[str, Any]:

@@ -23,6 +23,13 @@ PATIENCE = 0.2
 
 MOST_PATIENCE_S = 0.05
 
+MOST_PADDING = 6
+"""How much a request may add to what is filled up in its run.
+
+Where it does not join, a run reads the weights for it once more, which takes as long as the
+arithmetic of some 7 to 20 tokens, whatever the size of the model: docs/performance.md.
+"""
+
 
 class Sized(Protocol):
     """A request, as far as it matters to which others it is added."""
@@ -34,6 +41,10 @@ class Sized(Protocol):
     @property
     def key(self) -> object:
         """What all requests of one run have in common."""
+
+    @property
+    def length(self) -> int:
+        """That of what can be filled up, for requests of unequal lengths to share a run."""
 
 
 T = TypeVar("T", bound=Sized)
@@ -145,19 +156,32 @@ class Batcher(Generic[T, A]):
 
     def _cut(self, rows: int) -> list[T]:
         """Take the first that waits, and others like it."""
-        first = self._waiting[0]
         batch: list[T] = []
         left: list[T] = []
         for request in self._waiting:
-            if request is first or (
-                request.key == first.key and _rows(batch) + request.rows <= rows
-            ):
+            if not batch or self._joins(request, batch, rows):
                 batch.append(request)
             else:
                 left.append(request)
         self._waiting = left
         return batch
 
+    @staticmethod
+    def _joins(request: Sized, batch: Sequence[Sized], rows: int) -> bool:
+        """Whether a request may be added to a run of at most so many rows."""
+        more = [*batch, request]
+        return (
+            request.key == batch[0].key
+            and _rows(more) <= rows
+            and _padding(more) - _padding(batch) <= MOST_PADDING
+        )
+
 
 def _rows(requests: Sequence[Sized]) -> int:
     return sum(request.rows for request in requests)
+
+
+def _padding(requests: Sequence[Sized]) -> int:
+    """Return how much is filled up where requests are as long as the longest."""
+    longest = max(request.length for request in requests)
+    return sum((longest - request.length) * request.rows for request in requests)

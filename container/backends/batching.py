@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from container.backends.model_config import DYNAMIC, TensorSpec
+from container.backends.padding import AXIS, NONE, Padding, concatenated, length, shape_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,6 +33,18 @@ class Item:
     """Of which outputs only some rows are wanted, and which; see `picked`."""
     above: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     """Likewise, where a column tells which; see `picked_above`."""
+    padding: Padding = NONE
+    """How it may be made as long as others."""
+
+    @property
+    def key(self) -> object:
+        """What all requests that can share a run have in common."""
+        return shape_key(self.inputs, self.padding)
+
+    @property
+    def length(self) -> int:
+        """That of what may be filled up; 0 where nothing may be."""
+        return length(self.inputs, self.padding)
 
 
 class Run(Protocol):
@@ -48,10 +61,11 @@ class Run(Protocol):
 def run_items(items: Sequence[Item], run: Run, *, max_batch_size: int) -> list[Tensors | Exception]:
     """Answer every item, in order: with its outputs by name, or with what went wrong.
 
-    Items whose tensors differ only in the first dimension share a run, as long as they are not
-    more than `max_batch_size` rows together; a run is asked for what any of its items wants. Where
-    a shared run fails, each of its items is run alone, so that only the one at fault fails. With
-    `max_batch_size` 0 there is no batch dimension and every item is run alone.
+    Items whose tensors differ only in the first dimension, or where they may be filled up, share a
+    run, as long as they are not more than `max_batch_size` rows together; a run is asked for what
+    any of its items wants. Where a shared run fails, each of its items is run alone, so that only
+    the one at fault fails. With `max_batch_size` 0 there is no batch dimension and every item is
+    run alone.
     """
     answers = _run_items(items, run, max_batch_size)
     for index, (item, answer) in enumerate(zip(items, answers, strict=True)):
@@ -147,7 +161,7 @@ def groups(items: Sequence[Item], rows: Mapping[int, int], max_batch_size: int) 
     made: list[list[int]] = []
     open_groups: dict[object, tuple[list[int], int]] = {}
     for index, count in rows.items():
-        key = shape_key(items[index].inputs)
+        key = items[index].key
         group, taken = open_groups.get(key, (None, 0))
         if group is None or taken + count > max_batch_size:
             group, taken = [], 0
@@ -155,13 +169,6 @@ def groups(items: Sequence[Item], rows: Mapping[int, int], max_batch_size: int) 
         group.append(index)
         open_groups[key] = (group, taken + count)
     return made
-
-
-def shape_key(tensors: Tensors) -> object:
-    """Return what tensors that can be concatenated have in common."""
-    return tuple(
-        sorted((name, array.dtype.str, array.shape[1:]) for name, array in tensors.items())
-    )
 
 
 def conform(inputs: Tensors, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[Any]]:
@@ -250,14 +257,18 @@ def _together(items: Sequence[Item], rows: Sequence[int], run: Run) -> list[Tens
 
 
 def _concatenated(items: Sequence[Item]) -> Tensors:
+    first = items[0]
     if len(items) == 1:
-        return items[0].inputs
-    return {name: np.concatenate([item.inputs[name] for item in items]) for name in items[0].inputs}
+        return first.inputs
+    fillers = first.padding.inputs if first.length else {}
+    return {
+        name: concatenated([item.inputs[name] for item in items], fillers.get(name))
+        for name in first.inputs
+    }
 
 
 def _split(outputs: Tensors, items: Sequence[Item], rows: Sequence[int]) -> list[Tensors]:
     total = sum(rows)
-    whole = {}
     for name, array in outputs.items():
         if array.ndim == 0 or array.shape[0] != total:
             raise ValueError(
@@ -265,10 +276,25 @@ def _split(outputs: Tensors, items: Sequence[Item], rows: Sequence[int]) -> list
                 "was expected, the batch size; a model whose outputs do not follow it needs "
                 "max_batch_size 0."
             )
-        whole[name] = contiguous(array)
+    longest = max(item.length for item in items)
     answers: list[Tensors] = []
     start = 0
     for item, count in zip(items, rows, strict=True):
-        answers.append({name: whole[name][start : start + count] for name in item.outputs})
+        own = {name: outputs[name][start : start + count] for name in item.outputs}
+        if item.length < longest:
+            own.update(_cut(own, item, longest))
+        answers.append({name: contiguous(array) for name, array in own.items()})
         start += count
     return answers
+
+
+def _cut(outputs: Tensors, item: Item, longest: int) -> Tensors:
+    """Return of the outputs that are as long as the inputs what belongs to an item's own."""
+    cut = {name: outputs[name] for name in item.padding.outputs if name in outputs}
+    for name, array in cut.items():
+        if array.ndim <= AXIS or array.shape[AXIS] != longest:
+            raise ValueError(
+                f"output '{name}' has shape {list(array.shape)}, but was said to be as long as "
+                f"the inputs, {longest}."
+            )
+    return {name: array[:, : item.length] for name, array in cut.items()}

@@ -7,13 +7,15 @@ import operator
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from container.backends.batching import Item, RequestError, run_items, shape_key
+from container.backends.batching import Item, RequestError, run_items
+from container.backends.padding import NONE, Padding, length, shape_key
 from container.backends.shared_memory import Share, TooLarge
 
 if TYPE_CHECKING:
@@ -26,35 +28,41 @@ if TYPE_CHECKING:
 DEADLINE = "deadline_us"
 ROWS = "rows"
 ABOVE = "rows_above"
+PADDING = "padding"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Asked:
     """One of Triton's requests.
 
     Args:
-        parameters: JSON.
-        tensors: by name; or why they cannot be read.
+        parameters: by name.
+        tensors: by name; or why the request cannot be read.
+        padding: how it may be made as long as others.
         outputs: the names of those that are wanted.
         sender: for an answer that is not returned to Triton.
 
     """
 
-    parameters: str
+    parameters: Mapping[str, Any]
     tensors: Tensors | Exception
+    padding: Padding
     outputs: tuple[str, ...]
     sender: Any
 
     @classmethod
-    def of(cls, request: Any, outputs: Sequence[str]) -> Asked:
-        """Return what a request says; `outputs` are all names, for a request that names none."""
+    def of(cls, request: Any, model: str, outputs: Sequence[str]) -> Asked:
+        """Return what a request to `model` says; `outputs` are for one that names none."""
+        parameters = json.loads(request.parameters() or "{}")
         tensors: Tensors | Exception
+        padding = NONE
         try:
             tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+            padding = allowed_padding(parameters, model)
         except Exception as error:
             tensors = error
         wanted = tuple(request.requested_output_names()) or tuple(outputs)
-        return cls(request.parameters(), tensors, wanted, request.get_response_sender())
+        return cls(parameters, tensors, padding, wanted, request.get_response_sender())
 
     def kept(self) -> Asked:
         """Return it with tensors of its own; Triton's would stay in shared memory until then."""
@@ -69,23 +77,35 @@ class Asked:
             RequestError: it is too late, or something does not fit.
 
         """
-        parameters = json.loads(self.parameters or "{}")
-        refuse_late(parameters, now)
+        if self.is_late(now):
+            raise RequestError("nobody waits for the answer any more.")
         if isinstance(self.tensors, Exception):
             raise self.tensors
-        rows, above = wanted_rows(parameters, model), wanted_above(parameters, model)
-        return Item(prepare(self.tensors), self.outputs, rows, above)
+        rows, above = wanted_rows(self.parameters, model), wanted_above(self.parameters, model)
+        return Item(prepare(self.tensors), self.outputs, rows, above, self.padding)
 
-    @property
+    def is_late(self, now: float) -> bool:
+        """Whether the caller has given up already; `now` is in microseconds since 1970.
+
+        This costs next to nothing, other than asking Triton whether the request was cancelled.
+        """
+        return bool(self.parameters.get(DEADLINE, now) < now)
+
+    @cached_property
     def rows(self) -> int:
         """The size of the batch dimension, at least 1."""
         arrays = {} if isinstance(self.tensors, Exception) else self.tensors
         return max((len(array) for array in arrays.values() if array.ndim), default=1) or 1
 
-    @property
+    @cached_property
     def key(self) -> object:
         """What all requests that can share a run have in common."""
-        return () if isinstance(self.tensors, Exception) else shape_key(self.tensors)
+        return () if isinstance(self.tensors, Exception) else shape_key(self.tensors, self.padding)
+
+    @cached_property
+    def length(self) -> int:
+        """That of what may be filled up; 0 where nothing may be."""
+        return 0 if isinstance(self.tensors, Exception) else length(self.tensors, self.padding)
 
 
 @dataclass(frozen=True)
@@ -115,7 +135,7 @@ class Answering:
 
     def asked(self, requests: Sequence[Any]) -> list[Asked]:
         """Return what Triton's requests say."""
-        return [Asked.of(request, self.outputs) for request in requests]
+        return [Asked.of(request, self.model, self.outputs) for request in requests]
 
     def responses(self, asked: Sequence[Asked]) -> list[Any]:
         """Return one response per request, in order; None for one that was sent here already."""
@@ -170,15 +190,6 @@ def _send(asked: Sequence[Asked], results: Sequence[Tensors | Exception]) -> Non
             pb_utils.Logger.log_error(f"an answer could not be sent: {error}")
 
 
-def refuse_late(parameters: Mapping[str, Any], now: float) -> None:
-    """Raise RequestError where the caller has given up already; `now` is as `DEADLINE` is.
-
-    This costs next to nothing, other than asking Triton whether the request was cancelled.
-    """
-    if parameters.get(DEADLINE, now) < now:
-        raise RequestError("nobody waits for the answer any more.")
-
-
 def wanted_rows(parameters: Mapping[str, Any], model: str) -> dict[str, list[int]]:
     """Return the rows that a request wants of some outputs of a model.
 
@@ -220,6 +231,26 @@ def wanted_above(parameters: Mapping[str, Any], model: str) -> dict[str, tuple[i
         f"parameter '{ABOVE}' was expected to be JSON of a model's name, an output's name and a "
         "list of a column's number and a number that is not negative, but it is something else."
     )
+
+
+def allowed_padding(parameters: Mapping[str, Any], model: str) -> Padding:
+    """Return how a request of a model may be made as long as others.
+
+    Raises:
+        RequestError: the parameter is not what it should be.
+
+    """
+    try:
+        of_model = json.loads(parameters.get(PADDING, "{}")).get(model)
+        if of_model is None:
+            return NONE
+        inputs = {name: operator.index(number) for name, number in of_model["inputs"].items()}
+        return Padding(inputs, tuple(map(str, of_model["outputs"])))
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        raise RequestError(
+            f"parameter '{PADDING}' was expected to be JSON of a model's name, with a number for "
+            "each of its inputs in 'inputs' and names in 'outputs', but it is something else."
+        ) from None
 
 
 def log_warnings(model_name: str, warnings: Sequence[str]) -> None:

@@ -94,6 +94,27 @@ def total(file: Path) -> None:
     save(file, nodes, [("x", FLOAT, ["n", "m"])], [("total", FLOAT, ["n", 1])], axes=np.array([1]))
 
 
+def columns(file: Path) -> None:
+    """x [n, m] float32 -> same [n, m] = x, total [n, 1], width [n, 1] = m, as it was run"""
+    nodes = [
+        helper.make_node("Identity", ["x"], ["same"]),
+        helper.make_node("ReduceSum", ["x", "axes"], ["total"], keepdims=1),
+        helper.make_node("Shape", ["x"], ["shape"], start=1, end=2),
+        helper.make_node("Cast", ["shape"], ["size"], to=FLOAT),
+        helper.make_node("Mul", ["total", "zero"], ["nothing"]),
+        helper.make_node("Add", ["nothing", "size"], ["width"]),
+    ]
+    one: Sequence[int | str] = ["n", 1]
+    save(
+        file,
+        nodes,
+        [("x", FLOAT, ["n", "m"])],
+        [("same", FLOAT, ["n", "m"]), ("total", FLOAT, one), ("width", FLOAT, one)],
+        axes=np.array([1]),
+        zero=np.float32(0)[...],
+    )
+
+
 def lookup(file: Path) -> None:
     """index [n, 1] int64 -> value [n, 1] = (10, 20, 30)[index], echo = index"""
     nodes = [
@@ -203,6 +224,16 @@ SERVED: dict[str, tuple[Writer, str | None]] = {
         "max_batch_size: 8\n" + _INDEX + _LOOKUP + "dynamic_batching { }\n" + ONE,
     ),
     "lookup_alone": (lookup, "max_batch_size: 8\n" + _INDEX + _LOOKUP + ONE),
+    "columns_beside": (
+        columns,
+        "max_batch_size: 8\n"
+        + tensor("input", "x", "FP32", "-1")
+        + tensor("output", "same", "FP32", "-1")
+        + tensor("output", "total", "FP32", "1")
+        + tensor("output", "width", "FP32", "1")
+        + "dynamic_batching { }\n"
+        + ONE,
+    ),
     "loose": (plus_one, "max_batch_size: 4\n" + tensor("input", "x", "FP32", "-1") + Y + ONE),
     "words": (
         words,

@@ -22,6 +22,7 @@ class Request:
     name: str
     rows: int = 1
     key: object = ()
+    length: int = 0
 
 
 class Model:
@@ -184,6 +185,52 @@ def test_the_first_that_waits_is_run_first_with_those_like_it(
     assert instance.model.next() == ["c", "e"]
     instance.model.end("b")
     assert instance.model.next() == ["d", "f"]
+
+
+def test_who_would_fill_up_a_run_by_too_much_waits_for_the_next(
+    started: Callable[..., Instance],
+) -> None:
+    """Beside one of 9, one of 15 adds 6 to it; one of 8 adds 7 then, and one of 10 adds 5."""
+    instance = started()
+    busy(instance)
+    lengths = {"c": 9, "d": 16, "e": 15, "f": 8, "g": 10, "h": 15}
+    instance.put(*(Request(name, length=length) for name, length in lengths.items()))
+    instance.model.end("a")
+    assert instance.model.next() == ["c", "e", "g", "h"]
+    instance.model.end("b")
+    assert instance.model.next() == ["d"]
+    instance.model.end("c")
+    assert instance.model.next() == ["f"]
+
+
+def test_what_is_filled_up_is_counted_for_every_row(started: Callable[..., Instance]) -> None:
+    """One of 12 would lengthen 3 rows by 3 each; 4 rows of 8 lack 1 each."""
+    instance = started()
+    busy(instance)
+    instance.put(Request("c", 3, length=9), Request("d", 1, length=12), Request("e", 4, length=8))
+    instance.model.end("a")
+    assert instance.model.next() == ["c"]
+    instance.model.end("b")
+    assert instance.model.next() == ["d"]
+    instance.put(Request("f", 2, length=10), Request("g", 2, length=13))
+    instance.model.end("c")
+    assert instance.model.next() == ["e"]
+    instance.model.end("d")
+    assert instance.model.next() == ["f", "g"]
+
+
+def test_who_has_nothing_to_be_run_waits_until_a_run_could_begin(
+    started: Callable[..., Instance],
+) -> None:
+    instance = started()
+    busy(instance)
+    waiting = instance.put()
+    waiting.join(NOT_S)
+    assert waiting.is_alive()
+    instance.model.end("a")
+    waiting.join(SOON_S)
+    assert not waiting.is_alive()
+    assert instance.model.nothing_begins()
 
 
 def test_who_is_alone_is_run_by_the_caller(started: Callable[..., Instance]) -> None:

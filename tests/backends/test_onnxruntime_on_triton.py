@@ -16,6 +16,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from clients import triton as own_client
 from clients.errors import UnknownModel
+from clients.model_server import Padding
 
 
 def ask(triton: Triton, model: str, *outputs: str, **inputs: np.ndarray[Any, Any]) -> Any:
@@ -144,6 +145,60 @@ class TestBatching:
             else:
                 assert answer.as_numpy("value").tolist() == (10 + 10 * inputs["index"]).tolist()
 
+    def test_requests_of_unequal_lengths_share_a_run_and_get_their_own_answers(
+        self, triton: Triton
+    ) -> None:
+        """Filled up with zeros, which add nothing to a total; `width` says how long it was run."""
+        client = own_client.Triton(f"127.0.0.1:{triton.ports[0]}")
+        generator = np.random.default_rng(0)
+        rows = [
+            generator.integers(-9, 10, size).astype(np.float32)
+            for size in generator.integers(1, [3, 6], (300, 2)).tolist()
+        ]
+
+        def ask_padded(x: np.ndarray[Any, Any]) -> Any:
+            padding = Padding({"x": np.int64(0)}, ["same"])
+            return client.infer("columns_beside", {"x": x}, padding=padding, timeout=20)
+
+        until, widened = time.monotonic() + 20, False
+        with ThreadPoolExecutor(16) as pool:
+            while not widened:
+                assert time.monotonic() < until, "no request was ever filled up"
+                for x, answer in zip(rows, pool.map(ask_padded, rows), strict=True):
+                    np.testing.assert_array_equal(answer["same"], x)
+                    np.testing.assert_array_equal(answer["total"], x.sum(1, keepdims=True))
+                    widened |= bool((answer["width"] > x.shape[1]).any())
+            for x, answer in zip(
+                rows,
+                pool.map(lambda x: client.infer("columns_beside", {"x": x}, timeout=20), rows),
+                strict=True,
+            ):
+                np.testing.assert_array_equal(answer["width"], np.full((len(x), 1), x.shape[1]))
+
+    @pytest.mark.parametrize(
+        "padding",
+        [
+            '{"columns_beside": {"inputs": {"x": 0.5}, "outputs": []}}',
+            '{"columns_beside": {"inputs": {"x": 0}}}',
+            '{"columns_beside": {"inputs": ["x"], "outputs": []}}',
+            '{"columns_beside": 0}',
+            "[0]",
+            "{",
+        ],
+    )
+    def test_padding_that_is_none_is_refused(self, triton: Triton, padding: str) -> None:
+        x = own_client.tensor("x", np.zeros((1, 2), np.float32))
+        with pytest.raises(InferenceServerException, match="padding") as caught:
+            triton.client.infer("columns_beside", [x], parameters={"padding": padding})
+        assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+
+    def test_padding_of_another_model_is_no_matter(self, triton: Triton) -> None:
+        """An ensemble hands its parameters on to all of its steps."""
+        x = own_client.tensor("x", np.zeros((1, 2), np.float32))
+        asked = {"padding": '{"other": {"inputs": {"x": 0}, "outputs": ["total"]}}'}
+        answer = triton.client.infer("columns_beside", [x], parameters=asked)
+        assert answer.as_numpy("width").tolist() == [[2]]
+
     def test_a_wrong_shape_is_the_senders_error(self, triton: Triton) -> None:
         error = ask(triton, "loose", x=np.zeros((1, 2), np.float32))
         assert error.status() == "StatusCode.INVALID_ARGUMENT"
@@ -245,7 +300,13 @@ def test_what_nobody_waits_for_is_refused(triton: Triton) -> None:
     assert answer.as_numpy("y").shape == (1, 3)
     # So a model gives a sign of life.
     client = own_client.Triton(f"127.0.0.1:{triton.ports[0]}")
-    client.knock("lookup_beside", {"index": np.array([[7]])}, timeout=10)  # fails where it is run
+    index = np.array([[7]])  # fails where it is run
+    client.knock("lookup_beside", {"index": index}, timeout=10)
+    with ThreadPoolExecutor(8) as pool:  # and beside others
+        asked = [pool.submit(ask, triton, "lookup_beside", index=index - 5) for _ in range(50)]
+        for _ in range(20):
+            client.knock("lookup_beside", {"index": index}, timeout=10)
+        assert {one.result().as_numpy("value").item() for one in asked} == {30}
     client.knock("bare", {"x": np.zeros((1, 2), np.float32)}, timeout=10)
     with pytest.raises(UnknownModel):
         client.knock("nobody", {}, timeout=10)

@@ -19,6 +19,7 @@ from container.backends.batching import (
     run_items,
 )
 from container.backends.model_config import TensorSpec
+from container.backends.padding import Padding
 
 Array = np.ndarray[Any, Any]
 
@@ -122,6 +123,101 @@ def test_each_request_has_the_rows_that_it_wants() -> None:
     assert len(run.runs) == 1
     assert [values(one)["y"] for one in came] == [[[2, 2, 2], [4, 4, 4]], [[4, 4, 4]], []]
     assert isinstance(refused, RequestError)
+
+
+class Texts:
+    """y = ids per token, [n, tokens, 2], sum = their sum by the mask, [n, 1]."""
+
+    def __init__(self) -> None:
+        self.runs: list[dict[str, Any]] = []
+
+    def __call__(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> dict[str, Array]:
+        self.runs.append({name: array.tolist() for name, array in inputs.items()})
+        ids, mask = inputs["ids"], inputs["mask"]
+        answers = {"y": np.stack([ids, -ids], -1), "sum": (ids * mask).sum(1, keepdims=True)}
+        return {name: answers[name] for name in outputs}
+
+
+def text(
+    *rows: list[int],
+    outputs: tuple[str, ...] = ("y", "sum"),
+    padding: Padding = Padding({"ids": 7, "mask": 0}, ("y",)),  # noqa: B008  it is immutable
+    picked: Mapping[str, Sequence[int]] | None = None,
+) -> Item:
+    ids = np.array(rows, np.int32)
+    return Item({"ids": ids, "mask": np.ones_like(ids)}, outputs, picked or {}, padding=padding)
+
+
+def test_texts_of_unequal_lengths_are_one_run_and_get_back_their_own_length() -> None:
+    run = Texts()
+    answers = run_items([text([1]), text([2, 3, 4]), text([5, 6], [8, 9])], run, max_batch_size=4)
+    assert run.runs == [
+        {
+            "ids": [[1, 7, 7], [2, 3, 4], [5, 6, 7], [8, 9, 7]],
+            "mask": [[1, 0, 0], [1, 1, 1], [1, 1, 0], [1, 1, 0]],
+        }
+    ]
+    assert [values(answer) for answer in answers] == [
+        {"y": [[[1, -1]]], "sum": [[1]]},
+        {"y": [[[2, -2], [3, -3], [4, -4]]], "sum": [[9]]},
+        {"y": [[[5, -5], [6, -6]], [[8, -8], [9, -9]]], "sum": [[11], [17]]},
+    ]
+    for answer in answers:
+        assert not isinstance(answer, Exception)
+        assert answer["y"].flags.c_contiguous
+        assert answer["y"].dtype == np.int32
+
+
+def test_rows_that_are_wanted_are_counted_in_what_was_sent() -> None:
+    """Of [2, 2] tokens rows 1 and 2 are the first text's second token, the second's first."""
+    run = Texts()
+    long, short = run_items(
+        [text([1, 2, 3, 4]), text([5, 6], [8, 9], outputs=("y",), picked={"y": [1, 2]})],
+        run,
+        max_batch_size=4,
+    )
+    assert len(run.runs) == 1
+    assert values(short) == {"y": [[6, -6], [8, -8]]}
+    assert values(long)["sum"] == [[10]]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        text([2, 3, 4], padding=Padding({"ids": 8, "mask": 0}, ("y",))),  # with something else
+        text([2, 3, 4], padding=Padding({"ids": 7}, ("y",))),
+        text([2, 3, 4], padding=Padding({}, ())),
+    ],
+)
+def test_only_what_may_be_filled_up_alike_is(other: Item) -> None:
+    run = Texts()
+    one, two = run_items([text([1]), other], run, max_batch_size=4)
+    assert [len(inputs["ids"]) for inputs in run.runs] == [1, 1]
+    assert values(one)["sum"] == [[1]]
+    assert values(two)["sum"] == [[9]]
+
+
+def test_inputs_that_are_not_of_one_length_are_left_as_they_are() -> None:
+    inputs = {"ids": np.ones((1, 3), np.int32), "mask": np.ones((1, 1), np.int32)}
+    run = Texts()
+    padding = Padding({"ids": 7, "mask": 0}, ("y",))
+    odd, fine = run_items(
+        [Item(inputs, ("sum",), padding=padding), text([1])], run, max_batch_size=4
+    )
+    assert len(run.runs) == 2
+    assert values(odd) == {"sum": [[3]]}
+    assert values(fine)["sum"] == [[1]]
+
+
+def test_where_an_output_is_not_as_long_as_was_said_each_is_run_alone() -> None:
+    run = Texts()
+    wrong = Padding({"ids": 7, "mask": 0}, ("sum",))
+    short, long = run_items(
+        [text([1], padding=wrong), text([2, 3, 4], padding=wrong)], run, max_batch_size=4
+    )
+    assert [inputs["ids"] for inputs in run.runs[1:]] == [[[1]], [[2, 3, 4]]]
+    assert values(short) == {"y": [[[1, -1]]], "sum": [[1]]}
+    assert values(long)["sum"] == [[9]]
 
 
 def test_types_are_not_mixed() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -106,7 +107,11 @@ class TritonPythonModel:
             raise RuntimeError("the session was closed, but a request came after it.")
         asked = self._answering.asked(requests)
         if self._batcher and not self._batcher.alone(asked):
-            self._batcher.put([one.kept() for one in asked])
+            now = time.time() * 1e6
+            self._batcher.put([one.kept() for one in asked if not one.is_late(now)])
+            if late := [one for one in asked if one.is_late(now)]:
+                # Nobody waits for these, and no run is to wait for others on their account.
+                self._answering.send(late, self._answering.results(late))
             return None
         return self._answering.responses(asked)
 

@@ -1,0 +1,80 @@
+"""Requests of unequal lengths in one run: the shorter ones are filled up, and their outputs cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    Tensors = Mapping[str, NDArray[Any]]
+
+AXIS = 1
+"""What is filled up; axis 0 is the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """What a request allows to be done with it.
+
+    Args:
+        inputs: those that may be filled up along `AXIS`, all of one length, and with what.
+        outputs: those that are as long as these inputs, along the same axis.
+
+    """
+
+    inputs: Mapping[str, int]
+    outputs: Sequence[str]
+
+
+NONE = Padding({}, ())
+
+
+def length(tensors: Tensors, padding: Padding) -> int:
+    """Return the length of what may be filled up; 0 where nothing may be, or is of one length."""
+    sizes = {
+        array.shape[AXIS] if array.ndim > AXIS else 0
+        for name, array in tensors.items()
+        if name in padding.inputs
+    }
+    return sizes.pop() if len(sizes) == 1 else 0
+
+
+def shape_key(tensors: Tensors, padding: Padding) -> object:
+    """Return what requests have in common whose tensors can be concatenated, once filled up."""
+    loose = padding if length(tensors, padding) else NONE
+    shapes = (
+        (
+            name,
+            array.dtype.str,
+            array.shape[AXIS + 1 if name in loose.inputs else AXIS :],
+            loose.inputs.get(name),
+        )
+        for name, array in tensors.items()
+    )
+    return tuple(sorted(shapes))
+
+
+def concatenated(arrays: Sequence[NDArray[Any]], number: int | None) -> NDArray[Any]:
+    """Return arrays as one, along axis 0.
+
+    Args:
+        arrays: of shapes that differ there, and in `AXIS` where there is a number.
+        number: stands where an array is shorter than the longest.
+
+    """
+    if number is None or len({array.shape[AXIS] for array in arrays}) == 1:
+        return np.concatenate(arrays)
+    rows, longest = sum(map(len, arrays)), max(array.shape[AXIS] for array in arrays)
+    one = arrays[0]
+    whole = np.full((rows, longest, *one.shape[AXIS + 1 :]), number, one.dtype)
+    start = 0
+    for array in arrays:
+        whole[start : start + len(array), : array.shape[AXIS]] = array
+        start += len(array)
+    return whole
