@@ -23,6 +23,9 @@ MODELS = (1, 5, 10, 20)
 FIGURES = ("items/s", "p50 ms", "p99 ms", "CPU-ms each", "of them gunicorn")
 LEAST_ANSWERS = 4
 CALLERS = (1, 2, 4, 8, 16, 32, 64)
+UNEQUAL = (6, 17, 9, 14, 12, 7, 16, 10, 13, 8, 15, 11)  # tokens; texts take turns
+UNEQUAL_CALLERS = (1, 2, 4, 8, 16)
+EVEN = 12  # tokens of each, about the mean of those
 
 Row = dict[str, Any]
 
@@ -47,6 +50,10 @@ def measure(results: Results, cache: Path) -> None:
             point(results, server, work.payload("bert_base", tokens=tokens), 1, tokens=tokens)
             for tokens in TOKENS
         ]
+        results.growth[
+            f"Texts of {min(UNEQUAL)} to {max(UNEQUAL)} tokens in turn, BERT-base shape, "
+            f"beside texts of {EVEN}"
+        ] = [unequal(results, server, count) for count in UNEQUAL_CALLERS]
     results.growth["Models loaded, all but three of them tiny"] = [
         loaded(cache, count, results.seconds) for count in MODELS
     ]
@@ -102,6 +109,30 @@ def point(
 def batch(results: Results, server: Contender, size: int) -> Row:
     payloads = [work.payload("resnet")] * size
     return point(results, server, payloads, 1, items=size, pictures=size)
+
+
+def unequal(results: Results, server: Contender, count: int) -> Row:
+    """Ask texts of several lengths, and of one."""
+    mixed, even = (
+        load.closed_loop(
+            server.port,
+            [server.request(work.payload("bert_base", tokens=tokens)) for tokens in lengths],
+            count,
+            2 * results.seconds,
+        )
+        for lengths in (UNEQUAL, (EVEN,))
+    )
+    row = {
+        "callers": count,
+        "items/s": mixed.per_second,
+        "p50 ms": mixed.percentile(0.5),
+        "p99 ms": mixed.percentile(0.99),
+        "items/s of equal ones": even.per_second,
+        "their p99 ms": even.percentile(0.99),
+        "share of their items/s": mixed.per_second / even.per_second,
+    }
+    say(f"growth {row}")
+    return row
 
 
 def loaded(cache: Path, count: int, seconds: float) -> Row:

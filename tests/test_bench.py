@@ -9,6 +9,7 @@ import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import onnxruntime
@@ -24,9 +25,11 @@ ANSWER_S = 0.02
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    sizes: ClassVar[list[int]] = []
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.sizes.append(len(body))
         time.sleep(ANSWER_S)
         self.send_response(500 if self.path == "/broken" else 200)
         if self.path == "/chunked":
@@ -50,6 +53,12 @@ def port() -> Iterator[int]:
         yield server.server_address[1]
         server.shutdown()
         thread.join()
+
+
+def test_callers_send_requests_in_turn(port: int) -> None:
+    Handler.sizes.clear()
+    load.closed_loop(port, [load.request("/", b"x" * size) for size in (1, 2, 3)], 1, 0.3, warm=0)
+    assert Handler.sizes[:4] == [1, 2, 3, 1]
 
 
 @pytest.mark.parametrize("path", ["/", "/chunked"])
