@@ -326,7 +326,9 @@ class Triton(ModelServer):
         if call.above:
             parameters[ABOVE] = json.dumps({call.model: call.above})
         if call.padding:
-            parameters[PADDING] = json.dumps({call.model: vars(call.padding)}, default=index)
+            numbers = {name: index(number) for name, number in call.padding.inputs.items()}
+            its = {"inputs": numbers, "outputs": list(call.padding.outputs)}
+            parameters[PADDING] = json.dumps({call.model: its})
         if layout and layout.outputs:  # then each has to be named
             names = names or tuple(spec.name for spec in call.specs)
         answer = line.client.infer(

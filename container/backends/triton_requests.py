@@ -7,7 +7,7 @@ import operator
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +58,7 @@ class Asked:
         padding = NONE
         try:
             tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-            padding = allowed_padding(parameters, model)
+            padding = allowed_padding(parameters.get(PADDING, "{}"), model)
         except Exception as error:
             tensors = error
         wanted = tuple(request.requested_output_names()) or tuple(outputs)
@@ -233,15 +233,16 @@ def wanted_above(parameters: Mapping[str, Any], model: str) -> dict[str, tuple[i
     )
 
 
-def allowed_padding(parameters: Mapping[str, Any], model: str) -> Padding:
-    """Return how a request of a model may be made as long as others.
+@lru_cache(maxsize=64)  # a client says the same with every request
+def allowed_padding(text: str, model: str) -> Padding:
+    """Return how a request of a model may be made as long as others, from what the parameter says.
 
     Raises:
-        RequestError: the parameter is not what it should be.
+        RequestError: that is not what it should be.
 
     """
     try:
-        of_model = json.loads(parameters.get(PADDING, "{}")).get(model)
+        of_model = json.loads(text).get(model)
         if of_model is None:
             return NONE
         inputs = {name: operator.index(number) for name, number in of_model["inputs"].items()}
