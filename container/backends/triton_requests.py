@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 import time
 from contextlib import nullcontext
@@ -39,6 +40,7 @@ class Asked:
         parameters: by name.
         tensors: by name; or why the request cannot be read.
         padding: how it may be made as long as others.
+        deadline: when its caller gives up, in microseconds since 1970.
         outputs: the names of those that are wanted.
         sender: for an answer that is not returned to Triton.
 
@@ -47,6 +49,7 @@ class Asked:
     parameters: Mapping[str, Any]
     tensors: Tensors | Exception
     padding: Padding
+    deadline: float
     outputs: tuple[str, ...]
     sender: Any
 
@@ -55,14 +58,15 @@ class Asked:
         """Return what a request to `model` says; `outputs` are for one that names none."""
         parameters = json.loads(request.parameters() or "{}")
         tensors: Tensors | Exception
-        padding = NONE
+        padding, deadline = NONE, math.inf
         try:
-            tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+            deadline = float(parameters.get(DEADLINE, math.inf))
             padding = allowed_padding(parameters.get(PADDING, "{}"), model)
+            tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         except Exception as error:
             tensors = error
         wanted = tuple(request.requested_output_names()) or tuple(outputs)
-        return cls(parameters, tensors, padding, wanted, request.get_response_sender())
+        return cls(parameters, tensors, padding, deadline, wanted, request.get_response_sender())
 
     def kept(self) -> Asked:
         """Return it with tensors of its own; Triton's would stay in shared memory until then."""
@@ -89,7 +93,7 @@ class Asked:
 
         This costs next to nothing, other than asking Triton whether the request was cancelled.
         """
-        return bool(self.parameters.get(DEADLINE, now) < now)
+        return self.deadline < now
 
     @cached_property
     def rows(self) -> int:

@@ -312,3 +312,5 @@ def test_what_nobody_waits_for_is_refused(triton: Triton) -> None:
         client.knock("nobody", {}, timeout=10)
     with pytest.raises(InferenceServerException, match="nobody waits"):
         triton.client.infer("bare", [tensor], parameters={"deadline_us": now - 10**6})
+    with pytest.raises(InferenceServerException, match="soon"):
+        triton.client.infer("bare", [tensor], parameters={"deadline_us": "soon"})
