@@ -192,10 +192,10 @@ class Client(ABC):
                 more, in one column: `{"output": (4, 0.5)}`. The container's own backend leaves out
                 others: [batch, most rows of an item, columns], in order, with rows of zeros at the
                 end of an item that has fewer. Any other answers all, so look at the column again.
-            padding: how inputs may be made longer, so that requests of unequal lengths share a run
-                in the container's own backend; what comes has the length that was sent. Only for a
-                model that has the same answer then, as one of texts has where it is given an
-                attention mask.
+            padding: how inputs may be made longer, by some six places, so that requests of unequal
+                lengths share a run in the container's own backend; what comes has the length that
+                was sent. Only for a model that has the same answer then, as one of texts has where
+                it is given an attention mask.
             model: another model than the client's own, by its name in the repository.
             version: of the model; nothing means the request's own for the client's own model, and
                 the latest for another.

@@ -143,7 +143,7 @@ class Call:
         picked: how many rows are wanted of an output; 0 where a number of their own tells.
         rows: which they are. Calls are the same to each other whichever they are.
         above: what that number has to be; likewise.
-        padding: what may be done with the inputs; likewise.
+        padding: what may be done with the inputs, as `PADDING` has it; likewise.
 
     """
 
@@ -155,7 +155,7 @@ class Call:
     picked: tuple[tuple[str, int], ...]
     rows: Rows = field(compare=False)
     above: Above = field(compare=False)
-    padding: Padding | None = field(compare=False)
+    padding: Mapping[str, object] | None = field(compare=False)
 
 
 @dataclass
@@ -227,7 +227,7 @@ class Triton(ModelServer):
             (*((name, len(some)) for name, some in rows.items()), *((name, 0) for name in above)),
             rows,
             above,
-            padding,
+            written(padding) if padding else None,
         )
         line = self._lines.get(model, self._first)
         try:
@@ -326,9 +326,7 @@ class Triton(ModelServer):
         if call.above:
             parameters[ABOVE] = json.dumps({call.model: call.above})
         if call.padding:
-            numbers = {name: index(number) for name, number in call.padding.inputs.items()}
-            its = {"inputs": numbers, "outputs": list(call.padding.outputs)}
-            parameters[PADDING] = json.dumps({call.model: its})
+            parameters[PADDING] = json.dumps({call.model: call.padding})
         if layout and layout.outputs:  # then each has to be named
             names = names or tuple(spec.name for spec in call.specs)
         answer = line.client.infer(
@@ -498,6 +496,12 @@ def tensor(
     else:
         sent.set_data_from_numpy(np.ascontiguousarray(array))
     return sent
+
+
+def written(padding: Padding) -> dict[str, object]:
+    """Return what `PADDING` says for a model."""
+    numbers = {name: index(number) for name, number in padding.inputs.items()}
+    return {"inputs": numbers, "outputs": list(padding.outputs)}
 
 
 def wanted(

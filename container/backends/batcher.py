@@ -12,6 +12,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from container.backends.padding import fits
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -22,13 +24,6 @@ PATIENCE = 0.2
 """Of the time that the last run took: how long one waits for requests that are expected."""
 
 MOST_PATIENCE_S = 0.05
-
-MOST_PADDING = 6
-"""How much a request may add to what is filled up in its run.
-
-Where it does not join, a run reads the weights for it once more, which takes as long as the
-arithmetic of some 7 to 20 tokens, whatever the size of the model: docs/performance.md.
-"""
 
 
 class Sized(Protocol):
@@ -169,19 +164,12 @@ class Batcher(Generic[T, A]):
     @staticmethod
     def _joins(request: Sized, batch: Sequence[Sized], rows: int) -> bool:
         """Whether a request may be added to a run of at most so many rows."""
-        more = [*batch, request]
         return (
             request.key == batch[0].key
-            and _rows(more) <= rows
-            and _padding(more) - _padding(batch) <= MOST_PADDING
+            and _rows(batch) + request.rows <= rows
+            and fits(request.rows, request.length, [(one.rows, one.length) for one in batch])
         )
 
 
 def _rows(requests: Sequence[Sized]) -> int:
     return sum(request.rows for request in requests)
-
-
-def _padding(requests: Sequence[Sized]) -> int:
-    """Return how much is filled up where requests are as long as the longest."""
-    longest = max(request.length for request in requests)
-    return sum((longest - request.length) * request.rows for request in requests)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from container.backends.model_config import DYNAMIC, TensorSpec
-from container.backends.padding import AXIS, NONE, Padding, concatenated, length, shape_key
+from container.backends.padding import AXIS, NONE, Padding, concatenated, fits, length, shape_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,11 +61,11 @@ class Run(Protocol):
 def run_items(items: Sequence[Item], run: Run, *, max_batch_size: int) -> list[Tensors | Exception]:
     """Answer every item, in order: with its outputs by name, or with what went wrong.
 
-    Items whose tensors differ only in the first dimension, or where they may be filled up, share a
-    run, as long as they are not more than `max_batch_size` rows together; a run is asked for what
-    any of its items wants. Where a shared run fails, each of its items is run alone, so that only
-    the one at fault fails. With `max_batch_size` 0 there is no batch dimension and every item is
-    run alone.
+    Items whose tensors differ only in the first dimension, or a little where they may be filled up,
+    share a run, as long as they are not more than `max_batch_size` rows together; a run is asked
+    for what any of its items wants. Where a shared run fails, each of its items is run alone, so
+    that only the one at fault fails. With `max_batch_size` 0 there is no batch dimension and every
+    item is run alone.
     """
     answers = _run_items(items, run, max_batch_size)
     for index, (item, answer) in enumerate(zip(items, answers, strict=True)):
@@ -159,15 +159,17 @@ def groups(items: Sequence[Item], rows: Mapping[int, int], max_batch_size: int) 
     `rows` has the size of the batch dimension of every item that takes part.
     """
     made: list[list[int]] = []
-    open_groups: dict[object, tuple[list[int], int]] = {}
+    open_groups: dict[object, list[int]] = {}
     for index, count in rows.items():
-        key = items[index].key
-        group, taken = open_groups.get(key, (None, 0))
-        if group is None or taken + count > max_batch_size:
-            group, taken = [], 0
+        item = items[index]
+        group = open_groups.get(item.key)
+        if group is None or not (
+            count + sum(rows[one] for one in group) <= max_batch_size
+            and fits(count, item.length, [(rows[one], items[one].length) for one in group])
+        ):
+            group = open_groups[item.key] = []
             made.append(group)
         group.append(index)
-        open_groups[key] = (group, taken + count)
     return made
 
 

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 AXIS = 1
 """What is filled up; axis 0 is the batch."""
 
+MOST = 6
+"""How much a request may add to what is filled up in its run.
+
+Where it does not join, a run reads the weights for it once more, which takes as long as the
+arithmetic of some 7 to 20 tokens, whatever the size of the model: docs/performance.md.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Padding:
@@ -29,7 +36,7 @@ class Padding:
     """
 
     inputs: Mapping[str, int]
-    outputs: Sequence[str]
+    outputs: tuple[str, ...]
 
 
 NONE = Padding({}, ())
@@ -45,10 +52,27 @@ def length(tensors: Tensors, padding: Padding) -> int:
     return sizes.pop() if len(sizes) == 1 else 0
 
 
+def fits(rows: int, long: int, others: Sequence[tuple[int, int]]) -> bool:
+    """Whether a request may join others in a run without too much being filled up.
+
+    Args:
+        rows: of the request.
+        long: the length of what may be filled up in it.
+        others: rows and lengths of those that are in the run.
+
+    """
+    return _filling([*others, (rows, long)]) - _filling(others) <= MOST
+
+
+def _filling(requests: Sequence[tuple[int, int]]) -> int:
+    longest = max((long for _, long in requests), default=0)
+    return sum(rows * (longest - long) for rows, long in requests)
+
+
 def shape_key(tensors: Tensors, padding: Padding) -> object:
     """Return what requests have in common whose tensors can be concatenated, once filled up."""
     loose = padding if length(tensors, padding) else NONE
-    shapes = (
+    shapes = sorted(
         (
             name,
             array.dtype.str,
@@ -57,7 +81,7 @@ def shape_key(tensors: Tensors, padding: Padding) -> object:
         )
         for name, array in tensors.items()
     )
-    return tuple(sorted(shapes))
+    return (*shapes, loose.outputs)
 
 
 def concatenated(arrays: Sequence[NDArray[Any]], number: int | None) -> NDArray[Any]:

@@ -20,7 +20,7 @@ from container.backends.padding import NONE, Padding, length, shape_key
 from container.backends.shared_memory import Share, TooLarge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from container.backends.batching import Run, Tensors
@@ -56,13 +56,14 @@ class Asked:
     @classmethod
     def of(cls, request: Any, model: str, outputs: Sequence[str]) -> Asked:
         """Return what a request to `model` says; `outputs` are for one that names none."""
-        parameters = json.loads(request.parameters() or "{}")
         tensors: Tensors | Exception
-        padding, deadline = NONE, math.inf
+        parameters, padding, deadline = {}, NONE, math.inf
         try:
+            parameters = json.loads(request.parameters() or "{}")
             deadline = float(parameters.get(DEADLINE, math.inf))
-            padding = allowed_padding(parameters.get(PADDING, "{}"), model)
             tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+            padding = allowed_padding(parameters.get(PADDING, "{}"), model)
+            refuse_unknown(padding, tensors, outputs)
         except Exception as error:
             tensors = error
         wanted = tuple(request.requested_output_names()) or tuple(outputs)
@@ -250,12 +251,29 @@ def allowed_padding(text: str, model: str) -> Padding:
         if of_model is None:
             return NONE
         inputs = {name: operator.index(number) for name, number in of_model["inputs"].items()}
-        return Padding(inputs, tuple(map(str, of_model["outputs"])))
+        outputs = of_model["outputs"]
+        if isinstance(outputs, list):
+            return Padding(inputs, tuple(map(str, outputs)))
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
-        raise RequestError(
-            f"parameter '{PADDING}' was expected to be JSON of a model's name, with a number for "
-            "each of its inputs in 'inputs' and names in 'outputs', but it is something else."
-        ) from None
+        pass
+    raise RequestError(
+        f"parameter '{PADDING}' was expected to be JSON of a model's name, with a number for each "
+        "of its inputs in 'inputs' and a list of names in 'outputs', but it is something else."
+    )
+
+
+def refuse_unknown(padding: Padding, inputs: Collection[str], outputs: Collection[str]) -> None:
+    """Raise RequestError where there is none of the inputs or outputs that are to be filled up."""
+    for kind, named, known in (
+        ("input", padding.inputs, inputs),
+        ("output", padding.outputs, outputs),
+    ):
+        for name in named:
+            if name not in known:
+                raise RequestError(
+                    f"parameter '{PADDING}' names the {kind} '{name}', but there are "
+                    f"{', '.join(known)}."
+                )
 
 
 def log_warnings(model_name: str, warnings: Sequence[str]) -> None:

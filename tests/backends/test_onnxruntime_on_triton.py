@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx_models
@@ -180,6 +180,9 @@ class TestBatching:
         [
             '{"columns_beside": {"inputs": {"x": 0.5}, "outputs": []}}',
             '{"columns_beside": {"inputs": {"x": 0}}}',
+            '{"columns_beside": {"inputs": {"x": 0}, "outputs": "same"}}',
+            '{"columns_beside": {"inputs": {"x": 0}, "outputs": ["sane"]}}',
+            '{"columns_beside": {"inputs": {"x": 0, "z": 0}, "outputs": []}}',
             '{"columns_beside": {"inputs": ["x"], "outputs": []}}',
             '{"columns_beside": 0}',
             "[0]",
@@ -191,6 +194,17 @@ class TestBatching:
         with pytest.raises(InferenceServerException, match="padding") as caught:
             triton.client.infer("columns_beside", [x], parameters={"padding": padding})
         assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+
+    def test_padding_with_what_is_no_whole_number_is_not_asked_for(self, triton: Triton) -> None:
+        client = own_client.Triton(f"127.0.0.1:{triton.ports[0]}")
+        half = cast("int", 0.5)
+        with pytest.raises(TypeError):
+            client.infer(
+                "columns_beside",
+                {"x": np.zeros((1, 2), np.float32)},
+                padding=Padding({"x": half}, []),
+                timeout=20,
+            )
 
     def test_padding_of_another_model_is_no_matter(self, triton: Triton) -> None:
         """An ensemble hands its parameters on to all of its steps."""

@@ -197,6 +197,23 @@ def test_only_what_may_be_filled_up_alike_is(other: Item) -> None:
     assert values(two)["sum"] == [[9]]
 
 
+def test_a_run_is_filled_up_by_no_more_than_six_for_a_request() -> None:
+    """The second would add 7 to the first, the third adds 3 twice to the fourth."""
+    run = Texts()
+    answers = run_items(
+        [text([1]), text([1] * 8), text([2] * 5, [3] * 5), text([4] * 8)], run, max_batch_size=4
+    )
+    assert [np.shape(inputs["ids"]) for inputs in run.runs] == [(1, 1), (4, 8)]
+    assert [values(answer)["sum"] for answer in answers] == [[[1]], [[8]], [[10], [15]], [[32]]]
+
+
+@pytest.mark.parametrize("size", [9, 16])
+def test_a_long_text_never_lengthens_short_ones(size: int) -> None:
+    run = Texts()
+    run_items([text([1] * size), text([1]), text([1]), text([1])], run, max_batch_size=8)
+    assert [np.shape(inputs["ids"]) for inputs in run.runs] == [(1, size), (3, 1)]
+
+
 def test_inputs_that_are_not_of_one_length_are_left_as_they_are() -> None:
     inputs = {"ids": np.ones((1, 3), np.int32), "mask": np.ones((1, 1), np.int32)}
     run = Texts()
