@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -23,7 +24,7 @@ class RequestError(ValueError):
     """A request cannot be answered for a reason of its own, which the text says to its sender."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Item:
     """One request: its tensors by name and the names of the outputs that it asks for."""
 
@@ -36,12 +37,12 @@ class Item:
     padding: Padding = NONE
     """How it may be made as long as others."""
 
-    @property
+    @cached_property
     def key(self) -> object:
         """What all requests that can share a run have in common."""
         return shape_key(self.inputs, self.padding)
 
-    @property
+    @cached_property
     def length(self) -> int:
         """That of what may be filled up; 0 where nothing may be."""
         return length(self.inputs, self.padding)
@@ -262,9 +263,8 @@ def _concatenated(items: Sequence[Item]) -> Tensors:
     first = items[0]
     if len(items) == 1:
         return first.inputs
-    fillers = first.padding.inputs if first.length else {}
     return {
-        name: concatenated([item.inputs[name] for item in items], fillers.get(name))
+        name: concatenated([item.inputs[name] for item in items], first.padding.inputs.get(name, 0))
         for name in first.inputs
     }
 

@@ -84,15 +84,15 @@ def shape_key(tensors: Tensors, padding: Padding) -> object:
     return (*shapes, loose.outputs)
 
 
-def concatenated(arrays: Sequence[NDArray[Any]], number: int | None) -> NDArray[Any]:
+def concatenated(arrays: Sequence[NDArray[Any]], number: int) -> NDArray[Any]:
     """Return arrays as one, along axis 0.
 
     Args:
-        arrays: of shapes that differ there, and in `AXIS` where there is a number.
+        arrays: of shapes that differ there, and perhaps in `AXIS`.
         number: stands where an array is shorter than the longest.
 
     """
-    if number is None or len({array.shape[AXIS] for array in arrays}) == 1:
+    if len({array.shape[AXIS:] for array in arrays}) == 1:
         return np.concatenate(arrays)
     rows, longest = sum(map(len, arrays)), max(array.shape[AXIS] for array in arrays)
     one = arrays[0]
