@@ -421,16 +421,19 @@ class Triton(ModelServer):
         self, error: InferenceError, model: str, version: str, timeout: float
     ) -> InferenceError:
         """Say which of model, version and readiness it was: Triton's status leaves that open."""
+        too_late = DeadlineExceeded(
+            f"the model {model!r} did not answer within {timeout:.3f} s, what was left of the "
+            "time for this request",
+            hint="send fewer or smaller items in one request",
+        )
         if isinstance(error, DeadlineExceeded):
-            return DeadlineExceeded(
-                f"the model {model!r} did not answer within {timeout:.1f} s, what was left of the "
-                "time for this request",
-                hint="send fewer or smaller items in one request",
-            )
+            return too_late
         if not isinstance(error, UnknownModel | ModelUnavailable):
             return error
         try:
             states = [state for state in self.models(timeout=timeout) if state.name == model]
+        except DeadlineExceeded:  # Triton has answered once, and a millisecond is soon over
+            return too_late
         except InferenceError:
             return ModelUnavailable(
                 "Triton does not answer", hint="it may be starting: try again in a few seconds"

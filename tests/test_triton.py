@@ -1,0 +1,75 @@
+"""What Triton's errors become. The Triton is a fake: a real one is never late when it is to be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from clients.errors import DeadlineExceeded, ModelUnavailable, UnknownModel, UnknownVersion
+from clients.triton import Triton
+
+ARRAYS = {"x": np.zeros((1, 2), np.float32)}
+
+
+@dataclass
+class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
+    """Refuses every request with `code`, and says what it has after `delay` seconds."""
+
+    code: grpc.StatusCode = grpc.StatusCode.NOT_FOUND
+    delay: float = 0.0
+
+    def ModelInfer(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        context.abort(self.code, f"Request for unknown model: '{request.model_name}'")
+
+    def RepositoryIndex(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        time.sleep(self.delay)
+        answer = service_pb2.RepositoryIndexResponse()
+        answer.models.add(name="here", version="1", state="READY")
+        return answer
+
+
+@pytest.fixture
+def refusing() -> Refusing:
+    return Refusing()
+
+
+@pytest.fixture
+def triton(refusing: Refusing) -> Iterator[Triton]:
+    server = grpc.server(ThreadPoolExecutor(2))
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(refusing, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield Triton(f"127.0.0.1:{port}")
+    server.stop(None).wait()
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE])
+def test_what_there_is_not_is_named(refusing: Refusing, triton: Triton, code: Any) -> None:
+    refusing.code = code
+    with pytest.raises(UnknownModel, match="no model 'gone'"):
+        triton.infer("gone", ARRAYS, timeout=5)
+    with pytest.raises(UnknownVersion, match="no version '2'") as told:
+        triton.infer("here", ARRAYS, version="2", timeout=5)
+    assert "1" in told.value.hint
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE])
+def test_no_time_to_say_what_there_is_not_is_no_outage(
+    refusing: Refusing, triton: Triton, code: Any
+) -> None:
+    refusing.code, refusing.delay = code, 1.0
+    with pytest.raises(DeadlineExceeded, match=r"'here' did not answer within 0\.200 s"):
+        triton.infer("here", ARRAYS, version="2", timeout=0.2)
+
+
+def test_a_triton_that_is_gone_is_an_outage() -> None:
+    with pytest.raises(ModelUnavailable, match="Triton does not answer"):
+        Triton("127.0.0.1:1").infer("here", ARRAYS, timeout=5)
