@@ -193,9 +193,11 @@ class Client(ABC):
                 others: [batch, most rows of an item, columns], in order, with rows of zeros at the
                 end of an item that has fewer. Any other answers all, so look at the column again.
             padding: how inputs may be made longer, by some six places, so that requests of unequal
-                lengths share a run in the container's own backend; what comes has the length that
-                was sent. Only for a model that has the same answer then, as one of texts has where
-                it is given an attention mask.
+                lengths share a run in the container's own backend, and rows of one request that
+                end in such filling shorter, so that it runs short ones by themselves. What
+                comes has the length that was sent, and nothing to be read behind a row's own end.
+                Six places are weighed against reading the weights once more. Only for a model that
+                has the same answers then, as one of texts has where it is given an attention mask.
             model: another model than the client's own, by its name in the repository.
             version: of the model; nothing means the request's own for the client's own model, and
                 the latest for another.

@@ -25,13 +25,18 @@ are looked at, and no others."""
 
 @dataclass(frozen=True)
 class Padding:
-    """How a request may be made as long as others, to share a run with them.
+    """How long rows may be made: as long as others, to share a run, or as short as they are.
+
+    Only for a model that answers a row alike then, whatever stands beside it in a batch, as one of
+    texts does where it is given an attention mask.
 
     Args:
         inputs: by the name of an input, the whole number that may stand behind its own along
-            axis 1. All of these inputs have one length there.
+            axis 1. All of these inputs have one length there. A row of several that ends in these
+            numbers in all of these inputs may be run without them.
         outputs: those that are as long as these inputs, along the same axis. What comes back has
-            the length that was sent.
+            the length that was sent, with anything, such as zeros, behind a row's own end. An
+            output whose shape follows from this length otherwise must not be asked for.
 
     """
 

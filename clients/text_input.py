@@ -38,7 +38,8 @@ class TextKeys(Keys):
     padding: bool = key(
         FLAG,
         "whether texts of unequal lengths in several requests may share a run, the shorter ones "
-        "filled up, where the model takes an `attention_mask`",
+        "filled up, and those of a list be run in several, where the model takes an "
+        "`attention_mask`",
         default=True,
     )
 
@@ -56,7 +57,7 @@ class TextPlan:
         length: how many tokens every text is filled up to; 0 where any number will do.
         longest: how many tokens a text may have.
         output: the tensor that is wanted.
-        padding: how texts may be made as long as those of other requests.
+        padding: how texts may be made longer or shorter.
 
     """
 
@@ -118,7 +119,7 @@ class TextFamily(Family[K, TextPlan]):
         return TextPlan(known, single, length, longest, output.name, padding)
 
     def padding(self, inputs: Sequence[TensorSpec], output: TensorSpec) -> Padding | None:
-        """Return how texts may be made as long as those of other requests, if they may."""
+        """Return how texts may be made longer or shorter, if they may."""
         if not self.keys.padding or MASK not in [spec.name for spec in inputs]:
             return None
         per_token = len(output.shape) == 3 and output.shape[1] == -1

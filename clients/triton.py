@@ -108,7 +108,8 @@ ROWS = "rows"
 # Likewise, for rows that have more than a number in some column: [column, number] by output, by
 # model. Triton's response cache does not look at parameters, and must stay off.
 ABOVE = "rows_above"
-# How inputs may be made longer, likewise: {"inputs": numbers by input, "outputs": names}, by model.
+# How inputs may be made longer or shorter, likewise: {"inputs": numbers by input, "outputs":
+# names}, by model.
 PADDING = "padding"
 
 SIGNATURE_S = 2.0  # how long a model's configuration is believed: it may be loaded anew

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,7 +63,7 @@ class FakeTriton(ModelServer):
     abandoned: dict[str, str] = field(default_factory=dict)
     ready: bool = True
     states: list[ModelState] | Exception | None = None
-    calls: list[dict[str, Any]] = field(default_factory=list)
+    calls: MutableSequence[dict[str, Any]] = field(default_factory=list)
 
     def infer(
         self,

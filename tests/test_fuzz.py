@@ -11,7 +11,7 @@ import io
 import json
 import logging
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -86,6 +86,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> FlaskClient:
             "words": lambda inputs: {"OUT": inputs["IN"]},  # type: ignore[dict-item]
         },
         signatures={"add": ADD, "words": WORDS},
+        calls=deque(maxlen=1),  # of ten thousand pictures all would be 16 GB
     )
     registry = load_clients(Environment(server, PROJECT / "model_repository"))
     folder = tmp_path_factory.mktemp("fuzz")

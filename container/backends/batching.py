@@ -35,7 +35,7 @@ class Item:
     above: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     """Likewise, where a column tells which; see `picked_above`."""
     padding: Padding = NONE
-    """How it may be made as long as others."""
+    """How its rows may be made longer or shorter."""
 
     @cached_property
     def key(self) -> object:
@@ -75,7 +75,7 @@ def run_items(items: Sequence[Item], run: Run, *, max_batch_size: int) -> list[T
                 answers[index] = {
                     name: _wanted(item, name, array) for name, array in answer.items()
                 }
-            except RequestError as error:
+            except Exception as error:  # the others are answered all the same
                 answers[index] = error
     return answers
 
@@ -95,7 +95,7 @@ def _run_items(items: Sequence[Item], run: Run, max_batch_size: int) -> list[Ten
     rows: dict[int, int] = {}
     for index, item in enumerate(items):
         try:
-            rows[index] = _rows(item, max_batch_size)
+            rows[index] = rows_of(item, max_batch_size)
         except RequestError as error:
             answers[index] = error
     for group in groups(items, rows, max_batch_size):
@@ -105,6 +105,26 @@ def _run_items(items: Sequence[Item], run: Run, max_batch_size: int) -> list[Ten
         for index, answer in zip(group, answers_of_group, strict=True):
             answers[index] = answer
     return answers
+
+
+def rows_of(item: Item, max_batch_size: int) -> int:
+    """Return the size of the batch dimension of an item.
+
+    Raises:
+        RequestError: its inputs have none, or not the same one, or it is too large.
+
+    """
+    sizes = {name: array.shape[0] if array.ndim else None for name, array in item.inputs.items()}
+    counts = set(sizes.values())
+    if len(counts) != 1 or None in counts:
+        said = ", ".join(f"'{name}' has {size}" for name, size in sizes.items()) or "there is none"
+        raise RequestError(f"the inputs were expected to have one batch size, but {said}.")
+    count = int(counts.pop() or 0)
+    if count > max_batch_size:
+        raise RequestError(
+            f"the batch size is {count}, but at most {max_batch_size} is expected (max_batch_size)."
+        )
+    return count
 
 
 def picked(array: NDArray[Any], rows: Sequence[int]) -> NDArray[Any]:
@@ -220,20 +240,6 @@ def decoded(name: str, array: NDArray[Any]) -> NDArray[Any]:
 def contiguous(array: NDArray[Any]) -> NDArray[Any]:
     """Return the array in C order, copied only if it is not; a scalar stays one."""
     return np.asarray(array, order="C")
-
-
-def _rows(item: Item, max_batch_size: int) -> int:
-    sizes = {name: array.shape[0] if array.ndim else None for name, array in item.inputs.items()}
-    counts = set(sizes.values())
-    if len(counts) != 1 or None in counts:
-        said = ", ".join(f"'{name}' has {size}" for name, size in sizes.items()) or "there is none"
-        raise RequestError(f"the inputs were expected to have one batch size, but {said}.")
-    count = int(counts.pop() or 0)
-    if count > max_batch_size:
-        raise RequestError(
-            f"the batch size is {count}, but at most {max_batch_size} is expected (max_batch_size)."
-        )
-    return count
 
 
 def _alone(item: Item, run: Run) -> Tensors | Exception:

@@ -1,4 +1,7 @@
-"""Requests of unequal lengths in one run: the shorter ones are filled up, and their outputs cut."""
+"""Requests of unequal lengths in one run: the shorter ones are filled up, and their outputs cut.
+
+How a request is taken apart that came filled up is in `pieces`.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ class Padding:
     """What a request allows to be done with it.
 
     Args:
-        inputs: those that may be filled up along `AXIS`, all of one length, and with what.
+        inputs: those that may be filled up along `AXIS`, all of one length, and with what; and
+            whose rows may be cut where they end in it.
         outputs: those that are as long as these inputs, along the same axis.
 
     """

@@ -17,6 +17,7 @@ import triton_python_backend_utils as pb_utils
 
 from container.backends.batching import Item, RequestError, run_items
 from container.backends.padding import NONE, Padding, length, shape_key
+from container.backends.pieces import run_in_pieces
 from container.backends.shared_memory import Share, TooLarge
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Asked:
     Args:
         parameters: by name.
         tensors: by name; or why the request cannot be read.
-        padding: how it may be made as long as others.
+        padding: how its rows may be made longer or shorter.
         deadline: when its caller gives up, in microseconds since 1970.
         outputs: the names of those that are wanted.
         sender: for an answer that is not returned to Triton.
@@ -125,6 +126,8 @@ class Answering:
         run: of the model.
         max_batch_size: as it is configured.
         share: the shared memory in which inputs and answers lie.
+        in_pieces: whether rows of a request that are near in length had better be run by
+            themselves, as on a CPU; on a GPU one run is best.
         running: surrounds a run, and the copies before and after.
 
     """
@@ -135,6 +138,7 @@ class Answering:
     run: Run
     max_batch_size: int
     share: Share
+    in_pieces: bool
     running: Callable[[], AbstractContextManager[None]] = nullcontext
     _one_sends: Lock = field(default_factory=Lock)
 
@@ -177,7 +181,8 @@ class Answering:
                 results[index] = error
         taken = sum(_size(item.inputs) for item in items.values())
         self.share.reserve(taken, _grow)
-        came = run_items(list(items.values()), self.run, max_batch_size=self.max_batch_size)
+        run_all = run_in_pieces if self.in_pieces else run_items
+        came = run_all(list(items.values()), self.run, max_batch_size=self.max_batch_size)
         for index, result in zip(items, came, strict=True):
             needed = taken + _size(result)
             fits = self.share.has_room(needed)
@@ -240,7 +245,7 @@ def wanted_above(parameters: Mapping[str, Any], model: str) -> dict[str, tuple[i
 
 @lru_cache(maxsize=64)  # a client says the same with every request
 def allowed_padding(text: str, model: str) -> Padding:
-    """Return how a request of a model may be made as long as others, from what the parameter says.
+    """Return how rows of a request may be made longer or shorter, from what the parameter says.
 
     Raises:
         RequestError: that is not what it should be.

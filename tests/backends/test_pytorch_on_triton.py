@@ -11,6 +11,9 @@ from test_onnxruntime_on_triton import ask, ask_together
 from triton_process import Triton
 from tritonclient.utils import InferenceServerException
 
+from clients import triton as own_client
+from clients.model_server import Padding
+
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
@@ -85,6 +88,19 @@ def test_a_failing_request_fails_alone(triton: Triton) -> None:
     assert isinstance(bad, InferenceServerException)
     assert good.as_numpy("value").tolist() == [[10]]
     assert other.as_numpy("value").tolist() == [[30]]
+
+
+@needs_torch
+def test_short_rows_of_a_request_are_not_run_as_long_as_the_longest(triton: Triton) -> None:
+    x = np.zeros((3, 40), np.float32)
+    x[0, :2], x[1], x[2, :4] = 5, 1, 2
+    client = own_client.Triton(f"127.0.0.1:{triton.ports[0]}")
+    answer = client.infer(
+        "torch_columns", {"x": x}, padding=Padding({"x": 0}, ["same"]), timeout=20
+    )
+    assert answer["width"].tolist() == [[4], [40], [4]]
+    assert answer["total"].tolist() == [[10], [40], [8]]
+    np.testing.assert_array_equal(answer["same"], x)
 
 
 @needs_torch

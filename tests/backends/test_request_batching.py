@@ -125,6 +125,13 @@ def test_each_request_has_the_rows_that_it_wants() -> None:
     assert isinstance(refused, RequestError)
 
 
+def test_rows_of_an_output_without_columns_fail_alone() -> None:
+    x = {"x": np.ones((1, 0), np.float32)}
+    wrong, right = run_items([Item(x, ("y",), {"y": []}), item(1)], Doubler(), max_batch_size=4)
+    assert isinstance(wrong, ValueError)
+    assert values(right)["y"] == [[2, 2]]
+
+
 class Texts:
     """y = ids per token, [n, tokens, 2], sum = their sum by the mask, [n, 1]."""
 

@@ -91,6 +91,7 @@ class TritonPythonModel:
             opened.run,
             model_config.max_batch_size(config),
             share,
+            opened.on_cpu,
             opened.running,
         )
         self._batcher: Batcher[triton_requests.Asked, Any] | None = None

@@ -129,9 +129,9 @@ class OnnxSession:
     ) -> None:
         self.sessions: list[Any] = []
         self._optimized: OptimizedFile | None = None
-        on_cpu = [name for name, _ in providers] == [CPU]
-        self.at_once = settings.at_once if on_cpu else 1
-        self._board = _board(shared) if shared and on_cpu else None
+        self.on_cpu = [name for name, _ in providers] == [CPU]
+        self.at_once = settings.at_once if self.on_cpu else 1
+        self._board = _board(shared) if shared and self.on_cpu else None
         try:
             if shared and self._board and self._wants_two(settings, file):
                 self._optimized = _optimized(file, settings, providers, shared)

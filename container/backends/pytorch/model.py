@@ -67,6 +67,7 @@ class TritonPythonModel:
             self._module.run,
             model_config.max_batch_size(config),
             Share.of(config, os.environ),
+            self._module.on_cpu,
         )
         allocator.give_back()
 

@@ -106,6 +106,7 @@ class TorchScriptModule:
             first = next(self._module.parameters(), None)
             device = self._torch.device("cpu") if first is None else first.device
         self._device = device
+        self.on_cpu = device.type == "cpu"
         self._inputs = {spec.name: spec for spec in signature.inputs}
         self._outputs = {spec.name: spec for spec in signature.outputs}
         self._indices = output_indices(list(self._outputs))
