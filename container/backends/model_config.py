@@ -130,6 +130,29 @@ def check(config: Mapping[str, Any], signature: Signature) -> None:
     _check_all_given(config, signature, [*inputs, *controls])
 
 
+def take_every_shape(config: Mapping[str, Any]) -> None:
+    """Let Triton's dynamic batcher hand over requests together whose shapes differ.
+
+    These backends get every request by itself, and find out which can share a run. With requests
+    of one shape at a time they would not know of the others; and while one of another shape waits
+    behind a batch that cannot begin yet, Triton (2.51) looks at it again and again, with all of a
+    core: `DynamicBatchScheduler::BatcherThread`.
+
+    Raises:
+        ModelConfigError: the configuration has `allow_ragged_batch` itself, which is for native
+            backends: they concatenate such requests.
+
+    """
+    for tensor in config.get("input") or []:
+        if tensor.get("allow_ragged_batch"):
+            raise ModelConfigError(
+                f"{_unable(config)}: input '{tensor['name']}' has allow_ragged_batch, but ragged "
+                "batches are expected only by the native backends."
+            )
+        if "dynamic_batching" in config and DYNAMIC in _dims(tensor):
+            tensor["allow_ragged_batch"] = True
+
+
 def refuse_unsupported(config: Mapping[str, Any]) -> None:
     """Raise ModelConfigError for what Triton's Python-based backends cannot do."""
     for field in _UNSUPPORTED_FIELDS:
@@ -137,12 +160,6 @@ def refuse_unsupported(config: Mapping[str, Any]) -> None:
             raise ModelConfigError(
                 f"{_unable(config)}: the configuration has {field}, but ragged batches are "
                 "expected only by the native backends."
-            )
-    for tensor in config.get("input") or []:
-        if tensor.get("allow_ragged_batch"):
-            raise ModelConfigError(
-                f"{_unable(config)}: input '{tensor['name']}' has allow_ragged_batch, but ragged "
-                "batches are expected only by the native backends."
             )
     if (config.get("sequence_batching") or {}).get("state"):
         raise ModelConfigError(

@@ -317,6 +317,11 @@ REFUSED: dict[str, tuple[Writer, str, list[str]]] = {
         + tensor("output", "y", "FP32", "1"),
         ["input 'start' is missing from the configuration", "TYPE_FP32 with shape [-1, 1]."],
     ),
+    "ragged": (
+        plus_one,
+        "max_batch_size: 2\n" + tensor("input", "x", "FP32", "3", "allow_ragged_batch: true") + Y,
+        ["input 'x' has allow_ragged_batch, but ragged batches are expected only by the native"],
+    ),
     "bad_threads": (
         plus_one,
         parameter("intra_op_thread_count", "two"),

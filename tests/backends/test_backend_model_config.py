@@ -14,6 +14,7 @@ from container.backends.model_config import (
     completion,
     instance_count,
     refuse_unsupported,
+    take_every_shape,
 )
 
 
@@ -112,7 +113,6 @@ class TestCheck:
             ),
             ({"input": [tensor("x", 3, optional=True)]}, "'x' is optional .* max_batch_size is 0"),
             ({"batch_input": [{}]}, "has batch_input, but ragged"),
-            ({"input": [tensor("x", 3, allow_ragged_batch=True)]}, "'x' has allow_ragged_batch"),
             ({"sequence_batching": {"state": [{}]}}, "sequence_batching has state"),
         ],
     )
@@ -135,6 +135,21 @@ class TestCheck:
         control["int32_false_true"] = control.pop("fp32_false_true")
         with pytest.raises(ModelConfigError, match="'start' is TYPE_INT32"):
             check(self.config(sequence_batching=sequence), both)
+
+
+def test_batches_of_tensors_of_any_size_have_every_shape() -> None:
+    config = {"name": "m", "dynamic_batching": {}, "input": [tensor("x", 3), tensor("y", -1, 3)]}
+    take_every_shape(config)
+    assert config["input"] == [tensor("x", 3), tensor("y", -1, 3, allow_ragged_batch=True)]
+    alone = {"name": "m", "input": [tensor("y", -1)]}
+    take_every_shape(alone)
+    assert alone["input"] == [tensor("y", -1)], "there are no batches"
+
+
+def test_ragged_batches_are_refused() -> None:
+    config = {"name": "m", "input": [tensor("x", -1, allow_ragged_batch=True)]}
+    with pytest.raises(ModelConfigError, match="model 'm': input 'x' has allow_ragged_batch"):
+        take_every_shape(config)
 
 
 def test_a_supported_configuration_is_not_refused() -> None:

@@ -121,6 +121,15 @@ class TestBatching:
             [[20]],
         ]
 
+    def test_requests_of_unequal_shapes_are_handed_over_together(self, triton: Triton) -> None:
+        """Triton's own batches have one shape; this one waits for two requests, ten seconds."""
+        rows_before, runs_before = counts(triton, "total")
+        requests = [{"x": np.ones((1, length), np.float32)} for length in (3, 5)]
+        answers = ask_together(triton, "total", requests)
+        assert [answer.as_numpy("total").tolist() for answer in answers] == [[[3]], [[5]]]
+        rows, runs = counts(triton, "total")
+        assert (rows - rows_before, runs - runs_before) == (2, 1)
+
     def test_a_failing_request_fails_alone(self, triton: Triton) -> None:
         requests = [{"index": np.array([[index]])} for index in (0, 7, 2)]
         good, bad, other = ask_together(triton, "lookup", requests)

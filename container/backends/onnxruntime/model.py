@@ -43,8 +43,11 @@ class TritonPythonModel:
     def auto_complete_config(auto_complete_model_config: Any) -> Any:
         """Add inputs, outputs and batching from the file where the configuration has none.
 
+        Batches then have every shape.
+
         Raises:
-            ModelConfigError: the file cannot be read or contradicts `max_batch_size`.
+            ModelConfigError: the file cannot be read or contradicts `max_batch_size`, or the
+                configuration has `allow_ragged_batch`.
 
         """
         # The methods that add a tensor refuse `reshape`, which a scalar with a batch dimension
@@ -52,6 +55,7 @@ class TritonPythonModel:
         config = auto_complete_model_config.as_dict()
         if model_config.needs_completion(config):
             config.update(model_config.completion(config, session.read_signature(_file(config))))
+        model_config.take_every_shape(config)
         return auto_complete_model_config
 
     def initialize(self, args: Mapping[str, str]) -> None:
