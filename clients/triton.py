@@ -433,7 +433,7 @@ class Triton(ModelServer):
             return error
         try:
             states = [state for state in self.models(timeout=timeout) if state.name == model]
-        except DeadlineExceeded:  # Triton has answered once, and a millisecond is soon over
+        except DeadlineExceeded:  # it did not refuse to answer: the rest of a millisecond was over
             return too_late
         except InferenceError:
             return ModelUnavailable(

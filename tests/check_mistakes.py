@@ -171,6 +171,13 @@ MISTAKES = [
         "as the file has it",
     ),
     Mistake(
+        "ragged",
+        config("dims: [ 3 ]", "dims: [ 3 ] allow_ragged_batch: true"),
+        "ragged/config.pbtxt",
+        "input 'INPUT' has allow_ragged_batch",
+        "as the file has it",
+    ),
+    Mistake(
         "other_type",
         config("TYPE_FP32 dims: [ 3 ]", "TYPE_INT64 dims: [ 3 ]"),
         "other_type/config.pbtxt",

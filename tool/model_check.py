@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from clients.triton import config_dictionary, config_fault, config_fields
-from container.backends.model_config import ModelConfigError, Signature, check, completion
+from container.backends.model_config import (
+    ModelConfigError,
+    Signature,
+    check,
+    completion,
+    refuse_ragged,
+)
 from container.backends.onnxruntime.session import read_signature
 from container.config_text import Field, Message, NotReadable, read, whole
 from container.repository import CONFIG, PLAIN_MODELS, is_model
@@ -300,6 +306,7 @@ def compare(text: str, signature: Signature) -> None:
 
     """
     config: dict[str, Any] = config_dictionary(text)
+    refuse_ragged(config)
     check({**config, **completion(config, signature)}, signature)
 
 

@@ -84,10 +84,11 @@ class Batcher(Generic[T, A]):
             thread.start()
 
     def alone(self, requests: Sequence[T]) -> bool:
-        """Whether nobody else is there or expected: these are best run at once, by the caller."""
+        """Whether nobody else is there or expected, and these share a run: the caller's own."""
         with self._changed:
             rows = _rows(requests)
             alone = not self._waiting and not self._runs and rows >= self._expected
+            alone = alone and self._is_one_run(requests)
             if alone:
                 self._expected = rows
             return alone
@@ -160,6 +161,13 @@ class Batcher(Generic[T, A]):
                 left.append(request)
         self._waiting = left
         return batch
+
+    def _is_one_run(self, requests: Sequence[T]) -> bool:
+        return all(
+            self._joins(request, requests[:place], self._max_batch_size)
+            for place, request in enumerate(requests)
+            if place
+        )
 
     @staticmethod
     def _joins(request: Sized, batch: Sequence[Sized], rows: int) -> bool:

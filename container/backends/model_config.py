@@ -133,14 +133,21 @@ def check(config: Mapping[str, Any], signature: Signature) -> None:
 def take_every_shape(config: Mapping[str, Any]) -> None:
     """Let Triton's dynamic batcher hand over requests together whose shapes differ.
 
-    These backends get every request by itself, and find out which can share a run. With requests
-    of one shape at a time they would not know of the others; and while one of another shape waits
-    behind a batch that cannot begin yet, Triton (2.51) looks at it again and again, with all of a
-    core: `DynamicBatchScheduler::BatcherThread`.
+    A backend in Python gets every request by itself, and can find out which share a run. With
+    requests of one shape at a time it does not know of the others; and while one of another shape
+    waits behind a batch that cannot begin yet, Triton (2.51) looks at it again and again, with all
+    of a core: `DynamicBatchScheduler::BatcherThread`.
+    """
+    for tensor in config.get("input") or []:
+        if DYNAMIC in _dims(tensor):
+            tensor["allow_ragged_batch"] = True
+
+
+def refuse_ragged(config: Mapping[str, Any]) -> None:
+    """Refuse a configuration, as it was written, in which such requests are to be one array.
 
     Raises:
-        ModelConfigError: the configuration has `allow_ragged_batch` itself, which is for native
-            backends: they concatenate such requests.
+        ModelConfigError: naming the input.
 
     """
     for tensor in config.get("input") or []:
@@ -149,8 +156,6 @@ def take_every_shape(config: Mapping[str, Any]) -> None:
                 f"{_unable(config)}: input '{tensor['name']}' has allow_ragged_batch, but ragged "
                 "batches are expected only by the native backends."
             )
-        if "dynamic_batching" in config and DYNAMIC in _dims(tensor):
-            tensor["allow_ragged_batch"] = True
 
 
 def refuse_unsupported(config: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ from container.backends.model_config import (
     check,
     completion,
     instance_count,
+    refuse_ragged,
     refuse_unsupported,
     take_every_shape,
 )
@@ -137,19 +138,17 @@ class TestCheck:
             check(self.config(sequence_batching=sequence), both)
 
 
-def test_batches_of_tensors_of_any_size_have_every_shape() -> None:
-    config = {"name": "m", "dynamic_batching": {}, "input": [tensor("x", 3), tensor("y", -1, 3)]}
+def test_every_shape_is_taken_of_tensors_of_any_size() -> None:
+    config = {"name": "m", "input": [tensor("x", 3), tensor("y", -1, 3)]}
     take_every_shape(config)
     assert config["input"] == [tensor("x", 3), tensor("y", -1, 3, allow_ragged_batch=True)]
-    alone = {"name": "m", "input": [tensor("y", -1)]}
-    take_every_shape(alone)
-    assert alone["input"] == [tensor("y", -1)], "there are no batches"
 
 
 def test_ragged_batches_are_refused() -> None:
     config = {"name": "m", "input": [tensor("x", -1, allow_ragged_batch=True)]}
     with pytest.raises(ModelConfigError, match="model 'm': input 'x' has allow_ragged_batch"):
-        take_every_shape(config)
+        refuse_ragged(config)
+    refuse_ragged({"name": "m", "input": [tensor("x", -1)]})
 
 
 def test_a_supported_configuration_is_not_refused() -> None:

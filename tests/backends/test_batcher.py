@@ -241,6 +241,15 @@ def test_who_is_alone_is_run_by_the_caller(started: Callable[..., Instance]) -> 
     assert not instance.batcher.alone([Request("b")])
 
 
+def test_those_who_share_no_run_are_not_run_by_the_caller(
+    started: Callable[..., Instance],
+) -> None:
+    """Each waits for its own run then, and has its answer after it."""
+    instance = started()
+    assert instance.batcher.alone([Request("a", key=9), Request("b", key=9)])
+    assert not instance.batcher.alone([Request("a", key=9), Request("b", key=9), Request("c")])
+
+
 def test_nobody_is_alone_while_answers_are_sent(started: Callable[..., Instance]) -> None:
     instance = started()
     instance.put("a")

@@ -54,6 +54,12 @@ REFUSED = {
         _LOOKUP.replace("TYPE_INT64", "TYPE_UINT64"),
         "input 'index' is TYPE_UINT64 in the configuration, but PyTorch expects one of",
     ),
+    "torch_ragged": (
+        _ROWS
+        + tensor("input", "index", "INT64", "1", "allow_ragged_batch: true")
+        + tensor("output", "value", "FP32", "1"),
+        "input 'index' has allow_ragged_batch, but ragged batches are expected only by the native",
+    ),
     "torch_parameter": (
         _LOOKUP + parameter("INFERENCE_MODE", "maybe"),
         "parameter 'INFERENCE_MODE' is 'maybe', but expected is",

@@ -43,19 +43,21 @@ class TritonPythonModel:
     def auto_complete_config(auto_complete_model_config: Any) -> Any:
         """Add inputs, outputs and batching from the file where the configuration has none.
 
-        Batches then have every shape.
+        Where there is a batcher here, it gets requests of every shape.
 
         Raises:
-            ModelConfigError: the file cannot be read or contradicts `max_batch_size`, or the
-                configuration has `allow_ragged_batch`.
+            ModelConfigError: the file cannot be read or contradicts `max_batch_size`, a parameter
+                is not what it should be, or ragged batches are wanted.
 
         """
         # The methods that add a tensor refuse `reshape`, which a scalar with a batch dimension
         # needs; Triton takes back the dictionary, whoever changed it.
         config = auto_complete_model_config.as_dict()
+        model_config.refuse_ragged(config)
         if model_config.needs_completion(config):
             config.update(model_config.completion(config, session.read_signature(_file(config))))
-        model_config.take_every_shape(config)
+        if session_settings(config).at_once > 1:
+            model_config.take_every_shape(config)
         return auto_complete_model_config
 
     def initialize(self, args: Mapping[str, str]) -> None:

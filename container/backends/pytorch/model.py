@@ -33,16 +33,14 @@ class TritonPythonModel:
     def auto_complete_config(auto_complete_model_config: Any) -> Any:
         """Refuse a configuration without inputs or outputs: the file cannot complete it.
 
-        Batches of another one have every shape.
-
         Raises:
-            ModelConfigError: the configuration lists no inputs or no outputs, or has
-                `allow_ragged_batch`.
+            ModelConfigError: the configuration lists no inputs or no outputs, or wants ragged
+                batches.
 
         """
         config = auto_complete_model_config.as_dict()
         torchscript_settings.check_listed(config)
-        model_config.take_every_shape(config)
+        model_config.refuse_ragged(config)
         return auto_complete_model_config
 
     def initialize(self, args: Mapping[str, str]) -> None:
