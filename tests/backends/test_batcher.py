@@ -79,11 +79,13 @@ def started() -> Iterator[Callable[..., Instance]]:
     made: list[Instance] = []
     with pytest.MonkeyPatch.context() as patch:
 
-        def start(max_batch_size: int = 16, *, waits: bool = False) -> Instance:
+        def start(
+            max_batch_size: int = 16, *, waits: bool = False, at_once: int = batcher.AT_ONCE
+        ) -> Instance:
             patch.setattr(batcher, "PATIENCE", 1e9 if waits else 0)
             patch.setattr(batcher, "MOST_PATIENCE_S", SOON_S)
             model = Model()
-            made.append(Instance(Batcher(model.run, model.send, max_batch_size), model))
+            made.append(Instance(Batcher(model.run, model.send, max_batch_size, at_once), model))
             return made[-1]
 
         yield start
@@ -164,6 +166,18 @@ def test_rows_are_counted_and_no_run_has_more_than_it_may(
     assert instance.model.next() == ["c", "e"]
     instance.model.end("b")
     assert instance.model.next() == ["d", "f"]
+
+
+def test_with_one_run_at_a_time_it_waits_for_all(started: Callable[..., Instance]) -> None:
+    instance = started(waits=True, at_once=1)
+    instance.put("a")
+    assert instance.model.next() == ["a"]
+    instance.put("b", "c")
+    assert instance.model.nothing_begins()
+    instance.model.end("a")
+    assert instance.model.nothing_begins()
+    instance.put("a again")
+    assert instance.model.next() == ["b", "c", "a again"]
 
 
 def test_one_that_is_larger_than_a_part_is_run_alone(started: Callable[..., Instance]) -> None:

@@ -185,8 +185,13 @@ class TestTheOptimizedModel:
         ],
         ids=["no batches", "threads are configured", "they spin", "an instance per core"],
     )
-    def test_otherwise_there_is_one_run_at_a_time(self, alone: dict[str, Any]) -> None:
-        assert session_settings(alone, cpus=4).at_once == 1
+    def test_otherwise_triton_alone_gathers_requests(self, alone: dict[str, Any]) -> None:
+        assert session_settings(alone, cpus=4).at_once == 0
+
+    def test_the_only_instance_of_one_core_has_one_run_at_a_time(self) -> None:
+        settings = session_settings({**config(1), "dynamic_batching": {}}, cpus=1)
+        assert (settings.at_once, settings.intra_op_threads) == (1, 1)
+        assert session_settings({**config(2), "dynamic_batching": {}}, cpus=1).at_once == 0
 
     @pytest.mark.parametrize(
         ("words", "shared"), [(3008, 2), (3001, 2), (33001, 1)], ids=["even", "odd", "odd, large"]

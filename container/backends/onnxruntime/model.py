@@ -56,7 +56,7 @@ class TritonPythonModel:
         model_config.refuse_ragged(config)
         if model_config.needs_completion(config):
             config.update(model_config.completion(config, session.read_signature(_file(config))))
-        if session_settings(config).at_once > 1:
+        if session_settings(config).at_once:
             model_config.take_every_shape(config)
         return auto_complete_model_config
 
@@ -101,7 +101,7 @@ class TritonPythonModel:
             opened.running,
         )
         self._batcher: Batcher[triton_requests.Asked, Any] | None = None
-        if opened.at_once > 1:
+        if opened.at_once:
             beside = replace(self._answering, run=opened.run_beside_others)
             self._batcher = Batcher(
                 beside.results, beside.send, beside.max_batch_size, opened.at_once

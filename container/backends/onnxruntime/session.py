@@ -100,7 +100,7 @@ def available_providers() -> list[str]:
 
 
 class OnnxSession:
-    """An open model; `at_once` threads may run it at a time.
+    """An open model; `at_once` threads may run it at a time, where it is not 0.
 
     Where there are several instances, or several runs at a time in one, it holds two sessions over
     the same weights: one with a run's share of the cores, and one with all of them, for a run that
@@ -130,7 +130,7 @@ class OnnxSession:
         self.sessions: list[Any] = []
         self._optimized: OptimizedFile | None = None
         self.on_cpu = [name for name, _ in providers] == [CPU]
-        self.at_once = settings.at_once if self.on_cpu else 1
+        self.at_once = settings.at_once if self.on_cpu else 0
         self._board = _board(shared) if shared and self.on_cpu else None
         try:
             if shared and self._board and self._wants_two(settings, file):
