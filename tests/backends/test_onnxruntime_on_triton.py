@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -123,6 +125,20 @@ class TestBatching:
 
     def test_requests_of_unequal_shapes_are_handed_over_together(self, triton: Triton) -> None:
         """Triton's own batches have one shape; this one waits for two requests, ten seconds."""
+        self.assert_handed_over_together(triton)
+
+    def test_so_they_are_on_one_core(self, tmp_path: Path) -> None:
+        onnx_models.write_repository(tmp_path / "models")
+        cores = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {min(cores)})
+        try:
+            with triton_process.running(tmp_path, ["total"]) as server:
+                self.assert_handed_over_together(server)
+        finally:
+            os.sched_setaffinity(0, cores)
+
+    @staticmethod
+    def assert_handed_over_together(triton: Triton) -> None:
         rows_before, runs_before = counts(triton, "total")
         requests = [{"x": np.ones((1, length), np.float32)} for length in (3, 5)]
         answers = ask_together(triton, "total", requests)
