@@ -88,7 +88,7 @@ class Batcher(Generic[T, A]):
         with self._changed:
             rows = _rows(requests)
             alone = not self._waiting and not self._runs and rows >= self._expected
-            alone = alone and self._is_one_run(requests)
+            alone = alone and not self._divided(requests, self._max_batch_size)[1]
             if alone:
                 self._expected = rows
             return alone
@@ -152,22 +152,19 @@ class Batcher(Generic[T, A]):
 
     def _cut(self, rows: int) -> list[T]:
         """Take the first that waits, and others like it."""
+        batch, self._waiting = self._divided(self._waiting, rows)
+        return batch
+
+    def _divided(self, requests: Sequence[T], rows: int) -> tuple[list[T], list[T]]:
+        """Return the first with those that join its run of at most so many rows, and the others."""
         batch: list[T] = []
         left: list[T] = []
-        for request in self._waiting:
+        for request in requests:
             if not batch or self._joins(request, batch, rows):
                 batch.append(request)
             else:
                 left.append(request)
-        self._waiting = left
-        return batch
-
-    def _is_one_run(self, requests: Sequence[T]) -> bool:
-        return all(
-            self._joins(request, requests[:place], self._max_batch_size)
-            for place, request in enumerate(requests)
-            if place
-        )
+        return batch, left
 
     @staticmethod
     def _joins(request: Sized, batch: Sequence[Sized], rows: int) -> bool:
