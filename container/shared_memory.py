@@ -43,6 +43,12 @@ HALVED = 2
 
 OURS = ("onnxruntime", "pytorch", "onnxruntime_onnx", "pytorch_libtorch")
 
+INSTANCES = {"onnxruntime": 2, "onnxruntime_onnx": 2}
+"""How many Triton starts of a model on a CPU where the configuration does not say; 1 of others.
+
+`SetDefaultInstanceCount` in model_config_utils.cc of triton-inference-server/core.
+"""
+
 _BYTES = {
     **dict.fromkeys(("TYPE_BOOL", "TYPE_UINT8", "TYPE_INT8"), 1),
     **dict.fromkeys(("TYPE_UINT16", "TYPE_INT16", "TYPE_FP16", "TYPE_BF16"), 2),
@@ -169,8 +175,9 @@ def share_of(message: Message, item: Item, size: int) -> tuple[Share, int]:
 
 def instances(message: Message) -> int:
     """Return how many instances of a model Triton starts where there is no GPU."""
-    groups = message.messages("instance_group")
-    return sum(max(1, group.number("count", 1)) for group in groups) or 1
+    default = INSTANCES.get(message.text("backend") or message.text("platform"), 1)
+    groups = message.messages("instance_group") or [Message()]
+    return sum(max(0, group.number("count")) or default for group in groups)
 
 
 def item_of(message: Message) -> Item | None:
@@ -225,14 +232,27 @@ def lower(repository: Path, plan: Plan) -> None:
 def configurations(repository: Path) -> dict[str, str]:
     """Return the text of every model's `config.pbtxt`, by the model's name.
 
-    For an ONNX model without one it is what Triton takes it for.
+    An ONNX model whose own names no backend has the one that Triton finds for it.
     """
     found = {}
     for model in sorted(repository.iterdir()):
-        if any(model.glob("*/model.onnx")):
-            found[model.name] = 'backend: "onnxruntime"'
         try:
-            found[model.name] = (model / "config.pbtxt").read_text()
+            text = (model / "config.pbtxt").read_text()
+        except FileNotFoundError:
+            text = ""
         except (OSError, UnicodeDecodeError):
-            continue  # there is none, or Triton says what is wrong with it
+            continue  # Triton says what is wrong with it
+        if any(model.glob("*/model.onnx")) and not names_backend(text):
+            text += '\nbackend: "onnxruntime"'
+        if text:
+            found[model.name] = text
     return found
+
+
+def names_backend(text: str) -> bool:
+    """Whether a configuration says what runs the model, or cannot be read."""
+    try:
+        message = read(text)
+    except NotReadable:
+        return True
+    return bool(message.text("backend") or message.text("platform"))

@@ -102,6 +102,22 @@ def test_a_docker_container_s_64_mb_hold_all_regions() -> None:
     assert len(list(plan.told())) == 2
 
 
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [
+        ('backend: "onnxruntime"', 2),
+        ('platform: "onnxruntime_onnx" instance_group { kind: KIND_CPU }', 2),
+        ('backend: "onnxruntime" instance_group [ { count: 3 }, { kind: KIND_AUTO } ]', 5),
+        ('backend: "onnxruntime" instance_group { count: 1 }', 1),
+        ('backend: "pytorch"', 1),
+    ],
+)
+def test_all_instances_that_triton_starts_have_a_share(config: str, count: int) -> None:
+    """As `SetDefaultInstanceCount` in Triton's core has it where no number is configured."""
+    share = share_out({"texts": config}, 64 * MIB).shares["texts"]
+    assert share.region == 64 * MIB // count
+
+
 def test_with_1_gb_everything_is_as_configured() -> None:
     plan = share_out(OURS, 1024 * MIB)
     assert list(plan.told()) == []
@@ -130,6 +146,18 @@ def test_a_comment_at_the_end_is_one() -> None:
 def test_models_of_other_backends_and_unreadable_ones_are_left_alone() -> None:
     plan = share_out({"mine": 'backend: "python"', "broken": "input {"}, 64 * MIB)
     assert plan.shares == {}
+
+
+def test_a_model_of_onnx_needs_no_word_on_its_backend(tmp_path: Path) -> None:
+    for name, text in (("bare", None), ("short", "max_batch_size: 4"), ("odd", 'backend: "mine"')):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "1" / "model.onnx").touch()
+        if text:
+            (tmp_path / name / "config.pbtxt").write_text(text)
+    (tmp_path / "empty").mkdir()
+    backends = {name: read(text).text("backend") for name, text in configurations(tmp_path).items()}
+    assert backends == {"bare": "onnxruntime", "short": "onnxruntime", "odd": "mine"}
+    assert set(share_out(configurations(tmp_path), 64 * MIB).shares) == {"bare", "short"}
 
 
 def test_only_the_links_to_what_is_lowered_are_replaced(tmp_path: Path) -> None:
