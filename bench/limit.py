@@ -101,9 +101,14 @@ class Limit:
 def main(repository: str, modelname: str) -> None:
     """Obey."""
     kind = work.WORKS[modelname](Path(repository))
-    opened = cache(
-        lambda threads, *, spinning=False: work.session(kind.file, threads, spinning=spinning)
-    )
+
+    @cache
+    def opened(threads: int, *, spinning: bool = False) -> Any:
+        if isinstance(kind, work.Bert):
+            few = kind.file.resolve().with_suffix(work.FEW)
+            return work.FewRows(work.session(few, threads, spinning=spinning), kind.mask)
+        return work.session(kind.file, threads, spinning=spinning)
+
     for line in sys.stdin:
         command = json.loads(line)
         if "answer" in command:

@@ -20,6 +20,7 @@ import onnxruntime
 from PIL import Image
 
 from clients.pictures import Picture, decode_base64, decode_picture
+from container.backends.onnxruntime.by_rows import NUMBERS
 
 PROJECT = Path(__file__).resolve().parent.parent
 MOST_PIXELS = 50_000_000
@@ -113,6 +114,10 @@ class YoloV5(Work):
 NO_PIXELS = np.zeros((0,), np.float32)
 
 
+FEW = ".by_rows"
+"""The suffix of a graph that can compute the rows of an output that are wanted alone."""
+
+
 class Bert(Work):
     """A text with one mask; the five likeliest words for it."""
 
@@ -140,7 +145,9 @@ class Bert(Work):
         }
         return inputs, [text, np.nonzero(ids[0] == self.mask)[0].tolist()]
 
-    def finish(self, output: npt.NDArray[Any], kept: Any) -> list[Any]:
+    def finish(
+        self, output: npt.NDArray[Any] | Mapping[int, npt.NDArray[Any]], kept: Any
+    ) -> list[Any]:
         from clients.families.fill_mask import joined, most_likely
 
         text, places = kept
@@ -170,6 +177,31 @@ def session(file: Path, intra_op_threads: int, *, spinning: bool = False) -> Any
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
     return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+
+
+class FewRows:
+    """A session of BERT that computes the logits of the masks alone, as the server's does.
+
+    Args:
+        opened: of the graph that can do so.
+        mask: the token.
+
+    """
+
+    def __init__(self, opened: Any, mask: int | None) -> None:
+        self._opened = opened
+        self._mask = mask
+
+    def run(self, outputs: Sequence[str], inputs: Tensors) -> list[list[dict[int, Any]]]:
+        """Return for each text its logits by place."""
+        texts, places = np.nonzero(inputs["input_ids"] == self._mask)
+        numbers = texts * inputs["input_ids"].shape[1] + places
+        (name,) = outputs
+        ((logits,),) = self._opened.run([name], {**inputs, NUMBERS + name: numbers})
+        answers: list[dict[int, Any]] = [{} for _ in inputs["input_ids"]]
+        for text, place, row in zip(texts, places, logits, strict=True):
+            answers[text][place] = row
+        return [answers]
 
 
 class Runner:

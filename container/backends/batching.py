@@ -13,7 +13,7 @@ from container.backends.model_config import DYNAMIC, TensorSpec
 from container.backends.padding import AXIS, NONE, Padding, concatenated, fits, length, shape_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -36,6 +36,8 @@ class Item:
     """Likewise, where a column tells which; see `picked_above`."""
     padding: Padding = NONE
     """How its rows may be made longer or shorter."""
+    of_length: bool = False
+    """Whether outputs with `rows` have to be as long as `length`: these were counted so."""
 
     @cached_property
     def key(self) -> object:
@@ -46,6 +48,20 @@ class Item:
     def length(self) -> int:
         """That of what may be filled up; 0 where nothing may be."""
         return length(self.inputs, self.padding)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one output of a run.
+
+    Args:
+        dims: the dimensions that the output has before its last one: a batch, and rows in it.
+        numbers: of those that are wanted, at least one, counted over both.
+
+    """
+
+    dims: tuple[int, int]
+    numbers: list[int]
 
 
 class Run(Protocol):
@@ -59,34 +75,33 @@ class Run(Protocol):
         """Run the model once."""
 
 
-def run_items(items: Sequence[Item], run: Run, *, max_batch_size: int) -> list[Tensors | Exception]:
+@dataclass(frozen=True)
+class ByRows:
+    """Runs that compute some rows of an output alone.
+
+    Args:
+        outputs: the names of those of which they can.
+        run: takes the rows that are wanted besides, by output, which it returns [rows, size of the
+            last dimension].
+
+    """
+
+    outputs: Collection[str]
+    run: Callable[[Tensors, Sequence[str], Mapping[str, Rows]], Tensors]
+
+
+def run_items(
+    items: Sequence[Item], run: Run, *, max_batch_size: int, by_rows: ByRows | None = None
+) -> list[Tensors | Exception]:
     """Answer every item, in order: with its outputs by name, or with what went wrong.
 
     Items whose tensors differ only in the first dimension, or a little where they may be filled up,
     share a run, as long as they are not more than `max_batch_size` rows together; a run is asked
     for what any of its items wants. Where a shared run fails, each of its items is run alone, so
     that only the one at fault fails. With `max_batch_size` 0 there is no batch dimension and every
-    item is run alone.
+    item is run alone. Where only some rows are wanted of an output, and it is known where they will
+    lie, `by_rows` is run in place of `run`.
     """
-    answers = _run_items(items, run, max_batch_size)
-    for index, (item, answer) in enumerate(zip(items, answers, strict=True)):
-        if (item.rows or item.above) and not isinstance(answer, Exception):
-            try:
-                answers[index] = {
-                    name: _wanted(item, name, array) for name, array in answer.items()
-                }
-            except Exception as error:  # the others are answered all the same
-                answers[index] = error
-    return answers
-
-
-def _wanted(item: Item, name: str, array: NDArray[Any]) -> NDArray[Any]:
-    if name in item.rows:
-        return picked(array, item.rows[name])
-    return picked_above(array, *item.above[name]) if name in item.above else array
-
-
-def _run_items(items: Sequence[Item], run: Run, max_batch_size: int) -> list[Tensors | Exception]:
     answers: list[Tensors | Exception] = [RequestError("the request was not run.")] * len(items)
     if max_batch_size <= 0:
         for index, item in enumerate(items):
@@ -100,7 +115,7 @@ def _run_items(items: Sequence[Item], run: Run, max_batch_size: int) -> list[Ten
             answers[index] = error
     for group in groups(items, rows, max_batch_size):
         answers_of_group = _together(
-            [items[index] for index in group], [rows[index] for index in group], run
+            [items[index] for index in group], [rows[index] for index in group], run, by_rows
         )
         for index, answer in zip(group, answers_of_group, strict=True):
             answers[index] = answer
@@ -244,25 +259,53 @@ def contiguous(array: NDArray[Any]) -> NDArray[Any]:
 
 def _alone(item: Item, run: Run) -> Tensors | Exception:
     try:
-        outputs = run(item.inputs, item.outputs)
-        return {name: contiguous(outputs[name]) for name in item.outputs}
+        return _wanted(item, run(item.inputs, item.outputs))
     except Exception as error:
         return error
 
 
-def _together(items: Sequence[Item], rows: Sequence[int], run: Run) -> list[Tensors | Exception]:
-    wanted = tuple(dict.fromkeys(name for item in items for name in item.outputs))
+def _together(
+    items: Sequence[Item], counts: Sequence[int], run: Run, by_rows: ByRows | None
+) -> list[Tensors | Exception]:
+    names = tuple(dict.fromkeys(name for item in items for name in item.outputs))
+    rows = {
+        name: some
+        for name in (by_rows.outputs if by_rows else ())
+        if name in names and (some := _rows_of_run(name, items, counts))
+    }
     try:
-        outputs = run(_concatenated(items), wanted)
-        return list(_split(outputs, items, rows))
+        inputs = _concatenated(items)
+        outputs = by_rows.run(inputs, names, rows) if by_rows and rows else run(inputs, names)
+        return _split(outputs, items, counts, rows)
     except Exception as error:
-        if len(items) == 1:
+        if len(items) == 1 and not rows:
             return [error]
+    # Once more as if nothing was known of the rows, if it was not the number of items.
+    if len(items) == 1:
+        by_rows = None
     return [
         answer
-        for item, count in zip(items, rows, strict=True)
-        for answer in _together([item], [count], run)
+        for item, count in zip(items, counts, strict=True)
+        for answer in _together([item], [count], run, by_rows)
     ]
+
+
+def _rows_of_run(name: str, items: Sequence[Item], counts: Sequence[int]) -> Rows | None:
+    """Return the rows that items want of an output of their run; None where that is not known."""
+    longest = max(item.length for item in items)
+    numbers: list[int] = []
+    start = 0
+    for item, count in zip(items, counts, strict=True):
+        if name in item.outputs:
+            some = item.rows.get(name, ())
+            known = item.length and name in item.padding.outputs
+            if not known or not some or not 0 <= min(some) <= max(some) < count * item.length:
+                return None
+            numbers += [
+                (start + number // item.length) * longest + number % item.length for number in some
+            ]
+        start += count
+    return Rows((start, longest), numbers)
 
 
 def _concatenated(items: Sequence[Item]) -> Tensors:
@@ -275,25 +318,55 @@ def _concatenated(items: Sequence[Item]) -> Tensors:
     }
 
 
-def _split(outputs: Tensors, items: Sequence[Item], rows: Sequence[int]) -> list[Tensors]:
-    total = sum(rows)
+def _split(
+    outputs: Tensors, items: Sequence[Item], counts: Sequence[int], rows: Mapping[str, Rows]
+) -> list[Tensors | Exception]:
+    """Return what each item gets; `rows` says of which outputs there are only its items' own."""
+    total = sum(counts)
     for name, array in outputs.items():
-        if array.ndim == 0 or array.shape[0] != total:
+        if name not in rows and (array.ndim == 0 or array.shape[0] != total):
             raise ValueError(
                 f"output '{name}' has shape {list(array.shape)}, but a first dimension of {total} "
                 "was expected, the batch size; a model whose outputs do not follow it needs "
                 "max_batch_size 0."
             )
     longest = max(item.length for item in items)
-    answers: list[Tensors] = []
-    start = 0
-    for item, count in zip(items, rows, strict=True):
-        own = {name: outputs[name][start : start + count] for name in item.outputs}
+    answers: list[Tensors | Exception] = []
+    start, begin = 0, dict.fromkeys(rows, 0)
+    for item, count in zip(items, counts, strict=True):
+        own = {}
+        for name in item.outputs:
+            if name in rows:
+                end = begin[name] + len(item.rows[name])
+                own[name] = outputs[name][begin[name] : end]
+                begin[name] = end
+            else:
+                own[name] = outputs[name][start : start + count]
         if item.length < longest:
-            own.update(_cut(own, item, longest))
-        answers.append({name: contiguous(array) for name, array in own.items()})
+            own.update(_cut({n: array for n, array in own.items() if n not in rows}, item, longest))
+        try:
+            answers.append(_wanted(item, own, picked_already=rows))
+        except Exception as error:  # the others are answered all the same
+            answers.append(error)
         start += count
     return answers
+
+
+def _wanted(
+    item: Item, outputs: Tensors, *, picked_already: Collection[str] = ()
+) -> dict[str, NDArray[Any]]:
+    """Return of an item's outputs what it wants of each."""
+    wanted = {}
+    for name in item.outputs:
+        array = outputs[name]
+        if name in item.rows and name not in picked_already:
+            if item.of_length and array.shape[1:-1] != (item.length,):
+                raise ValueError(f"output '{name}' has shape {list(array.shape)} in a piece.")
+            array = picked(array, item.rows[name])
+        elif name in item.above:
+            array = picked_above(array, *item.above[name])
+        wanted[name] = contiguous(array)
+    return wanted
 
 
 def _cut(outputs: Tensors, item: Item, longest: int) -> Tensors:

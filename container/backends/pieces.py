@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from container.backends.batching import Run, Tensors
+    from container.backends.batching import ByRows, Run, Tensors
 
     Numbers = NDArray[np.intp]
 
@@ -36,7 +36,7 @@ class Piece:
 
 
 def run_in_pieces(
-    items: Sequence[Item], run: Run, *, max_batch_size: int
+    items: Sequence[Item], run: Run, *, max_batch_size: int, by_rows: ByRows | None = None
 ) -> list[Tensors | Exception]:
     """Answer every item as `run_items` does, but compute little of what its rows were filled up to.
 
@@ -45,7 +45,7 @@ def run_in_pieces(
     """
     cut = [_pieces(item, max_batch_size) for item in items]
     if not any(cut):
-        return run_items(items, run, max_batch_size=max_batch_size)
+        return run_items(items, run, max_batch_size=max_batch_size, by_rows=by_rows)
     parts = [
         (index, part)
         for index, (item, some) in enumerate(zip(items, cut, strict=True))
@@ -54,7 +54,9 @@ def run_in_pieces(
     # By length, so that pieces of several items meet; each shorter one is only filled up itself.
     # Those of one item stay in their order, which is this one.
     parts.sort(key=lambda part: -part[1].length)
-    came = run_items([part for _, part in parts], run, max_batch_size=max_batch_size)
+    came = run_items(
+        [part for _, part in parts], run, max_batch_size=max_batch_size, by_rows=by_rows
+    )
     answers_of: list[list[Tensors | Exception]] = [[] for _ in items]
     for (index, _), answer in zip(parts, came, strict=True):
         answers_of[index].append(answer)
@@ -149,12 +151,17 @@ def near(own: Numbers) -> list[Numbers]:
 
 
 def _some(item: Item, rows: Numbers, length: int) -> Item:
-    """Return some rows of an item, cut to a length, of which whole outputs are wanted."""
+    """Return some rows of an item, cut to a length, with what is wanted of these."""
     inputs = {
         name: array[rows, :length] if name in item.padding.inputs else array[rows]
         for name, array in item.inputs.items()
     }
-    return replace(item, inputs=inputs, rows={})
+    wanted = {}
+    for name, numbers in item.rows.items():
+        row, place = np.divmod(np.asarray(numbers, np.intp), item.length)
+        own = np.isin(row, rows)
+        wanted[name] = (np.searchsorted(rows, row[own]) * length + place[own]).tolist()
+    return replace(item, inputs=inputs, rows=wanted, of_length=True)
 
 
 def _joined(
@@ -180,19 +187,18 @@ def _output(
     item: Item, name: str, some: Sequence[Piece], arrays: Sequence[NDArray[Any]]
 ) -> NDArray[Any]:
     """Return an output of an item, or the rows of it that are wanted, from those of its pieces."""
+    if name in item.rows:
+        row = np.asarray(item.rows[name], np.intp) // item.length
+        wanted = np.empty((len(row), arrays[0].shape[-1]), arrays[0].dtype)
+        for piece, array in zip(some, arrays, strict=True):
+            wanted[np.isin(row, piece.rows)] = array
+        return wanted
     is_long = name in item.padding.outputs
     rest = arrays[0].shape[AXIS + is_long :]
     for piece, array in zip(some, arrays, strict=True):
         shape = (len(piece.rows), *[piece.item.length] * is_long, *rest)
-        if array.shape != shape or (name in item.rows and len(rest) != 1):
+        if array.shape != shape:
             raise ValueError(f"output '{name}' has shape {list(array.shape)} in a piece.")
-    if name in item.rows:
-        row, place = np.divmod(np.asarray(item.rows[name], np.intp), item.length)
-        whole = np.empty((len(row), *rest), arrays[0].dtype)
-        for piece, array in zip(some, arrays, strict=True):
-            theirs = np.isin(row, piece.rows)
-            whole[theirs] = array[np.searchsorted(piece.rows, row[theirs]), place[theirs]]
-        return whole
     count = sum(len(piece.rows) for piece in some)
     whole = np.zeros((count, *[item.length] * is_long, *rest), arrays[0].dtype)
     if whole.dtype.hasobject:

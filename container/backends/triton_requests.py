@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from container.backends.batching import Run, Tensors
+    from container.backends.batching import ByRows, Run, Tensors
 
 # Parameters of a request; clients/triton.py says what they are.
 DEADLINE = "deadline_us"
@@ -129,6 +129,7 @@ class Answering:
         in_pieces: whether rows of a request that are near in length had better be run by
             themselves, as on a CPU; on a GPU one run is best.
         running: surrounds a run, and the copies before and after.
+        by_rows: runs that compute some rows alone, where the model can.
 
     """
 
@@ -140,6 +141,7 @@ class Answering:
     share: Share
     in_pieces: bool
     running: Callable[[], AbstractContextManager[None]] = nullcontext
+    by_rows: ByRows | None = None
     _one_sends: Lock = field(default_factory=Lock)
 
     def asked(self, requests: Sequence[Any]) -> list[Asked]:
@@ -182,7 +184,12 @@ class Answering:
         taken = sum(_size(item.inputs) for item in items.values())
         self.share.reserve(taken, _grow)
         run_all = run_in_pieces if self.in_pieces else run_items
-        came = run_all(list(items.values()), self.run, max_batch_size=self.max_batch_size)
+        came = run_all(
+            list(items.values()),
+            self.run,
+            max_batch_size=self.max_batch_size,
+            by_rows=self.by_rows,
+        )
         for index, result in zip(items, came, strict=True):
             needed = taken + _size(result)
             fits = self.share.has_room(needed)

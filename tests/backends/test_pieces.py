@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from container.backends.batching import Item, RequestError
+from container.backends.batching import ByRows, Item, RequestError, Rows
 from container.backends.padding import Padding
 from container.backends.pieces import OWN_RUN, lengths, near, run_in_pieces
 
@@ -78,6 +78,26 @@ def test_rows_that_are_wanted_are_counted_in_what_was_sent() -> None:
     assert len(run.shapes) == 2
     assert answer["y"].tolist() == [[5, 1], [2, 1], [LONG - 1, 1]]
     assert answer["y"].dtype == np.int32
+
+
+def test_pieces_want_their_own_rows_alone() -> None:
+    """The short texts are one piece, [2, 3]: its rows are 3 and 1 there, and 0 of the long one."""
+    run = Texts()
+    asked: dict[tuple[int, int], list[int]] = {}
+
+    def few(
+        inputs: Mapping[str, Array], outputs: Sequence[str], rows: Mapping[str, Rows]
+    ) -> dict[str, Array]:
+        asked[rows["y"].dims] = rows["y"].numbers
+        array = run(inputs, outputs)["y"]
+        return {"y": array.reshape(-1, 2)[rows["y"].numbers]}
+
+    wanted = {"y": [2 * LONG, LONG, 1]}
+    item = texts([1, 2], [3] * LONG, [4, 5, 6], outputs=("y",), wanted=wanted)
+    [answer] = run_in_pieces([item], run, max_batch_size=8, by_rows=ByRows(("y",), few))
+    assert asked == {(2, 3): [3, 1], (1, LONG): [0]}
+    assert not isinstance(answer, Exception)
+    assert answer["y"].tolist() == [[4, 1], [3, 1], [2, 1]]
 
 
 def test_an_input_of_another_length_is_not_cut() -> None:

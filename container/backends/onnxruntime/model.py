@@ -22,6 +22,7 @@ sys.path.append(str(Path(__file__).resolve().parents[3]))
 
 from container.backends import allocator, model_config, triton_requests
 from container.backends.batcher import Batcher
+from container.backends.batching import ByRows
 from container.backends.onnxruntime import session
 from container.backends.onnxruntime.execution_providers import (
     execution_providers,
@@ -99,10 +100,13 @@ class TritonPythonModel:
             share,
             opened.on_cpu,
             opened.running,
+            ByRows(opened.by_rows, opened.run) if opened.by_rows else None,
         )
         self._batcher: Batcher[triton_requests.Asked, Any] | None = None
         if opened.at_once:
-            beside = replace(self._answering, run=opened.run_beside_others)
+            run = opened.run_beside_others
+            by_rows = ByRows(opened.by_rows, run) if opened.by_rows else None
+            beside = replace(self._answering, run=run, by_rows=by_rows)
             self._batcher = Batcher(
                 beside.results, beside.send, beside.max_batch_size, opened.at_once
             )

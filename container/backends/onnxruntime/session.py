@@ -18,6 +18,14 @@ from container.backends.model_config import (
     Signature,
     TensorSpec,
 )
+from container.backends.onnxruntime.by_rows import (
+    NUMBERS,
+    SHAPE,
+    by_rows,
+    numbers_of,
+    of_all_or_rows,
+    outputs_by_rows,
+)
 from container.backends.onnxruntime.execution_providers import CPU
 from container.backends.onnxruntime.optimized import WAYS, OptimizedFile, files_of, usable
 
@@ -28,7 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from container.backends.batching import Tensors
+    from container.backends.batching import Rows, Tensors
     from container.backends.onnxruntime.execution_providers import Provider
     from container.backends.onnxruntime.session_settings import SessionSettings
 
@@ -44,6 +52,8 @@ LITTLE = 16 * 2**20  # bytes that a session may have of its own in any case
 LARGEST = 2**31
 """Bytes of a model that is written anew only so that two runs at a time have a session each, and a
 lone one another: a tenth more throughput, for which nobody waits a minute at the start."""
+
+ALL: Mapping[str, Rows] = {}
 
 ERRORS_ONLY = 3  # a level of ONNX Runtime's log
 
@@ -140,6 +150,8 @@ class OnnxSession:
             self.close()
             raise
         self._run_options = run_options(settings)
+        self.by_rows = outputs_by_rows(self.sessions[0])
+        """The outputs of which rows can be computed alone."""
         self.signature = _signature(self.sessions[0])
         self._scalars = {
             spec.name: tuple(dims[spec.name])
@@ -191,24 +203,46 @@ class OnnxSession:
         """Return what surrounds the runs for some requests, and the copies before and after."""
         return self._board.running() if self._board else nullcontext()
 
-    def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
+    def run(
+        self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, Rows] = ALL
+    ) -> dict[str, NDArray[Any]]:
         """Return the named outputs, with all cores where nobody else runs.
 
         ONNX Runtime's inference builds compute the whole graph all the same; the outputs that
-        nobody asks for are not copied. Raises what ONNX Runtime raises.
+        nobody asks for are not copied.
+
+        Args:
+            inputs: by name.
+            outputs: the names of those that are wanted.
+            rows: which alone are wanted of some of `by_rows`.
+
+        Raises:
+            ValueError: one of these has other dimensions.
+            Exception: what ONNX Runtime raises.
+
         """
         alone = self._board is not None and self._board.alone()
-        return self._run(self.sessions[-1 if alone else 0], inputs, outputs)
+        return self._run(self.sessions[-1 if alone else 0], inputs, outputs, rows)
 
-    def run_beside_others(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
+    def run_beside_others(
+        self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, Rows] = ALL
+    ) -> dict[str, NDArray[Any]]:
         """Return the named outputs, with a run's share of the cores."""
-        return self._run(self.sessions[0], inputs, outputs)
+        return self._run(self.sessions[0], inputs, outputs, rows)
 
     def _run(
-        self, session: Any, inputs: Tensors, outputs: Sequence[str]
+        self,
+        session: Any,
+        inputs: Tensors,
+        outputs: Sequence[str],
+        rows: Mapping[str, Rows],
     ) -> dict[str, NDArray[Any]]:
-        results = session.run(list(outputs), dict(inputs), self._run_options)
-        answer = dict(zip(outputs, results, strict=True))
+        by_rows = [name for name in self.by_rows if name in outputs]
+        names = [*outputs, *(SHAPE + name for name in by_rows)]
+        fed = {**inputs, **numbers_of(self.by_rows, rows)} if self.by_rows else dict(inputs)
+        answer = dict(zip(names, session.run(names, fed, self._run_options), strict=True))
+        for name in by_rows:
+            answer[name] = of_all_or_rows(answer[name], answer.pop(SHAPE + name), rows.get(name))
         for name in self._scalars.keys() & answer.keys():
             answer[name] = answer[name].reshape(self._scalars[name])
         return answer
@@ -301,7 +335,17 @@ def _optimized(
             onnxruntime.InferenceSession(str(file), options, providers=list(providers))
             if usable(path):
                 break
-        _opened(path, session_options(replace(settings, graph_level=DONE)), providers)
+        options = session_options(replace(settings, graph_level=DONE))
+        saved = path.read_bytes()
+        if changed := by_rows(saved):
+            try:
+                path.write_bytes(changed)
+                _opened(path, options, providers)
+            except ModelConfigError:
+                path.write_bytes(saved)
+            else:
+                return
+        _opened(path, options, providers)
 
     try:
         key = (onnxruntime.__version__, settings)
@@ -323,9 +367,19 @@ def _share_arena(settings: SessionSettings) -> None:
 
 
 def _signature(session: Any) -> Signature:
+    """Return the tensors as the model's own file has them."""
+    free = outputs_by_rows(session)
     return Signature(
-        inputs=_specs("input", session.get_inputs()),
-        outputs=_specs("output", session.get_outputs()),
+        inputs=tuple(
+            spec
+            for spec in _specs("input", session.get_inputs())
+            if not spec.name.startswith(NUMBERS)
+        ),
+        outputs=tuple(
+            replace(spec, shape=(DYNAMIC, DYNAMIC, spec.shape[-1])) if spec.name in free else spec
+            for spec in _specs("output", session.get_outputs())
+            if not spec.name.startswith(SHAPE)
+        ),
         optional=_specs("input", session.get_overridable_initializers()),
     )
 
