@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -53,6 +52,13 @@ _END = 2**31  # behind any row, and small enough to be multiplied with their num
 
 
 def _model_type() -> Any:
+    # Here, for only few models need it, and each of their processes has 3 MB of it then.
+    from google.protobuf import (  # noqa: PLC0415 - see above
+        descriptor_pb2,
+        descriptor_pool,
+        message_factory,
+    )
+
     of_field = descriptor_pb2.FieldDescriptorProto
     plain = {"text": of_field.TYPE_STRING, "int": of_field.TYPE_INT64, "bytes": of_field.TYPE_BYTES}
     file = descriptor_pb2.FileDescriptorProto(name="graph", package="graph")
@@ -70,6 +76,12 @@ def _model_type() -> Any:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("graph.Model"))
+
+
+def may_have(outputs: Iterable[Any]) -> bool:
+    """Whether one of a session's outputs has a shape for which `by_rows` is worth asking."""
+    shapes = [[isinstance(size, int) for size in output.shape] for output in outputs]
+    return [False, False, True] in shapes
 
 
 def by_rows(saved: bytes) -> bytes | None:

@@ -22,6 +22,7 @@ from container.backends.onnxruntime.by_rows import (
     NUMBERS,
     SHAPE,
     by_rows,
+    may_have,
     numbers_of,
     of_all_or_rows,
     outputs_by_rows,
@@ -336,16 +337,15 @@ def _optimized(
             if usable(path):
                 break
         options = session_options(replace(settings, graph_level=DONE))
+        outputs = _opened(path, options, providers).get_outputs()
         saved = path.read_bytes()
-        if changed := by_rows(saved):
+        if may_have(outputs) and (changed := by_rows(saved)):
+            path.write_bytes(changed)
             try:
-                path.write_bytes(changed)
                 _opened(path, options, providers)
-            except ModelConfigError:
+            except ModelConfigError as error:
+                sys.stderr.write(f"'{file}' is not run by rows: {error}\n")
                 path.write_bytes(saved)
-            else:
-                return
-        _opened(path, options, providers)
 
     try:
         key = (onnxruntime.__version__, settings)
