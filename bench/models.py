@@ -48,7 +48,10 @@ def lay_out(folder: Path, *, nothings: int = 1) -> Path:
         part.rename(bert)
     few = bert.with_suffix(FEW)
     if not few.exists() or few.stat().st_mtime < Path(rows.__file__).stat().st_mtime:
-        few.write_bytes(rows.by_rows(bert.read_bytes()) or b"")
+        changed = rows.by_rows(bert.read_bytes())
+        if changed is None:
+            raise RuntimeError("the head of this BERT cannot be run by rows")
+        few.write_bytes(changed)
     served = repository / "bert_base" / "1" / "model.onnx"
     served.unlink()
     served.symlink_to(bert)

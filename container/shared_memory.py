@@ -79,8 +79,8 @@ class Share:
     Args:
         tensors: bytes of tensors that one run may have, in and out; 0 where there is no room.
         region: bytes of shared memory that each of its instances takes; 0 where it is not known.
-        batch: where the configuration is changed, the largest batch that it then has; there is
-            one instance then.
+        batch: where the configuration is changed, the largest batch that it then has, 0 where it
+            has none; there is one instance then.
         configured: the largest batch that was configured.
 
     """
@@ -112,9 +112,13 @@ class Plan:
         """Yield a sentence for every model whose configuration is changed."""
         for name, share in self.shares.items():
             if share.batch is not None:
+                batches = ""
+                if share.batch < share.configured:
+                    batches = (
+                        f", and batches of at most {share.batch} instead of {share.configured}"
+                    )
                 yield (
-                    f"{name}: one instance, and batches of at most {share.batch} instead of "
-                    f"{share.configured}, for /dev/shm has {self.size // MIB} MB "
+                    f"{name}: one instance{batches}, for /dev/shm has {self.size // MIB} MB "
                     "(docker run --shm-size=1g gives enough)"
                 )
 
@@ -159,7 +163,7 @@ def share_of(message: Message, item: Item, size: int) -> tuple[Share, int]:
     warmups = [sample.number("batch_size", 1) for sample in message.messages("model_warmup")]
     least = max([1, *warmups])
     batch = max(least, configured)
-    changed = count * item.region(batch) > part
+    changed = count * item.region(batch) > part and (configured > 0 or count > 1)
     if changed:
         count = 1
         while batch > least and item.region(batch) > part:
@@ -167,7 +171,7 @@ def share_of(message: Message, item: Item, size: int) -> tuple[Share, int]:
     share = Share(
         (item.inputs + item.outputs) * batch,
         item.region(batch),
-        batch if changed and configured else None,
+        min(batch, configured) if changed else None,
         configured,
     )
     return share, count * share.region
@@ -232,7 +236,7 @@ def lower(repository: Path, plan: Plan) -> None:
 def configurations(repository: Path) -> dict[str, str]:
     """Return the text of every model's `config.pbtxt`, by the model's name.
 
-    An ONNX model whose own names no backend has the one that Triton finds for it.
+    Where that names no backend it has the one that Triton finds by the model's file.
     """
     found = {}
     for model in sorted(repository.iterdir()):
@@ -242,8 +246,9 @@ def configurations(repository: Path) -> dict[str, str]:
             text = ""
         except (OSError, UnicodeDecodeError):
             continue  # Triton says what is wrong with it
-        if any(model.glob("*/model.onnx")) and not names_backend(text):
-            text += '\nbackend: "onnxruntime"'
+        for file, backend in (("model.onnx", "onnxruntime"), ("model.pt", "pytorch")):
+            if any(model.glob(f"*/{file}")) and not names_backend(text):
+                text += f'\nbackend: "{backend}"'
         if text:
             found[model.name] = text
     return found

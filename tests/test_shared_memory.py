@@ -118,6 +118,20 @@ def test_all_instances_that_triton_starts_have_a_share(config: str, count: int) 
     assert share.region == 64 * MIB // count
 
 
+def test_a_model_without_batches_gets_one_instance_where_two_are_too_many() -> None:
+    text = OURS["yolov5"].replace("max_batch_size: 8", "").replace("count: 2", "")
+    assert "instance_group" in text
+    plan = share_out({"yolov5": text}, 64 * MIB)
+    share = plan.shares["yolov5"]
+    # Two pictures of 3 × 640 × 640 floats and an answer of 25200 × 85, and half as much again.
+    assert share.region == 3 * MIB // 2 + int(4 * (2 * 3 * 640 * 640 + 25200 * 85) * 1.5)
+    assert list(plan.told()) == [
+        "yolov5: one instance, for /dev/shm has 64 MB (docker run --shm-size=1g gives enough)"
+    ]
+    came = parsed(changed(text, share.batch or 0))
+    assert (came.max_batch_size, [group.count for group in came.instance_group]) == (0, [1])
+
+
 def test_with_1_gb_everything_is_as_configured() -> None:
     plan = share_out(OURS, 1024 * MIB)
     assert list(plan.told()) == []
@@ -148,16 +162,23 @@ def test_models_of_other_backends_and_unreadable_ones_are_left_alone() -> None:
     assert plan.shares == {}
 
 
-def test_a_model_of_onnx_needs_no_word_on_its_backend(tmp_path: Path) -> None:
-    for name, text in (("bare", None), ("short", "max_batch_size: 4"), ("odd", 'backend: "mine"')):
+def test_a_model_needs_no_word_on_its_backend(tmp_path: Path) -> None:
+    for name, file, text in (
+        ("bare", "model.onnx", None),
+        ("short", "model.onnx", "max_batch_size: 4"),
+        ("odd", "model.onnx", 'backend: "mine"'),
+        ("script", "model.pt", "max_batch_size: 4"),
+    ):
         (tmp_path / name / "1").mkdir(parents=True)
-        (tmp_path / name / "1" / "model.onnx").touch()
+        (tmp_path / name / "1" / file).touch()
         if text:
             (tmp_path / name / "config.pbtxt").write_text(text)
     (tmp_path / "empty").mkdir()
-    backends = {name: read(text).text("backend") for name, text in configurations(tmp_path).items()}
-    assert backends == {"bare": "onnxruntime", "short": "onnxruntime", "odd": "mine"}
-    assert set(share_out(configurations(tmp_path), 64 * MIB).shares) == {"bare", "short"}
+    found = configurations(tmp_path)
+    backends = {name: read(text).text("backend") for name, text in found.items()}
+    onnx = {"bare": "onnxruntime", "short": "onnxruntime"}
+    assert backends == {**onnx, "odd": "mine", "script": "pytorch"}
+    assert set(share_out(found, 64 * MIB).shares) == {*onnx, "script"}
 
 
 def test_only_the_links_to_what_is_lowered_are_replaced(tmp_path: Path) -> None:

@@ -53,7 +53,8 @@ class Batcher(Generic[T, A]):
     them. A lone caller therefore never waits.
 
     Args:
-        run: returns the answers to some requests, all of one key; must not raise.
+        run: returns the answers to some requests, all of one key, beside others; must not raise.
+        run_alone: the same while nobody else runs or waits.
         send: sends these answers; must not raise. Who has one may ask again before all are sent.
         max_batch_size: the most rows of a run that has more than one request.
         at_once: the most runs at a time.
@@ -63,11 +64,13 @@ class Batcher(Generic[T, A]):
     def __init__(
         self,
         run: Callable[[Sequence[T]], A],
+        run_alone: Callable[[Sequence[T]], A],
         send: Callable[[Sequence[T], A], None],
         max_batch_size: int,
         at_once: int = AT_ONCE,
     ) -> None:
         self._run = run
+        self._run_alone = run_alone
         self._send = send
         self._max_batch_size = max_batch_size
         self._at_once = at_once
@@ -78,6 +81,7 @@ class Batcher(Generic[T, A]):
         self._running = 0  # rows
         self._expected = 1  # rows
         self._patience_s = 0.0
+        self._lone = 0  # runs one after the other that began while nobody else was there
         self._closed = False
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(at_once)]
         for thread in self._threads:
@@ -114,7 +118,7 @@ class Batcher(Generic[T, A]):
     def _work(self) -> None:
         while batch := self._next():
             began = time.monotonic()
-            answers = self._run(batch)
+            answers = (self._run_alone if self._lone > 1 else self._run)(batch)
             with self._changed:
                 self._running -= _rows(batch)
                 self._patience_s = min(PATIENCE * (time.monotonic() - began), MOST_PATIENCE_S)
@@ -135,6 +139,7 @@ class Batcher(Generic[T, A]):
             batch = self._cut(self._part())
             self._runs += 1
             self._running += _rows(batch)
+            self._lone = self._lone + 1 if self._runs == 1 and not self._waiting else 0
             self._came = time.monotonic()
             # Who has gone away is expected for some runs more, each time one row less.
             self._expected = max(present, self._expected - 1)

@@ -278,15 +278,14 @@ def _together(
         outputs = by_rows.run(inputs, names, rows) if by_rows and rows else run(inputs, names)
         return _split(outputs, items, counts, rows)
     except Exception as error:
-        if len(items) == 1 and not rows:
+        if rows:  # once more, as if nothing was known of them
+            return _together(items, counts, run, None)
+        if len(items) == 1:
             return [error]
-    # Once more as if nothing was known of the rows, if it was not the number of items.
-    if len(items) == 1:
-        by_rows = None
     return [
         answer
         for item, count in zip(items, counts, strict=True)
-        for answer in _together([item], [count], run, by_rows)
+        for answer in _together([item], [count], run, None)
     ]
 
 
@@ -297,15 +296,14 @@ def _rows_of_run(name: str, items: Sequence[Item], counts: Sequence[int]) -> Row
     start = 0
     for item, count in zip(items, counts, strict=True):
         if name in item.outputs:
-            some = item.rows.get(name, ())
-            known = item.length and name in item.padding.outputs
-            if not known or not some or not 0 <= min(some) <= max(some) < count * item.length:
+            some, own = item.rows.get(name), item.length
+            if some is None or not own or name not in item.padding.outputs:
                 return None
-            numbers += [
-                (start + number // item.length) * longest + number % item.length for number in some
-            ]
+            if some and not 0 <= min(some) <= max(some) < count * own:
+                return None
+            numbers += [(start + number // own) * longest + number % own for number in some]
         start += count
-    return Rows((start, longest), numbers)
+    return Rows((start, longest), numbers) if 0 < len(numbers) <= start * longest else None
 
 
 def _concatenated(items: Sequence[Item]) -> Tensors:
@@ -359,10 +357,11 @@ def _wanted(
     wanted = {}
     for name in item.outputs:
         array = outputs[name]
-        if name in item.rows and name not in picked_already:
-            if item.of_length and array.shape[1:-1] != (item.length,):
-                raise ValueError(f"output '{name}' has shape {list(array.shape)} in a piece.")
-            array = picked(array, item.rows[name])
+        if name in item.rows:
+            if name not in picked_already:
+                if item.of_length and array.shape[1:-1] != (item.length,):
+                    raise ValueError(f"output '{name}' has shape {list(array.shape)} in a piece.")
+                array = picked(array, item.rows[name])
         elif name in item.above:
             array = picked_above(array, *item.above[name])
         wanted[name] = contiguous(array)

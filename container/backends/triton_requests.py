@@ -67,7 +67,7 @@ class Asked:
             refuse_unknown(padding, tensors, outputs)
         except Exception as error:
             tensors = error
-        wanted = tuple(request.requested_output_names()) or tuple(outputs)
+        wanted = tuple(dict.fromkeys(request.requested_output_names())) or tuple(outputs)
         return cls(parameters, tensors, padding, deadline, wanted, request.get_response_sender())
 
     def kept(self) -> Asked:

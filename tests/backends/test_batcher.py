@@ -34,6 +34,11 @@ class Model:
         self.sent: Queue[tuple[list[str], list[str]]] = Queue()
         self.sends = threading.Event()
         self.sends.set()
+        self.alone: list[str] = []
+
+    def run_alone(self, requests: Sequence[Request]) -> list[str]:
+        self.alone += [request.name for request in requests]
+        return self.run(requests)
 
     def run(self, requests: Sequence[Request]) -> list[str]:
         names = [request.name for request in requests]
@@ -85,7 +90,8 @@ def started() -> Iterator[Callable[..., Instance]]:
             patch.setattr(batcher, "PATIENCE", 1e9 if waits else 0)
             patch.setattr(batcher, "MOST_PATIENCE_S", SOON_S)
             model = Model()
-            made.append(Instance(Batcher(model.run, model.send, max_batch_size, at_once), model))
+            gathered = Batcher(model.run, model.run_alone, model.send, max_batch_size, at_once)
+            made.append(Instance(gathered, model))
             return made[-1]
 
         yield start
@@ -293,6 +299,32 @@ def test_who_has_gone_away_is_forgotten(started: Callable[..., Instance]) -> Non
         instance.put("e")
         instance.model.end(instance.model.next()[0])
     pytest.fail("four are still expected after twenty runs of one")
+
+
+def test_who_stays_alone_after_others_is_run_as_such(started: Callable[..., Instance]) -> None:
+    """From the second run on: the first may only be ahead of those who come back."""
+    instance = started()
+
+    def end(name: str, *, left: int = 0) -> None:
+        instance.model.end(name)
+        until = time.monotonic() + SOON_S
+        while instance.batcher._runs > left and time.monotonic() < until:
+            time.sleep(0.001)  # a run ends shortly after its answers are sent
+
+    busy(instance)
+    end("a", left=1)
+    end("b")
+    for name in ("c", "d", "e"):
+        instance.put(name)
+        assert instance.model.next() == [name]
+        if name == "e":
+            instance.put("beside e")
+            assert instance.model.next() == ["beside e"]
+            end("beside e", left=1)
+        end(name)
+    instance.put("f")
+    assert instance.model.next() == ["f"]
+    assert instance.model.alone == ["d", "e"]
 
 
 def test_what_waits_is_answered_before_the_end(started: Callable[..., Instance]) -> None:

@@ -34,6 +34,7 @@ def model(
     nodes: Nodes,
     shape: tuple[Any, ...] = ("n", "places", 9),
     x: tuple[Any, ...] = ("n", "places", 4),
+    opset: int = 17,
     **weights: Any,
 ) -> onnx.ModelProto:
     """Return a model of y, from x."""
@@ -46,7 +47,7 @@ def model(
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
         [numpy_helper.from_array(array, name) for name, array in weights.items() if name in used],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
 # -x is there so that the product is not the first node.
@@ -58,6 +59,28 @@ BETWEEN_RESHAPES = [
     NODE("Reshape", ["h", "flat"], ["rows"]),
 ]
 RESHAPES = {"flat": np.array([-1, 4]), "nine": np.array([9])}
+
+
+def reshaped_to(first: str, second: str) -> onnx.ModelProto:
+    """Return a model that ends in a shape of such parts, which nobody knows beforehand."""
+    return model(
+        [
+            NEGATED,
+            NODE("MatMul", ["h", "matrix"], ["p"]),
+            NODE("Shape", ["x"], ["n"], end=1),
+            NODE("Shape", ["x"], ["places"], start=1, end=2),
+            # Multiplied by the number of rows, and divided by it.
+            NODE("Mul", ["free", "n"], ["free_n"]),
+            NODE("Div", ["free_n", "n"], ["rest"]),
+            NODE("Mul", ["none", "n"], ["same"]),
+            NODE("Concat", [first, second, "nine"], ["shape"], axis=0),
+            NODE("Reshape", ["p", "shape"], ["y"]),
+        ],
+        free=np.array([-1]),
+        none=np.array([0]),
+        **RESHAPES,
+    )
+
 
 ENDS: dict[str, Callable[[], onnx.ModelProto]] = {
     "a product": lambda: model([NEGATED, NODE("MatMul", ["h", "matrix"], ["y"])]),
@@ -84,6 +107,10 @@ ENDS: dict[str, Callable[[], onnx.ModelProto]] = {
         turned=np.ascontiguousarray(MATRIX.T),
         **RESHAPES,
     ),
+    "any number of items": lambda: reshaped_to("rest", "places"),
+    "any number of places": lambda: reshaped_to("n", "rest"),
+    "as many items as there were": lambda: reshaped_to("same", "places"),
+    "as many of both": lambda: reshaped_to("same", "same"),
 }
 
 
@@ -208,6 +235,44 @@ OTHERS: dict[str, Callable[[], onnx.ModelProto]] = {
 def test_what_ends_otherwise_is_left_as_it_is(other: str) -> None:
     made = OTHERS[other]()
     assert by_rows(made.SerializeToString()) is None
+
+
+def test_what_was_noted_of_a_size_is_not_believed_any_more(tmp_path: Path) -> None:
+    """Both products are as large, by name: ONNX Runtime would use memory of one for the other."""
+    made = model(
+        [
+            NODE("MatMul", ["x", "matrix"], ["p"]),
+            NODE("Add", ["p", "bias"], ["y"]),
+            NODE("MatMul", ["x", "twice"], ["q"]),
+            NODE("Add", ["q", "bias"], ["z"]),
+        ],
+        twice=2 * MATRIX,
+    )
+    shape = ["n", "places", 9]
+    made.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, shape))
+    made.graph.value_info.extend(
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("p", "q")
+    )
+    session = opened(made, tmp_path)
+    expected = {"y": X @ MATRIX + BIAS, "z": 2 * X @ MATRIX + BIAS}
+    for name, other in (("y", "z"), ("z", "y")):
+        for numbers in ([5], [0, 1, 2, 3, 4, 5]):
+            came = session.run({"x": X}, ["y", "z"], {name: Rows((2, 3), numbers)})
+            few = expected[name].reshape(6, 9)[numbers]
+            np.testing.assert_allclose(came[name], few, atol=1e-5)
+            np.testing.assert_allclose(came[other], expected[other], atol=1e-5)
+    session.close()
+
+
+def test_a_model_of_before_there_were_ranges_is_run_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = opened(model([PRODUCT], opset=10), tmp_path)
+    assert session.by_rows == ()
+    assert session.sessions[0].get_inputs()[0].name == "x"
+    assert "is not run by rows" in capsys.readouterr().err
+    np.testing.assert_allclose(session.run({"x": X}, ["y"])["y"], X @ MATRIX, atol=1e-5)
+    session.close()
 
 
 def test_a_changed_graph_is_one_of_onnx() -> None:

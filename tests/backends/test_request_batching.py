@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -401,6 +402,26 @@ def test_who_does_not_ask_for_an_output_wants_none_of_its_rows() -> None:
     assert run.asked == [{"y": [3]}]
     assert values(total) == {"sum": [[1]]}
     assert values(row) == {"y": [[3, -3]], "sum": [[5]]}
+
+
+def test_who_wants_none_of_the_rows_is_no_reason_to_compute_them_all() -> None:
+    run = TextsByRows()
+    none, row = run.run_items(text([1, 2], picked={"y": []}), text([3, 4], picked={"y": [1]}))
+    assert run.asked == [{"y": [3]}]
+    assert values(none) == {"y": [], "sum": [[3]]}
+    assert values(row)["y"] == [[4, -4]]
+
+
+def test_of_rows_that_are_wanted_by_number_the_others_are_not_left_out() -> None:
+    """Whether all was computed or not."""
+    for by_rows in (None, ByRows(("y",), TextsByRows().few)):
+        [answer] = run_items(
+            [replace(text([1, 2], picked={"y": [1]}), above={"y": (0, 5.0)})],
+            TextsByRows(),
+            max_batch_size=4,
+            by_rows=by_rows,
+        )
+        assert values(answer)["y"] == [[2, -2]]
 
 
 NO_PADDING = Padding({}, ())

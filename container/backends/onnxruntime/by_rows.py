@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 NUMBERS = "numbers of the rows wanted of "
 """Before an output's name: the input, int64 [rows]. Without any rows all are computed."""
 SHAPE = "shape of all of "
-"""Before an output's name: one more output, int64 [3]."""
+"""Before an output's name: one more output, int64 [3], of which the last number means nothing."""
 
 _SCHEMA = """
 Model: graph 7 Graph
-Graph: node 1 *Node, initializer 5 *Tensor, input 11 *Value, output 12 *Value
+Graph: node 1 *Node, initializer 5 *Tensor, input 11 *Value, output 12 *Value, value_info 13 *Value
 Node: input 1 *text, output 2 *text, op_type 4 text, domain 7 text, attribute 5 *Attribute
 Attribute: name 1 text, i 3 int, g 6 bytes, graphs 11 *bytes, type 20 int
 Tensor: dims 1 *int, data_type 2 int, int64_data 7 *int, name 8 text
@@ -136,7 +136,7 @@ def _end(graph: Any, output: Any) -> _End | None:
     read = Counter(name for node in graph.node for name in node.input)
     read.update(value.name for value in graph.output)
     name, last = output.name, made_by.get(output.name)
-    while (node := made_by.get(name)) and not node.domain and read[name] == 1:
+    while (node := made_by.get(name)) and node.input and not node.domain and read[name] == 1:
         is_last = name == output.name
         name, *others = node.input
         dims = [weights.get(other, ()) for other in others]
@@ -160,23 +160,34 @@ def _take_rows(graph: Any, end: _End) -> None:
     wanted, all_of_it = NUMBERS + end.output, SHAPE + end.output
     height, width = end.matrix
     hidden = end.product.input[0]
+    # A Gemm has no axis for a batch, but a Reshape behind it: as few nodes are added as can be,
+    # for ONNX Runtime copies what comes out of a Reshape that is the last.
+    reshaped = end.last.op_type == "Reshape"
+    axis = 0 if reshaped else 1
     before, after = _Writer(graph, f"rows of {end.output}"), _Writer(graph, f"all of {end.output}")
-    flat = before.node("Reshape", hidden, before.constant([-1, height]))
+    flat = before.node("Reshape", hidden, before.constant([*[1] * axis, -1, height]))
     # Without numbers the rest of all begins with the first; with some, behind the last.
-    count = before.node("Gather", before.node("Shape", flat), before.constant(0))
+    count = before.node("Gather", before.node("Shape", flat), before.constant(axis))
     every = before.node("Range", before.constant(0), count, before.constant(1))
     begin = before.node("Mul", before.node("Shape", wanted), before.constant([_END]))
     rest = before.node("Slice", every, begin, before.constant([_END]))
-    rows = before.node("Gather", flat, before.node("Concat", wanted, rest, axis=0))
-    end.product.input[0] = rows
-    shape = after.constant([1, -1, width])
-    if end.last.op_type == "Reshape":
-        after.node("Identity", end.last.input[1], output=all_of_it)
-        end.last.input[1] = shape
-    else:
-        after.node("Shape", hidden, output=all_of_it)
-        end.last.output[0] = after.name()
-        after.node("Reshape", end.last.output[0], shape, output=end.output)
+    numbers = before.node("Concat", wanted, rest, axis=0)
+    end.product.input[0] = before.node("Gather", flat, numbers, axis=axis)
+    shape = before.node("Shape", hidden, output="" if reshaped else all_of_it)
+    if reshaped:
+        # What the Reshape makes of all rows, it makes of their numbers.
+        one, first, last = after.constant([1]), after.constant([0]), after.constant([-1])
+        dims = after.node("Concat", after.node("Slice", shape, first, last), one, axis=0)
+        wanted_dims = after.node("Slice", end.last.input[1], first, last)
+        reshape = after.copy(end.last)
+        reshape.input[:] = [
+            after.node("Reshape", every, dims),
+            after.node("Concat", wanted_dims, one, axis=0),
+        ]
+        reshape.output[:] = [after.name()]
+        after.nodes.append(reshape)
+        after.node("Shape", reshape.output[0], output=all_of_it)
+        end.last.input[1] = after.constant([1, -1, width])
     place = [node.output[:] for node in graph.node].index(end.product.output[:])
     nodes = [*graph.node[:place], *before.nodes, *graph.node[place:], *after.nodes]
     del graph.node[:]
@@ -187,6 +198,11 @@ def _take_rows(graph: Any, end: _End) -> None:
     ):
         value.type.tensor_type.elem_type = _INT64
         value.type.tensor_type.shape.dim.add(**size)
+    # Sizes of one name are taken to be equal, and memory to be of use for all that have it.
+    del graph.value_info[:]
+    output = next(value for value in graph.output if value.name == end.output)
+    for number, size in enumerate(output.type.tensor_type.shape.dim[:-1]):
+        size.dim_param = f"{number} of {wanted}"
 
 
 class _Writer:
@@ -199,6 +215,12 @@ class _Writer:
 
     def name(self) -> str:
         return next(self.names)
+
+    @staticmethod
+    def copy(node: Any) -> Any:
+        copied = type(node)()
+        copied.CopyFrom(node)
+        return copied
 
     def node(self, kind: str, *inputs: str, output: str = "", axis: int | None = None) -> str:
         made = type(self.graph.node[0])(op_type=kind, input=inputs, output=[output or self.name()])

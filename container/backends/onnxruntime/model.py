@@ -108,7 +108,11 @@ class TritonPythonModel:
             by_rows = ByRows(opened.by_rows, run) if opened.by_rows else None
             beside = replace(self._answering, run=run, by_rows=by_rows)
             self._batcher = Batcher(
-                beside.results, beside.send, beside.max_batch_size, opened.at_once
+                beside.results,
+                self._answering.results,
+                beside.send,
+                beside.max_batch_size,
+                opened.at_once,
             )
         allocator.give_back()
 

@@ -339,13 +339,13 @@ def _optimized(
         options = session_options(replace(settings, graph_level=DONE))
         outputs = _opened(path, options, providers).get_outputs()
         saved = path.read_bytes()
-        if may_have(outputs) and (changed := by_rows(saved)):
-            path.write_bytes(changed)
-            try:
+        try:
+            if may_have(outputs) and (changed := by_rows(saved)):
+                path.write_bytes(changed)
                 _opened(path, options, providers)
-            except ModelConfigError as error:
-                sys.stderr.write(f"'{file}' is not run by rows: {error}\n")
-                path.write_bytes(saved)
+        except Exception as error:  # it can do without
+            sys.stderr.write(f"'{file}' is not run by rows: {error}\n")
+            path.write_bytes(saved)
 
     try:
         key = (onnxruntime.__version__, settings)
