@@ -51,7 +51,9 @@ def lay_out(folder: Path, *, nothings: int = 1) -> Path:
         changed = rows.by_rows(bert.read_bytes())
         if changed is None:
             raise RuntimeError("the head of this BERT cannot be run by rows")
-        few.write_bytes(changed)
+        part = few.with_suffix(".part")
+        part.write_bytes(changed)
+        part.rename(few)
     served = repository / "bert_base" / "1" / "model.onnx"
     served.unlink()
     served.symlink_to(bert)

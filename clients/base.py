@@ -187,7 +187,9 @@ class Client(ABC):
             rows: the rows that are wanted of some outputs, by number, ascending, each once: the
                 array that comes has no others. All axes but the last are counted as one, the batch
                 included: of [2, 9, 30522], row 9 is the first of the second text. Only they are
-                copied from model to client, where the model runs in the container's own backend.
+                copied from model to client, where the model runs in the container's own backend,
+                and with most models of ONNX only they are scored of a vocabulary, where `padding`
+                says that the output is as long as the inputs (docs/performance.md).
             above: of which outputs only rows are looked at that have more than a number, 0 or
                 more, in one column: `{"output": (4, 0.5)}`. The container's own backend leaves out
                 others: [batch, most rows of an item, columns], in order, with rows of zeros at the

@@ -43,6 +43,7 @@ HALVED = 2
 
 OURS = ("onnxruntime", "pytorch", "onnxruntime_onnx", "pytorch_libtorch")
 
+ON_CPU = ("KIND_AUTO", "KIND_CPU")
 INSTANCES = {"onnxruntime": 2, "onnxruntime_onnx": 2}
 """How many Triton starts of a model on a CPU where the configuration does not say; 1 of others.
 
@@ -163,7 +164,7 @@ def share_of(message: Message, item: Item, size: int) -> tuple[Share, int]:
     warmups = [sample.number("batch_size", 1) for sample in message.messages("model_warmup")]
     least = max([1, *warmups])
     batch = max(least, configured)
-    changed = count * item.region(batch) > part and (configured > 0 or count > 1)
+    changed = count * item.region(batch) > part and (count > 1 or batch > least)
     if changed:
         count = 1
         while batch > least and item.region(batch) > part:
@@ -181,7 +182,11 @@ def instances(message: Message) -> int:
     """Return how many instances of a model Triton starts where there is no GPU."""
     default = INSTANCES.get(message.text("backend") or message.text("platform"), 1)
     groups = message.messages("instance_group") or [Message()]
-    return sum(max(0, group.number("count")) or default for group in groups)
+    return sum(
+        max(0, group.number("count"))
+        or (default if group.text("kind", "KIND_AUTO") in ON_CPU else 1)
+        for group in groups
+    )
 
 
 def item_of(message: Message) -> Item | None:

@@ -110,6 +110,7 @@ def test_a_docker_container_s_64_mb_hold_all_regions() -> None:
         ('backend: "onnxruntime" instance_group [ { count: 3 }, { kind: KIND_AUTO } ]', 5),
         ('backend: "onnxruntime" instance_group { count: 1 }', 1),
         ('backend: "pytorch"', 1),
+        ('backend: "onnxruntime" instance_group { kind: KIND_GPU }', 1),
     ],
 )
 def test_all_instances_that_triton_starts_have_a_share(config: str, count: int) -> None:

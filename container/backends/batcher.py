@@ -54,7 +54,7 @@ class Batcher(Generic[T, A]):
 
     Args:
         run: returns the answers to some requests, all of one key, beside others; must not raise.
-        run_alone: the same while nobody else runs or waits.
+        run_alone: the same where nobody else runs or waits when it begins.
         send: sends these answers; must not raise. Who has one may ask again before all are sent.
         max_batch_size: the most rows of a run that has more than one request.
         at_once: the most runs at a time.
@@ -94,7 +94,7 @@ class Batcher(Generic[T, A]):
             alone = not self._waiting and not self._runs and rows >= self._expected
             alone = alone and not self._divided(requests, self._max_batch_size)[1]
             if alone:
-                self._expected = rows
+                self._expected, self._lone = rows, 0
             return alone
 
     def put(self, requests: Sequence[T]) -> None:

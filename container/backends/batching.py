@@ -278,14 +278,13 @@ def _together(
         outputs = by_rows.run(inputs, names, rows) if by_rows and rows else run(inputs, names)
         return _split(outputs, items, counts, rows)
     except Exception as error:
-        if rows:  # once more, as if nothing was known of them
-            return _together(items, counts, run, None)
         if len(items) == 1:
-            return [error]
+            # Once more as if nothing was known of its rows, which may be told wrongly.
+            return _together(items, counts, run, None) if rows else [error]
     return [
         answer
         for item, count in zip(items, counts, strict=True)
-        for answer in _together([item], [count], run, None)
+        for answer in _together([item], [count], run, by_rows)
     ]
 
 

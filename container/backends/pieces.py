@@ -69,7 +69,9 @@ def run_in_pieces(
             joined = error
             again.append(index)
         answers.append(joined)
-    whole = run_items([items[index] for index in again], run, max_batch_size=max_batch_size)
+    whole = run_items(
+        [items[index] for index in again], run, max_batch_size=max_batch_size, by_rows=by_rows
+    )
     for index, answer in zip(again, whole, strict=True):
         answers[index] = answer
     return answers

@@ -160,10 +160,15 @@ def test_rows_of_one_output_come_beside_all_of_another(tmp_path: Path) -> None:
     session.close()
 
 
-def test_nothing_is_answered_with_nothing(tmp_path: Path) -> None:
-    session = opened(ENDS["a bias"](), tmp_path)
-    empty = session.run({"x": np.empty((0, 3, 4), np.float32)}, ["y"])["y"]
-    assert empty.shape == (0, 3, 9)
+@pytest.mark.parametrize(
+    ("end", "items", "places"), [("a bias", 0, 3), ("a bias", 2, 0), ("as many of both", 2, 0)]
+)
+def test_nothing_is_answered_with_nothing(
+    end: str, items: int, places: int, tmp_path: Path
+) -> None:
+    session = opened(ENDS[end](), tmp_path)
+    empty = session.run({"x": np.empty((items, places, 4), np.float32)}, ["y"])["y"]
+    assert empty.shape == (items, places, 9)
     session.close()
 
 

@@ -175,13 +175,13 @@ def _take_rows(graph: Any, end: _End) -> None:
     end.product.input[0] = before.node("Gather", flat, numbers, axis=axis)
     shape = before.node("Shape", hidden, output="" if reshaped else all_of_it)
     if reshaped:
-        # What the Reshape makes of all rows, it makes of their numbers.
+        # What the Reshape makes of all rows, it makes of others that have one number each.
         one, first, last = after.constant([1]), after.constant([0]), after.constant([-1])
         dims = after.node("Concat", after.node("Slice", shape, first, last), one, axis=0)
         wanted_dims = after.node("Slice", end.last.input[1], first, last)
         reshape = after.copy(end.last)
         reshape.input[:] = [
-            after.node("Reshape", every, dims),
+            after.node("ConstantOfShape", dims),
             after.node("Concat", wanted_dims, one, axis=0),
         ]
         reshape.output[:] = [after.name()]

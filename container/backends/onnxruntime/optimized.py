@@ -4,7 +4,8 @@ ONNX Runtime optimizes a graph each time a session is opened, and each session k
 own. Saved once, with the weights in a file beside the graph, the result is mapped instead of read:
 sessions open at once, and all of them, in whichever process, have their weights in the same memory,
 those of matrix products as they are packed for this processor. The file is for this processor and
-this release, so it lives no longer than the instances that use it.
+this release, so it lives no longer than the instances that use it. Whoever saves it may change the
+graph then: see `by_rows`.
 
 https://onnxruntime.ai/docs/performance/model-optimizations/graph-optimizations.html
 """
@@ -92,7 +93,8 @@ class OptimizedFile:
         folder: where the optimized models of this container are.
         source: the model's file.
         settings: whatever else the result depends on.
-        save: opens a session, writes its graph to a path, and sees that it can be opened.
+        save: opens a session, writes its graph, or a better one, to a path, and sees that it can be
+            opened.
 
     Raises:
         OSError: there is no room for it.

@@ -31,7 +31,7 @@ from container.backends.onnxruntime.execution_providers import CPU
 from container.backends.onnxruntime.optimized import WAYS, OptimizedFile, files_of, usable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -207,7 +207,7 @@ class OnnxSession:
     def run(
         self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, Rows] = ALL
     ) -> dict[str, NDArray[Any]]:
-        """Return the named outputs, with all cores where nobody else runs.
+        """Return the named outputs, with all cores where no other instance runs.
 
         ONNX Runtime's inference builds compute the whole graph all the same; the outputs that
         nobody asks for are not copied.
@@ -337,15 +337,8 @@ def _optimized(
             if usable(path):
                 break
         options = session_options(replace(settings, graph_level=DONE))
-        outputs = _opened(path, options, providers).get_outputs()
-        saved = path.read_bytes()
-        try:
-            if may_have(outputs) and (changed := by_rows(saved)):
-                path.write_bytes(changed)
-                _opened(path, options, providers)
-        except Exception as error:  # it can do without
-            sys.stderr.write(f"'{file}' is not run by rows: {error}\n")
-            path.write_bytes(saved)
+        if may_have(_opened(path, options, providers).get_outputs()):
+            _take_rows(path, lambda changed: _opened(changed, options, providers))
 
     try:
         key = (onnxruntime.__version__, settings)
@@ -354,6 +347,19 @@ def _optimized(
         reason = str(error).strip().split("\n")[0]
         sys.stderr.write(f"'{file}' is not optimized for all instances together: {reason}\n")
         return None
+
+
+def _take_rows(graph: Path, opened: Callable[[Path], Any]) -> None:
+    """Change a saved graph for `by_rows`, where that can be opened."""
+    changed = graph.with_suffix(".by_rows")
+    try:
+        if new := by_rows(graph.read_bytes()):
+            changed.write_bytes(new)
+            opened(changed)
+            changed.replace(graph)
+    except Exception as error:  # it can do without
+        sys.stderr.write(f"'{graph}' is not run by rows: {error}\n")
+        changed.unlink(missing_ok=True)
 
 
 def _share_arena(settings: SessionSettings) -> None:
