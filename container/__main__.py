@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from container.backends.shared_memory import MIB
+from container.door import Door
 from container.log import Log
 from container.machine import Machine
 from container.probes import ask, over_tcp
@@ -108,12 +109,17 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
     for line in plan.told():
         say(line)
     lower(settings.model_repository, plan)
+    try:
+        door = Door(settings.port)
+    except OSError as error:  # somebody has taken it since
+        say(f"port {settings.port} cannot be used: {error.strerror}")
+        return 1
     programs = [
         replace(program, output=log.sink(program.name.lower()))
         for program in (
             triton_program(settings, triton, run_dir, shm_prefix, plan),
             gunicorn_program(settings, run_dir),
-            nginx_program(settings, run_dir, nginx),
+            nginx_program(settings, run_dir, nginx, door),
         )
     ]
     try:
@@ -131,6 +137,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
             Announcement(settings.port, say),
         ).run()
     finally:
+        door.close()
         for program in programs:
             program.clean()
 

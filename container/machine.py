@@ -59,6 +59,7 @@ class Machine:
             stdout=program.output,
             stderr=program.output,
             start_new_session=True,
+            pass_fds=program.files,
             # Where this process is killed outright, the programs follow it.
             preexec_fn=die_with_parent,  # noqa: PLW1509  it takes no lock that a thread may hold
         )

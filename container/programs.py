@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from container.backends import shared_folder
+from container.door import Door
 from container.probes import UnixConnection, ask, over_tcp
 from container.shared_memory import FOLDER, Plan
 from container.supervisor import Program
@@ -171,8 +172,8 @@ def gunicorn_program(settings: Settings, run_dir: Path) -> Program:
     )
 
 
-def nginx_program(settings: Settings, run_dir: Path, executable: str) -> Program:
-    """Return NGINX, with its configuration written to `run_dir`."""
+def nginx_program(settings: Settings, run_dir: Path, executable: str, door: Door) -> Program:
+    """Return NGINX, listening at `door`, with its configuration written to `run_dir`."""
     configuration = run_dir / "nginx.conf"
     files = min(2 * MOST_CONNECTIONS, open_files())
     connections = min(MOST_CONNECTIONS, files // 2)
@@ -203,8 +204,11 @@ def nginx_program(settings: Settings, run_dir: Path, executable: str) -> Program
     return Program(
         "NGINX",
         lambda: command,
-        dict(os.environ),
+        # In this variable NGINX hands its sockets on to the NGINX that takes its place.
+        {**os.environ, "NGINX": f"{door.fileno()};"},
         fault,
+        files=(door.fileno(),),
+        before_stop=door.shut,
         stop_signal=signal.SIGQUIT,
         stop_within=settings.stop_timeout * ANSWERS_SHARE,
         instead="gunicorn",

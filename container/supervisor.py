@@ -86,6 +86,8 @@ class Program:
             can finish without.
         work: returns what there is to do at a start; where it is other than at the first, that one
             says nothing about how long it takes.
+        files: open files that it inherits, by number.
+        before_stop: called before `stop_signal` is sent; takes a second at most.
         output: the file that takes what it writes; `None` means this process's own.
         clean: removes what it leaves behind.
 
@@ -99,6 +101,8 @@ class Program:
     stop_within: float = math.inf
     instead: str = ""
     work: Callable[[], object] = lambda: None
+    files: tuple[int, ...] = ()
+    before_stop: Callable[[], None] = lambda: None
     output: int | None = None
     clean: Callable[[], None] = lambda: None
 
@@ -459,6 +463,7 @@ class Supervisor:
         last, now = running[-1], self.system.now()
         if last.pid not in self._turns:
             self._turns[last.pid] = now
+            last.program.before_stop()
             self._ask_to_end(last, now)
         elif last.state is State.STARTING and now > self._last_asked + ASK_AGAIN_S:
             self._ask_to_end(last, now)

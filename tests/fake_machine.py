@@ -97,6 +97,8 @@ class Outcome:
     told: list[Mapping[str, Any]]
     announced: list[float]
     cleaned: list[int]
+    shut: list[tuple[int, int]]
+    """When NGINX's door was shut, and how many signals had been sent by then."""
 
 
 def supervise(
@@ -108,7 +110,7 @@ def supervise(
     start_timeout: float = 60,
     work: Callable[[], object] = lambda: None,
 ) -> Outcome:
-    out = Outcome(-1, [], [], [], [])
+    out = Outcome(-1, [], [], [], [], [])
     programs = [
         Program(
             "Triton",
@@ -125,6 +127,7 @@ def supervise(
             {},
             lambda: "",
             stop_signal=QUIT,
+            before_stop=lambda: out.shut.append((script.time, len(script.sent))),
             stop_within=answers_within,
             instead="gunicorn",
         ),

@@ -9,7 +9,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from clients.base import Client, Environment
 from clients.errors import ModelFailed
 from clients.registry import Registry
 from clients.triton import renamed_config
+from container.door import Door
 from container.programs import gunicorn_program, nginx_program
 from dispatcher.app import admission_of, create_app
 from dispatcher.canary import Canary
@@ -109,15 +110,18 @@ def front(
     settings = replace(settings, run_dir=folder, model_repository=folder)
     gunicorn = gunicorn_program(settings, folder)
     command = [application if "wsgi" in word else word for word in gunicorn.command()]
-    nginx = nginx_program(settings, folder, NGINX)
     log = folder / "front.log"
-    with log.open("ab") as output:
+    with log.open("ab") as output, closing(Door(settings.port)) as door:
+        nginx = nginx_program(settings, folder, NGINX, door)
         processes = [
-            subprocess.Popen(command, env=dict(environment), stdout=output, stderr=output)
-            for command, environment in (
-                (command, gunicorn.environment),
-                (nginx.command(), nginx.environment),
+            subprocess.Popen(
+                command,
+                env=dict(program.environment),
+                stdout=output,
+                stderr=output,
+                pass_fds=program.files,
             )
+            for command, program in ((command, gunicorn), (nginx.command(), nginx))
         ]
     try:
         wait_for(lambda: not gunicorn.fault() and not nginx.fault(), 30, "gunicorn and NGINX")

@@ -1,0 +1,128 @@
+"""The socket on which NGINX listens, and what becomes of those who are in it at the end."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from container.door import Door
+from container.programs import ALIVE, nginx_program
+from dispatcher.settings import read_settings
+from tests.conftest import descendants, free_ports, wait_for
+from tests.front import NGINX
+
+CALLERS = 20
+
+
+@pytest.fixture
+def port() -> int:
+    return free_ports(1)[0]
+
+
+@pytest.fixture
+def door(port: int) -> Iterator[Door]:
+    with closing(Door(port)) as door:
+        yield door
+
+
+def test_who_is_in_is_waited_for(door: Door, port: int) -> None:
+    callers = [socket.create_connection(("127.0.0.1", port)) for _ in range(CALLERS)]
+    assert door.waiting() == CALLERS
+    shutting = threading.Thread(target=door.shut)
+    shutting.start()
+    with closing(socket.socket(fileno=os.dup(door.fileno()))) as listener:
+        for left in reversed(range(CALLERS)):
+            assert shutting.is_alive()
+            accepted, _ = listener.accept()
+            accepted.close()
+            assert door.waiting() == left
+    shutting.join(1)
+    assert not shutting.is_alive()
+    for caller in callers:
+        assert caller.recv(1) == b""  # closed in order, not reset
+        caller.close()
+
+
+def test_who_is_never_accepted_is_not_waited_for_for_ever(door: Door, port: int) -> None:
+    with closing(socket.create_connection(("127.0.0.1", port))):
+        began = time.monotonic()
+        door.shut()
+        assert 1 <= time.monotonic() - began < 3
+        assert door.waiting() == 1
+
+
+def test_who_comes_when_it_is_shut_is_not_let_in_and_then_refused(door: Door, port: int) -> None:
+    door.shut()
+    with ThreadPoolExecutor() as pool:
+        late = pool.submit(socket.create_connection, ("127.0.0.1", port), 10)
+        time.sleep(0.3)
+        assert not late.done()
+        assert door.waiting() == 0
+        door.close()
+        assert isinstance(late.exception(10), ConnectionRefusedError)
+
+
+def test_a_port_that_is_taken_is_an_error(door: Door, port: int) -> None:
+    with pytest.raises(OSError, match="Address already in use"):
+        Door(port)
+
+
+def test_nginx_answers_all_who_were_in_when_it_was_asked_to_quit(
+    door: Door, port: int, tmp_path: Path
+) -> None:
+    settings = read_settings({"SAGEMAKER_BIND_TO_PORT": str(port)})
+    program = nginx_program(settings, tmp_path, NGINX, door)
+    master = subprocess.Popen(
+        program.command(), env=dict(program.environment), pass_fds=program.files
+    )
+    try:
+        wait_for(lambda: not program.fault(), 10, "NGINX")
+        (worker,) = descendants(master.pid) - {master.pid}
+        # Nobody is accepted, as if it were busy with a request.
+        os.kill(worker, signal.SIGSTOP)
+        with ThreadPoolExecutor(CALLERS) as pool:
+            callers = [pool.submit(status, port) for _ in range(CALLERS)]
+            wait_for(lambda: door.waiting() == CALLERS, 10, "the callers")
+            threading.Timer(0.3, os.kill, (worker, signal.SIGCONT)).start()
+            program.before_stop()
+            master.send_signal(program.stop_signal)
+            assert [caller.result() for caller in callers] == [204] * CALLERS
+        assert master.wait(10) == 0
+    finally:
+        master.kill()
+        master.wait()
+
+
+def status(port: int) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", ALIVE, headers={"Connection": "close"})
+    return connection.getresponse().status
+
+
+def test_who_comes_while_there_is_no_nginx_is_answered_by_the_next(
+    door: Door, port: int, tmp_path: Path
+) -> None:
+    settings = read_settings({"SAGEMAKER_BIND_TO_PORT": str(port)})
+    program = nginx_program(settings, tmp_path, NGINX, door)
+    with ThreadPoolExecutor() as pool:
+        early = pool.submit(status, port)
+        wait_for(lambda: door.waiting() == 1, 10, "the caller")
+        nginx = subprocess.Popen(
+            program.command(), env=dict(program.environment), pass_fds=program.files
+        )
+        try:
+            assert early.result() == 204
+        finally:
+            nginx.send_signal(program.stop_signal)
+            assert nginx.wait(10) == 0
