@@ -55,7 +55,7 @@ class Door:
         self._socket = socket.socket()
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind(("0.0.0.0", port))  # noqa: S104  the one port that is for others
+            self._socket.bind(("0.0.0.0", port))
             self._socket.listen(BACKLOG)
         except OSError:
             self._socket.close()
