@@ -60,7 +60,7 @@ class Door:
         except OSError:
             self._socket.close()
             raise
-        self._socket.setblocking(False)  # NGINX takes an inherited one as it is
+        self._socket.settimeout(0)  # NGINX takes an inherited one as it is
 
     def fileno(self) -> int:
         """Return the number of the file."""
