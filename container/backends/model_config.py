@@ -11,8 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from container import config_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
 DYNAMIC = -1
 """A dimension of any size, in Triton's configuration and in the shapes that are read here."""
@@ -63,6 +66,27 @@ def instance_count(config: Mapping[str, Any]) -> int:
             int(group.get("count") or 1) * max(1, len(group.get("gpus") or [])) for group in groups
         ),
     )
+
+
+def asked_kind(kind: str, folder: Path) -> str:
+    """Return the kind of an instance that its configuration asks for.
+
+    Where Triton sees a GPU it makes `GPU` of `KIND_AUTO`, also in what it hands to a backend; but a
+    runtime without CUDA is no mistake of who wrote `KIND_AUTO`, or nothing.
+
+    Args:
+        kind: as Triton says it, `CPU`, `GPU`, `AUTO` or `MODEL`.
+        folder: the model's, with its `config.pbtxt` if it has one.
+
+    """
+    if kind != "GPU":
+        return kind
+    try:
+        message = config_text.read((folder / "config.pbtxt").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return "AUTO"
+    groups = message.messages("instance_group")
+    return "GPU" if any(group.text("kind") == "KIND_GPU" for group in groups) else "AUTO"
 
 
 def needs_completion(config: Mapping[str, Any]) -> bool:

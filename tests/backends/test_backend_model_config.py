@@ -10,6 +10,7 @@ from container.backends.model_config import (
     ModelConfigError,
     Signature,
     TensorSpec,
+    asked_kind,
     check,
     completion,
     instance_count,
@@ -165,3 +166,24 @@ def test_a_supported_configuration_is_not_refused() -> None:
 )
 def test_instances_are_counted_on_each_gpu(groups: list[dict[str, Any]], count: int) -> None:
     assert instance_count({"instance_group": groups}) == count
+
+
+@pytest.mark.parametrize(
+    ("told", "text", "asked"),
+    [
+        ("GPU", "instance_group [ { count: 2 kind: KIND_AUTO } ] # KIND_GPU", "AUTO"),
+        ("GPU", "instance_group { count: 2 }", "AUTO"),
+        ("GPU", 'name: "m"', "AUTO"),
+        ("GPU", "cannot [ be read", "AUTO"),
+        ("GPU", None, "AUTO"),
+        ("GPU", "instance_group [ { kind: KIND_CPU }, { kind: KIND_GPU, gpus: [ 0 ] } ]", "GPU"),
+        ("CPU", "instance_group { kind: KIND_CPU }", "CPU"),
+        ("MODEL", "instance_group { kind: KIND_MODEL }", "MODEL"),
+    ],
+)
+def test_what_triton_calls_gpu_was_perhaps_left_to_it(
+    tmp_path: Path, told: str, text: str | None, asked: str
+) -> None:
+    if text is not None:
+        (tmp_path / "config.pbtxt").write_text(text)
+    assert asked_kind(told, tmp_path) == asked

@@ -25,6 +25,7 @@ from container.backends.batcher import Batcher
 from container.backends.batching import ByRows
 from container.backends.onnxruntime import session
 from container.backends.onnxruntime.execution_providers import (
+    CPU,
     execution_providers,
 )
 from container.backends.onnxruntime.session_settings import (
@@ -70,12 +71,17 @@ class TritonPythonModel:
         """
         config = json.loads(args["model_config"])
         model_config.refuse_unsupported(config)
+        kind = model_config.asked_kind(
+            args["model_instance_kind"], Path(pb_utils.get_model_dir()).parent
+        )
         providers, warnings = execution_providers(
             config,
-            args["model_instance_kind"],
+            kind,
             int(args["model_instance_device_id"]),
             session.available_providers(),
         )
+        if args["model_instance_kind"] == "GPU" and providers[0][0] == CPU:
+            warnings.append("it runs on the CPU: there is a GPU, but no onnxruntime-gpu.")
         triton_requests.log_warnings(config["name"], warnings)
         opened = session.OnnxSession(
             _file(config),

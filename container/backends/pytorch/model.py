@@ -60,7 +60,9 @@ class TritonPythonModel:
             Path(pb_utils.get_model_dir()) / name,
             torchscript_settings.configured_signature(config),
             settings,
-            args["model_instance_kind"],
+            model_config.asked_kind(
+                args["model_instance_kind"], Path(pb_utils.get_model_dir()).parent
+            ),
             int(args["model_instance_device_id"]),
         )
         self._answering = triton_requests.Answering(
