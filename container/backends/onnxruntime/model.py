@@ -58,7 +58,7 @@ class TritonPythonModel:
         model_config.refuse_ragged(config)
         if model_config.needs_completion(config):
             config.update(model_config.completion(config, session.read_signature(_file(config))))
-        if session_settings(config).at_once:
+        if session_settings(config).gathers:
             model_config.take_every_shape(config)
         return auto_complete_model_config
 
@@ -83,9 +83,10 @@ class TritonPythonModel:
         if args["model_instance_kind"] == "GPU" and providers[0][0] == CPU:
             warnings.append("it runs on the CPU: there is a GPU, but no onnxruntime-gpu.")
         triton_requests.log_warnings(config["name"], warnings)
+        settings = session_settings(config)
         opened = session.OnnxSession(
             _file(config),
-            session_settings(config),
+            settings,
             providers,
             {tensor["name"]: tensor["dims"] for tensor in config["output"]},
             shared_folder(os.environ),
@@ -117,7 +118,7 @@ class TritonPythonModel:
                 beside.results,
                 self._answering.results,
                 beside.send,
-                beside.max_batch_size,
+                beside.max_batch_size if settings.gathers else 1,
                 opened.at_once,
             )
         allocator.give_back()
