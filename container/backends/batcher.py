@@ -8,6 +8,7 @@ and asked anew another one has the cores.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -24,6 +25,9 @@ PATIENCE = 0.2
 """Of the time that the last run took: how long one waits for requests that are expected."""
 
 MOST_PATIENCE_S = 0.05
+
+SHORT_S = 1e-3
+"""A run that takes no longer is not worth another thread; `wrk` on the model that does nothing."""
 
 
 class Sized(Protocol):
@@ -56,7 +60,8 @@ class Batcher(Generic[T, A]):
         run: returns the answers to some requests, all of one key, beside others; must not raise.
         run_alone: the same where nobody else runs or waits when it begins.
         send: sends these answers; must not raise. Who has one may ask again before all are sent.
-        max_batch_size: the most rows of a run that has more than one request.
+        max_batch_size: the most rows of a run that has more than one request. Where that is 1
+            Triton hands over one request after the other, and says of none that it is alone.
         at_once: the most runs at a time.
 
     """
@@ -81,6 +86,7 @@ class Batcher(Generic[T, A]):
         self._running = 0  # rows
         self._expected = 1  # rows
         self._patience_s = 0.0
+        self._took_s = math.inf  # the last run
         self._lone = 0  # runs one after the other that began while nobody else was there
         self._closed = False
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(at_once)]
@@ -89,6 +95,8 @@ class Batcher(Generic[T, A]):
 
     def alone(self, requests: Sequence[T]) -> bool:
         """Whether nobody else is there or expected, and these share a run: the caller's own."""
+        if self._max_batch_size == 1:
+            return self._took_s < SHORT_S and not self._waiting and not self._runs
         with self._changed:
             rows = _rows(requests)
             alone = not self._waiting and not self._runs and rows >= self._expected
@@ -97,15 +105,19 @@ class Batcher(Generic[T, A]):
                 self._expected, self._lone = rows, 0
             return alone
 
+    def ran(self, took_s: float) -> None:
+        """Take note of a run that the caller did by itself."""
+        self._took_s = took_s
+
     def put(self, requests: Sequence[T]) -> None:
-        """Take requests; return when a run could begin, so that Triton hands over what came."""
+        """Take requests; return when they run, or could, so that Triton hands over what came."""
         with self._changed:
             if not self._waiting:
                 self._came = time.monotonic()
             self._waiting += requests
             self._expected = max(self._expected, self._running + _rows(self._waiting))
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._runs < self._at_once)
+            self._changed.wait_for(lambda: self._runs < self._at_once or not self._waiting)
 
     def close(self) -> None:
         """Return when everything is answered."""
@@ -121,7 +133,8 @@ class Batcher(Generic[T, A]):
             answers = (self._run_alone if self._lone > 1 else self._run)(batch)
             with self._changed:
                 self._running -= _rows(batch)
-                self._patience_s = min(PATIENCE * (time.monotonic() - began), MOST_PATIENCE_S)
+                self._took_s = time.monotonic() - began
+                self._patience_s = min(PATIENCE * self._took_s, MOST_PATIENCE_S)
             self._send(batch, answers)
             with self._changed:
                 self._runs -= 1  # nobody is alone before that: answers take shared memory

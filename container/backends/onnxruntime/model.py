@@ -135,7 +135,11 @@ class TritonPythonModel:
                 # Nobody waits for these, and no run is to wait for others on their account.
                 self._answering.send(late, self._answering.results(late))
             return None
-        return self._answering.responses(asked)
+        began = time.monotonic()
+        responses = self._answering.responses(asked)
+        if self._batcher:
+            self._batcher.ran(time.monotonic() - began)
+        return responses
 
     def finalize(self) -> None:
         """Free the session and its memory, when everything is answered."""
