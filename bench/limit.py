@@ -11,7 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -102,21 +103,31 @@ def main(repository: str, modelname: str) -> None:
     """Obey."""
     kind = work.WORKS[modelname](Path(repository))
 
-    @cache
     def opened(threads: int, *, spinning: bool = False) -> Any:
         if isinstance(kind, work.Bert):
             few = kind.file.resolve().with_suffix(work.FEW)
             return work.FewRows(work.session(few, threads, spinning=spinning), kind.mask)
         return work.session(kind.file, threads, spinning=spinning)
 
+    @cache
+    def all_opened(way: Way) -> list[Any]:
+        """Return a session for each thread: one that has threads of its own shares none."""
+        if way.intra_op_threads == 1:
+            return [single()] * way.threads
+        return [opened(way.intra_op_threads, spinning=way.spinning) for _ in range(way.threads)]
+
+    @cache
+    def single() -> Any:
+        return opened(1)
+
     for line in sys.stdin:
         command = json.loads(line)
         if "answer" in command:
-            reply: Any = work.answered(kind, opened(1), [command["answer"]])[0]
+            reply: Any = work.answered(kind, single(), [command["answer"]])[0]
         else:
             way = Way(**command["way"])
-            session = opened(way.intra_op_threads, spinning=way.spinning)
-            reply = asdict(worked(kind, session, way, command["seconds"], command["payload"]))
+            some = all_opened(replace(way, batch=1))
+            reply = asdict(worked(kind, some, way, command["seconds"], command["payload"]))
         sys.stdout.write(json.dumps(reply) + "\n")
         sys.stdout.flush()
 
@@ -156,8 +167,10 @@ class Worker(threading.Thread):
         self.took = before - began
 
 
-def worked(kind: work.Work, session: Any, way: Way, seconds: float, payload: Any) -> Figures:
-    workers = [Worker(kind, session, [payload] * way.batch, seconds) for _ in range(way.threads)]
+def worked(
+    kind: work.Work, sessions: Sequence[Any], way: Way, seconds: float, payload: Any
+) -> Figures:
+    workers = [Worker(kind, session, [payload] * way.batch, seconds) for session in sessions]
     cpu = time.process_time()
     for worker in workers:
         worker.start()

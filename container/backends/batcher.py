@@ -110,7 +110,7 @@ class Batcher(Generic[T, A]):
         self._took_s = took_s
 
     def put(self, requests: Sequence[T]) -> None:
-        """Take requests; return when they run, or a run could begin: Triton hands over more then."""
+        """Take requests; return when they run, or a run could begin: Triton hands over more."""
         with self._changed:
             if not self._waiting:
                 self._came = time.monotonic()
