@@ -15,6 +15,8 @@ from typing import Any
 
 PROJECT = Path(__file__).resolve().parent.parent
 
+AUTO = "auto"
+
 # In RUN_DIR, for both sides: what the supervisor tells the web workers, a file for each model that
 # is to be loaded when Triton starts, and one for each that has answered its example.
 NOTICE = "supervisor.json"
@@ -97,6 +99,12 @@ def within(low: int, high: int) -> Callable[[str], int]:
         return number
 
     return read
+
+
+@expects(f"whole number, 1 to 64, or {AUTO}")
+def read_workers(text: str) -> int:
+    """Read how many web workers there are; `serve` knows the CPUs, and passes a number on."""
+    return 1 if text == AUTO else within(1, 64)(text)
 
 
 def seconds(low: float, high: float) -> Callable[[str], float]:
@@ -316,7 +324,13 @@ class Settings:
         "sends all by gRPC; nothing means an eighth of it, or of the container's memory where that "
         "is less, at most 512, and none where that is less than 1 GiB",
     )
-    workers: int = setting("MODEL_SERVER_WORKERS", "1", whole(1, 64), "gunicorn's processes")
+    workers: int = setting(
+        "MODEL_SERVER_WORKERS",
+        AUTO,
+        read_workers,
+        "gunicorn's processes; 'auto' is one for every four CPUs that the container may use, at "
+        "least one",
+    )
     threads: int = setting(
         "MODEL_SERVER_THREADS",
         "16",

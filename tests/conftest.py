@@ -138,6 +138,7 @@ def start(folder: Path, **settings: str) -> Endpoint:
         "PYTHON": sys.executable,
         "SAGEMAKER_BIND_TO_PORT": str(ports[0]),
         "SAGEMAKER_SAFE_PORT_RANGE": f"{ports[1]}-{ports[-1]}",
+        "MODEL_SERVER_WORKERS": "1",  # on every machine
         **settings,
     }
     # Where it is started there may be packages of the same name.

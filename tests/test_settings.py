@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from container.__main__ import with_workers
 from dispatcher.settings import SettingError, read_settings, rows
 
 
@@ -118,3 +119,22 @@ def test_the_platform_s_multi_model_endpoints_need_the_management_routes() -> No
     read_settings({"MANAGEMENT_ROUTES": "false"})
     with pytest.raises(SettingError, match="MANAGEMENT_ROUTES is 'false'"):
         read_settings({"MANAGEMENT_ROUTES": "false", "SAGEMAKER_MULTI_MODEL": "true"})
+
+
+@pytest.mark.parametrize(
+    ("given", "cpus", "workers"),
+    [
+        ({}, 1, "1"),
+        ({}, 7, "1"),
+        ({}, 16, "4"),
+        ({}, 512, "64"),
+        ({"MODEL_SERVER_WORKERS": "auto"}, 8, "2"),
+        ({"MODEL_SERVER_WORKERS": "3"}, 16, "3"),
+        ({"MODEL_SERVER_WORKERS": ""}, 16, ""),  # which is told to be wrong
+    ],
+)
+def test_there_is_a_web_worker_for_every_four_cpus(
+    given: dict[str, str], cpus: int, workers: str
+) -> None:
+    read = with_workers({**given, "OTHER": "1"}, cpus)
+    assert read == {"MODEL_SERVER_WORKERS": workers, "OTHER": "1"}

@@ -241,6 +241,15 @@ class TestTheOptimizedModel:
     def test_otherwise_triton_alone_gathers_requests(self, alone: dict[str, Any]) -> None:
         assert session_settings(alone, cpus=4).at_once == 0
 
+    @pytest.mark.parametrize(
+        ("count", "cpus", "at_once"), [(1, 2, 2), (1, 8, 2), (1, 16, 4), (2, 16, 2), (1, 64, 16)]
+    )
+    def test_gathered_runs_have_four_cores_each_and_there_are_two_at_least(
+        self, count: int, cpus: int, at_once: int
+    ) -> None:
+        settings = session_settings({**config(count), "dynamic_batching": {}}, cpus=cpus)
+        assert (settings.at_once, settings.gathers) == (at_once, True)
+
     def test_what_triton_does_not_batch_is_run_a_core_each(self) -> None:
         settings = session_settings(config(2), cpus=8)
         assert (settings.at_once, settings.gathers, settings.intra_op_threads) == (4, False, 1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from container.backends import parameters
-from container.backends.batcher import AT_ONCE
+from container.backends.batcher import runs_at_once
 from container.backends.cpu_share import default_thread_count, usable_cpus
 from container.backends.model_config import ModelConfigError, instance_count
 
@@ -77,8 +77,8 @@ def session_settings(config: Mapping[str, Any], cpus: int | None = None) -> Sess
 
     Where the configuration does not say how many threads, an instance gets its share of `cpus`
     (default: those this process may use), and all of them while no other instance runs. It has as
-    many runs at a time as it has cores, but with dynamic batching `AT_ONCE`, which share them, or
-    one where it is the only instance and there is one core. Waiting threads sleep instead of
+    many runs at a time as it has cores, but with dynamic batching `runs_at_once`, which share them,
+    or one where it is the only instance and there is one core. Waiting threads sleep instead of
     spinning unless `session.intra_op.allow_spinning` says "1": they share the cores with the web
     workers.
 
@@ -107,7 +107,7 @@ def session_settings(config: Mapping[str, Any], cpus: int | None = None) -> Sess
     if not threads and not spinning and "sequence_batching" not in config:
         gathers = "dynamic_batching" in config
         # With a core for each of several instances these are what runs at a time.
-        at_once = AT_ONCE if share > 1 else int(instance_count(config) == 1)
+        at_once = runs_at_once(share) if share > 1 else int(instance_count(config) == 1)
         if not gathers:
             at_once = share if share > 1 else 0
     optimization = config.get("optimization") or {}
