@@ -1,6 +1,6 @@
 """How settings do on a machine with more cores: instances of the models, and web workers.
 
-usage: python -m bench.scale [--models MODEL ...] [--callers N ...] [SETTING ...]
+usage: python -m bench.scale [--models MODEL ...] [--callers N ...] [--settings SETTING ...]
 
 A SETTING is made of words: `count=8` is the number of instances of the asked model, every other is
 an environment variable of the server. "default" changes nothing. Servers of all settings run side
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--cache", type=Path, default=work.PROJECT / ".cache" / "bench")
-    parser.add_argument("settings", nargs="*", default=[DEFAULT])
+    parser.add_argument("--settings", nargs="+", default=[DEFAULT])
     options = parser.parse_args(argv)
     cache = options.cache.absolute()
     (cache / "run").mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,10 @@ def with_setting(setting: str, number: int, repository: Path, cache: Path, model
     variables = dict(word.split("=", 1) for word in setting.split() if "=" in word)
     if count := variables.pop("count", ""):
         config = own / model / "config.pbtxt"
-        config.write_text(re.sub(r"count: \d+", f"count: {count}", config.read_text()))
+        text, changed = re.subn(r"count: \d+", f"count: {count}", config.read_text())
+        if not changed:
+            raise SystemExit(f"{config} says no count that could be {count}")
+        config.write_text(text)
     server.environment = {**server.environment, **variables}
     return server
 

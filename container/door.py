@@ -4,8 +4,9 @@ The kernel completes a connection by itself, and keeps it until somebody accepts
 who listens closes the socket, those that nobody has accepted yet are reset: their callers had come
 in, and do not know whether their request was read. NGINX does so as soon as it is asked to quit.
 
-Here the socket outlives NGINX. At the end nobody new is let in first, while NGINX still accepts who
-is in already; only then it is asked to quit. Where NGINX dies callers wait for the next one.
+Here the socket is kept open beside NGINX. At the end nobody new is let in first, while NGINX still
+accepts who is in already; then NGINX alone has it, and is asked to quit. Where NGINX dies callers
+wait for the next one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LOOK_S = 0.005
 SO_ATTACH_FILTER = 26  # asm-generic/socket.h
 
 # linux/filter.h. A packet with SYN asks for a new connection. It is dropped, not refused: its
-# caller's kernel sends it again after a second, and is refused then.
+# caller's kernel sends it again after a second, and is refused then, as nobody listens any more.
 _NEW_ONES_DROPPED = struct.pack(
     "HBBI" * 4,
     *(0x30, 0, 0, 13),  # BPF_LD | BPF_B | BPF_ABS: the flags, 14th byte of the TCP header
@@ -66,17 +67,31 @@ class Door:
         """Return the number of the file."""
         return self._socket.fileno()
 
-    def shut(self) -> None:
-        """Let nobody new in, and wait until everybody who is in was accepted; at most a second.
+    def shut(self, *, accepts: bool) -> None:
+        """Let nobody new in, wait until everybody who is in was accepted, and leave it to NGINX.
 
-        Where the kernel takes no filter, others come in all the while, as they did before.
+        That takes a tenth of a second, and a second at most. Where the kernel takes no filter, or
+        nobody accepts, it is left at once.
+
+        Args:
+            accepts: whether there is an NGINX that does so.
+
         """
+        try:
+            if accepts and self.fileno() >= 0:
+                self._drop_new_ones()
+                self._wait_for_those_within()
+        except OSError:
+            pass
+        finally:
+            self.close()
+
+    def _drop_new_ones(self) -> None:
         filter_ = ctypes.create_string_buffer(_NEW_ONES_DROPPED, len(_NEW_ONES_DROPPED))
         program = struct.pack("HP", len(filter_) // _FILTER_LENGTH, ctypes.addressof(filter_))
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
-        except OSError:
-            return
+        self._socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
+
+    def _wait_for_those_within(self) -> None:
         began = time.monotonic()
         time.sleep(UNDER_WAY_S)
         while self.waiting() and time.monotonic() < began + LONGEST_S:
@@ -88,5 +103,5 @@ class Door:
         return int(struct.unpack_from("I", info, _UNACKED_OFFSET)[0])
 
     def close(self) -> None:
-        """Close it; whoever still waits is cut off."""
+        """Close it here; without an NGINX whoever still waits is cut off."""
         self._socket.close()

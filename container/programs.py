@@ -208,7 +208,7 @@ def nginx_program(settings: Settings, run_dir: Path, executable: str, door: Door
         {**os.environ, "NGINX": f"{door.fileno()};"},
         fault,
         files=(door.fileno(),),
-        before_stop=door.shut,
+        before_stop=lambda runs: door.shut(accepts=runs),
         stop_signal=signal.SIGQUIT,
         stop_within=settings.stop_timeout * ANSWERS_SHARE,
         instead="gunicorn",

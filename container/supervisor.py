@@ -87,7 +87,8 @@ class Program:
         work: returns what there is to do at a start; where it is other than at the first, that one
             says nothing about how long it takes.
         files: open files that it inherits, by number.
-        before_stop: called before `stop_signal` is sent; takes a second at most.
+        before_stop: called once before `stop_signal` is sent, or as soon as the end is asked for
+            where the program does not run then; it is told whether it does. Takes a second at most.
         output: the file that takes what it writes; `None` means this process's own.
         clean: removes what it leaves behind.
 
@@ -102,7 +103,7 @@ class Program:
     instead: str = ""
     work: Callable[[], object] = lambda: None
     files: tuple[int, ...] = ()
-    before_stop: Callable[[], None] = lambda: None
+    before_stop: Callable[[bool], None] = lambda _: None
     output: int | None = None
     clean: Callable[[], None] = lambda: None
 
@@ -447,6 +448,9 @@ class Supervisor:
     def _begin_to_stop(self, exit_code: int) -> None:
         self._exit_code = exit_code
         self._kill_at = self.system.now() + self.policy.stop_timeout
+        for course in self._courses:
+            if not course.alive:
+                course.program.before_stop(False)  # noqa: FBT003
 
     def _stop_next(self) -> None:
         """Ask the last of the running programs to end, or kill all when the time is up."""
@@ -462,9 +466,11 @@ class Supervisor:
             return
         last, now = running[-1], self.system.now()
         if last.pid not in self._turns:
-            self._turns[last.pid] = now
-            last.program.before_stop()
-            self._ask_to_end(last, now)
+            # One that was stopped does nothing more before it.
+            self.system.signal_group(last.pid, signal.SIGCONT)
+            last.program.before_stop(True)  # noqa: FBT003  the hook has nothing else
+            self._turns[last.pid] = self.system.now()
+            self._ask_to_end(last, self.system.now())
         elif last.state is State.STARTING and now > self._last_asked + ASK_AGAIN_S:
             self._ask_to_end(last, now)
         elif now > self._turns[last.pid] + last.program.stop_within:

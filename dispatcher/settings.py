@@ -329,7 +329,7 @@ class Settings:
         AUTO,
         read_workers,
         "gunicorn's processes; 'auto' is one for every four CPUs that the container may use, at "
-        "least one",
+        "least one and at most four",
     )
     threads: int = setting(
         "MODEL_SERVER_THREADS",

@@ -97,8 +97,8 @@ class Outcome:
     told: list[Mapping[str, Any]]
     announced: list[float]
     cleaned: list[int]
-    shut: list[tuple[int, int]]
-    """When NGINX's door was shut, and how many signals had been sent by then."""
+    shut: list[tuple[int, bool, list[Signals]]]
+    """When NGINX's door was shut, whether it ran, and the signals that had been sent by then."""
 
 
 def supervise(
@@ -111,6 +111,10 @@ def supervise(
     work: Callable[[], object] = lambda: None,
 ) -> Outcome:
     out = Outcome(-1, [], [], [], [], [])
+
+    def sent() -> list[Signals]:
+        return [number for _, _, number in script.sent]
+
     programs = [
         Program(
             "Triton",
@@ -127,7 +131,7 @@ def supervise(
             {},
             lambda: "",
             stop_signal=QUIT,
-            before_stop=lambda: out.shut.append((script.time, len(script.sent))),
+            before_stop=lambda runs: out.shut.append((script.time, runs, sent())),
             stop_within=answers_within,
             instead="gunicorn",
         ),

@@ -127,7 +127,7 @@ def test_the_platform_s_multi_model_endpoints_need_the_management_routes() -> No
         ({}, 1, "1"),
         ({}, 7, "1"),
         ({}, 16, "4"),
-        ({}, 512, "64"),
+        ({}, 512, "4"),
         ({"MODEL_SERVER_WORKERS": "auto"}, 8, "2"),
         ({"MODEL_SERVER_WORKERS": "3"}, 16, "3"),
         ({"MODEL_SERVER_WORKERS": ""}, 16, ""),  # which is told to be wrong

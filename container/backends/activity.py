@@ -1,8 +1,8 @@
 """Which model instances of this container are running, so that a lone one takes all the cores.
 
-Instances are processes of their own. They share one file, a line of three numbers for each: its
-process, until when it is busy, and how many runs it has. Nothing waits for anything, and a process
-that was killed does not count.
+Instances are processes of their own. They share one file, a line of two numbers for each: its
+process, and until when it is busy. Nothing waits for anything, and a process that was killed does
+not count.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SLOTS = 1024  # as many instances as one machine may have; those beyond share the last slot
-NUMBERS = 3
 
 # Between two requests in a queue an instance is idle for a millisecond, which is no time to give
 # its core away; `python -m bench` with 8 callers.
@@ -47,13 +46,13 @@ class Board:
         with os.fdopen(os.open(file, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as opened:
             fcntl.flock(opened, fcntl.LOCK_EX)
             # Taken now: on a disk that is full later it would be a SIGBUS.
-            os.posix_fallocate(opened.fileno(), 0, SLOTS * NUMBERS * 8)
+            os.posix_fallocate(opened.fileno(), 0, SLOTS * 2 * 8)
             self._slots: NDArray[np.int64] = np.frombuffer(
-                mmap.mmap(opened.fileno(), SLOTS * NUMBERS * 8), np.int64
-            ).reshape(SLOTS, NUMBERS)
+                mmap.mmap(opened.fileno(), SLOTS * 2 * 8), np.int64
+            ).reshape(SLOTS, 2)
             free = (n for n, pid in enumerate(self._slots[:, 0].tolist()) if not _lives(pid))
             self.place = next(free, SLOTS - 1)
-            self._slots[self.place] = os.getpid(), 0, 0
+            self._slots[self.place] = os.getpid(), 0
             # The mapping keeps the file open, and a lock with it.
             fcntl.flock(opened, fcntl.LOCK_UN)
 
@@ -62,27 +61,19 @@ class Board:
         """Say that this instance runs, until the last of those that run in it is done."""
         with self._counted:
             self._runs += 1
-            self._slots[self.place, 1:] = RUNNING, self._runs
+            self._slots[self.place, 1] = RUNNING
         try:
             yield
         finally:
             with self._counted:
                 self._runs -= 1
-                self._slots[self.place, 2] = self._runs
                 if not self._runs:
                     self._slots[self.place, 1] = time.monotonic_ns() + LINGER_NS
 
     def alone(self) -> bool:
         """Whether no other instance runs. Of two that begin together neither is alone."""
-        return not any(n != self.place for n in self._busy())
-
-    def runs(self) -> int:
-        """Return how many runs there are, one for an instance that was busy just now."""
-        return sum(max(1, int(self._slots[n, 2])) for n in self._busy())
-
-    def _busy(self) -> list[int]:
         busy = np.flatnonzero(self._slots[:, 1] > time.monotonic_ns()).tolist()
-        return [n for n in busy if n == self.place or _lives(int(self._slots[n, 0]))]
+        return not any(_lives(int(self._slots[n, 0])) for n in busy if n != self.place)
 
 
 def _lives(pid: int) -> bool:

@@ -8,7 +8,6 @@ and asked anew another one has the cores.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -19,25 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 AT_ONCE = 2
-"""The least runs at a time: one computes while the requests of the other are on their way."""
-
-CORES_OF_A_RUN = 4
-"""More cores than these are better given to another run: of texts on 16, four runs at a time had
-1.1 to 1.2 times as many answers as two with 16 and 64 callers, and 0.9 with 4; eight 1.04, 1.3 and
-0.85; `python -m bench.scale --models bert_base`."""
+"""Runs at a time: one computes while the requests of the other are on their way."""
 
 PATIENCE = 0.2
 """Of the time that the last run took: how long one waits for requests that are expected."""
 
 MOST_PATIENCE_S = 0.05
-
-SHORT_S = 1e-3
-"""A run that takes no longer is not worth another thread; `wrk` on the model that does nothing."""
-
-
-def runs_at_once(cores: int) -> int:
-    """Return how many runs are to share so many cores, where requests are gathered."""
-    return max(AT_ONCE, cores // CORES_OF_A_RUN)
 
 
 class Sized(Protocol):
@@ -70,8 +56,7 @@ class Batcher(Generic[T, A]):
         run: returns the answers to some requests, all of one key, beside others; must not raise.
         run_alone: the same where nobody else runs or waits when it begins.
         send: sends these answers; must not raise. Who has one may ask again before all are sent.
-        max_batch_size: the most rows of a run that has more than one request. Where that is 1
-            Triton hands over one request after the other, and says of none that it is alone.
+        max_batch_size: the most rows of a run that has more than one request.
         at_once: the most runs at a time.
 
     """
@@ -96,7 +81,6 @@ class Batcher(Generic[T, A]):
         self._running = 0  # rows
         self._expected = 1  # rows
         self._patience_s = 0.0
-        self._took_s = math.inf  # the last run
         self._lone = 0  # runs one after the other that began while nobody else was there
         self._closed = False
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(at_once)]
@@ -105,8 +89,6 @@ class Batcher(Generic[T, A]):
 
     def alone(self, requests: Sequence[T]) -> bool:
         """Whether nobody else is there or expected, and these share a run: the caller's own."""
-        if self._max_batch_size == 1:
-            return self._took_s < SHORT_S and not self._waiting and not self._runs
         with self._changed:
             rows = _rows(requests)
             alone = not self._waiting and not self._runs and rows >= self._expected
@@ -115,21 +97,15 @@ class Batcher(Generic[T, A]):
                 self._expected, self._lone = rows, 0
             return alone
 
-    def ran(self, took_s: float) -> None:
-        """Take note of a run that the caller did by itself."""
-        self._took_s = took_s
-
     def put(self, requests: Sequence[T]) -> None:
-        """Take requests; return when they run, or a run could begin: Triton hands over more."""
+        """Take requests; return when a run could begin, so that Triton hands over what came."""
         with self._changed:
             if not self._waiting:
                 self._came = time.monotonic()
             self._waiting += requests
             self._expected = max(self._expected, self._running + _rows(self._waiting))
             self._changed.notify_all()
-            self._changed.wait_for(
-                lambda: self._runs < self._at_once or (requests and not self._waiting)
-            )
+            self._changed.wait_for(lambda: self._runs < self._at_once)
 
     def close(self) -> None:
         """Return when everything is answered."""
@@ -145,8 +121,7 @@ class Batcher(Generic[T, A]):
             answers = (self._run_alone if self._lone > 1 else self._run)(batch)
             with self._changed:
                 self._running -= _rows(batch)
-                self._took_s = time.monotonic() - began
-                self._patience_s = min(PATIENCE * self._took_s, MOST_PATIENCE_S)
+                self._patience_s = min(PATIENCE * (time.monotonic() - began), MOST_PATIENCE_S)
             self._send(batch, answers)
             with self._changed:
                 self._runs -= 1  # nobody is alone before that: answers take shared memory

@@ -339,38 +339,3 @@ def test_what_waits_is_answered_before_the_end(started: Callable[..., Instance])
     instance.model.end("c")
     closing.join(SOON_S)
     assert not closing.is_alive()
-
-
-def test_what_is_not_gathered_is_run_one_by_one_as_many_at_a_time_as_may_be(
-    started: Callable[..., Instance],
-) -> None:
-    instance = started(1, at_once=3)
-    for name in ("a", "b", "c"):
-        instance.put(name).join(SOON_S)
-        assert instance.model.next() == [name]
-    waiting = instance.put("d")
-    assert instance.model.nothing_begins()
-    assert waiting.is_alive(), "one waits here, others in Triton's queue"
-    instance.model.end("b")
-    assert instance.model.next() == ["d"]
-    waiting.join(SOON_S)
-    assert not waiting.is_alive(), "the next may come, so that it is there when a run ends"
-    assert instance.model.alone == []
-
-
-def test_what_is_not_gathered_is_the_callers_own_only_where_runs_are_short(
-    started: Callable[..., Instance],
-) -> None:
-    instance = started(1)
-    one = [Request("a")]
-    assert not instance.batcher.alone(one), "nothing is known yet"
-    instance.batcher.ran(batcher.SHORT_S / 2)
-    assert instance.batcher.alone(one)
-    instance.put("b")
-    assert instance.model.next() == ["b"]
-    assert not instance.batcher.alone(one), "there is another"
-    time.sleep(2 * batcher.SHORT_S)
-    instance.model.end("b")
-    assert instance.model.sent.get(timeout=SOON_S)[0] == ["b"]
-    time.sleep(NOT_S)
-    assert not instance.batcher.alone(one), "that one was long"

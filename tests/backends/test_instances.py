@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from container.backends.onnxruntime import session as module
 from container.backends.onnxruntime.optimized import WAYS, usable
 from container.backends.onnxruntime.session import OnnxSession
 from container.backends.onnxruntime.session_settings import session_settings
-from container.backends.onnxruntime.widths import Widths, between
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = [("CPUExecutionProvider", {})]
@@ -95,15 +92,6 @@ class TestTheBoard:
         assert one.alone()
         assert other.alone()
 
-    def test_runs_are_counted_over_all_instances(self, tmp_path: Path) -> None:
-        one, other = Board(tmp_path / "activity"), Board(tmp_path / "activity")
-        assert one.runs() == 0
-        with one.running(), one.running(), other.running():
-            assert one.runs() == other.runs() == 3
-        assert one.runs() == 2, "who was busy just now will be again"
-        time.sleep(2 * LINGER_NS / 1e9)
-        assert one.runs() == 0
-
     def test_one_that_was_killed_while_it_ran_does_not_count(self, tmp_path: Path) -> None:
         script = (
             "import os, pathlib; from container.backends.activity import Board\n"
@@ -127,40 +115,6 @@ class TestTheBoard:
         }
         assert len(places) == 1
         assert Board(file).place != Board(file).place
-
-
-class TestWidths:
-    @pytest.mark.parametrize(
-        ("cpus", "at_once", "counts"),
-        [
-            (1, 0, {}),
-            (2, 2, {}),
-            (3, 0, {}),
-            (4, 2, {2: 2}),
-            (6, 3, {3: 2}),
-            (16, 8, {8: 2, 4: 4, 2: 8}),
-            (16, 2, {8: 2, 4: 2, 2: 2}),
-            (16, 0, {8: 1, 4: 1, 2: 1}),
-        ],
-    )
-    def test_an_instance_has_what_its_runs_can_use(
-        self, cpus: int, at_once: int, counts: dict[int, int]
-    ) -> None:
-        assert between(cpus, at_once) == counts
-
-    def test_the_fewer_runs_the_wider_they_are_and_none_shares_a_session(self) -> None:
-        widths = Widths(8, "one", {4: ["four", "FOUR"], 2: ["two"]})
-        with widths.lent(2) as first, widths.lent(2) as second, widths.lent(2) as third:
-            assert {first, second} == {"four", "FOUR"}
-            assert third == "two"
-            with widths.lent(2) as fourth, widths.lent(2) as fifth:
-                assert fourth == fifth == "one"
-        with widths.lent(3) as first, widths.lent(5) as second:
-            assert (first, second) == ("two", "one")
-        with pytest.raises(ZeroDivisionError), widths.lent(4):
-            raise ZeroDivisionError
-        with widths.lent(4) as first:
-            assert first == "two"
 
 
 class TestTheOptimizedModel:
@@ -209,7 +163,7 @@ class TestTheOptimizedModel:
         settings = session_settings(batching, cpus=4)
         session = opened(model, tmp_path / "shared", settings)
         assert session.at_once == 2
-        assert [width(one) for one in session.sessions] == [1, 4]
+        assert [width(one) for one in session.sessions] == [2, 4]
 
     def test_a_large_model_is_not_written_for_that(
         self, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -224,67 +178,15 @@ class TestTheOptimizedModel:
     @pytest.mark.parametrize(
         "alone",
         [
-            config(4),
-            {**config(1), "sequence_batching": {}},
+            config(1),
             {**config(1, intra_op_thread_count="4"), "dynamic_batching": {}},
             {**config(1, **{"session.intra_op.allow_spinning": "1"}), "dynamic_batching": {}},
             {**config(4), "dynamic_batching": {}},
         ],
-        ids=[
-            "no core for another",
-            "in sequence",
-            "threads are configured",
-            "they spin",
-            "an instance per core",
-        ],
+        ids=["no batches", "threads are configured", "they spin", "an instance per core"],
     )
     def test_otherwise_triton_alone_gathers_requests(self, alone: dict[str, Any]) -> None:
         assert session_settings(alone, cpus=4).at_once == 0
-
-    @pytest.mark.parametrize(
-        ("count", "cpus", "at_once"), [(1, 2, 2), (1, 8, 2), (1, 16, 4), (2, 16, 2), (1, 64, 16)]
-    )
-    def test_gathered_runs_have_four_cores_each_and_there_are_two_at_least(
-        self, count: int, cpus: int, at_once: int
-    ) -> None:
-        settings = session_settings({**config(count), "dynamic_batching": {}}, cpus=cpus)
-        assert (settings.at_once, settings.gathers) == (at_once, True)
-
-    def test_what_triton_does_not_batch_is_run_a_core_each(self) -> None:
-        settings = session_settings(config(2), cpus=8)
-        assert (settings.at_once, settings.gathers, settings.intra_op_threads) == (4, False, 1)
-        assert session_settings({**config(2), "dynamic_batching": {}}, cpus=8).gathers
-
-    def test_a_run_is_as_wide_as_the_cores_allow(
-        self, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        ran: list[int] = []
-        run = onnxruntime.InferenceSession.run
-        held = threading.Barrier(4)
-
-        def noted(self: Any, *arguments: Any) -> Any:
-            ran.append(width(self))
-            if len(ran) > 2:
-                held.wait(10)
-            return run(self, *arguments)
-
-        monkeypatch.setattr(onnxruntime.InferenceSession, "run", noted)
-        session = opened(model, tmp_path / "shared", session_settings(config(2), cpus=8))
-        expected = session.run({"x": X}, ["y"])["y"]
-        assert ran.pop() == 8
-        other = Board(tmp_path / "shared" / "activity")
-        with other.running(), session.running():
-            assert session.run({"x": X}, ["y"])["y"].tolist() == pytest.approx(expected)
-            assert ran.pop() == 4
-            with other.running():  # three runs
-                session.run_beside_others({"x": X}, ["y"])
-            assert ran == [2]
-            ran += [0, 0]
-            with other.running(), ThreadPoolExecutor() as pool:  # and one more than it says
-                each = [pool.submit(session.run, {"x": X}, ["y"]) for _ in range(4)]
-            for one in each:
-                np.testing.assert_allclose(one.result()["y"], expected, rtol=1e-5)
-            assert ran[3:] == [2, 2, 2, 2]
 
     def test_the_only_instance_of_one_core_has_one_run_at_a_time(self) -> None:
         settings = session_settings({**config(1), "dynamic_batching": {}}, cpus=1)

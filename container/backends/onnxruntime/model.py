@@ -58,7 +58,7 @@ class TritonPythonModel:
         model_config.refuse_ragged(config)
         if model_config.needs_completion(config):
             config.update(model_config.completion(config, session.read_signature(_file(config))))
-        if session_settings(config).gathers:
+        if session_settings(config).at_once:
             model_config.take_every_shape(config)
         return auto_complete_model_config
 
@@ -83,10 +83,9 @@ class TritonPythonModel:
         if args["model_instance_kind"] == "GPU" and providers[0][0] == CPU:
             warnings.append("it runs on the CPU: there is a GPU, but no onnxruntime-gpu.")
         triton_requests.log_warnings(config["name"], warnings)
-        settings = session_settings(config)
         opened = session.OnnxSession(
             _file(config),
-            settings,
+            session_settings(config),
             providers,
             {tensor["name"]: tensor["dims"] for tensor in config["output"]},
             shared_folder(os.environ),
@@ -118,7 +117,7 @@ class TritonPythonModel:
                 beside.results,
                 self._answering.results,
                 beside.send,
-                beside.max_batch_size if settings.gathers else 1,
+                beside.max_batch_size,
                 opened.at_once,
             )
         allocator.give_back()
@@ -135,11 +134,7 @@ class TritonPythonModel:
                 # Nobody waits for these, and no run is to wait for others on their account.
                 self._answering.send(late, self._answering.results(late))
             return None
-        began = time.monotonic()
-        responses = self._answering.responses(asked)
-        if self._batcher:
-            self._batcher.ran(time.monotonic() - began)
-        return responses
+        return self._answering.responses(asked)
 
     def finalize(self) -> None:
         """Free the session and its memory, when everything is answered."""

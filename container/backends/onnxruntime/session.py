@@ -29,7 +29,6 @@ from container.backends.onnxruntime.by_rows import (
 )
 from container.backends.onnxruntime.execution_providers import CPU
 from container.backends.onnxruntime.optimized import WAYS, OptimizedFile, files_of, usable
-from container.backends.onnxruntime.widths import Widths, between
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,9 +53,6 @@ LITTLE = 16 * 2**20  # bytes that a session may have of its own in any case
 LARGEST = 2**31
 """Bytes of a model that is written anew only so that two runs at a time have a session each, and a
 lone one another: a tenth more throughput, for which nobody waits a minute at the start."""
-
-LEAST_OTHERS = 2
-"""Runs that share the cores where one is not alone: itself, and another that is expected."""
 
 ALL: Mapping[str, Rows] = {}
 
@@ -118,9 +114,8 @@ class OnnxSession:
     """An open model; `at_once` threads may run it at a time, where it is not 0.
 
     Where there are several instances, or several runs at a time in one, it holds two sessions over
-    the same weights: one with a run's least share of the cores, and one with all of them, for a run
-    that is alone; and where there are more than three cores others of widths between. There is no
-    second one where it would need weights of its own.
+    the same weights: one with a run's share of the cores, and one with all of them, for a run that
+    is alone. The second is left out where it would need weights of its own.
 
     Args:
         file: the model's file.
@@ -151,11 +146,10 @@ class OnnxSession:
         try:
             if shared and self._board and self._wants_two(settings, file):
                 self._optimized = _optimized(file, settings, providers, shared)
-            wide = self._open(file, settings, providers)
+            self._open(file, settings, providers)
         except BaseException:
             self.close()
             raise
-        self._widths = Widths(settings.lone_threads, self.sessions[0], wide)
         self._run_options = run_options(settings)
         self.by_rows = outputs_by_rows(self.sessions[0])
         """The outputs of which rows can be computed alone."""
@@ -169,17 +163,13 @@ class OnnxSession:
             spec.name: spec for spec in (*self.signature.inputs, *self.signature.optional)
         }
 
-    def _open(
-        self, file: Path, settings: SessionSettings, providers: Sequence[Provider]
-    ) -> dict[int, list[Any]]:
-        """Open the sessions; return those between the narrowest and the widest, by width."""
-        wide: dict[int, list[Any]] = {}
+    def _open(self, file: Path, settings: SessionSettings, providers: Sequence[Provider]) -> None:
         # Several runs of one session share its threads; several instances each have their own.
         threads = settings.lone_threads if self.at_once > 1 else settings.intra_op_threads
         only = replace(settings, intra_op_threads=threads)
         if self._optimized is None:
             self.sessions.append(_opened(file, session_options(only), providers))
-            return wide
+            return
         graph = self._optimized.graph
         _share_arena(settings)
         share, only = (replace(one, graph_level=DONE) for one in (settings, only))
@@ -189,12 +179,8 @@ class OnnxSession:
         allocator.give_back()
         if allocator.private_bytes() - before <= max(LITTLE, MOST_OWN * self._optimized.size):
             self.sessions.append(_opened(graph, session_options(share.alone()), providers))
-            for width, number in between(settings.lone_threads, self.at_once).items():
-                options = session_options(replace(share, intra_op_threads=width))
-                wide[width] = [_opened(graph, options, providers) for _ in range(number)]
         elif only != share:
             self.sessions[:] = [_opened(graph, session_options(only), providers)]
-        return wide
 
     def _wants_two(self, settings: SessionSettings, file: Path) -> bool:
         """Whether a second session would be of use."""
@@ -236,17 +222,14 @@ class OnnxSession:
             Exception: what ONNX Runtime raises.
 
         """
-        if self._board is not None and self._board.alone():
-            return self._run(self.sessions[-1], inputs, outputs, rows)
-        return self.run_beside_others(inputs, outputs, rows)
+        alone = self._board is not None and self._board.alone()
+        return self._run(self.sessions[-1 if alone else 0], inputs, outputs, rows)
 
     def run_beside_others(
         self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, Rows] = ALL
     ) -> dict[str, NDArray[Any]]:
         """Return the named outputs, with a run's share of the cores."""
-        runs = max(LEAST_OTHERS, self._board.runs()) if self._board else LEAST_OTHERS
-        with self._widths.lent(runs) as session:
-            return self._run(session, inputs, outputs, rows)
+        return self._run(self.sessions[0], inputs, outputs, rows)
 
     def _run(
         self,

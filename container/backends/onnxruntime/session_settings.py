@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from container.backends import parameters
-from container.backends.batcher import runs_at_once
+from container.backends.batcher import AT_ONCE
 from container.backends.cpu_share import default_thread_count, usable_cpus
 from container.backends.model_config import ModelConfigError, instance_count
 
@@ -46,10 +46,9 @@ class SessionSettings:
 
     `lone_threads` is what `intra_op_threads` becomes while no other instance runs, and
     `lone_entries` are added then; `at_once` is how many runs an instance has at a time on a CPU
-    where a `Batcher` hands them out, 0 where Triton alone does, and `gathers` whether that adds
-    requests to each other; `graph_level` is the name of a `GraphOptimizationLevel`;
-    `session_entries` and `run_entries` are ONNX Runtime's own keys and values; None leaves a choice
-    to ONNX Runtime.
+    where a `Batcher` gathers its requests, 0 where Triton alone does; `graph_level` is the name of
+    a `GraphOptimizationLevel`; `session_entries` and `run_entries` are ONNX Runtime's own keys and
+    values; None leaves a choice to ONNX Runtime.
     """
 
     intra_op_threads: int
@@ -57,7 +56,6 @@ class SessionSettings:
     lone_threads: int = 0
     lone_entries: dict[str, str] = field(default_factory=dict)
     at_once: int = 0
-    gathers: bool = False
     parallel: bool = False
     graph_level: str = "ORT_ENABLE_ALL"
     mem_arena: bool | None = None
@@ -76,11 +74,10 @@ def session_settings(config: Mapping[str, Any], cpus: int | None = None) -> Sess
     """Read the settings from a configuration.
 
     Where the configuration does not say how many threads, an instance gets its share of `cpus`
-    (default: those this process may use), and all of them while no other instance runs. It has as
-    many runs at a time as it has cores, but with dynamic batching `runs_at_once`, which share them,
-    or one where it is the only instance and there is one core. Waiting threads sleep instead of
-    spinning unless `session.intra_op.allow_spinning` says "1": they share the cores with the web
-    workers.
+    (default: those this process may use), and all of them while no other instance runs. With
+    dynamic batching it has `AT_ONCE` runs at a time, which share them, or one where it is the only
+    instance and there is one core. Waiting threads sleep instead of spinning unless
+    `session.intra_op.allow_spinning` says "1": they share the cores with the web workers.
 
     Raises:
         ModelConfigError: naming the parameter whose value is not one of those expected.
@@ -103,22 +100,18 @@ def session_settings(config: Mapping[str, Any], cpus: int | None = None) -> Sess
         entries[key] = "1" if parameters.parsed_bool(key, entries.get(key, "0")) else "0"
     # Spinning threads are never out of the way of others.
     spinning = entries[_SPINNING[0]] == "1"
-    at_once, gathers = 0, False
-    if not threads and not spinning and "sequence_batching" not in config:
-        gathers = "dynamic_batching" in config
+    at_once = 0
+    if "dynamic_batching" in config and not threads and not spinning:
         # With a core for each of several instances these are what runs at a time.
-        at_once = runs_at_once(share) if share > 1 else int(instance_count(config) == 1)
-        if not gathers:
-            at_once = share if share > 1 else 0
+        at_once = AT_ONCE if share > 1 else int(instance_count(config) == 1)
     optimization = config.get("optimization") or {}
     level = int((optimization.get("graph") or {}).get("level") or 0)
     libraries = (config.get("model_operations") or {}).get("op_library_filename") or []
     return SessionSettings(
-        intra_op_threads=threads or (1 if at_once else share),
+        intra_op_threads=threads or max(1, share // max(1, at_once)),
         lone_threads=threads or (share if spinning else cpus),
         lone_entries={} if spinning_is_configured else {**ALONE},
         at_once=at_once,
-        gathers=gathers and at_once > 0,
         inter_op_threads=parameters.count_of(config, "inter_op_thread_count") or share,
         parallel=mode == 1,
         graph_level=_GRAPH_LEVELS.get(level, "ORT_ENABLE_ALL"),
