@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,23 @@ def test_an_instance_knows_its_share() -> None:
     assert 3 * MIB < grown[0] < 4 * MIB
     other = Share.of({"name": "b"}, environment)
     assert other.has_room(10**12), "a model that was loaded later"
+
+
+def test_runs_that_begin_together_grow_the_region_once() -> None:
+    share = Share(64 * MIB, 1000, 5 * MIB)
+    grown: list[int] = []
+
+    def grow(size: int) -> None:
+        time.sleep(0.05)  # while others come
+        grown.append(size)
+
+    def run() -> int:
+        share.reserve(0, grow)
+        return len(grown)
+
+    with ThreadPoolExecutor(4) as pool:
+        runs = [pool.submit(run) for _ in range(4)]
+    assert [one.result() for one in runs] == [1] * 4, "and none begins before it has grown"
 
 
 class Halving(Client):

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from container.backends.model_config import ModelConfigError
@@ -44,6 +45,7 @@ class Share:
     size: int = 0
     tensors: int | None = None
     region: int = 0
+    _one_grows: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     @classmethod
     def of(cls, config: Mapping[str, Any], environment: Mapping[str, str]) -> Share:
@@ -64,13 +66,14 @@ class Share:
         return share
 
     def reserve(self, taken: int, grow: Callable[[int], None]) -> None:
-        """Grow the region, the first time that this is called.
+        """Grow the region, the first time that this is called, and return when it has grown.
 
         `taken` bytes of tensors lie in it already; `grow` takes the bytes that are to be added.
         """
-        if self.region:
-            grow(max(0, self.region - BEGINNING - taken))
-        self.region = 0
+        with self._one_grows:  # it never shrinks: two runs that begin together would have twice
+            if self.region:
+                grow(max(0, self.region - BEGINNING - taken))
+            self.region = 0
 
     def has_room(self, needed: int) -> bool:
         """Whether so many bytes of tensors may lie in the region at a time."""
