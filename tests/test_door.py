@@ -19,6 +19,7 @@ import pytest
 from container import door as module
 from container.door import Door
 from container.programs import ALIVE, nginx_program
+from container.supervisor import Program
 from dispatcher.settings import read_settings
 from tests.conftest import descendants, free_ports, wait_for
 from tests.front import NGINX
@@ -35,6 +36,18 @@ def port() -> int:
 def door(port: int) -> Iterator[Door]:
     with closing(Door(port)) as door:
         yield door
+
+
+@pytest.fixture
+def program(door: Door, port: int, tmp_path: Path) -> Program:
+    settings = read_settings({"SAGEMAKER_BIND_TO_PORT": str(port)})
+    return nginx_program(settings, tmp_path, NGINX, door)
+
+
+def started(program: Program) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        program.command(), env=dict(program.environment), pass_fds=program.files
+    )
 
 
 def test_who_is_in_is_waited_for(door: Door, port: int) -> None:
@@ -94,13 +107,9 @@ def test_a_port_that_is_taken_is_an_error(door: Door, port: int) -> None:
 
 
 def test_nginx_answers_all_who_were_in_when_it_was_asked_to_quit(
-    door: Door, port: int, tmp_path: Path
+    door: Door, port: int, program: Program
 ) -> None:
-    settings = read_settings({"SAGEMAKER_BIND_TO_PORT": str(port)})
-    program = nginx_program(settings, tmp_path, NGINX, door)
-    master = subprocess.Popen(
-        program.command(), env=dict(program.environment), pass_fds=program.files
-    )
+    master = started(program)
     try:
         wait_for(lambda: not program.fault(), 10, "NGINX")
         (worker,) = descendants(master.pid) - {master.pid}
@@ -126,16 +135,12 @@ def status(port: int) -> int:
 
 
 def test_who_comes_while_there_is_no_nginx_is_answered_by_the_next(
-    door: Door, port: int, tmp_path: Path
+    door: Door, port: int, program: Program
 ) -> None:
-    settings = read_settings({"SAGEMAKER_BIND_TO_PORT": str(port)})
-    program = nginx_program(settings, tmp_path, NGINX, door)
     with ThreadPoolExecutor() as pool:
         early = pool.submit(status, port)
         wait_for(lambda: door.waiting() == 1, 10, "the caller")
-        nginx = subprocess.Popen(
-            program.command(), env=dict(program.environment), pass_fds=program.files
-        )
+        nginx = started(program)
         try:
             assert early.result() == 204
         finally:
@@ -144,13 +149,9 @@ def test_who_comes_while_there_is_no_nginx_is_answered_by_the_next(
 
 
 def test_who_comes_while_nginx_finishes_is_refused_at_once(
-    door: Door, port: int, tmp_path: Path
+    door: Door, port: int, program: Program
 ) -> None:
-    settings = read_settings({"SAGEMAKER_BIND_TO_PORT": str(port)})
-    program = nginx_program(settings, tmp_path, NGINX, door)
-    nginx = subprocess.Popen(
-        program.command(), env=dict(program.environment), pass_fds=program.files
-    )
+    nginx = started(program)
     try:
         wait_for(lambda: not program.fault(), 10, "NGINX")
         with closing(socket.create_connection(("127.0.0.1", port))) as slow:
