@@ -191,12 +191,13 @@ class ModelServer(ABC):
         """
 
     @abstractmethod
-    def abandon(self, model: str, reason: str) -> None:
+    def abandon(self, model: str, reason: str, *, within: float = 0.0) -> None:
         """Let all that a model was asked here and has not answered fail: nobody will answer it.
 
         Args:
             model: its name.
             reason: what those who wait are told.
+            within: so many seconds it has left for answers. What is asked meanwhile stays.
 
         """
 

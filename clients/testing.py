@@ -137,7 +137,7 @@ class OnnxModels(ModelServer):
     def knock(self, model: str, inputs: Tensors, *, timeout: float) -> None:
         """Do nothing: a file is always there."""
 
-    def abandon(self, model: str, reason: str) -> None:
+    def abandon(self, model: str, reason: str, *, within: float = 0.0) -> None:
         """Do nothing: nobody waits."""
 
     def failing(self) -> frozenset[str]:

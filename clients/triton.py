@@ -7,6 +7,7 @@ all threads: `tritonclient.grpc` is thread-safe except for streams.
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -172,6 +173,11 @@ class Line:
     client: triton.InferenceServerClient
     abandoned: str = ""
 
+    def abandon(self, reason: str) -> None:
+        """Let all that was asked through it, and is not answered, fail."""
+        self.abandoned = reason
+        self.client.close()
+
 
 class Triton(ModelServer):
     """A Triton on this machine.
@@ -267,10 +273,11 @@ class Triton(ModelServer):
             if not isinstance(explained, TensorsRefused):
                 raise explained from error
 
-    def abandon(self, model: str, reason: str) -> None:
+    def abandon(self, model: str, reason: str, *, within: float = 0.0) -> None:
         if line := self._lines.pop(model, None):
-            line.abandoned = reason
-            line.client.close()
+            ending = threading.Timer(within, line.abandon, (reason,))
+            ending.daemon = True
+            ending.start()
         self._failing.add(model)
 
     def _through_memory(

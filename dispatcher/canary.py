@@ -8,6 +8,10 @@ where a required model is stuck.
 A model that cannot be loaded, or whose example fails from the beginning, is not: a new start would
 find it as it is. Who answered is noted in files, for the web workers that come later.
 
+Where a model has lost one of several processes the others answer on, the example too. But Triton
+goes on giving the lost one requests, which fail after a second, one by one. So such a model is
+`maimed`, and where it is required Triton is started anew as well; until then requests are taken.
+
 A client that does not come back from its example is given up, and tried again: it may have been
 once. Where several looks have ended so, fresh web workers are asked for, if it ever answered here.
 
@@ -81,6 +85,8 @@ class Trial:
         began: when the look at it began that is under way.
         thread: of that look.
         hung: how many looks at it have not come back, and were given up.
+        lost: how one of its processes died while others lived.
+        lost_in: during which start of Triton that was.
 
     """
 
@@ -95,6 +101,8 @@ class Trial:
     began: float | None = None
     thread: int = 0
     hung: int = 0
+    lost: str = ""
+    lost_in: int = 0
 
 
 @dataclass(frozen=True)
@@ -201,14 +209,25 @@ class Canary:
         return self.clock() >= self._listed_at + wait
 
     def see_deaths(self) -> None:
-        """Let what was asked of a model fail whose process died."""
-        triton, now = self.notice().triton_pid, self.clock()
-        if not triton or now < self._deaths_at + DEATHS_S:
+        """Let what was asked of a model fail whose process died.
+
+        Which of several had it nobody knows: it is what the others have not answered in time.
+        """
+        notice, now = self.notice(), self.clock()
+        if not notice.triton_pid or now < self._deaths_at + DEATHS_S:
             return
         self._deaths_at = now
-        for model, how in self.processes.died(triton).items():
-            log.error("the process of the model %s died: %s", model, how)
-            self.server.abandon(model, f"the process of the model died before it answered ({how})")
+        for model, death in self.processes.died(notice.triton_pid).items():
+            log.error("a process of the model %s died: %s; left: %d", model, death.how, death.left)
+            self.server.abandon(
+                model,
+                f"the process of the model died before it answered ({death.how})",
+                within=self.timeout if death.left else 0.0,
+            )
+            trial = self.trials.get(model)
+            # It may be one of a model that is being loaded, or was: Triton sees to those.
+            if death.left and trial and trial.answered_in == notice.triton_starts:
+                trial.lost, trial.lost_in = death.how, notice.triton_starts
 
     def list_models(self) -> None:
         """Ask Triton which models it has."""
@@ -227,8 +246,10 @@ class Canary:
     def _follow(self, ready: set[str]) -> None:
         """Take in what was loaded meanwhile, and forget what was unloaded."""
         for model, trial in list(self.trials.items()):
-            if not trial.required and model not in ready:
-                del self.trials[model]
+            if model not in ready:
+                trial.lost_in = 0  # another load has other processes
+                if not trial.required:
+                    del self.trials[model]
         for client in list(self.registry.clients.values()):
             if client.served_by in ready:
                 self.trials.setdefault(client.served_by, Trial(required=False))
@@ -393,11 +414,16 @@ class Canary:
             for model in self.required
             if self.index and model not in self.index.ready()
         ]
-        return reasons or [
+        reasons = reasons or [
             f"the required model {model!r} does not answer: {reason}"
             for model, trial in list(self.trials.items())
             if trial.required
             and (reason := trial.reason if trial.tried_in == notice.triton_starts else UNTRIED)
+        ]
+        return reasons or [
+            f"the required model {model!r} does not answer all requests: {lost}"
+            for model in self.required
+            if (lost := self.maimed(model))
         ]
 
     def _why_not(self, model: str) -> str:
@@ -436,6 +462,19 @@ class Canary:
             and trial.answered_in >= max(1, starts - 1)
         )
 
+    def maimed(self, model: str) -> str:
+        """Return why a model does not answer what Triton gives to one of its processes."""
+        trial = self.trials.get(model)
+        if trial is None or trial.lost_in != self.notice().triton_starts:
+            return ""
+        return f"it has lost one of its processes ({trial.lost})"
+
+    def mendable(self) -> bool:
+        """Whether a new start of Triton may help."""
+        return self.silent() or any(
+            self.stuck(model) or bool(self.maimed(model)) for model in self.required
+        )
+
     def refuse(self, model: str) -> None:
         """Say at once what a request to a model would find out by waiting.
 
@@ -460,4 +499,5 @@ class Canary:
         if trial is None:
             return None
         age = round(self.clock() - trial.at, 1) if trial.at else None
-        return {"ok": not trial.reason, "reason": trial.reason, "age_s": age}
+        reason = trial.reason or self.maimed(model)
+        return {"ok": not reason, "reason": reason, "age_s": age}

@@ -43,8 +43,7 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
     def ping() -> Response:
         """Say 200 when Triton and every required model are ready, else 503 and why."""
         if reasons := canary.reasons():
-            stuck = canary.silent() or any(map(canary.stuck, settings.required_models))
-            code = STUCK if stuck else NOT_READY
+            code = STUCK if canary.mendable() else NOT_READY
             return error_answer(503, code, "; ".join(reasons), "GET /health says more")
         return Response(status=200)
 

@@ -8,11 +8,27 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 
 STUB = re.compile(rb"triton_python_backend_stub\0[^\0]*/([^/\0]+)/\d+/")
 """The command line: the program, and the model's file in `<model>/<version>/`."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a process of a model died.
+
+    Args:
+        how: the signal or exit code.
+        left: how many processes the model has that live.
+
+    """
+
+    how: str
+    left: int
 
 
 class ModelProcesses:
@@ -28,10 +44,8 @@ class ModelProcesses:
         self._known: dict[int, str] = {}  # the models by process; nothing for other processes
         self._triton = 0
 
-    def died(self, triton: int) -> dict[str, str]:
-        """Return by model how its last process died, for each that did since the last call.
-
-        A model that has other processes is left out: they go on answering.
+    def died(self, triton: int) -> dict[str, Death]:
+        """Return by model how a process of it died, for each that did since the last call.
 
         Args:
             triton: its process id.
@@ -46,8 +60,8 @@ class ModelProcesses:
         died = {pid: how for pid, model in self._known.items() if (how := self._end(pid, model))}
         by_model = {self._known.pop(pid): how for pid, how in died.items()}
         self._known |= dict.fromkeys(died, "")
-        left = set(self._known.values())
-        return {model: how for model, how in by_model.items() if model not in left}
+        left = Counter(self._known.values())
+        return {model: Death(how, left[model]) for model, how in by_model.items()}
 
     def _learn(self, pid: int) -> None:
         fields = self._fields(pid)

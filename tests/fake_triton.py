@@ -60,7 +60,7 @@ class FakeTriton(ModelServer):
     counts: dict[str, Iterator[int]] = field(default_factory=dict)
     failed: frozenset[str] = frozenset()
     knocks: list[str] = field(default_factory=list)
-    abandoned: dict[str, str] = field(default_factory=dict)
+    abandoned: dict[str, tuple[str, float]] = field(default_factory=dict)
     ready: bool = True
     states: list[ModelState] | Exception | None = None
     calls: MutableSequence[dict[str, Any]] = field(default_factory=list)
@@ -115,8 +115,8 @@ class FakeTriton(ModelServer):
         if isinstance(run, Exception) and not isinstance(run, TensorsRefused):
             raise run
 
-    def abandon(self, model: str, reason: str) -> None:
-        self.abandoned[model] = reason
+    def abandon(self, model: str, reason: str, *, within: float = 0.0) -> None:
+        self.abandoned[model] = (reason, within)
 
     def failing(self) -> frozenset[str]:
         return self.failed

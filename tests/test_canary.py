@@ -459,3 +459,23 @@ def test_a_model_whose_process_is_gone_is_mended_by_a_new_start_of_triton(
         wait_for(lambda: endpoint.call("/ping").status == 200, 70, "/ping turning 200")
         assert endpoint.call("/health").json["programs"]["Triton"]["restarts"] == 1
         assert endpoint.ask(**BERT).status == 200
+
+
+def test_a_model_that_has_lost_one_of_two_processes_is_mended_as_well(
+    small_repository: Path, tmp_path: Path
+) -> None:
+    """The other answers, and Triton goes on giving requests to the one that is gone."""
+    config = small_repository / "bert_base" / "config.pbtxt"
+    two = config.read_text().replace("count: 1", "count: 2")
+    assert two != config.read_text()
+    config.write_text(two)
+    settings = {"MODEL_REPOSITORY": str(small_repository), "CANARY_INTERVAL": "1"}
+    with running(tmp_path, **settings) as endpoint:
+        os.kill(stub_of(endpoint, "bert_base"), signal.SIGKILL)
+        wait_for(lambda: endpoint.call("/ping").status == 503, 20, "/ping turning 503")
+        assert "lost one of its processes" in endpoint.call("/ping").json["error"]["message"]
+        # Triton sees after a second that the one it hands a request to is gone.
+        assert 200 in {endpoint.ask(**BERT).status for _ in range(2)}
+        wait_for(lambda: endpoint.call("/ping").status == 200, 70, "/ping turning 200")
+        assert endpoint.call("/health").json["programs"]["Triton"]["restarts"] == 1
+        assert {endpoint.ask(**BERT).status for _ in range(4)} == {200}

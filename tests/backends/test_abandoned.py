@@ -43,3 +43,25 @@ def test_a_model_that_was_never_asked_can_be_abandoned(triton: triton_process.Tr
     answer = client.infer("bare", {"x": np.zeros((1, 3), np.float32)}, timeout=30)
     assert answer["y"].tolist() == [[1, 1, 1]]
     assert "bare" not in client.failing()
+
+
+def test_what_is_answered_in_time_stays_and_what_is_not_fails(
+    triton: triton_process.Triton,
+) -> None:
+    client = Triton(f"127.0.0.1:{triton.ports[0]}")
+    four = np.zeros((4, 1), np.float32)
+    assert client.infer(WAITS, {"x": four}, timeout=30)["rows"].tolist() == [[4]] * 4
+    with ThreadPoolExecutor(3) as pool:
+        few = [pool.submit(client.infer, WAITS, {"x": X}, timeout=30) for _ in range(3)]
+        time.sleep(0.5)
+        client.abandon(WAITS, "it is gone", within=3)
+        assert client.infer(WAITS, {"x": X}, timeout=30)["rows"].tolist() == [[4]]
+        assert [one.result(5)["rows"].tolist() for one in few] == [[[4]]] * 3
+        assert client.infer(WAITS, {"x": four}, timeout=30)["rows"].tolist() == [[4]] * 4
+        late = pool.submit(client.infer, WAITS, {"x": X}, timeout=30)
+        time.sleep(0.5)
+        began = time.monotonic()
+        client.abandon(WAITS, "it is gone", within=1)
+        with pytest.raises(ModelFailed, match="it is gone"):
+            late.result(5)
+        assert time.monotonic() - began > 0.9
