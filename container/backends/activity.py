@@ -1,8 +1,8 @@
-"""Which model instances of this container are running, so that a lone one takes all the cores.
+"""Which model instances of this container are running, so that each run has its part of the cores.
 
-Instances are processes of their own. They share one file, a line of two numbers for each: its
-process, and until when it is busy. Nothing waits for anything, and a process that was killed does
-not count.
+Instances are processes of their own. They share one file, a line of three numbers for each: its
+process, until when it is busy, and how many runs it has. Nothing waits for anything, and a process
+that was killed does not count.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import os
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
 SLOTS = 1024  # as many instances as one machine may have; those beyond share the last slot
+NUMBERS = 3
 
 # Between two requests in a queue an instance is idle for a millisecond, which is no time to give
 # its core away; `python -m bench` with 8 callers.
@@ -46,13 +47,13 @@ class Board:
         with os.fdopen(os.open(file, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as opened:
             fcntl.flock(opened, fcntl.LOCK_EX)
             # Taken now: on a disk that is full later it would be a SIGBUS.
-            os.posix_fallocate(opened.fileno(), 0, SLOTS * 2 * 8)
+            os.posix_fallocate(opened.fileno(), 0, SLOTS * NUMBERS * 8)
             self._slots: NDArray[np.int64] = np.frombuffer(
-                mmap.mmap(opened.fileno(), SLOTS * 2 * 8), np.int64
-            ).reshape(SLOTS, 2)
+                mmap.mmap(opened.fileno(), SLOTS * NUMBERS * 8), np.int64
+            ).reshape(SLOTS, NUMBERS)
             free = (n for n, pid in enumerate(self._slots[:, 0].tolist()) if not _lives(pid))
             self.place = next(free, SLOTS - 1)
-            self._slots[self.place] = os.getpid(), 0
+            self._slots[self.place] = os.getpid(), 0, 0
             # The mapping keeps the file open, and a lock with it.
             fcntl.flock(opened, fcntl.LOCK_UN)
 
@@ -61,28 +62,35 @@ class Board:
         """Say that this instance runs, until the last of those that run in it is done."""
         with self._counted:
             self._runs += 1
-            self._slots[self.place, 1] = RUNNING
+            self._slots[self.place, 1:] = RUNNING, self._runs
         try:
             yield
         finally:
             with self._counted:
                 self._runs -= 1
+                self._slots[self.place, 2] = self._runs
                 if not self._runs:
                     self._slots[self.place, 1] = time.monotonic_ns() + LINGER_NS
 
-    def alone(self) -> bool:
-        """Whether no other instance runs. Of two that begin together neither is alone."""
+    def runs(self) -> int:
+        """Return how many runs there are, one for an instance that was busy just now.
+
+        Of two that begin together both are counted by either.
+        """
         busy = np.flatnonzero(self._slots[:, 1] > time.monotonic_ns()).tolist()
-        return not any(_lives(int(self._slots[n, 0])) for n in busy if n != self.place)
+        return sum(
+            max(1, int(self._slots[n, 2]))
+            for n in busy
+            if n == self.place or _lives(int(self._slots[n, 0]))
+        )
 
 
 def _lives(pid: int) -> bool:
-    if not pid:
-        return False
+    """Whether there is such a process; one that was killed is there until Triton asks for it."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
+        Path(f"/proc/{pid}/exe").readlink()
     except PermissionError:
-        pass
+        return True
+    except OSError:
+        return False
     return True

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from container.backends.onnxruntime import session as module
 from container.backends.onnxruntime.optimized import WAYS, usable
 from container.backends.onnxruntime.session import OnnxSession
 from container.backends.onnxruntime.session_settings import session_settings
+from container.backends.onnxruntime.widths import Widths, between
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = [("CPUExecutionProvider", {})]
@@ -79,27 +83,32 @@ def spinning(session: Any) -> str:
 
 
 class TestTheBoard:
-    def test_an_instance_is_alone_until_another_runs_and_shortly_after(
-        self, tmp_path: Path
-    ) -> None:
+    def test_runs_are_counted_over_all_instances_and_shortly_after(self, tmp_path: Path) -> None:
         one, other = Board(tmp_path / "activity"), Board(tmp_path / "activity")
+        assert one.runs() == 0
         with one.running():
-            assert one.alone()
-            assert not other.alone()
-            with other.running():
-                assert not one.alone()
+            assert one.runs() == other.runs() == 1
+            with one.running(), other.running():
+                assert one.runs() == other.runs() == 3
+        assert one.runs() == 2, "who was busy just now will be again"
         time.sleep(2 * LINGER_NS / 1e9)
-        assert one.alone()
-        assert other.alone()
+        assert one.runs() == other.runs() == 0
 
     def test_one_that_was_killed_while_it_ran_does_not_count(self, tmp_path: Path) -> None:
         script = (
             "import os, pathlib; from container.backends.activity import Board\n"
-            f"with Board(pathlib.Path({str(tmp_path / 'activity')!r})).running(): os._exit(9)"
+            f"with Board(pathlib.Path({str(tmp_path / 'activity')!r})).running():\n"
+            "    print(flush=True); os.abort()"
         )
         board = Board(tmp_path / "activity")
-        assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 9
-        assert board.alone()
+        killed = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE)
+        assert killed.stdout
+        killed.stdout.read()
+        os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)
+        assert board.runs() == 0, "nobody has asked for it yet"
+        killed.wait()
+        killed.stdout.close()
+        assert board.runs() == 0
 
     def test_the_place_of_one_that_is_gone_is_taken_again(self, tmp_path: Path) -> None:
         file = tmp_path / "activity"
@@ -117,13 +126,50 @@ class TestTheBoard:
         assert Board(file).place != Board(file).place
 
 
+class TestWidths:
+    @pytest.mark.parametrize(
+        ("cpus", "at_once", "counts"),
+        [
+            (1, 0, {}),
+            (2, 2, {}),
+            (3, 0, {}),
+            (4, 2, {2: 2}),
+            (6, 6, {3: 2, 2: 3}),
+            (16, 8, {8: 2, 4: 4, 2: 8}),
+            (16, 2, {8: 2, 4: 2, 2: 2}),
+            (16, 0, {8: 1, 4: 1, 2: 1}),
+        ],
+    )
+    def test_an_instance_has_what_its_runs_can_use(
+        self, cpus: int, at_once: int, counts: dict[int, int]
+    ) -> None:
+        assert between(cpus, at_once) == counts
+
+    def test_the_fewer_runs_the_wider_they_are_and_none_shares_a_session(self) -> None:
+        widths = Widths(8, "one", {8: ["all"], 4: ["four", "FOUR"], 2: ["two"]})
+        with widths.lent(1) as only, widths.lent(1) as too_late:
+            assert only == "all"
+            assert too_late in {"four", "FOUR"}
+        with widths.lent(2) as first, widths.lent(2) as second, widths.lent(2) as third:
+            assert {first, second} == {"four", "FOUR"}
+            assert third == "two"
+            with widths.lent(2) as fourth, widths.lent(2) as fifth:
+                assert fourth == fifth == "one"
+        with widths.lent(3) as first, widths.lent(5) as second:
+            assert (first, second) == ("two", "one")
+        with pytest.raises(ZeroDivisionError), widths.lent(4):
+            raise ZeroDivisionError
+        with widths.lent(4) as first:
+            assert first == "two"
+
+
 class TestTheOptimizedModel:
     def test_answers_are_those_of_the_model_as_it_is(self, model: Path, tmp_path: Path) -> None:
         (expected,) = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(
             ["y"], {"x": X}
         )
         session = opened(model, tmp_path / "shared")
-        with Board(tmp_path / "shared" / "activity").running():
+        with session.running(), Board(tmp_path / "shared" / "activity").running():
             narrow = session.run({"x": X}, ["y"])["y"]
         time.sleep(2 * LINGER_NS / 1e9)
         wide = session.run({"x": X}, ["y"])["y"]
@@ -143,10 +189,13 @@ class TestTheOptimizedModel:
         monkeypatch.setattr(onnxruntime.InferenceSession, "run", noted)
         session = opened(model, tmp_path / "shared", session_settings(config(2), cpus=4))
         other = Board(tmp_path / "shared" / "activity")
-        session.run({"x": X}, ["y"])
-        with other.running():
+        with session.running():
             session.run({"x": X}, ["y"])
-        assert ran == [(4, "1"), (2, "0")]
+            with other.running():
+                session.run({"x": X}, ["y"])
+                with other.running():
+                    session.run({"x": X}, ["y"])
+        assert ran == [(4, "1"), (2, "0"), (1, "0")]
 
     def test_a_configured_number_of_threads_is_the_only_one(
         self, model: Path, tmp_path: Path
@@ -162,8 +211,8 @@ class TestTheOptimizedModel:
         batching = {**config(1), "dynamic_batching": {}}
         settings = session_settings(batching, cpus=4)
         session = opened(model, tmp_path / "shared", settings)
-        assert session.at_once == 2
-        assert [width(one) for one in session.sessions] == [2, 4]
+        assert (settings.at_once, settings.run_threads) == (2, 2)
+        assert sorted(width(one) for one in session.sessions) == [1, 2, 2, 4]
 
     def test_a_large_model_is_not_written_for_that(
         self, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -171,22 +220,90 @@ class TestTheOptimizedModel:
         monkeypatch.setattr(module, "LARGEST", model.stat().st_size - 1)
         settings = session_settings({**config(1), "dynamic_batching": {}}, cpus=4)
         session = opened(model, tmp_path / "shared", settings)
-        assert session.at_once == 2
+        assert settings.at_once == 2
         assert [width(one) for one in session.sessions] == [4]
         assert not (tmp_path / "shared" / "optimized").exists()
+        several = opened(model, tmp_path / "shared", session_settings(config(2), cpus=4))
+        assert len(several.sessions) > 1, "of several instances each would have the weights"
 
     @pytest.mark.parametrize(
         "alone",
         [
-            config(1),
+            config(4),
+            {**config(1), "sequence_batching": {}},
             {**config(1, intra_op_thread_count="4"), "dynamic_batching": {}},
             {**config(1, **{"session.intra_op.allow_spinning": "1"}), "dynamic_batching": {}},
             {**config(4), "dynamic_batching": {}},
         ],
-        ids=["no batches", "threads are configured", "they spin", "an instance per core"],
+        ids=[
+            "no core for another",
+            "in sequence",
+            "threads are configured",
+            "they spin",
+            "an instance per core",
+        ],
     )
-    def test_otherwise_triton_alone_gathers_requests(self, alone: dict[str, Any]) -> None:
-        assert session_settings(alone, cpus=4).at_once == 0
+    def test_otherwise_an_instance_has_one_run_at_a_time(self, alone: dict[str, Any]) -> None:
+        settings = session_settings(alone, cpus=4)
+        assert (settings.at_once, settings.gathers) == (0, False)
+
+    @pytest.mark.parametrize("batching", [{}, {"dynamic_batching": {}}])
+    def test_so_it_has_on_a_gpu_and_its_share_of_threads_for_what_is_left(
+        self, batching: dict[str, Any]
+    ) -> None:
+        settings = session_settings({**config(2), **batching}, cpus=8, on_cpu=False)
+        assert (settings.at_once, settings.gathers, settings.intra_op_threads) == (0, False, 4)
+
+    @pytest.mark.parametrize(
+        ("count", "cpus", "at_once"), [(1, 2, 2), (1, 8, 2), (1, 16, 4), (2, 16, 2), (1, 64, 16)]
+    )
+    def test_gathered_runs_have_four_cores_each_and_there_are_two_at_least(
+        self, count: int, cpus: int, at_once: int
+    ) -> None:
+        settings = session_settings({**config(count), "dynamic_batching": {}}, cpus=cpus)
+        assert (settings.at_once, settings.gathers) == (at_once, True)
+
+    @pytest.mark.parametrize(("count", "at_once"), [(1, 8), (2, 4), (3, 2)])
+    def test_what_triton_does_not_batch_is_run_a_core_each(self, count: int, at_once: int) -> None:
+        settings = session_settings(config(count), cpus=8)
+        assert (settings.at_once, settings.gathers, settings.run_threads) == (at_once, False, 1)
+
+    def test_runs_of_one_instance_have_a_session_each(
+        self, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ran: list[Any] = []
+        run = onnxruntime.InferenceSession.run
+        all_run = threading.Barrier(4)
+
+        def noted(self: Any, *arguments: Any) -> Any:
+            ran.append(self)
+            all_run.wait(10)
+            return run(self, *arguments)
+
+        session = opened(model, tmp_path / "shared", session_settings(config(2), cpus=8))
+        expected = session.run({"x": X}, ["y"])["y"]
+        monkeypatch.setattr(onnxruntime.InferenceSession, "run", noted)
+
+        def answer() -> Any:
+            with session.running():
+                all_run.wait(10)
+                return session.run({"x": X}, ["y"])["y"]
+
+        with ThreadPoolExecutor(4) as pool:
+            for one in [pool.submit(answer) for _ in range(4)]:
+                np.testing.assert_allclose(one.result(), expected, rtol=1e-5)
+        assert [width(one) for one in ran] == [2, 2, 2, 2]
+        assert len(set(map(id, ran))) == 4
+
+    def test_where_all_widths_would_have_too_much_of_their_own_there_are_two(
+        self, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        grown = iter(range(0, 100, 4))  # MiB: each session has four
+        monkeypatch.setattr(module.allocator, "private_bytes", lambda: next(grown) * 2**20)
+        for cpus, widths in ((4, [1, 2, 2, 4]), (8, [4, 8])):
+            settings = session_settings({**config(1), "dynamic_batching": {}}, cpus=cpus)
+            session = opened(model, tmp_path / f"shared{cpus}", settings)
+            assert sorted(width(one) for one in session.sessions) == widths, cpus
 
     def test_the_only_instance_of_one_core_has_one_run_at_a_time(self) -> None:
         settings = session_settings({**config(1), "dynamic_batching": {}}, cpus=1)

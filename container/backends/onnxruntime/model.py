@@ -33,9 +33,12 @@ from container.backends.onnxruntime.session_settings import (
 )
 from container.backends.shared_folder import shared_folder
 from container.backends.shared_memory import Share
+from container.backends.side_by_side import SideBySide
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from container.backends.triton_requests import Asked
 
 
 class TritonPythonModel:
@@ -58,7 +61,7 @@ class TritonPythonModel:
         model_config.refuse_ragged(config)
         if model_config.needs_completion(config):
             config.update(model_config.completion(config, session.read_signature(_file(config))))
-        if session_settings(config).at_once:
+        if session_settings(config).gathers:
             model_config.take_every_shape(config)
         return auto_complete_model_config
 
@@ -83,9 +86,10 @@ class TritonPythonModel:
         if args["model_instance_kind"] == "GPU" and providers[0][0] == CPU:
             warnings.append("it runs on the CPU: there is a GPU, but no onnxruntime-gpu.")
         triton_requests.log_warnings(config["name"], warnings)
+        settings = session_settings(config, on_cpu=providers[0][0] == CPU)
         opened = session.OnnxSession(
             _file(config),
-            session_settings(config),
+            settings,
             providers,
             {tensor["name"]: tensor["dims"] for tensor in config["output"]},
             shared_folder(os.environ),
@@ -108,18 +112,21 @@ class TritonPythonModel:
             opened.running,
             ByRows(opened.by_rows, opened.run) if opened.by_rows else None,
         )
-        self._batcher: Batcher[triton_requests.Asked, Any] | None = None
-        if opened.at_once:
+        self._runs: Batcher[Asked, Any] | SideBySide[Asked, Any] | None = None
+        if settings.gathers:
             run = opened.run_beside_others
             by_rows = ByRows(opened.by_rows, run) if opened.by_rows else None
             beside = replace(self._answering, run=run, by_rows=by_rows)
-            self._batcher = Batcher(
+            self._runs = Batcher(
                 beside.results,
                 self._answering.results,
                 beside.send,
                 beside.max_batch_size,
-                opened.at_once,
+                settings.at_once,
             )
+        elif settings.at_once:
+            answering = self._answering
+            self._runs = SideBySide(answering.results, answering.send, settings.at_once)
         allocator.give_back()
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
@@ -127,19 +134,23 @@ class TritonPythonModel:
         if self._session is None:
             raise RuntimeError("the session was closed, but a request came after it.")
         asked = self._answering.asked(requests)
-        if self._batcher and not self._batcher.alone(asked):
+        if self._runs and not self._runs.alone(asked):
             now = time.time() * 1e6
-            self._batcher.put([one.kept() for one in asked if not one.is_late(now)])
+            self._runs.put([one.kept() for one in asked if not one.is_late(now)])
             if late := [one for one in asked if one.is_late(now)]:
                 # Nobody waits for these, and no run is to wait for others on their account.
                 self._answering.send(late, self._answering.results(late))
             return None
-        return self._answering.responses(asked)
+        began = time.monotonic()
+        responses = self._answering.responses(asked)
+        if self._runs:
+            self._runs.ran(time.monotonic() - began)
+        return responses
 
     def finalize(self) -> None:
         """Free the session and its memory, when everything is answered."""
-        if self._batcher:
-            self._batcher.close()
+        if self._runs:
+            self._runs.close()
         if self._session:
             self._session.close()
         self._session = None

@@ -29,6 +29,7 @@ from container.backends.onnxruntime.by_rows import (
 )
 from container.backends.onnxruntime.execution_providers import CPU
 from container.backends.onnxruntime.optimized import WAYS, OptimizedFile, files_of, usable
+from container.backends.onnxruntime.widths import Widths, between
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,15 +45,18 @@ if TYPE_CHECKING:
 DEFAULT_FILE = "model.onnx"
 
 MOST_OWN = 0.25
-"""Of the size of its weights: what a session may have of its own for a second one to be opened."""
+"""Of the size of its weights: what further sessions may have of their own."""
 
 DONE = "ORT_DISABLE_ALL"  # of an optimized graph
 
-LITTLE = 16 * 2**20  # bytes that a session may have of its own in any case
+LITTLE = 16 * 2**20  # bytes that further sessions may have of their own in any case
 
 LARGEST = 2**31
-"""Bytes of a model that is written anew only so that two runs at a time have a session each, and a
-lone one another: a tenth more throughput, for which nobody waits a minute at the start."""
+"""Bytes of a model that is written anew only so that runs of one instance have a session each, and
+a lone one another: a tenth more throughput, for which nobody waits a minute at the start."""
+
+LEAST_OTHERS = 2
+"""Runs that share the cores where one is not alone: itself, and another that is expected."""
 
 ALL: Mapping[str, Rows] = {}
 
@@ -113,13 +117,13 @@ def available_providers() -> list[str]:
 class OnnxSession:
     """An open model; `at_once` threads may run it at a time, where it is not 0.
 
-    Where there are several instances, or several runs at a time in one, it holds two sessions over
-    the same weights: one with a run's share of the cores, and one with all of them, for a run that
-    is alone. The second is left out where it would need weights of its own.
+    Where there are several instances, or several runs at a time in one, it holds sessions over the
+    same weights for as many runs as there may be: see `Widths`. Where each would need some weights
+    of its own there are two, for a run that is alone and for all others, or one.
 
     Args:
         file: the model's file.
-        settings: of its sessions.
+        settings: of its sessions; for other than CPUs they have no runs at a time.
         providers: execution providers in order of preference.
         dims: of the configured outputs: a scalar has none in the file, but the configuration and
             its readers expect some.
@@ -141,12 +145,11 @@ class OnnxSession:
         self.sessions: list[Any] = []
         self._optimized: OptimizedFile | None = None
         self.on_cpu = [name for name, _ in providers] == [CPU]
-        self.at_once = settings.at_once if self.on_cpu else 0
         self._board = _board(shared) if shared and self.on_cpu else None
         try:
-            if shared and self._board and self._wants_two(settings, file):
+            if shared and self._board and _wants_several(settings, file):
                 self._optimized = _optimized(file, settings, providers, shared)
-            self._open(file, settings, providers)
+            self._widths = self._open(file, settings, providers)
         except BaseException:
             self.close()
             raise
@@ -163,30 +166,38 @@ class OnnxSession:
             spec.name: spec for spec in (*self.signature.inputs, *self.signature.optional)
         }
 
-    def _open(self, file: Path, settings: SessionSettings, providers: Sequence[Provider]) -> None:
-        # Several runs of one session share its threads; several instances each have their own.
-        threads = settings.lone_threads if self.at_once > 1 else settings.intra_op_threads
-        only = replace(settings, intra_op_threads=threads)
+    def _open(self, file: Path, settings: SessionSettings, providers: Sequence[Provider]) -> Widths:
+        def opened(settings: SessionSettings, threads: int) -> Any:
+            options = session_options(replace(settings, intra_op_threads=threads))
+            self.sessions.append(_opened(file, options, providers))
+            return self.sessions[-1]
+
+        cpus = settings.lone_threads
         if self._optimized is None:
-            self.sessions.append(_opened(file, session_options(only), providers))
-            return
-        graph = self._optimized.graph
+            return Widths(cpus, opened(settings, settings.intra_op_threads), {})
+        file = self._optimized.graph
         _share_arena(settings)
-        share, only = (replace(one, graph_level=DONE) for one in (settings, only))
+        settings = replace(settings, graph_level=DONE)
         allocator.give_back()
         before = allocator.private_bytes()
-        self.sessions.append(_opened(graph, session_options(share), providers))
+        narrow = opened(settings, 1)
         allocator.give_back()
-        if allocator.private_bytes() - before <= max(LITTLE, MOST_OWN * self._optimized.size):
-            self.sessions.append(_opened(graph, session_options(share.alone()), providers))
-        elif only != share:
-            self.sessions[:] = [_opened(graph, session_options(only), providers)]
-
-    def _wants_two(self, settings: SessionSettings, file: Path) -> bool:
-        """Whether a second session would be of use."""
-        if self.at_once > 1 and sum(one.stat().st_size for one in files_of(file)) > LARGEST:
-            return False
-        return settings.lone_threads > settings.intra_op_threads
+        own = allocator.private_bytes() - before
+        most = max(LITTLE, MOST_OWN * self._optimized.size)
+        further = between(cpus, settings.at_once)
+        if own * (1 + sum(further.values())) > most:
+            further = {}
+        # Several runs of one session share its threads.
+        threads = settings.run_threads if own <= most else settings.intra_op_threads
+        if threads > 1 and not further:
+            self.sessions.clear()
+            narrow = opened(settings, threads)
+        wide: dict[int, list[Any]] = {}
+        if own <= most:
+            wide[cpus] = [opened(settings.alone(), cpus)]
+        for width, number in further.items():
+            wide[width] = [opened(settings, width) for _ in range(number)]
+        return Widths(cpus, narrow, wide)
 
     def prepare(self, inputs: Tensors) -> Tensors:
         """Return a request's tensors in the shapes of the file, strings as str.
@@ -207,7 +218,7 @@ class OnnxSession:
     def run(
         self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, Rows] = ALL
     ) -> dict[str, NDArray[Any]]:
-        """Return the named outputs, with all cores where no other instance runs.
+        """Return the named outputs, with as many cores as there are for so many runs.
 
         ONNX Runtime's inference builds compute the whole graph all the same; the outputs that
         nobody asks for are not copied.
@@ -222,14 +233,17 @@ class OnnxSession:
             Exception: what ONNX Runtime raises.
 
         """
-        alone = self._board is not None and self._board.alone()
-        return self._run(self.sessions[-1 if alone else 0], inputs, outputs, rows)
+        runs = self._board.runs() if self._board else LEAST_OTHERS
+        with self._widths.lent(max(1, runs)) as session:
+            return self._run(session, inputs, outputs, rows)
 
     def run_beside_others(
         self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, Rows] = ALL
     ) -> dict[str, NDArray[Any]]:
-        """Return the named outputs, with a run's share of the cores."""
-        return self._run(self.sessions[0], inputs, outputs, rows)
+        """Return the same, with no more cores than where there is another run."""
+        runs = self._board.runs() if self._board else LEAST_OTHERS
+        with self._widths.lent(max(LEAST_OTHERS, runs)) as session:
+            return self._run(session, inputs, outputs, rows)
 
     def _run(
         self,
@@ -308,6 +322,14 @@ def _opened(file: Path, options: Any, providers: Sequence[Provider]) -> Any:
         raise ModelConfigError(f"ONNX Runtime cannot open '{file}': {reason}") from error
 
 
+def _wants_several(settings: SessionSettings, file: Path) -> bool:
+    """Whether sessions over the same weights would be of use."""
+    if settings.intra_op_threads < settings.lone_threads:
+        return True  # several instances have them
+    large = sum(one.stat().st_size for one in files_of(file)) > LARGEST
+    return settings.run_threads < settings.lone_threads and not large
+
+
 def _board(shared: Path) -> Board | None:
     try:
         return Board(shared / "activity")
@@ -327,7 +349,7 @@ def _optimized(
 
     def save(path: Path) -> None:
         # The first is in vain where there is a bias for each word of a vocabulary.
-        for way in WAYS[1:] if settings.at_once > 1 else WAYS:
+        for way in WAYS[1:] if settings.gathers else WAYS:
             options = session_options(settings)
             options.optimized_model_filepath = str(path)
             options.log_severity_level = ERRORS_ONLY  # it warns that the file is for this machine

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from container.backends import parameters
-from container.backends.batcher import AT_ONCE
+from container.backends.batcher import runs_at_once
 from container.backends.cpu_share import default_thread_count, usable_cpus
 from container.backends.model_config import ModelConfigError, instance_count
 
@@ -44,11 +44,12 @@ _ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 class SessionSettings:
     """What a session is opened with.
 
-    `lone_threads` is what `intra_op_threads` becomes while no other instance runs, and
-    `lone_entries` are added then; `at_once` is how many runs an instance has at a time on a CPU
-    where a `Batcher` gathers its requests, 0 where Triton alone does; `graph_level` is the name of
-    a `GraphOptimizationLevel`; `session_entries` and `run_entries` are ONNX Runtime's own keys and
-    values; None leaves a choice to ONNX Runtime.
+    `intra_op_threads` are an instance's share; `lone_threads` is what they become for a run while
+    there is no other, and `lone_entries` are added then; `at_once` is how many runs an instance has
+    at a time, 0 where it has what Triton gives it, and `gathers` whether a run has requests that
+    Triton gave it one by one; `graph_level` is the name of a `GraphOptimizationLevel`;
+    `session_entries` and `run_entries` are ONNX Runtime's own keys and values; None leaves a choice
+    to ONNX Runtime.
     """
 
     intra_op_threads: int
@@ -56,6 +57,7 @@ class SessionSettings:
     lone_threads: int = 0
     lone_entries: dict[str, str] = field(default_factory=dict)
     at_once: int = 0
+    gathers: bool = False
     parallel: bool = False
     graph_level: str = "ORT_ENABLE_ALL"
     mem_arena: bool | None = None
@@ -64,19 +66,26 @@ class SessionSettings:
     run_entries: dict[str, str] = field(default_factory=dict)
     op_libraries: tuple[str, ...] = ()
 
+    @property
+    def run_threads(self) -> int:
+        """Those of each run where an instance has as many as it may."""
+        return max(1, self.intra_op_threads // max(1, self.at_once))
+
     def alone(self) -> SessionSettings:
-        """Return those for a run while no other instance runs."""
+        """Return those for a run while there is no other."""
         entries = {**self.session_entries, **self.lone_entries}
         return replace(self, intra_op_threads=self.lone_threads, session_entries=entries)
 
 
-def session_settings(config: Mapping[str, Any], cpus: int | None = None) -> SessionSettings:
+def session_settings(
+    config: Mapping[str, Any], cpus: int | None = None, *, on_cpu: bool = True
+) -> SessionSettings:
     """Read the settings from a configuration.
 
     Where the configuration does not say how many threads, an instance gets its share of `cpus`
-    (default: those this process may use), and all of them while no other instance runs. With
-    dynamic batching it has `AT_ONCE` runs at a time, which share them, or one where it is the only
-    instance and there is one core. Waiting threads sleep instead of spinning unless
+    (default: those this process may use), and all of them while no other instance runs. On a CPU it
+    has as many runs at a time as it has cores; with dynamic batching `runs_at_once`, or one where
+    it is the only instance and there is one core. Waiting threads sleep instead of spinning unless
     `session.intra_op.allow_spinning` says "1": they share the cores with the web workers.
 
     Raises:
@@ -100,18 +109,21 @@ def session_settings(config: Mapping[str, Any], cpus: int | None = None) -> Sess
         entries[key] = "1" if parameters.parsed_bool(key, entries.get(key, "0")) else "0"
     # Spinning threads are never out of the way of others.
     spinning = entries[_SPINNING[0]] == "1"
-    at_once = 0
-    if "dynamic_batching" in config and not threads and not spinning:
-        # With a core for each of several instances these are what runs at a time.
-        at_once = AT_ONCE if share > 1 else int(instance_count(config) == 1)
+    at_once, gathers = 0, "dynamic_batching" in config
+    if on_cpu and not threads and not spinning and "sequence_batching" not in config:
+        if share > 1:
+            at_once = runs_at_once(share) if gathers else share
+        elif gathers:  # with a core for each of several instances these are what runs at a time
+            at_once = int(instance_count(config) == 1)
     optimization = config.get("optimization") or {}
     level = int((optimization.get("graph") or {}).get("level") or 0)
     libraries = (config.get("model_operations") or {}).get("op_library_filename") or []
     return SessionSettings(
-        intra_op_threads=threads or max(1, share // max(1, at_once)),
+        intra_op_threads=threads or share,
         lone_threads=threads or (share if spinning else cpus),
         lone_entries={} if spinning_is_configured else {**ALONE},
         at_once=at_once,
+        gathers=gathers and at_once > 0,
         inter_op_threads=parameters.count_of(config, "inter_op_thread_count") or share,
         parallel=mode == 1,
         graph_level=_GRAPH_LEVELS.get(level, "ORT_ENABLE_ALL"),

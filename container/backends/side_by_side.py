@@ -1,0 +1,77 @@
+"""Requests of one model instance that are run one by one, some at a time.
+
+Triton gives an instance the next request when it has returned from the last. Here it returns while
+that one runs, so that one process, with one copy of the weights, has as many runs as it has cores.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+SHORT_S = 1e-3
+"""A run that takes no longer is not worth another thread; `wrk` on the model that does nothing."""
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+class SideBySide(Generic[T, A]):
+    """Runs what it is given as it comes, in threads of its own.
+
+    Args:
+        run: returns the answers to the requests of one run; must not raise.
+        send: sends these answers; must not raise.
+        at_once: the most runs at a time.
+
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[T]], A],
+        send: Callable[[Sequence[T], A], None],
+        at_once: int,
+    ) -> None:
+        self._run = run
+        self._send = send
+        self._at_once = at_once
+        self._changed = threading.Condition()
+        self._runs = 0
+        self._took_s = math.inf  # the last run
+        self._threads = ThreadPoolExecutor(at_once)
+
+    def alone(self, _: Sequence[T]) -> bool:
+        """Whether the caller had better run these itself, and tell with `ran`."""
+        return self._took_s < SHORT_S and not self._runs
+
+    def ran(self, took_s: float) -> None:
+        """Take note of a run that the caller did by itself."""
+        self._took_s = took_s
+
+    def put(self, requests: Sequence[T]) -> None:
+        """Run these as soon as there is a thread for them; return then, or where there are none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._runs < self._at_once)
+            if not requests:
+                return
+            self._runs += 1
+        self._threads.submit(self._answer, requests)
+
+    def close(self) -> None:
+        """Return when everything is answered."""
+        self._threads.shutdown()
+
+    def _answer(self, requests: Sequence[T]) -> None:
+        began = time.monotonic()
+        answers = self._run(requests)
+        self._took_s = time.monotonic() - began
+        self._send(requests, answers)
+        with self._changed:
+            self._runs -= 1
+            self._changed.notify()
