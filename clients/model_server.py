@@ -182,6 +182,15 @@ class ModelServer(ABC):
         """
 
     @abstractmethod
+    def instances(self, model: str, *, timeout: float) -> int:
+        """Return how many instances a version of a model has by its configuration.
+
+        Raises:
+            UnknownModel, ModelUnavailable.
+
+        """
+
+    @abstractmethod
     def answered(self, model: str, *, timeout: float) -> int:
         """Return how many requests a model has answered since it was loaded, whoever sent them.
 

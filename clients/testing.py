@@ -131,6 +131,9 @@ class OnnxModels(ModelServer):
         batches = all(spec.shape[:1] == (-1,) for spec in (*inputs, *outputs))
         return Signature(int(found[1]) if found else 4 * batches, inputs, outputs)
 
+    def instances(self, model: str, *, timeout: float) -> int:  # noqa: ARG002
+        return 1
+
     def answered(self, model: str, *, timeout: float) -> int:  # noqa: ARG002
         return 0
 

@@ -274,11 +274,14 @@ class Triton(ModelServer):
                 raise explained from error
 
     def abandon(self, model: str, reason: str, *, within: float = 0.0) -> None:
-        if line := self._lines.pop(model, None):
+        self._failing.add(model)
+        line = self._lines.pop(model, None)
+        if line and within:
             ending = threading.Timer(within, line.abandon, (reason,))
             ending.daemon = True
             ending.start()
-        self._failing.add(model)
+        elif line:
+            line.abandon(reason)
 
     def _through_memory(
         self, line: Line, call: Call, inputs: Tensors, deadline: float
@@ -380,6 +383,13 @@ class Triton(ModelServer):
             known = signature_of(config)
             self._signatures[model, version] = (now, known)
         return known
+
+    def instances(self, model: str, *, timeout: float) -> int:
+        try:
+            config = self._client.get_model_config(model, client_timeout=timeout).config
+        except InferenceServerException as error:
+            raise translated(error) from error
+        return sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
 
     def answered(self, model: str, *, timeout: float) -> int:
         try:

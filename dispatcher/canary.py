@@ -8,9 +8,8 @@ where a required model is stuck.
 A model that cannot be loaded, or whose example fails from the beginning, is not: a new start would
 find it as it is. Who answered is noted in files, for the web workers that come later.
 
-Where a model has lost one of several processes the others answer on, the example too. But Triton
-goes on giving the lost one requests, which fail after a second, one by one. So such a model is
-`maimed`, and where it is required Triton is started anew as well; until then requests are taken.
+Triton is started anew as well where a required model has lost some of its processes. Such a model
+is `maimed`: the others answer, so that until then requests are taken.
 
 A client that does not come back from its example is given up, and tried again: it may have been
 once. Where several looks have ended so, fresh web workers are asked for, if it ever answered here.
@@ -24,7 +23,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,6 +44,7 @@ from clients.request import Request
 from clients.tensors import has_example, zeros
 from dispatcher.admission import MOST_LOST, nothing
 from dispatcher.encoding import encoded
+from dispatcher.losses import Losses
 from dispatcher.memory import give_back
 from dispatcher.model_processes import ModelProcesses
 from dispatcher.notice import Notice
@@ -85,8 +86,6 @@ class Trial:
         began: when the look at it began that is under way.
         thread: of that look.
         hung: how many looks at it have not come back, and were given up.
-        lost: how one of its processes died while others lived.
-        lost_in: during which start of Triton that was.
 
     """
 
@@ -101,8 +100,6 @@ class Trial:
     began: float | None = None
     thread: int = 0
     hung: int = 0
-    lost: str = ""
-    lost_in: int = 0
 
 
 @dataclass(frozen=True)
@@ -113,8 +110,9 @@ class Index:
     states: list[ModelState] = field(default_factory=list)
     fault: str = ""
 
-    def ready(self) -> set[str]:
-        return {state.name for state in self.states if state.ready}
+    def ready(self) -> Counter[str]:
+        """Return of how many models versions are ready, and of how many versions."""
+        return Counter(state.name for state in self.states if state.ready)
 
 
 def ask_example(client: Client, timeout: float) -> None:
@@ -172,6 +170,7 @@ class Canary:
         self._listed_in = 0  # during which start of Triton it last said what it has
         self._listing = threading.Lock()
         self._noting = threading.Lock()
+        self._losses = Losses(self.server, self.clock)
 
     def start(self) -> None:
         """Go round for ever, in a thread that does not keep the process alive."""
@@ -213,21 +212,17 @@ class Canary:
 
         Which of several had it nobody knows: it is what the others have not answered in time.
         """
-        notice, now = self.notice(), self.clock()
-        if not notice.triton_pid or now < self._deaths_at + DEATHS_S:
+        triton, now = self.notice().triton_pid, self.clock()
+        if not triton or now < self._deaths_at + DEATHS_S:
             return
         self._deaths_at = now
-        for model, death in self.processes.died(notice.triton_pid).items():
+        for model, death in self.processes.died(triton).items():
             log.error("a process of the model %s died: %s; left: %d", model, death.how, death.left)
             self.server.abandon(
                 model,
                 f"the process of the model died before it answered ({death.how})",
                 within=self.timeout if death.left else 0.0,
             )
-            trial = self.trials.get(model)
-            # It may be one of a model that is being loaded, or was: Triton sees to those.
-            if death.left and trial and trial.answered_in == notice.triton_starts:
-                trial.lost, trial.lost_in = death.how, notice.triton_starts
 
     def list_models(self) -> None:
         """Ask Triton which models it has."""
@@ -237,19 +232,19 @@ class Canary:
                 self.index = Index(starts, self.server.models(timeout=WORD_S))
                 self._listed_in = starts
                 self._follow(self.index.ready())
+                living = self.processes.living()
+                self._losses.look(starts, self.index.ready(), living, timeout=WORD_S)
             except InferenceError as error:
                 # It does not list them while it is busy with loading one.
                 if not self.server.is_ready(timeout=WORD_S):
                     self.index = Index(starts, fault=f"Triton is not ready: {error.message}")
             self._listed_at = self.clock()
 
-    def _follow(self, ready: set[str]) -> None:
+    def _follow(self, ready: Collection[str]) -> None:
         """Take in what was loaded meanwhile, and forget what was unloaded."""
         for model, trial in list(self.trials.items()):
-            if model not in ready:
-                trial.lost_in = 0  # another load has other processes
-                if not trial.required:
-                    del self.trials[model]
+            if not trial.required and model not in ready:
+                del self.trials[model]
         for client in list(self.registry.clients.values()):
             if client.served_by in ready:
                 self.trials.setdefault(client.served_by, Trial(required=False))
@@ -415,15 +410,15 @@ class Canary:
             if self.index and model not in self.index.ready()
         ]
         reasons = reasons or [
+            f"the required model {model!r} does not answer all requests: {lost}"
+            for model in self.required
+            if (lost := self.maimed(model))
+        ]
+        return reasons or [
             f"the required model {model!r} does not answer: {reason}"
             for model, trial in list(self.trials.items())
             if trial.required
             and (reason := trial.reason if trial.tried_in == notice.triton_starts else UNTRIED)
-        ]
-        return reasons or [
-            f"the required model {model!r} does not answer all requests: {lost}"
-            for model in self.required
-            if (lost := self.maimed(model))
         ]
 
     def _why_not(self, model: str) -> str:
@@ -457,17 +452,16 @@ class Canary:
         return (
             trial is not None
             and trial.silent
+            # That it asked the lost one is no news.
+            and not self.maimed(model)
             and trial.tried_in == starts
             # It may have died before its first trial: then one more start tells.
             and trial.answered_in >= max(1, starts - 1)
         )
 
     def maimed(self, model: str) -> str:
-        """Return why a model does not answer what Triton gives to one of its processes."""
-        trial = self.trials.get(model)
-        if trial is None or trial.lost_in != self.notice().triton_starts:
-            return ""
-        return f"it has lost one of its processes ({trial.lost})"
+        """Return why a model does not answer what Triton gives to some of its processes."""
+        return self._losses.of(model, self.notice().triton_starts)
 
     def mendable(self) -> bool:
         """Whether a new start of Triton may help."""

@@ -63,6 +63,10 @@ class ModelProcesses:
         left = Counter(self._known.values())
         return {model: Death(how, left[model]) for model, how in by_model.items()}
 
+    def living(self) -> Counter[str]:
+        """Return how many processes each model had at the last call of `died`."""
+        return Counter(model for model in list(self._known.values()) if model)
+
     def _learn(self, pid: int) -> None:
         fields = self._fields(pid)
         if len(fields) < 2 or int(fields[1]) != self._triton:

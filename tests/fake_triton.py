@@ -59,6 +59,8 @@ class FakeTriton(ModelServer):
     refuse_to_load: str = ""
     counts: dict[str, Iterator[int]] = field(default_factory=dict)
     failed: frozenset[str] = frozenset()
+    counted: dict[str, int] = field(default_factory=dict)
+    configurations: list[str] = field(default_factory=list)
     knocks: list[str] = field(default_factory=list)
     abandoned: dict[str, tuple[str, float]] = field(default_factory=dict)
     ready: bool = True
@@ -105,6 +107,10 @@ class FakeTriton(ModelServer):
 
     def unload(self, model: str, *, timeout: float) -> None:
         self.unloaded.add(model)
+
+    def instances(self, model: str, *, timeout: float) -> int:
+        self.configurations.append(model)
+        return self.counted.get(model, 1)
 
     def answered(self, model: str, *, timeout: float) -> int:
         return next(self.counts.get(model, iter([0])), 0)

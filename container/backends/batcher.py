@@ -111,14 +111,16 @@ class Batcher(Generic[T, A]):
         """Hear of a run that the caller did by itself, from which nothing follows here."""
 
     def put(self, requests: Sequence[T]) -> None:
-        """Take requests; return when a run could begin, so that Triton hands over what came."""
+        """Take requests; return when they run, or a run could begin: Triton hands over more."""
         with self._changed:
             if not self._waiting:
                 self._came = time.monotonic()
             self._waiting += requests
             self._expected = max(self._expected, self._running + _rows(self._waiting))
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._runs < self._at_once)
+            self._changed.wait_for(
+                lambda: self._runs < self._at_once or (requests and not self._waiting)
+            )
 
     def close(self) -> None:
         """Return when everything is answered."""

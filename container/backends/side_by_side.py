@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -44,7 +44,11 @@ class SideBySide(Generic[T, A]):
         self._changed = threading.Condition()
         self._runs = 0
         self._took_s = math.inf  # the last run
-        self._threads = ThreadPoolExecutor(at_once)
+        self._handed: SimpleQueue[Sequence[T] | None] = SimpleQueue()
+        # All of them now: where there is no room for a thread the model is not loaded.
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(at_once)]
+        for thread in self._threads:
+            thread.start()
 
     def alone(self, _: Sequence[T]) -> bool:
         """Whether the caller had better run these itself, and tell with `ran`."""
@@ -61,17 +65,21 @@ class SideBySide(Generic[T, A]):
             if not requests:
                 return
             self._runs += 1
-        self._threads.submit(self._answer, requests)
+        self._handed.put(requests)
 
     def close(self) -> None:
         """Return when everything is answered."""
-        self._threads.shutdown()
+        for _ in self._threads:
+            self._handed.put(None)
+        for thread in self._threads:
+            thread.join()
 
-    def _answer(self, requests: Sequence[T]) -> None:
-        began = time.monotonic()
-        answers = self._run(requests)
-        self._took_s = time.monotonic() - began
-        self._send(requests, answers)
-        with self._changed:
-            self._runs -= 1
-            self._changed.notify()
+    def _work(self) -> None:
+        while (requests := self._handed.get()) is not None:
+            began = time.monotonic()
+            answers = self._run(requests)
+            self._took_s = time.monotonic() - began
+            self._send(requests, answers)
+            with self._changed:
+                self._runs -= 1
+                self._changed.notify()

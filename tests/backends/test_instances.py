@@ -231,6 +231,7 @@ class TestTheOptimizedModel:
         [
             config(4),
             {**config(1), "sequence_batching": {}},
+            config(1, execution_mode="1"),
             {**config(1, intra_op_thread_count="4"), "dynamic_batching": {}},
             {**config(1, **{"session.intra_op.allow_spinning": "1"}), "dynamic_batching": {}},
             {**config(4), "dynamic_batching": {}},
@@ -238,6 +239,7 @@ class TestTheOptimizedModel:
         ids=[
             "no core for another",
             "in sequence",
+            "parts of the graph in parallel",
             "threads are configured",
             "they spin",
             "an instance per core",
@@ -255,7 +257,7 @@ class TestTheOptimizedModel:
         assert (settings.at_once, settings.gathers, settings.intra_op_threads) == (0, False, 4)
 
     @pytest.mark.parametrize(
-        ("count", "cpus", "at_once"), [(1, 2, 2), (1, 8, 2), (1, 16, 4), (2, 16, 2), (1, 64, 16)]
+        ("count", "cpus", "at_once"), [(1, 2, 2), (1, 8, 2), (1, 16, 4), (2, 16, 2), (1, 64, 8)]
     )
     def test_gathered_runs_have_four_cores_each_and_there_are_two_at_least(
         self, count: int, cpus: int, at_once: int
@@ -263,10 +265,15 @@ class TestTheOptimizedModel:
         settings = session_settings({**config(count), "dynamic_batching": {}}, cpus=cpus)
         assert (settings.at_once, settings.gathers) == (at_once, True)
 
-    @pytest.mark.parametrize(("count", "at_once"), [(1, 8), (2, 4), (3, 2)])
-    def test_what_triton_does_not_batch_is_run_a_core_each(self, count: int, at_once: int) -> None:
-        settings = session_settings(config(count), cpus=8)
-        assert (settings.at_once, settings.gathers, settings.run_threads) == (at_once, False, 1)
+    @pytest.mark.parametrize(
+        ("count", "cpus", "at_once", "threads"), [(1, 8, 8, 1), (3, 8, 2, 1), (1, 32, 8, 4)]
+    )
+    def test_what_triton_does_not_batch_is_run_a_core_each_or_eight_at_a_time(
+        self, count: int, cpus: int, at_once: int, threads: int
+    ) -> None:
+        settings = session_settings(config(count), cpus=cpus)
+        chosen = (settings.at_once, settings.gathers, settings.run_threads)
+        assert chosen == (at_once, False, threads)
 
     def test_runs_of_one_instance_have_a_session_each(
         self, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -298,7 +305,7 @@ class TestTheOptimizedModel:
     def test_where_all_widths_would_have_too_much_of_their_own_there_are_two(
         self, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        grown = iter(range(0, 100, 4))  # MiB: each session has four
+        grown = iter(range(0, 100, 15))  # MiB: each session has fifteen
         monkeypatch.setattr(module.allocator, "private_bytes", lambda: next(grown) * 2**20)
         for cpus, widths in ((4, [1, 2, 2, 4]), (8, [4, 8])):
             settings = session_settings({**config(1), "dynamic_batching": {}}, cpus=cpus)

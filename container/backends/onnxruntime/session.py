@@ -45,11 +45,14 @@ if TYPE_CHECKING:
 DEFAULT_FILE = "model.onnx"
 
 MOST_OWN = 0.25
-"""Of the size of its weights: what further sessions may have of their own."""
+"""Of the size of its weights: what a session may have of its own for a second one to be opened."""
+
+MOST_SESSIONS = 4
+"""So many times as much all further ones may have."""
 
 DONE = "ORT_DISABLE_ALL"  # of an optimized graph
 
-LITTLE = 16 * 2**20  # bytes that further sessions may have of their own in any case
+LITTLE = 16 * 2**20  # bytes that a session may have of its own in any case
 
 LARGEST = 2**31
 """Bytes of a model that is written anew only so that runs of one instance have a session each, and
@@ -185,7 +188,7 @@ class OnnxSession:
         own = allocator.private_bytes() - before
         most = max(LITTLE, MOST_OWN * self._optimized.size)
         further = between(cpus, settings.at_once)
-        if own * (1 + sum(further.values())) > most:
+        if settings.parallel or own * (1 + sum(further.values())) > MOST_SESSIONS * most:
             further = {}
         # Several runs of one session share its threads.
         threads = settings.run_threads if own <= most else settings.intra_op_threads

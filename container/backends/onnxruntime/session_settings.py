@@ -37,6 +37,10 @@ A text of 9 tokens has a piece of work for both cores every 0.1 ms, and to wake 
 took a tenth of its time; that is all that longer spinning gains.
 """
 
+MOST_AT_ONCE = 8
+"""Runs of one instance: each needs memory for what it computes, and the more there are, the longer
+nobody is answered where all began together."""
+
 _ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 
 
@@ -84,9 +88,10 @@ def session_settings(
 
     Where the configuration does not say how many threads, an instance gets its share of `cpus`
     (default: those this process may use), and all of them while no other instance runs. On a CPU it
-    has as many runs at a time as it has cores; with dynamic batching `runs_at_once`, or one where
-    it is the only instance and there is one core. Waiting threads sleep instead of spinning unless
-    `session.intra_op.allow_spinning` says "1": they share the cores with the web workers.
+    has as many runs at a time as it has cores, `MOST_AT_ONCE` at most; with dynamic batching
+    `runs_at_once`, or one where it is the only instance and there is one core. Waiting threads
+    sleep instead of spinning unless `session.intra_op.allow_spinning` says "1": they share the
+    cores with the web workers.
 
     Raises:
         ModelConfigError: naming the parameter whose value is not one of those expected.
@@ -110,9 +115,10 @@ def session_settings(
     # Spinning threads are never out of the way of others.
     spinning = entries[_SPINNING[0]] == "1"
     at_once, gathers = 0, "dynamic_batching" in config
-    if on_cpu and not threads and not spinning and "sequence_batching" not in config:
+    one_by_one = not on_cpu or "sequence_batching" in config or mode == 1
+    if not (threads or spinning or one_by_one):
         if share > 1:
-            at_once = runs_at_once(share) if gathers else share
+            at_once = min(MOST_AT_ONCE, runs_at_once(share) if gathers else share)
         elif gathers:  # with a core for each of several instances these are what runs at a time
             at_once = int(instance_count(config) == 1)
     optimization = config.get("optimization") or {}
