@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 SHORT_S = 1e-3
 """A run that takes no longer is not worth another thread; `wrk` on the model that does nothing."""
 
+LONG_S = 4.0
+"""Runs that would take longer side by side are run one after the other, with all cores each: of
+eight that begin and end together nobody is answered meanwhile, and the model seems to hang."""
+
 T = TypeVar("T")
 A = TypeVar("A")
 
@@ -29,6 +33,7 @@ class SideBySide(Generic[T, A]):
         run: returns the answers to the requests of one run; must not raise.
         send: sends these answers; must not raise.
         at_once: the most runs at a time.
+        clock: in seconds.
 
     """
 
@@ -37,13 +42,16 @@ class SideBySide(Generic[T, A]):
         run: Callable[[Sequence[T]], A],
         send: Callable[[Sequence[T], A], None],
         at_once: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run = run
         self._send = send
         self._at_once = at_once
+        self._clock = clock
         self._changed = threading.Condition()
         self._runs = 0
         self._took_s = math.inf  # the last run
+        self._beside_s = math.inf  # what it would take where there are as many as may be
         self._handed: SimpleQueue[Sequence[T] | None] = SimpleQueue()
         # All of them now: where there is no room for a thread the model is not loaded.
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(at_once)]
@@ -57,11 +65,12 @@ class SideBySide(Generic[T, A]):
     def ran(self, took_s: float) -> None:
         """Take note of a run that the caller did by itself."""
         self._took_s = took_s
+        self._beside_s = took_s * self._at_once
 
     def put(self, requests: Sequence[T]) -> None:
         """Run these as soon as there is a thread for them; return then, or where there are none."""
         with self._changed:
-            self._changed.wait_for(lambda: self._runs < self._at_once)
+            self._changed.wait_for(lambda: self._runs < self._most())
             if not requests:
                 return
             self._runs += 1
@@ -74,11 +83,16 @@ class SideBySide(Generic[T, A]):
         for thread in self._threads:
             thread.join()
 
+    def _most(self) -> int:
+        return self._at_once if self._beside_s <= LONG_S else 1
+
     def _work(self) -> None:
         while (requests := self._handed.get()) is not None:
-            began = time.monotonic()
+            began, runs = self._clock(), self._runs
             answers = self._run(requests)
-            self._took_s = time.monotonic() - began
+            self._took_s = self._clock() - began
+            # All runs together have the same cores, however many there are.
+            self._beside_s = self._took_s * self._at_once / max(runs, self._runs)
             self._send(requests, answers)
             with self._changed:
                 self._runs -= 1

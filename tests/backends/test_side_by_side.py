@@ -3,80 +3,151 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from queue import Empty, SimpleQueue
 
 import pytest
 
-from container.backends.side_by_side import SHORT_S, SideBySide
+from container.backends.side_by_side import LONG_S, SHORT_S, SideBySide
 
 SOON_S = 10.0
 NOT_S = 0.2
+AT_ONCE = 2
 
 
-class Model:
-    """Each of its runs ends when it is told to."""
+class Instance:
+    """One whose runs end when they are told to, and take what they are said to take."""
 
     def __init__(self) -> None:
-        self.begun = threading.Semaphore(0)
+        self.begun: SimpleQueue[str] = SimpleQueue()
         self.ends: dict[str, threading.Event] = {}
-        self.sent: list[tuple[list[str], list[str]]] = []
+        self.sent: SimpleQueue[tuple[list[str], list[str]]] = SimpleQueue()
+        self.time = 0.0
+        self.pool = ThreadPoolExecutor()
+        self.runs = SideBySide(self.run, self.send, AT_ONCE, lambda: self.time)
 
     def run(self, requests: Sequence[str]) -> list[str]:
         end = self.ends.setdefault(requests[0], threading.Event())
-        self.begun.release()
+        self.begun.put(requests[0])
         assert end.wait(SOON_S)
         return [name.upper() for name in requests]
 
     def send(self, requests: Sequence[str], answers: list[str]) -> None:
-        self.sent.append((list(requests), answers))
+        self.sent.put((list(requests), answers))
 
-    def begins(self, seconds: float = SOON_S) -> bool:
-        return self.begun.acquire(timeout=seconds)
+    def put(self, *names: str) -> Future[None]:
+        return self.pool.submit(self.runs.put, names)
+
+    def begins(self, name: str) -> None:
+        assert self.begun.get(timeout=SOON_S) == name
+
+    def nothing_begins(self) -> bool:
+        try:
+            self.begun.get(timeout=NOT_S)
+        except Empty:
+            return True
+        return False
+
+    def end(self, name: str, took_s: float = 1.0) -> None:
+        self.time += took_s
+        self.ends[name].set()
+        assert self.sent.get(timeout=SOON_S) == ([name], [name.upper()])
+
+    def knows(self, took_s: float) -> None:
+        """Have one run, alone."""
+        self.put("first").result(SOON_S)
+        self.begins("first")
+        self.end("first", took_s)
 
 
 @pytest.fixture
-def model() -> Model:
-    return Model()
+def instance() -> Iterator[Instance]:
+    one = Instance()
+    yield one
+    one.runs.close()
 
 
-@pytest.fixture
-def pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor()
-
-
-def test_as_many_run_at_a_time_as_may_and_each_is_answered_as_it_ends(
-    model: Model, pool: ThreadPoolExecutor
-) -> None:
-    runs = SideBySide(model.run, model.send, 2)
+def test_as_many_run_at_a_time_as_may_and_each_is_answered_as_it_ends(instance: Instance) -> None:
+    instance.knows(LONG_S / AT_ONCE)
     for name in ("a", "b"):
-        pool.submit(runs.put, [name]).result(SOON_S)
-        assert model.begins()
-    third: Future[None] = pool.submit(runs.put, ["c"])
-    knock: Future[None] = pool.submit(runs.put, [])
-    assert not model.begins(NOT_S)
+        instance.put(name).result(SOON_S)
+        instance.begins(name)
+    third = instance.put("c")
+    assert instance.nothing_begins()
     assert not third.done(), "others wait in Triton's queue"
-    assert not knock.done(), "who only wants to know whether it lives waits as well"
-    model.ends["b"].set()
+    instance.end("b")
     third.result(SOON_S)
-    assert model.begins()
-    assert model.sent == [(["b"], ["B"])]
-    for name in ("a", "c"):
-        model.ends[name].set()
+    instance.begins("c")
+    instance.end("a")
+    instance.end("c")
+
+
+def test_who_only_wants_to_know_whether_it_lives_waits_for_a_run_to_end(
+    instance: Instance,
+) -> None:
+    instance.put("a").result(SOON_S)
+    instance.begins("a")
+    knock = instance.put()
+    time.sleep(NOT_S)
+    assert not knock.done()
+    instance.end("a")
     knock.result(SOON_S)
-    runs.close()
-    assert sorted(model.sent) == [(["a"], ["A"]), (["b"], ["B"]), (["c"], ["C"])]
 
 
-def test_only_short_runs_are_their_callers_own(model: Model) -> None:
-    runs = SideBySide(model.run, model.send, 2)
-    assert not runs.alone(["a"]), "nothing is known yet"
-    runs.ran(SHORT_S / 2)
-    assert runs.alone(["a"])
-    runs.put(["a"])
-    assert model.begins()
-    assert not runs.alone(["b"]), "there is another"
-    assert not model.ends["a"].wait(2 * SHORT_S)
-    model.ends["a"].set()
-    runs.close()
-    assert not runs.alone(["b"]), "that one was long"
+def test_before_anything_is_known_one_runs_after_the_other(instance: Instance) -> None:
+    instance.put("a").result(SOON_S)
+    instance.begins("a")
+    instance.put("b")
+    assert instance.nothing_begins()
+    instance.end("a")
+    instance.begins("b")
+    instance.end("b")
+
+
+def test_runs_that_would_take_long_side_by_side_are_run_one_after_the_other(
+    instance: Instance,
+) -> None:
+    instance.knows(1.01 * LONG_S / AT_ONCE)
+    instance.put("a").result(SOON_S)
+    instance.begins("a")
+    instance.put("b")
+    assert instance.nothing_begins()
+    instance.end("a", LONG_S / AT_ONCE)
+    instance.begins("b")
+    instance.put("c").result(SOON_S)
+    instance.begins("c")
+    instance.end("c", 0.99 * LONG_S)
+    instance.put("d").result(SOON_S)
+    instance.begins("d")
+    instance.end("b", 1.01 * LONG_S)
+    instance.put("e")
+    assert instance.nothing_begins(), "they took longer than was thought"
+    instance.end("d")
+    instance.begins("e")
+    instance.end("e")
+
+
+def test_only_short_runs_are_their_callers_own(instance: Instance) -> None:
+    assert not instance.runs.alone(["a"]), "nothing is known yet"
+    instance.runs.ran(SHORT_S / 2)
+    assert instance.runs.alone(["a"])
+    instance.put("a").result(SOON_S)
+    instance.begins("a")
+    assert not instance.runs.alone(["b"]), "there is another"
+    instance.end("a", 2 * SHORT_S)
+    instance.put().result(SOON_S)
+    assert not instance.runs.alone(["b"]), "that one was long"
+
+
+def test_what_was_handed_over_is_answered_before_the_end(instance: Instance) -> None:
+    instance.put("a").result(SOON_S)
+    instance.begins("a")
+    closing = threading.Thread(target=instance.runs.close)
+    closing.start()
+    closing.join(NOT_S)
+    assert closing.is_alive()
+    instance.end("a")
+    closing.join(SOON_S)
+    assert not closing.is_alive()
