@@ -305,12 +305,12 @@ class TestTheOptimizedModel:
     def test_where_all_widths_would_have_too_much_of_their_own_there_are_two(
         self, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        grown = iter(range(0, 100, 15))  # MiB: each session has fifteen
-        monkeypatch.setattr(module.allocator, "private_bytes", lambda: next(grown) * 2**20)
-        for cpus, widths in ((4, [1, 2, 2, 4]), (8, [4, 8])):
+        for own, cpus, widths in ((15, 4, [1, 2, 2, 4]), (15, 8, [4, 8]), (17, 4, [4])):
+            grown = iter((0, own * 2**20))
+            monkeypatch.setattr(module.allocator, "private_bytes", lambda grown=grown: next(grown))
             settings = session_settings({**config(1), "dynamic_batching": {}}, cpus=cpus)
-            session = opened(model, tmp_path / f"shared{cpus}", settings)
-            assert sorted(width(one) for one in session.sessions) == widths, cpus
+            session = opened(model, tmp_path / f"shared{own}-{cpus}", settings)
+            assert sorted(width(one) for one in session.sessions) == widths, (own, cpus)
 
     def test_the_only_instance_of_one_core_has_one_run_at_a_time(self) -> None:
         settings = session_settings({**config(1), "dynamic_batching": {}}, cpus=1)

@@ -188,7 +188,8 @@ class OnnxSession:
         own = allocator.private_bytes() - before
         most = max(LITTLE, MOST_OWN * self._optimized.size)
         further = between(cpus, settings.at_once)
-        if settings.parallel or own * (1 + sum(further.values())) > MOST_SESSIONS * most:
+        all_further = own * (1 + sum(further.values()))
+        if settings.parallel or own > most or all_further > MOST_SESSIONS * most:
             further = {}
         # Several runs of one session share its threads.
         threads = settings.run_threads if own <= most else settings.intra_op_threads
