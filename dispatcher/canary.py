@@ -345,6 +345,8 @@ class Canary:
             return ("", False, True) if busy else (error.message, True, False)
         except InferenceError as error:
             failed = isinstance(error, ModelFailed) and not isinstance(error, TooLargeAtOnce)
+            # It may have been given to the process that is lost, which is no news.
+            failed = failed and not self.maimed(model)
             return error.message, failed, False
 
     def _is_well(self, model: str, trial: Trial) -> bool:
@@ -452,12 +454,16 @@ class Canary:
         return (
             trial is not None
             and trial.silent
-            # That it asked the lost one is no news.
-            and not self.maimed(model)
             and trial.tried_in == starts
-            # It may have died before its first trial: then one more start tells.
-            and trial.answered_in >= max(1, starts - 1)
+            and self._was_well(model)
         )
+
+    def _was_well(self, model: str) -> bool:
+        """Whether a model answered since Triton was started, or before that."""
+        trial = self.trials.get(model)
+        # It may have died before its first trial: then one more start tells.
+        least = max(1, self.notice().triton_starts - 1)
+        return trial is not None and trial.answered_in >= least
 
     def maimed(self, model: str) -> str:
         """Return why a model does not answer what Triton gives to some of its processes."""
@@ -466,7 +472,8 @@ class Canary:
     def mendable(self) -> bool:
         """Whether a new start of Triton may help."""
         return self.silent() or any(
-            self.stuck(model) or bool(self.maimed(model)) for model in self.required
+            self.stuck(model) or (self.maimed(model) and self._was_well(model))
+            for model in self.required
         )
 
     def refuse(self, model: str) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from clients.errors import InferenceError
 from clients.model_server import ModelServer
 
 LASTING_S = 3.0
@@ -20,9 +21,10 @@ LASTING_S = 3.0
 
 @dataclass(frozen=True)
 class Loss:
-    """Since when a model has fewer processes than instances, and how many of both."""
+    """A model's processes, fewer than its instances, and when they were found so first and last."""
 
     since: float
+    seen: float
     left: int
     instances: int
 
@@ -58,9 +60,6 @@ class Losses:
             living: how many processes each has. A model that is not in Python has none.
             timeout: seconds that Triton has for a configuration.
 
-        Raises:
-            InferenceError: it does not tell one.
-
         """
         if starts != self._starts:
             self._starts, self._whole, self._lost = starts, {}, {}
@@ -70,18 +69,22 @@ class Losses:
             left = living.get(model, 0)
             if not left or self._whole.get(model) == (left, versions):
                 continue
-            instances = versions * self._server.instances(model, timeout=timeout)
+            try:
+                instances = versions * self._server.instances(model, timeout=timeout)
+            except InferenceError:
+                continue  # it is being loaded or unloaded: what is lasting is found later
             if left >= instances:
                 self._whole[model] = left, versions
                 self._lost.pop(model, None)
             else:
                 self._whole.pop(model, None)
-                since = self._lost[model].since if model in self._lost else self._clock()
-                self._lost[model] = Loss(since, left, instances)
+                now = self._clock()
+                since = self._lost[model].since if model in self._lost else now
+                self._lost[model] = Loss(since, now, left, instances)
 
     def of(self, model: str, starts: int) -> str:
         """Return what a model has lost since this start of Triton; nothing where it has not."""
         loss = self._lost.get(model)
-        if not loss or starts != self._starts or self._clock() < loss.since + LASTING_S:
+        if not loss or starts != self._starts or loss.seen < loss.since + LASTING_S:
             return ""
         return f"{loss.left} of its {loss.instances} processes are left"

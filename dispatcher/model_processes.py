@@ -16,6 +16,8 @@ from signal import Signals
 STUB = re.compile(rb"triton_python_backend_stub\0[^\0]*/([^/\0]+)/\d+/")
 """The command line: the program, and the model's file in `<model>/<version>/`."""
 
+IN_ORDER = "exit code 0"
+
 
 @dataclass(frozen=True)
 class Death:
@@ -57,9 +59,9 @@ class ModelProcesses:
         self._known = {pid: model for pid, model in self._known.items() if pid in there}
         for pid in there - self._known.keys():
             self._learn(pid)
-        died = {pid: how for pid, model in self._known.items() if (how := self._end(pid, model))}
-        by_model = {self._known.pop(pid): how for pid, how in died.items()}
-        self._known |= dict.fromkeys(died, "")
+        ends = {pid: how for pid, model in self._known.items() if (how := self._end(pid, model))}
+        by_model = {self._known[pid]: how for pid, how in ends.items() if how != IN_ORDER}
+        self._known |= dict.fromkeys(ends, "")
         left = Counter(self._known.values())
         return {model: Death(how, left[model]) for model, how in by_model.items()}
 
@@ -80,14 +82,14 @@ class ModelProcesses:
             self._known[pid] = found[1].decode(errors="replace")
 
     def _end(self, pid: int, model: str) -> str:
-        """Return the signal or exit code of a model's process that has died."""
+        """Return the signal or exit code of a model's process that has ended."""
         fields = self._fields(pid) if model else []
         if not fields or fields[0] != "Z":
             return ""
         code = os.waitstatus_to_exitcode(int(fields[-1]))
         if code < 0:
             return Signals(-code).name
-        return f"exit code {code}" if code else ""
+        return f"exit code {code}"
 
     def _fields(self, pid: int) -> list[str]:
         """Return what /proc/PID/stat has behind the name: state, parent, …; see proc(5)."""

@@ -59,7 +59,7 @@ class FakeTriton(ModelServer):
     refuse_to_load: str = ""
     counts: dict[str, Iterator[int]] = field(default_factory=dict)
     failed: frozenset[str] = frozenset()
-    counted: dict[str, int] = field(default_factory=dict)
+    counted: dict[str, int | Exception] = field(default_factory=dict)
     configurations: list[str] = field(default_factory=list)
     knocks: list[str] = field(default_factory=list)
     abandoned: dict[str, tuple[str, float]] = field(default_factory=dict)
@@ -110,7 +110,10 @@ class FakeTriton(ModelServer):
 
     def instances(self, model: str, *, timeout: float) -> int:
         self.configurations.append(model)
-        return self.counted.get(model, 1)
+        count = self.counted.get(model, 1)
+        if isinstance(count, Exception):
+            raise count
+        return count
 
     def answered(self, model: str, *, timeout: float) -> int:
         return next(self.counts.get(model, iter([0])), 0)

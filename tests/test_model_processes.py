@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clients.errors import ModelFailed
+from clients.errors import DeadlineExceeded, ModelFailed, ModelUnavailable
+from clients.model_server import ModelState
 from dispatcher.losses import LASTING_S
 from dispatcher.model_processes import Death, ModelProcesses
 from tests.test_canary import Stage, triton
@@ -66,8 +67,10 @@ def test_one_that_ended_in_order_is_not_dead(proc: Proc) -> None:
     processes = ModelProcesses(proc.folder)
     proc.put(71, "bert")
     assert processes.died(TRITON) == {}
+    assert processes.living() == {"bert": 1}
     proc.die(71, 0)
     assert processes.died(TRITON) == {}
+    assert processes.living() == {}
     proc.go(71)
     assert processes.died(TRITON) == {}
 
@@ -217,6 +220,56 @@ class TestAModelThatHasLostOneOfItsProcesses:
             proc.die(72, signal.SIGKILL)
         self.look(stage)
         assert not stage.canary.maimed("echo")
+
+    def test_one_sighting_is_no_loss(self, stage: Stage, proc: Proc) -> None:
+        proc.die(71, signal.SIGKILL)
+        self.look(stage)
+        stage.time += LASTING_S
+        assert not stage.canary.maimed("echo"), "nobody has looked since"
+        self.look(stage)
+        assert stage.canary.maimed("echo")
+
+    def test_a_configuration_that_cannot_be_had_hides_no_other_loss(
+        self, stage: Stage, proc: Proc
+    ) -> None:
+        stage.server.counted["echo"] = ModelUnavailable("it is being loaded")
+        proc.die(71, signal.SIGKILL)
+        self.loses(stage, proc, 81)
+        assert not stage.canary.maimed("echo")
+        assert stage.canary.maimed("other")
+
+    def test_each_version_has_its_instances(self, stage: Stage, proc: Proc) -> None:
+        stage.server.states = [ModelState("echo", version, "READY") for version in ("1", "2")]
+        self.look(stage)
+        self.look(stage, LASTING_S)
+        assert stage.canary.maimed("echo") == "2 of its 4 processes are left"
+        for pid in (73, 74):
+            proc.put(pid, "echo")
+        self.look(stage)
+        assert not stage.canary.maimed("echo")
+
+    def test_one_that_fails_its_example_from_the_beginning_is_not_mended_by_a_new_start(
+        self, proc: Proc
+    ) -> None:
+        stage = Stage()
+        stage.canary.processes = ModelProcesses(proc.folder)
+        stage.notice.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
+        stage.server.counted["echo"] = 2
+        stage.server.models_run["echo"] = ModelFailed("it crashes")
+        for pid in (71, 72):
+            proc.put(pid, "echo")
+        self.look(stage)
+        stage.round()
+        self.loses(stage, proc, 71)
+        assert stage.canary.maimed("echo")
+        assert not stage.canary.mendable()
+
+    def test_one_whose_last_process_hangs_is_stuck(self, stage: Stage, proc: Proc) -> None:
+        self.loses(stage, proc, 81)
+        stage.server.models_run["other"] = DeadlineExceeded("no answer")
+        stage.look("other")
+        with pytest.raises(ModelUnavailable, match="'other' does not answer any more"):
+            stage.canary.refuse("other")
 
     def test_triton_is_asked_for_a_configuration_only_when_something_has_changed(
         self, stage: Stage

@@ -29,6 +29,12 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
     def ModelInfer(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         context.abort(self.code, f"Request for unknown model: '{request.model_name}'")
 
+    def ModelConfig(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        answer = service_pb2.ModelConfigResponse()
+        answer.config.instance_group.add(count=2, gpus=[0, 1])
+        answer.config.instance_group.add(count=3)
+        return answer
+
     def RepositoryIndex(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         time.sleep(self.delay)
         answer = service_pb2.RepositoryIndexResponse()
@@ -73,3 +79,7 @@ def test_no_time_to_say_what_there_is_not_is_no_outage(
 def test_a_triton_that_is_gone_is_an_outage() -> None:
     with pytest.raises(ModelUnavailable, match="Triton does not answer"):
         Triton("127.0.0.1:1").infer("here", ARRAYS, timeout=5)
+
+
+def test_instances_are_as_many_on_each_gpu(triton: Triton) -> None:
+    assert triton.instances("here", timeout=5) == 2 * 2 + 3

@@ -19,8 +19,8 @@ SHORT_S = 1e-3
 """A run that takes no longer is not worth another thread; `wrk` on the model that does nothing."""
 
 LONG_S = 4.0
-"""Runs that would take longer side by side are run one after the other, with all cores each: of
-eight that begin and end together nobody is answered meanwhile, and the model seems to hang."""
+"""Fewer runs at a time, with more cores each, where all would take longer than this: of eight that
+begin and end together nobody is answered meanwhile, and the model seems to hang."""
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -51,7 +51,7 @@ class SideBySide(Generic[T, A]):
         self._changed = threading.Condition()
         self._runs = 0
         self._took_s = math.inf  # the last run
-        self._beside_s = math.inf  # what it would take where there are as many as may be
+        self._most = 1
         self._handed: SimpleQueue[Sequence[T] | None] = SimpleQueue()
         # All of them now: where there is no room for a thread the model is not loaded.
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(at_once)]
@@ -64,13 +64,12 @@ class SideBySide(Generic[T, A]):
 
     def ran(self, took_s: float) -> None:
         """Take note of a run that the caller did by itself."""
-        self._took_s = took_s
-        self._beside_s = took_s * self._at_once
+        self._learn(took_s, 1)
 
     def put(self, requests: Sequence[T]) -> None:
         """Run these as soon as there is a thread for them; return then, or where there are none."""
         with self._changed:
-            self._changed.wait_for(lambda: self._runs < self._most())
+            self._changed.wait_for(lambda: self._runs < self._most)
             if not requests:
                 return
             self._runs += 1
@@ -83,16 +82,18 @@ class SideBySide(Generic[T, A]):
         for thread in self._threads:
             thread.join()
 
-    def _most(self) -> int:
-        return self._at_once if self._beside_s <= LONG_S else 1
+    def _learn(self, took_s: float, runs: int) -> None:
+        self._took_s = took_s
+        # Where twice as many share the same cores each takes twice as long, or less. What takes
+        # less is found out step by step.
+        most = LONG_S * runs / max(took_s, SHORT_S)
+        self._most = max(1, min(self._at_once, int(most)))
 
     def _work(self) -> None:
         while (requests := self._handed.get()) is not None:
             began, runs = self._clock(), self._runs
             answers = self._run(requests)
-            self._took_s = self._clock() - began
-            # All runs together have the same cores, however many there are.
-            self._beside_s = self._took_s * self._at_once / max(runs, self._runs)
+            self._learn(self._clock() - began, max(runs, self._runs))
             self._send(requests, answers)
             with self._changed:
                 self._runs -= 1

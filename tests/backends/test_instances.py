@@ -266,7 +266,8 @@ class TestTheOptimizedModel:
         assert (settings.at_once, settings.gathers) == (at_once, True)
 
     @pytest.mark.parametrize(
-        ("count", "cpus", "at_once", "threads"), [(1, 8, 8, 1), (3, 8, 2, 1), (1, 32, 8, 4)]
+        ("count", "cpus", "at_once", "threads"),
+        [(1, 8, 8, 1), (3, 8, 2, 1), (1, 12, 6, 2), (1, 20, 6, 3), (1, 32, 8, 4)],
     )
     def test_what_triton_does_not_batch_is_run_a_core_each_or_eight_at_a_time(
         self, count: int, cpus: int, at_once: int, threads: int

@@ -340,8 +340,10 @@ class TestTensors:
 class TestInstances:
     def test_every_instance_has_a_process(self, triton: Triton) -> None:
         folder = triton.log_file.parent
-        assert len(triton_process.stubs(folder, "trio")) == 3
-        assert len(triton_process.stubs(folder, "batch_size")) == 1
+        client = own_client.Triton(f"127.0.0.1:{triton.ports[0]}")
+        for model, instances in (("trio", 3), ("batch_size", 1)):
+            assert len(triton_process.stubs(folder, model)) == instances
+            assert client.instances(model, timeout=5) == instances
 
     def test_no_count_means_tritons_default_for_this_backend(self, triton: Triton) -> None:
         assert configuration(triton, "bare")["instance_group"][0]["count"] == 2

@@ -20,13 +20,13 @@ AT_ONCE = 2
 class Instance:
     """One whose runs end when they are told to, and take what they are said to take."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: int = AT_ONCE) -> None:
         self.begun: SimpleQueue[str] = SimpleQueue()
         self.ends: dict[str, threading.Event] = {}
         self.sent: SimpleQueue[tuple[list[str], list[str]]] = SimpleQueue()
         self.time = 0.0
         self.pool = ThreadPoolExecutor()
-        self.runs = SideBySide(self.run, self.send, AT_ONCE, lambda: self.time)
+        self.runs = SideBySide(self.run, self.send, at_once, lambda: self.time)
 
     def run(self, requests: Sequence[str]) -> list[str]:
         end = self.ends.setdefault(requests[0], threading.Event())
@@ -129,6 +129,30 @@ def test_runs_that_would_take_long_side_by_side_are_run_one_after_the_other(
     instance.end("e")
 
 
+def test_how_many_run_at_a_time_is_found_out_where_runs_do_not_share_the_cores_alike() -> None:
+    instance = Instance(at_once=8)
+    took_s = 0.15 * LONG_S  # whoever is beside it
+    instance.knows(took_s)
+    for name in "abcdef":
+        instance.put(name).result(SOON_S)
+        instance.begins(name)
+    seventh = instance.put("g")
+    assert instance.nothing_begins(), "by what is known eight would take 1.2 times too long"
+    instance.end("a", took_s)
+    seventh.result(SOON_S)
+    instance.begins("g")
+    for name in "hi":
+        instance.put(name).result(SOON_S)
+        instance.begins(name)
+    instance.put("j")
+    assert instance.nothing_begins()
+    for name in "bcdefghi":
+        instance.end(name, 0)
+    instance.begins("j")
+    instance.end("j")
+    instance.runs.close()
+
+
 def test_only_short_runs_are_their_callers_own(instance: Instance) -> None:
     assert not instance.runs.alone(["a"]), "nothing is known yet"
     instance.runs.ran(SHORT_S / 2)
@@ -137,7 +161,7 @@ def test_only_short_runs_are_their_callers_own(instance: Instance) -> None:
     instance.begins("a")
     assert not instance.runs.alone(["b"]), "there is another"
     instance.end("a", 2 * SHORT_S)
-    instance.put().result(SOON_S)
+    time.sleep(NOT_S)
     assert not instance.runs.alone(["b"]), "that one was long"
 
 

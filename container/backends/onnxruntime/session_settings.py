@@ -118,7 +118,9 @@ def session_settings(
     one_by_one = not on_cpu or "sequence_batching" in config or mode == 1
     if not (threads or spinning or one_by_one):
         if share > 1:
-            at_once = min(MOST_AT_ONCE, runs_at_once(share) if gathers else share)
+            # So many cores each that none is left over by the most runs.
+            at_once = share // -(-share // MOST_AT_ONCE)
+            at_once = min(at_once, runs_at_once(share)) if gathers else at_once
         elif gathers:  # with a core for each of several instances these are what runs at a time
             at_once = int(instance_count(config) == 1)
     optimization = config.get("optimization") or {}
