@@ -82,6 +82,7 @@ class Trial:
         answered_in: during which start of Triton it last answered.
         knocks: how many trials were no more than a knock since its example was asked.
         silent: whether it was the model that failed, not its client.
+        late: whether that was for lack of an answer.
         well: whether it ever answered this web worker.
         began: when the look at it began that is under way.
         thread: of that look.
@@ -96,6 +97,7 @@ class Trial:
     answered_in: int = 0
     knocks: int = 0
     silent: bool = False
+    late: bool = False
     well: bool = False
     began: float | None = None
     thread: int = 0
@@ -331,7 +333,7 @@ class Canary:
 
     def _found(self, model: str, trial: Trial) -> tuple[str, bool, bool]:
         """Return why a model does not answer, whether it is its own fault, whether it answered."""
-        before = self._answered(model)
+        before, trial.late = self._answered(model), False
         try:
             if self._is_well(model, trial):
                 trial.knocks += 1
@@ -342,11 +344,10 @@ class Canary:
             return "", False, self.try_model(model, known=bool(trial.answered_in))
         except DeadlineExceeded as error:
             busy = self._answered(model) > before
+            trial.late = not busy
             return ("", False, True) if busy else (error.message, True, False)
         except InferenceError as error:
             failed = isinstance(error, ModelFailed) and not isinstance(error, TooLargeAtOnce)
-            # It may have been given to the process that is lost, which is no news.
-            failed = failed and not self.maimed(model)
             return error.message, failed, False
 
     def _is_well(self, model: str, trial: Trial) -> bool:
@@ -454,6 +455,8 @@ class Canary:
         return (
             trial is not None
             and trial.silent
+            # That it fails what is given to the process that it has lost is no news.
+            and (trial.late or not self.maimed(model))
             and trial.tried_in == starts
             and self._was_well(model)
         )

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -478,7 +479,11 @@ def test_a_model_that_has_lost_one_of_two_processes_is_mended_as_well(
             "/ping saying so",
         )
         # Triton sees after a second that the one it hands a request to is gone.
-        assert 200 in {endpoint.ask(**BERT).status for _ in range(2)}
+        with ThreadPoolExecutor(4) as pool:
+            answers = [pool.submit(endpoint.ask, **BERT) for _ in range(4)]
+        statuses = [one.result().status for one in answers]
+        assert set(statuses) <= {200, 502}
+        assert statuses.count(200) >= 2
         wait_for(lambda: endpoint.call("/ping").status == 200, 70, "/ping turning 200")
         assert endpoint.call("/health").json["programs"]["Triton"]["restarts"] == 1
         assert {endpoint.ask(**BERT).status for _ in range(4)} == {200}
