@@ -6,15 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from queue import Empty, Queue
+from queue import Queue
 
 import pytest
+from queues import NOT_S, nothing_comes
 
 from container.backends import batcher
 from container.backends.batcher import Batcher
 
 SOON_S = 10  # what is waited for comes much sooner
-NOT_S = 0.2  # what should not come is waited for no longer
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,7 @@ class Model:
         return self.begun.get(timeout=SOON_S)
 
     def nothing_begins(self) -> bool:
-        try:
-            self.begun.get(timeout=NOT_S)
-        except Empty:
-            return True
-        return False
+        return nothing_comes(self.begun)
 
 
 @dataclass

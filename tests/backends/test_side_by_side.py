@@ -6,14 +6,14 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 import pytest
+from queues import NOT_S, nothing_comes
 
 from container.backends.side_by_side import LONG_S, SHORT_S, SideBySide
 
 SOON_S = 10.0
-NOT_S = 0.2
 AT_ONCE = 2
 
 
@@ -44,11 +44,7 @@ class Instance:
         assert self.begun.get(timeout=SOON_S) == name
 
     def nothing_begins(self) -> bool:
-        try:
-            self.begun.get(timeout=NOT_S)
-        except Empty:
-            return True
-        return False
+        return nothing_comes(self.begun)
 
     def end(self, name: str, took_s: float = 1.0) -> None:
         self.time += took_s

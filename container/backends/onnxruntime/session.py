@@ -237,29 +237,28 @@ class OnnxSession:
             Exception: what ONNX Runtime raises.
 
         """
-        runs = self._board.runs() if self._board else LEAST_OTHERS
-        with self._widths.lent(max(1, runs)) as session:
-            return self._run(session, inputs, outputs, rows)
+        return self._run(1, inputs, outputs, rows)
 
     def run_beside_others(
         self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, Rows] = ALL
     ) -> dict[str, NDArray[Any]]:
         """Return the same, with no more cores than where there is another run."""
-        runs = self._board.runs() if self._board else LEAST_OTHERS
-        with self._widths.lent(max(LEAST_OTHERS, runs)) as session:
-            return self._run(session, inputs, outputs, rows)
+        return self._run(LEAST_OTHERS, inputs, outputs, rows)
 
     def _run(
         self,
-        session: Any,
+        least: int,
         inputs: Tensors,
         outputs: Sequence[str],
         rows: Mapping[str, Rows],
     ) -> dict[str, NDArray[Any]]:
+        """Return the outputs of one of so many runs at least."""
+        runs = self._board.runs() if self._board else LEAST_OTHERS
         by_rows = [name for name in self.by_rows if name in outputs]
         names = [*outputs, *(SHAPE + name for name in by_rows)]
         fed = {**inputs, **numbers_of(self.by_rows, rows)} if self.by_rows else dict(inputs)
-        answer = dict(zip(names, session.run(names, fed, self._run_options), strict=True))
+        with self._widths.lent(max(least, runs)) as session:
+            answer = dict(zip(names, session.run(names, fed, self._run_options), strict=True))
         for name in by_rows:
             answer[name] = of_all_or_rows(answer[name], answer.pop(SHAPE + name), rows.get(name))
         for name in self._scalars.keys() & answer.keys():
