@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from flask import Response
@@ -26,7 +27,7 @@ DRAWN: Final = ("image/jpeg", "image/png")
 NON_FINITE: Final = "X-Non-Finite-Values"
 
 
-def offers(ask: Ask, client: Client) -> Sequence[str]:
+def offers(ask: Ask, client: Client) -> tuple[str, ...]:
     """Return the types in which one ask can be answered, the usual one first."""
     if ask.is_list:
         return (JSON, LINES)
@@ -35,7 +36,8 @@ def offers(ask: Ask, client: Client) -> Sequence[str]:
     return (JSON, *DRAWN) if client.draws() else (JSON,)
 
 
-def accepted(header: str, offered: Sequence[str]) -> str:
+@lru_cache(maxsize=64)  # programs send few different ones
+def accepted(header: str, offered: tuple[str, ...]) -> str:
     """Return the best of the types offered.
 
     Raises:

@@ -6,9 +6,12 @@ import re
 import time
 import uuid
 from collections.abc import Callable
+from typing import Any
 
-from flask import Flask, Response, g, request
+from flask import Flask, Request, Response
 from flask.globals import app_ctx, request_ctx
+from flask.sessions import NullSession, SessionInterface
+from werkzeug.datastructures import Headers
 
 from clients.base import Environment
 from clients.registry import Registry
@@ -25,6 +28,7 @@ from dispatcher.management import management_routes
 from dispatcher.metrics import Metrics
 from dispatcher.observer import Observer
 from dispatcher.pages import page_routes
+from dispatcher.record import Record
 from dispatcher.reload import Reloader, verdicts_of
 from dispatcher.scrape import metrics_routes
 from dispatcher.settings import WANTED, Settings
@@ -32,7 +36,25 @@ from dispatcher.watch import allowance
 
 PIECE = 2**16
 REQUEST_IDS = ("X-Amzn-SageMaker-Inference-Id", "X-Request-Id")
+UNPRINTED = re.compile(r"[^A-Za-z0-9._:-]")
 STARTED = "X-Request-Start"  # when NGINX had the whole request, in seconds since 1970
+
+
+class NoSessions(SessionInterface):
+    """There is nobody to remember."""
+
+    def open_session(self, app: Flask, request: Request) -> NullSession:  # noqa: ARG002
+        return NullSession()
+
+
+class Application(Flask):
+    """Flask, without what is asked for each request and is always the same here."""
+
+    session_interface = NoSessions()
+
+    def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function as it is: none here is asynchronous."""
+        return func
 
 
 def create_app(  # noqa: PLR0913, PLR0917  all that the application is put together from
@@ -60,7 +82,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
         keys: those that may enter; everybody may where there are none.
 
     """
-    app = Flask(__name__, static_folder=None)
+    app = Application(__name__, static_folder=None)
     errors.register(app)
     server, repository = environment.server, environment.model_repository
     admission = admission or admission_of(settings)
@@ -89,32 +111,29 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
 
     @app.before_request
     def begin() -> None:
-        here, incoming = app_ctx.g, request_ctx.request
-        here.started = time.monotonic()
-        given = (incoming.headers.get(name, "") for name in REQUEST_IDS)
-        cleaned = (re.sub(r"[^A-Za-z0-9._:-]", "", text)[:128] for text in given)
-        here.request_id = next(filter(None, cleaned), "") or uuid.uuid4().hex
+        incoming = request_ctx.request
+        since = incoming.headers.get(STARTED)
         try:
-            here.queue = max(0.0, time.time() - float(incoming.headers[STARTED]))
-        except (KeyError, ValueError):
-            here.queue = 0.0
+            queue = max(0.0, time.time() - float(since or ""))
+        except ValueError:
+            queue = 0.0
         # NGINX says when it began: what `serve` asks by itself is nobody's request.
-        counts = STARTED in incoming.headers
-        here.record = observer.begin(
-            incoming, here.request_id, here.started - here.queue, counts=counts
+        record = observer.begin(
+            incoming, request_id(incoming.headers), queue, counts=since is not None
         )
-        here.record.key = gate.check(incoming)
+        app_ctx.g.record = record
+        record.key = gate.check(incoming)
         length = incoming.content_length or 0
         if length > settings.max_body:
             raise errors.too_large(settings.max_body, length)
 
     @app.after_request
     def finish(response: Response) -> Response:
-        here = app_ctx.g
-        drain()
-        response.headers["X-Request-Id"] = here.request_id
-        phases = {"queue": here.queue}
-        if timings := here.get("timings"):
+        drain(request_ctx.request)
+        record: Record = app_ctx.g.record
+        response.headers["X-Request-Id"] = record.request_id
+        phases = {"queue": record.queue}
+        if timings := record.timings:
             phases |= {
                 "decode": timings.decode,
                 "inference": timings.inference,
@@ -123,12 +142,12 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
         response.headers["Server-Timing"] = ", ".join(
             f"{name};dur={1000 * seconds:.1f}" for name, seconds in phases.items()
         )
-        observer.finish(here.record, response)
+        observer.finish(record, response)
         return response
 
     @app.teardown_request
     def close(_: BaseException | None) -> None:
-        if unpacked := g.pop("unpacked", None):
+        if unpacked := app_ctx.g.pop("unpacked", None):
             unpacked.close()
 
     return app
@@ -139,7 +158,15 @@ def admission_of(settings: Settings) -> Admission:
     return Admission(settings.threads, settings.jobs_per_model, settings.queue, settings.max_body)
 
 
-def drain() -> None:
+def request_id(headers: Headers) -> str:
+    """Return what a request calls itself, as far as a log can hold it, or a name for it."""
+    for name in REQUEST_IDS:
+        if cleaned := UNPRINTED.sub("", headers.get(name, "")):
+            return cleaned[:128]
+    return uuid.uuid4().hex
+
+
+def drain(request: Request) -> None:
     """Take what is left of a body that was answered unread.
 
     gunicorn closes the connection on it otherwise, and NGINX, which is still sending, takes that

@@ -451,13 +451,13 @@ class Canary:
 
     def stuck(self, model: str) -> bool:
         """Whether a model answered since Triton was started, or before that, and does not now."""
-        trial, starts = self.trials.get(model), self.notice().triton_starts
+        trial = self.trials.get(model)
         return (
             trial is not None
             and trial.silent
             # That it fails what is given to the process that it has lost is no news.
             and (trial.late or not self.maimed(model))
-            and trial.tried_in == starts
+            and trial.tried_in == self.notice().triton_starts
             and self._was_well(model)
         )
 

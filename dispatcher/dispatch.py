@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -41,15 +41,16 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-@contextmanager
-def client_at_fault() -> Iterator[None]:
-    """Tell what a client lets out from the server's own faults."""
-    try:
-        yield
-    except InferenceError:
-        raise
-    except BaseException as error:  # such as what ends a process
-        raise errors.client_bug() from error
+class ClientAtFault(AbstractContextManager[None]):
+    """Tells what a client lets out from the server's own faults."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        # (All that is no answer of the contract, also what ends a process.)
+        if error is not None and not isinstance(error, InferenceError):
+            raise errors.client_bug() from error
+
+
+client_at_fault = ClientAtFault()
 
 
 def as_many(results: Any, expected: int) -> list[Any]:
@@ -114,7 +115,7 @@ class Prepared:
             return [r for start in starts for r in self.batch(start, size, self.request.deadline)]
         with self.request.active():
             self.request.timings.begin()
-            with client_at_fault():
+            with client_at_fault:
                 if isinstance(self.client, TensorClient):
                     result: Any = self.client.run(self.payloads[0])
                 else:
@@ -124,7 +125,7 @@ class Prepared:
 
     def batch_size(self) -> int:
         """Return how many payloads make a batch."""
-        with self.request.active(), client_at_fault():
+        with self.request.active(), client_at_fault:
             return self.client.max_batch_size
 
     def batch(self, start: int, size: int, deadline: float) -> list[Any]:
@@ -140,7 +141,7 @@ class Prepared:
         with request.active():
             request.timings.begin()
             try:
-                with client_at_fault():
+                with client_at_fault:
                     return as_many(self.client.inference_batch(batch), len(batch))
             except TooLargeAtOnce as error:
                 if len(batch) == 1:
@@ -159,7 +160,7 @@ class Prepared:
 
     def drawn(self, result: Any, media_type: str) -> bytes:
         """Return the picture with the result on it."""
-        with self.request.active(), client_at_fault():
+        with self.request.active(), client_at_fault:
             return self.client.draw(self.payloads[0], result, media_type)
 
 
@@ -222,7 +223,7 @@ class Dispatcher:
             timings=timings or Timings(),
             once=once,
         )
-        with client_at_fault():
+        with client_at_fault:
             payloads = [
                 client.payload_of(payload) if isinstance(payload, Media) else payload
                 for payload in ask.payloads

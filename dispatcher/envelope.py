@@ -35,6 +35,7 @@ class Envelope:
         attributes: the custom attributes.
         request_id: what the log and the answer call the request.
         timeout: seconds that the caller gives it.
+        accept: the types that the caller takes.
 
     """
 
@@ -45,6 +46,7 @@ class Envelope:
     attributes: Mapping[str, str] = field(default_factory=dict)
     request_id: str = ""
     timeout: float = math.inf
+    accept: str = ""
 
     def modelname(self, in_body: str | None) -> str:
         """Return the model that is asked; nothing where nobody names one."""
@@ -79,6 +81,7 @@ def read_envelope(
         attributes=attributes,
         request_id=request_id,
         timeout=read_timeout(attributes.get(TIMEOUT, "") or query.get(TIMEOUT, "")),
+        accept=headers.get("Accept", ""),
     )
 
 
@@ -89,6 +92,8 @@ def read_attributes(header: str) -> dict[str, str]:
         BadHeader: it is longer than the platform allows, or has other characters.
 
     """
+    if not header:
+        return {}
     if len(header) > LONGEST_ATTRIBUTES or not re.fullmatch(r"[\x20-\x7e]*", header):
         raise BadHeader(
             f"{ATTRIBUTES} has {len(header)} characters, or some that are not visible ASCII",

@@ -29,6 +29,7 @@ from clients.errors import (
     UnsupportedMedia,
 )
 from dispatcher.encoding import NotJson, encoded
+from dispatcher.record import Record
 
 log = logging.getLogger(__name__)
 
@@ -152,10 +153,10 @@ LONGEST_TEXT: Final = 700
 def body(code: str, message: str, hint: str = "", modelname: str = "") -> dict[str, Any]:
     """Return what stands under `error`, the essentials first."""
     error = {"code": code, "message": shortened(message), "hint": shortened(hint)}
-    if has_request_context():
-        if name := modelname or g.get("modelname", ""):
+    if record := this_request():
+        if name := modelname or record.modelname:
             error["modelname"] = name[:200]
-        error["request_id"] = g.get("request_id", "")
+        error["request_id"] = record.request_id
     return error
 
 
@@ -165,7 +166,8 @@ def shortened(text: str) -> str:
 
 def answer(status: int, code: str, message: str, hint: str = "") -> Response:
     """Return the answer for an error."""
-    g.error = (code, "" if code in QUOTING else message)
+    if record := this_request():
+        record.code, record.message = code, "" if code in QUOTING else message
     text, _ = encoded({"error": body(code, message, hint)})
     response = Response(text, status, mimetype="application/json")
     if status in RETRY_AFTER_S:
@@ -192,7 +194,8 @@ def item(error: Exception, modelname: str = "") -> dict[str, Any]:
 
 def of_inference(error: InferenceError) -> Response:
     """Answer an error of the contract, or a plugin's subclass of one."""
-    log_client(error, g.get("modelname", ""))
+    record = this_request()
+    log_client(error, record.modelname if record else "")
     status, code = status_and_code(error)
     return answer(status, code, error.message, error.hint)
 
@@ -223,18 +226,24 @@ def log_client(error: InferenceError, modelname: str) -> None:
         log.error(
             "the client of %s is at fault in request %s: %s",
             ascii(modelname),
-            this_request(),
+            this_id(),
             error.message,
             exc_info=error.__cause__,
         )
 
 
 def log_bug(error: Exception) -> None:
-    log.error("unforeseen error in request %s", this_request(), exc_info=error)
+    log.error("unforeseen error in request %s", this_id(), exc_info=error)
 
 
-def this_request() -> str:
-    return str(g.get("request_id", "")) if has_request_context() else ""
+def this_request() -> Record | None:
+    """Return the record of the request that this thread answers."""
+    return g.get("record") if has_request_context() else None
+
+
+def this_id() -> str:
+    record = this_request()
+    return record.request_id if record else ""
 
 
 def of_bug(error: Exception) -> Response:

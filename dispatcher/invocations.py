@@ -101,14 +101,15 @@ class Invocation:
     def answer(self, path_model: str) -> Response:
         """Read the request by its type, wait for its turn, and answer."""
         here, incoming = app_ctx.g, request_ctx.request
+        record: Record = here.record
         envelope = read_envelope(
             incoming.headers,
-            incoming.args,
+            incoming.args if incoming.query_string else {},
             path_model=path_model,
             default_model=self.settings.default_model,
-            request_id=here.request_id,
+            request_id=record.request_id,
         )
-        here.modelname = envelope.modelname(None)
+        record.modelname = envelope.modelname(None)
         here.caller = Caller(incoming.environ.get("gunicorn.socket"))
         unpack(incoming, self.settings.max_body)
         if incoming.mimetype in LINE_TYPES:
@@ -121,30 +122,27 @@ class Invocation:
             elif asked.ask.is_list:
                 response = self.payloads(asked.ask, envelope)
             else:
-                response = self.one(asked.ask, envelope)
+                response = self.one(asked.ask, envelope, record, here.caller)
         except BaseException:
             done()
             raise
         response.call_on_close(done)
         return response
 
-    def one(self, ask: Ask, envelope: Envelope) -> Response:
+    def one(self, ask: Ask, envelope: Envelope, record: Record, caller: Caller) -> Response:
         """Answer an ask with one payload, in this thread."""
-        here = app_ctx.g
-        here.modelname = ask.modelname
+        record.modelname = ask.modelname
         self.dispatcher.refuse(ask.modelname)
-        budget = self.budget(envelope)
-        deadline = budget.deadline()
+        deadline = self.budget(envelope, record).deadline()
         cut = None
-        if connection := here.caller.connection:
-            cut = partial(self.cut, connection, here.record, ask.modelname)
+        if caller.connection:
+            cut = partial(self.cut, caller.connection, record, ask.modelname)
         model = self.dispatcher.registry.name(ask.modelname)
-        turn = self.admission.calls.enter(model, deadline, here.caller, cut)
+        turn = self.admission.calls.enter(model, deadline, caller, cut)
         try:
-            begun()
-            prepared = self.prepared(ask, envelope, deadline)
-            accept = request.headers.get("Accept", "")
-            chosen = accepted(accept, offers(prepared.ask, prepared.client))
+            begun(record)
+            prepared = self.prepared(ask, envelope, deadline, record)
+            chosen = accepted(envelope.accept, offers(prepared.ask, prepared.client))
             result = prepared.result()
             if chosen == JSON:
                 response = json_answer(self.dispatcher.answer(ask, result))
@@ -164,11 +162,11 @@ class Invocation:
 
     def payloads(self, ask: Ask, envelope: Envelope) -> Response:
         """Answer an ask with a list of payloads, a batch at a time."""
-        g.modelname = ask.modelname
-        stream = accepted_as_lines()
+        g.record.modelname = ask.modelname
+        stream = as_lines(envelope)
 
         def answer(job: Job) -> Response:
-            prepared = self.prepared(ask, envelope, job.budget.deadline())
+            prepared = self.prepared(ask, envelope, job.budget.deadline(), g.record)
             batches = self.dispatcher.batches(prepared, job)
             # The first batch before the first byte: until then an error has its own status.
             first = next(batches)
@@ -182,7 +180,7 @@ class Invocation:
 
     def several(self, asked: SeveralModels | MixedList, envelope: Envelope) -> Response:
         """Answer several asks, each with its own status."""
-        stream = accepted_as_lines()
+        stream = as_lines(envelope)
 
         def answer(job: Job) -> Response:
             if isinstance(asked, SeveralModels):
@@ -197,7 +195,7 @@ class Invocation:
 
     def lines(self, envelope: Envelope) -> Response:
         """Answer a body that has an ask a line, with a line for each."""
-        accepted(request.headers.get("Accept", ""), (LINES,))
+        accepted(envelope.accept, (LINES,))
         asks = read_lines(spooled(request.stream), envelope, self.settings.max_batch)
         first = list(itertools.islice(asks, 1))
 
@@ -210,10 +208,10 @@ class Invocation:
         self, model: str, envelope: Envelope, answer: Callable[[Job], Response], *, stream: bool
     ) -> Response:
         """Answer with several calls, in a turn that lasts until all is sent."""
-        budget = self.budget(envelope, stream=stream)
+        budget = self.budget(envelope, g.record, stream=stream)
         name = self.dispatcher.registry.name(model)
         turn = self.admission.jobs.enter(name, budget.deadline(), g.caller)
-        begun()
+        begun(g.record)
         if stream and g.caller.connection:
             # Whoever reads too slowly is not waited for.
             turn.deadline = budget.ends + self.settings.client_timeout
@@ -226,29 +224,27 @@ class Invocation:
         response.call_on_close(partial(ended, turn))
         return response
 
-    def prepared(self, ask: Ask, envelope: Envelope, deadline: float) -> Prepared:
+    def prepared(self, ask: Ask, envelope: Envelope, deadline: float, record: Record) -> Prepared:
         """Check an ask, whose model alone the request asks."""
-        here = app_ctx.g
-        here.record.version = ask.modelversion
-        here.timings = Timings()
-        prepared = self.dispatcher.prepare(ask, envelope, deadline, timings=here.timings)
-        here.record.known = True
+        record.version = ask.modelversion
+        record.timings = Timings()
+        prepared = self.dispatcher.prepare(ask, envelope, deadline, timings=record.timings)
+        record.known = True
         return prepared
 
     def items(self, asks: Iterable[Ask | Exception], envelope: Envelope, job: Job) -> Iterator[Any]:
         """Yield an answer per ask, each with its own status."""
         return self.observer.items(self.dispatcher.items(asks, envelope, job), g.record)
 
-    def budget(self, envelope: Envelope, *, stream: bool = False) -> Budget:
+    def budget(self, envelope: Envelope, record: Record, *, stream: bool = False) -> Budget:
         """Return the time for a request, which began when NGINX had all of it."""
-        arrived = g.started - g.queue
         each = min(self.settings.client_timeout, envelope.timeout)
-        return Budget(arrived + (self.settings.stream_timeout if stream else each), each)
+        return Budget(record.since + (self.settings.stream_timeout if stream else each), each)
 
 
-def begun() -> None:
+def begun(record: Record) -> None:
     """Note that it is this request's turn."""
-    g.queue += time.monotonic() - g.started
+    record.queue = time.monotonic() - record.since
 
 
 def ended(turn: Turn) -> None:
@@ -257,8 +253,8 @@ def ended(turn: Turn) -> None:
         turn.release()
 
 
-def accepted_as_lines() -> bool:
-    return accepted(request.headers.get("Accept", ""), (JSON, LINES)) == LINES
+def as_lines(envelope: Envelope) -> bool:
+    return accepted(envelope.accept, (JSON, LINES)) == LINES
 
 
 def first_model(asks: Sequence[Ask | BadBody]) -> str:

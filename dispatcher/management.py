@@ -77,7 +77,7 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
     def load_model() -> Response:
         """Load the model in a folder under a name."""
         name, url = read_load()
-        g.modelname = name
+        g.record.modelname = name
         load(hosting, reloader, name, url)
         return json_answer({"modelName": name, "modelUrl": url})
 
@@ -89,7 +89,7 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
     @routes.delete("/models/<model>")
     def unload_model(model: str) -> Response:
         """Unload a model and give its memory back."""
-        g.modelname = model
+        g.record.modelname = model
         unload(hosting, reloader, model)
         return json_answer({"modelName": model})
 
@@ -110,7 +110,7 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
     @routes.post("/load_model/<model>")
     def load_own_model(model: str) -> Response:
         """Load a model of the repository, or load it anew."""
-        g.modelname = model
+        g.record.modelname = model
         hosting.load_own(model)
         if reason := refused(hosting, reloader, model):
             raise BadClient(reason)

@@ -55,7 +55,7 @@ class ModelProcesses:
         """
         if triton != self._triton:
             self._triton, self._known = triton, {}
-        there = {int(entry.name) for entry in self.proc.iterdir() if entry.name.isdigit()}
+        there = {int(name) for name in os.listdir(self.proc) if name.isdigit()}  # noqa: PTH208
         self._known = {pid: model for pid, model in self._known.items() if pid in there}
         for pid in there - self._known.keys():
             self._learn(pid)

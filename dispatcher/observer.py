@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from flask import Request, Response, g
+from flask import Request, Response
 
 from dispatcher.access_log import AccessLog
 from dispatcher.metrics import Metrics
@@ -29,13 +29,13 @@ class Observer:
         self.metrics = metrics
         self.access_log = access_log
 
-    def begin(self, request: Request, request_id: str, since: float, *, counts: bool) -> Record:
+    def begin(self, request: Request, request_id: str, queue: float, *, counts: bool) -> Record:
         """Begin with a request.
 
         Args:
             request: as Flask has it.
             request_id: what the log and the answer call it.
-            since: when NGINX had all of it, on the clock of `time.monotonic()`.
+            queue: seconds since NGINX had all of it.
             counts: whether it is to be told of.
 
         """
@@ -43,24 +43,22 @@ class Observer:
             self.metrics.in_flight.inc()
         return Record(
             told=not counts,
-            since=since,
+            since=time.monotonic() - queue,
             request_id=request_id,
             method=request.method,
             route=request.url_rule.rule if request.url_rule else "",
             path=request.path,
             bytes_in=request.content_length or 0,
+            queue=queue,
         )
 
     def finish(self, record: Record, response: Response) -> None:
         """Take in what the answer will be; it is told when it was sent."""
         record.status = response.status_code
-        record.code, record.message = g.get("error", ("", ""))
-        record.queue = g.queue
-        record.timings = g.get("timings")
         if not record.models:
-            record.name(g.get("modelname", ""))
+            record.name(record.modelname)
         if response.is_sequence:
-            record.bytes_out = response.calculate_content_length() or 0
+            record.bytes_out = response.content_length or 0
         else:  # asked for its length it would be made whole before its first line is sent
             response.response = counted(response.iter_encoded(), record)
         response.call_on_close(partial(self.tell, record))
@@ -68,6 +66,7 @@ class Observer:
     def cut(self, record: Record, status: int, code: str) -> None:
         """Tell of a request that was answered in the place of the thread that has it."""
         record.status, record.code = status, code
+        record.timings = None  # of phases that are not over
         self.tell(record)
 
     def tell(self, record: Record) -> None:

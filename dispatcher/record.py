@@ -19,6 +19,9 @@ class Record:
         method: GET, POST and so on.
         route: the rule that its path matched; nothing where it matched none.
         path: without the query.
+        bytes_in: of the body, as it came.
+        queue: seconds until it was its turn; before that, until a web worker had it.
+        modelname: the model that it names, as far as it was read.
         key: whose API key it has.
         models: the models it asked.
         version: the version that was asked for.
@@ -26,12 +29,10 @@ class Record:
         status: of the answer.
         code: the error's, if it is one.
         message: the error's, where it quotes nothing of the body.
-        bytes_in: of the body, as it came.
         bytes_out: of the body, before NGINX packs it.
         items: how many answers there are in the body, where there may be several.
         failed: how many of those are errors.
         at: when NGINX had all of it, in seconds since 1970.
-        queue: seconds until it was its turn.
         total: seconds until all was sent.
         timings: of the model's client.
         told: whether it was told already.
@@ -44,6 +45,8 @@ class Record:
     route: str
     path: str
     bytes_in: int
+    queue: float = 0.0
+    modelname: str = ""
     key: str = ""
     models: list[str] = field(default_factory=list)
     version: str = ""
@@ -55,7 +58,6 @@ class Record:
     items: int = 0
     failed: int = 0
     at: float = 0.0
-    queue: float = 0.0
     total: float = 0.0
     timings: Timings | None = None
     told: bool = False
