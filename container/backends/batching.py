@@ -194,6 +194,8 @@ def groups(items: Sequence[Item], rows: Mapping[int, int], max_batch_size: int) 
 
     `rows` has the size of the batch dimension of every item that takes part.
     """
+    if len(rows) == 1:
+        return [list(rows)]
     made: list[list[int]] = []
     open_groups: dict[object, list[int]] = {}
     for index, count in rows.items():

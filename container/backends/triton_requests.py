@@ -214,8 +214,10 @@ def wanted_rows(parameters: Mapping[str, Any], model: str) -> dict[str, list[int
         RequestError: the parameter is not what it should be.
 
     """
+    if ROWS not in parameters:
+        return {}
     try:
-        of_models = json.loads(parameters.get(ROWS, "{}"))
+        of_models = json.loads(parameters[ROWS])
         return {
             name: [operator.index(row) for row in some]
             for name, some in of_models.get(model, {}).items()
@@ -234,8 +236,10 @@ def wanted_above(parameters: Mapping[str, Any], model: str) -> dict[str, tuple[i
         RequestError: the parameter is not what it should be.
 
     """
+    if ABOVE not in parameters:
+        return {}
     try:
-        of_models = json.loads(parameters.get(ABOVE, "{}"))
+        of_models = json.loads(parameters[ABOVE])
         above = {
             name: (operator.index(column), float(least))
             for name, (column, least) in of_models.get(model, {}).items()
