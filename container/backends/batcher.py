@@ -8,6 +8,7 @@ and asked anew another one has the cores.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -25,10 +26,28 @@ CORES_OF_A_RUN = 4
 1.1 to 1.2 times as many answers as two with 16 and 64 callers, and 0.9 with 4; eight 1.04, 1.3 and
 0.85; `python -m bench.scale --models bert_base`."""
 
+FEW = 80
+"""Tokens, in all requests that are there or expected, of which one run with all cores is quicker
+than two on half of them each: it reads the weights once instead of twice, which takes as long as
+the arithmetic of 7 to 20 tokens, and loses an eighth by sharing its work out. (docs/performance.md;
+with more cores than three nobody has measured it.)"""
+
+ALIKE = 8
+"""Whoever waits for a common run does so in vain where lengths differ: so many runs one after the
+other have to have been of requests that could have been run together, and with those before."""
+
+LONG_S = 0.25
+"""Nobody waits longer for the turn of a common run."""
+
 PATIENCE = 0.2
 """Of the time that the last run took: how long one waits for requests that are expected."""
 
 MOST_PATIENCE_S = 0.05
+
+
+def most_in_one_run(cores: int) -> int:
+    """Return up to how many tokens one run had better have so many cores; 0 for no such run."""
+    return FEW if 1 < cores < CORES_OF_A_RUN else 0
 
 
 def runs_at_once(cores: int) -> int:
@@ -64,33 +83,38 @@ class Batcher(Generic[T, A]):
 
     Args:
         run: returns the answers to some requests, all of one key, beside others; must not raise.
-        run_alone: the same where nobody else runs or waits when it begins.
+        run_alone: the same where nobody else runs, and nobody is going to.
         send: sends these answers; must not raise. Who has one may ask again before all are sent.
         max_batch_size: the most rows of a run that has more than one request.
         at_once: the most runs at a time.
+        few: up to so many tokens one run, with all cores, is for everybody.
 
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917
         self,
         run: Callable[[Sequence[T]], A],
         run_alone: Callable[[Sequence[T]], A],
         send: Callable[[Sequence[T], A], None],
         max_batch_size: int,
         at_once: int = AT_ONCE,
+        few: int = 0,
     ) -> None:
         self._run = run
         self._run_alone = run_alone
         self._send = send
         self._max_batch_size = max_batch_size
         self._at_once = at_once
+        self._few = few
         self._changed = threading.Condition()
         self._waiting: list[T] = []
         self._came = 0.0  # when the first of those that wait came, or could have been run
-        self._runs = 0
+        self._begun: dict[int, float] = {}  # when the runs began that are not answered, by thread
         self._running = 0  # rows
         self._expected = 1  # rows
         self._patience_s = 0.0
+        self._alike = 0  # runs one after the other of requests that could have shared one
+        self._last: tuple[object, int] = ((), 0)  # key and length of the last run
         self._lone = 0  # runs one after the other that began while nobody else was there
         self._closed = False
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(at_once)]
@@ -101,7 +125,7 @@ class Batcher(Generic[T, A]):
         """Whether nobody else is there or expected, and these share a run: the caller's own."""
         with self._changed:
             rows = _rows(requests)
-            alone = not self._waiting and not self._runs and rows >= self._expected
+            alone = not self._waiting and not self._begun and rows >= self._expected
             alone = alone and not self._divided(requests, self._max_batch_size)[1]
             if alone:
                 self._expected, self._lone = rows, 0
@@ -118,9 +142,8 @@ class Batcher(Generic[T, A]):
             self._waiting += requests
             self._expected = max(self._expected, self._running + _rows(self._waiting))
             self._changed.notify_all()
-            self._changed.wait_for(
-                lambda: self._runs < self._at_once or (requests and not self._waiting)
-            )
+            while (turn := self._turn()) and (self._waiting or not requests):
+                self._changed.wait(min(turn, threading.TIMEOUT_MAX))
 
     def close(self) -> None:
         """Return when everything is answered."""
@@ -131,44 +154,85 @@ class Batcher(Generic[T, A]):
             thread.join()
 
     def _work(self) -> None:
-        while batch := self._next():
+        while found := self._next():
+            run, batch = found
             began = time.monotonic()
-            answers = (self._run_alone if self._lone > 1 else self._run)(batch)
+            answers = run(batch)
             with self._changed:
                 self._running -= _rows(batch)
                 self._patience_s = min(PATIENCE * (time.monotonic() - began), MOST_PATIENCE_S)
             self._send(batch, answers)
             with self._changed:
-                self._runs -= 1  # nobody is alone before that: answers take shared memory
+                # Nobody is alone before that: answers take shared memory.
+                del self._begun[threading.get_ident()]
+                if self._share_one():
+                    self._came = time.monotonic()
                 self._changed.notify_all()
 
-    def _next(self) -> list[T]:
-        """Wait for a batch; empty where there will be none any more."""
+    def _next(self) -> tuple[Callable[[Sequence[T]], A], list[T]] | None:
+        """Wait for a batch, and choose how it is run; None where there will be none any more."""
         with self._changed:
             free = time.monotonic()
             while not self._waiting or (left := self._left(free)) > 0:
                 if self._closed and not self._waiting:
-                    return []
+                    return None
                 self._changed.wait(left if self._waiting else None)
             present = self._running + _rows(self._waiting)
+            if self._few:
+                self._compare()
+            is_for_all = not self._begun and self._share_one()
             batch = self._cut(self._part())
-            self._runs += 1
+            self._came = self._begun[threading.get_ident()] = time.monotonic()
             self._running += _rows(batch)
-            self._lone = self._lone + 1 if self._runs == 1 and not self._waiting else 0
-            self._came = time.monotonic()
+            self._lone = self._lone + 1 if len(self._begun) == 1 and not self._waiting else 0
             # Who has gone away is expected for some runs more, each time one row less.
             self._expected = max(present, self._expected - 1)
-            return batch
+            return self._run_alone if is_for_all or self._lone > 1 else self._run, batch
+
+    def _compare(self) -> None:
+        """Take note of whether those that wait could be run together, and with those before."""
+        self._alike = self._alike + 1 if self._are_alike() else 0
+        self._last = self._waiting[0].key, self._waiting[0].length
+
+    def _are_alike(self) -> bool:
+        """Whether all that wait could be run together, and with those before."""
+        (key, length), first = self._last, self._waiting[0]
+        return (
+            first.key == key
+            and fits(1, first.length, [(1, length)])
+            and not self._divided(self._waiting, self._max_batch_size)[1]
+        )
+
+    def _share_one(self) -> bool:
+        """Whether all that wait, and as many as are expected, had better share one run."""
+        if self._alike < ALIKE:
+            return False
+        longest = max((request.length for request in self._waiting), default=0)
+        rows = max(self._expected, _rows(self._waiting))
+        is_one = rows <= self._max_batch_size and 0 < rows * longest <= self._few
+        return is_one and self._are_alike()
+
+    def _turn(self) -> float:
+        """Return for how many seconds those that wait are not to be run."""
+        if not self._begun:
+            return 0.0
+        if len(self._begun) >= self._at_once:
+            return math.inf
+        if not self._share_one():
+            return 0.0
+        return max(0.0, min(self._begun.values()) + LONG_S - time.monotonic())
 
     def _left(self, free: float) -> float:
-        """Return for how many seconds a run is to wait for more requests."""
-        if self._closed or _rows(self._waiting) >= self._part():
-            return 0.0
+        """Return for how many seconds a run is to wait for its turn, or for more requests."""
+        turn = self._turn()
+        if turn or self._closed or _rows(self._waiting) >= self._part():
+            return turn
         return max(free, self._came) + self._patience_s - time.monotonic()
 
     def _part(self) -> int:
         """Return the rows of one run, where all that are expected are shared out."""
-        return min(self._max_batch_size, -(-self._expected // self._at_once))
+        runs = 1 if self._share_one() else self._at_once
+        return min(self._max_batch_size, -(-self._expected // runs))
 
     def _cut(self, rows: int) -> list[T]:
         """Take the first that waits, and others like it."""

@@ -12,7 +12,7 @@ import pytest
 from queues import NOT_S, nothing_comes
 
 from container.backends import batcher
-from container.backends.batcher import Batcher
+from container.backends.batcher import ALIKE, Batcher
 
 SOON_S = 10  # what is waited for comes much sooner
 
@@ -81,12 +81,18 @@ def started() -> Iterator[Callable[..., Instance]]:
     with pytest.MonkeyPatch.context() as patch:
 
         def start(
-            max_batch_size: int = 16, *, waits: bool = False, at_once: int = batcher.AT_ONCE
+            max_batch_size: int = 16,
+            *,
+            waits: bool = False,
+            at_once: int = batcher.AT_ONCE,
+            few: int = 0,
+            long_s: float = SOON_S,
         ) -> Instance:
             patch.setattr(batcher, "PATIENCE", 1e9 if waits else 0)
             patch.setattr(batcher, "MOST_PATIENCE_S", SOON_S)
+            patch.setattr(batcher, "LONG_S", long_s)
             model = Model()
-            gathered = Batcher(model.run, model.run_alone, model.send, max_batch_size, at_once)
+            gathered = Batcher(model.run, model.run_alone, model.send, max_batch_size, at_once, few)
             made.append(Instance(gathered, model))
             return made[-1]
 
@@ -180,6 +186,123 @@ def test_with_one_run_at_a_time_it_waits_for_all(started: Callable[..., Instance
     assert instance.model.nothing_begins()
     instance.put("a again")
     assert instance.model.next() == ["b", "c", "a again"]
+
+
+def short(name: str, length: int = 9) -> Request:
+    return Request(name, length=length)
+
+
+def ended(instance: Instance, name: str, *, left: int = 0) -> None:
+    """End a run, and return when it is over, shortly after its answers are sent."""
+    instance.model.end(name)
+    until = time.monotonic() + SOON_S
+    while len(instance.batcher._begun) > left and time.monotonic() < until:
+        time.sleep(0.001)
+
+
+def after_others_like_it(instance: Instance, runs: int = ALIKE + 1) -> None:
+    """Run one text of 9 tokens after the other."""
+    for _ in range(runs):
+        instance.put(short("before"))
+        assert instance.model.next() == ["before"]
+        ended(instance, "before")
+    instance.model.alone.clear()
+
+
+class TestFewTokens:
+    """All share one run with all cores, where so few tokens are there and expected."""
+
+    def test_they_wait_for_their_turn_and_for_all(self, started: Callable[..., Instance]) -> None:
+        instance = started(waits=True, few=27)
+        after_others_like_it(instance)
+        instance.put(short("a"))
+        assert instance.model.next() == ["a"]
+        waiting = instance.put(short("b"), short("c"))
+        assert instance.model.nothing_begins()
+        assert waiting.is_alive()
+        instance.model.end("a")
+        assert instance.model.nothing_begins()
+        waiting.join(SOON_S)
+        assert not waiting.is_alive(), "Triton is to hand over who comes back"
+        instance.put(short("a again"))
+        assert instance.model.next() == ["b", "c", "a again"]
+        assert instance.model.alone == ["a", "b", "c", "a again"]
+
+    @pytest.mark.parametrize(
+        "beside",
+        [
+            [short("b", 19)],
+            [short("b"), short("c"), short("d")],
+            [Request("b", rows=3, length=9)],
+            [short("b", 1), short("c", 9)],
+            [short("b", 12), short("c", 12)],
+            [Request("b", length=9, key="b")],
+            [Request("b")],
+        ],
+        ids=["long", "many", "a list", "unequal", "more", "another", "of no length"],
+    )
+    def test_others_are_run_beside(
+        self, started: Callable[..., Instance], beside: list[Request]
+    ) -> None:
+        instance = started(few=27)
+        after_others_like_it(instance)
+        instance.put(short("a"))
+        assert instance.model.next() == ["a"]
+        instance.put(*beside)
+        assert instance.model.next()[0] == "b"
+        assert instance.model.alone == ["a"]
+
+    def test_not_where_a_run_cannot_have_them_all(self, started: Callable[..., Instance]) -> None:
+        instance = started(1, few=27)
+        after_others_like_it(instance)
+        for name in ("a", "b"):
+            instance.put(short(name))
+            assert instance.model.next() == [name]
+
+    def test_the_first_that_are_unlike_those_before_share_the_cores(
+        self, started: Callable[..., Instance]
+    ) -> None:
+        instance = started(few=80)
+        after_others_like_it(instance)
+        instance.put(short("a", 20), short("b", 20))
+        assert sorted([instance.model.next(), instance.model.next()]) == [["a"], ["b"]]
+        assert instance.model.alone == []
+
+    @pytest.mark.parametrize("runs", [ALIKE - 1, 0])
+    def test_only_where_those_before_were_like_them(
+        self, started: Callable[..., Instance], runs: int
+    ) -> None:
+        instance = started(few=27)
+        after_others_like_it(instance)
+        instance.put(short("unlike", 20))
+        assert instance.model.next() == ["unlike"]
+        ended(instance, "unlike")
+        after_others_like_it(instance, runs)
+        instance.put(short("a"))
+        assert instance.model.next() == ["a"]
+        instance.put(short("b"))
+        assert instance.model.next() == ["b"]
+
+    def test_nobody_waits_longer_for_a_long_run_and_who_comes_later_not_at_all(
+        self, started: Callable[..., Instance]
+    ) -> None:
+        long_s = 3 * NOT_S
+        instance = started(few=36, long_s=long_s)
+        after_others_like_it(instance)
+        instance.put(short("long"))
+        assert instance.model.next() == ["long"]
+        began = time.monotonic()
+        instance.put(short("a"))
+        assert instance.model.nothing_begins()
+        assert instance.model.next() == ["a"]
+        assert time.monotonic() - began > 2 * NOT_S
+        waiting = instance.put(short("b"))
+        assert instance.model.nothing_begins()
+        assert waiting.is_alive(), "there are two runs at most"
+        instance.model.end("a")
+        again = time.monotonic()
+        assert instance.model.next() == ["b"]
+        assert time.monotonic() - again < long_s
 
 
 def test_one_that_is_larger_than_a_part_is_run_alone(started: Callable[..., Instance]) -> None:
@@ -300,24 +423,17 @@ def test_who_has_gone_away_is_forgotten(started: Callable[..., Instance]) -> Non
 def test_who_stays_alone_after_others_is_run_as_such(started: Callable[..., Instance]) -> None:
     """From the second run on: the first may only be ahead of those who come back."""
     instance = started()
-
-    def end(name: str, *, left: int = 0) -> None:
-        instance.model.end(name)
-        until = time.monotonic() + SOON_S
-        while instance.batcher._runs > left and time.monotonic() < until:
-            time.sleep(0.001)  # a run ends shortly after its answers are sent
-
     busy(instance)
-    end("a", left=1)
-    end("b")
+    ended(instance, "a", left=1)
+    ended(instance, "b")
     for name in ("c", "d", "e"):
         instance.put(name)
         assert instance.model.next() == [name]
         if name == "e":
             instance.put("beside e")
             assert instance.model.next() == ["beside e"]
-            end("beside e", left=1)
-        end(name)
+            ended(instance, "beside e", left=1)
+        ended(instance, name)
     instance.put("f")
     assert instance.model.next() == ["f"]
     assert instance.model.alone == ["d", "e"]

@@ -266,6 +266,17 @@ class TestTheOptimizedModel:
         assert (settings.at_once, settings.gathers) == (at_once, True)
 
     @pytest.mark.parametrize(
+        ("count", "cpus", "one_run"),
+        [(1, 1, False), (1, 2, True), (1, 3, True), (1, 4, False), (2, 2, False), (2, 4, False)],
+    )
+    def test_few_tokens_have_all_of_two_or_three_cores_in_one_run(
+        self, count: int, cpus: int, *, one_run: bool
+    ) -> None:
+        settings = session_settings({**config(count), "dynamic_batching": {}}, cpus=cpus)
+        assert (settings.few > 0) is one_run
+        assert not session_settings(config(count), cpus=cpus).few
+
+    @pytest.mark.parametrize(
         ("count", "cpus", "at_once", "threads"),
         [(1, 8, 8, 1), (3, 8, 2, 1), (1, 12, 6, 2), (1, 20, 6, 3), (1, 32, 8, 4)],
     )

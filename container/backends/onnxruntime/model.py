@@ -123,6 +123,7 @@ class TritonPythonModel:
                 beside.send,
                 beside.max_batch_size,
                 settings.at_once,
+                settings.few,
             )
         elif settings.at_once:
             answering = self._answering

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from container.backends import parameters
-from container.backends.batcher import runs_at_once
+from container.backends.batcher import most_in_one_run, runs_at_once
 from container.backends.cpu_share import default_thread_count, usable_cpus
 from container.backends.model_config import ModelConfigError, instance_count
 
@@ -50,10 +50,10 @@ class SessionSettings:
 
     `intra_op_threads` are an instance's share; `lone_threads` is what they become for a run while
     there is no other, and `lone_entries` are added then; `at_once` is how many runs an instance has
-    at a time, 0 where it has what Triton gives it, and `gathers` whether a run has requests that
-    Triton gave it one by one; `graph_level` is the name of a `GraphOptimizationLevel`;
-    `session_entries` and `run_entries` are ONNX Runtime's own keys and values; None leaves a choice
-    to ONNX Runtime.
+    at a time, 0 where it has what Triton gives it, `gathers` whether a run has requests that Triton
+    gave it one by one, and `few` up to how many tokens all of them had better share one;
+    `graph_level` is the name of a `GraphOptimizationLevel`; `session_entries` and `run_entries` are
+    ONNX Runtime's own keys and values; None leaves a choice to ONNX Runtime.
     """
 
     intra_op_threads: int
@@ -62,6 +62,7 @@ class SessionSettings:
     lone_entries: dict[str, str] = field(default_factory=dict)
     at_once: int = 0
     gathers: bool = False
+    few: int = 0
     parallel: bool = False
     graph_level: str = "ORT_ENABLE_ALL"
     mem_arena: bool | None = None
@@ -132,6 +133,7 @@ def session_settings(
         lone_entries={} if spinning_is_configured else {**ALONE},
         at_once=at_once,
         gathers=gathers and at_once > 0,
+        few=most_in_one_run(cpus) if gathers and at_once else 0,
         inter_op_threads=parameters.count_of(config, "inter_op_thread_count") or share,
         parallel=mode == 1,
         graph_level=_GRAPH_LEVELS.get(level, "ORT_ENABLE_ALL"),
