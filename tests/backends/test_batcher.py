@@ -88,7 +88,8 @@ def started() -> Iterator[Callable[..., Instance]]:
             few: int = 0,
             long_s: float = SOON_S,
         ) -> Instance:
-            patch.setattr(batcher, "PATIENCE", 1e9 if waits else 0)
+            for patience in ("PATIENCE", "COMMON_PATIENCE"):
+                patch.setattr(batcher, patience, 1e9 if waits else 0)
             patch.setattr(batcher, "MOST_PATIENCE_S", SOON_S)
             patch.setattr(batcher, "LONG_S", long_s)
             model = Model()
