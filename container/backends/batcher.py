@@ -146,7 +146,9 @@ class Batcher(Generic[T, A]):
             self._waiting += requests
             self._expected = max(self._expected, self._running + _rows(self._waiting))
             self._changed.notify_all()
-            while (turn := self._turn()) and (self._waiting or not requests):
+            while (turn := self._turn(shared=self._share_one())) and (
+                self._waiting or not requests
+            ):
                 self._changed.wait(min(turn, threading.TIMEOUT_MAX))
 
     def close(self) -> None:
@@ -184,8 +186,9 @@ class Batcher(Generic[T, A]):
             present = self._running + _rows(self._waiting)
             if self._few:
                 self._compare()
-            is_for_all = not self._begun and self._share_one()
-            batch = self._cut(self._part())
+            shared = self._share_one()
+            is_for_all = shared and not self._begun
+            batch = self._cut(self._part(shared=shared))
             self._came = self._begun[threading.get_ident()] = time.monotonic()
             self._running += _rows(batch)
             self._lone = self._lone + 1 if len(self._begun) == 1 and not self._waiting else 0
@@ -216,28 +219,29 @@ class Batcher(Generic[T, A]):
         is_one = rows <= self._max_batch_size and 0 < rows * longest <= self._few
         return is_one and self._are_alike()
 
-    def _turn(self) -> float:
+    def _turn(self, *, shared: bool) -> float:
         """Return for how many seconds those that wait are not to be run."""
         if not self._begun:
             return 0.0
         if len(self._begun) >= self._at_once:
             return math.inf
-        if not self._share_one():
+        if not shared:
             return 0.0
         return max(0.0, min(self._begun.values()) + LONG_S - time.monotonic())
 
     def _left(self, free: float) -> float:
         """Return for how many seconds a run is to wait for its turn, or for more requests."""
-        turn = self._turn()
-        if turn or self._closed or _rows(self._waiting) >= self._part():
+        shared = self._share_one()
+        turn = self._turn(shared=shared)
+        if turn or self._closed or _rows(self._waiting) >= self._part(shared=shared):
             return turn
-        patience = COMMON_PATIENCE if self._share_one() else PATIENCE
+        patience = COMMON_PATIENCE if shared else PATIENCE
         until = max(free, self._came) + min(patience * self._took_s, MOST_PATIENCE_S)
         return until - time.monotonic()
 
-    def _part(self) -> int:
-        """Return the rows of one run, where all that are expected are shared out."""
-        runs = 1 if self._share_one() else self._at_once
+    def _part(self, *, shared: bool) -> int:
+        """Return the rows of one run: all that are expected, or its part of them."""
+        runs = 1 if shared else self._at_once
         return min(self._max_batch_size, -(-self._expected // runs))
 
     def _cut(self, rows: int) -> list[T]:
