@@ -47,7 +47,7 @@ def accepted(header: str, offered: tuple[str, ...]) -> str:
     if not header.strip():
         return offered[0]
     # Parameters such as charset or verbose do not make another type of these.
-    plain = re.sub(r";\s*(?!q\s*=)[^;,]*", "", header)
+    plain = re.sub(r";(?!\s*q\s*=)[^;,]*", "", header)
     wanted = parse_accept_header(plain, MIMEAccept)
     if chosen := wanted.best_match(offered):
         return str(chosen)

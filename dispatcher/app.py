@@ -36,7 +36,7 @@ from dispatcher.watch import allowance
 
 PIECE = 2**16
 REQUEST_IDS = ("X-Amzn-SageMaker-Inference-Id", "X-Request-Id")
-UNPRINTED = re.compile(r"[^A-Za-z0-9._:-]")
+CLEAN = re.compile(r"[A-Za-z0-9._:-]{1,128}")  # as in nginx.conf
 STARTED = "X-Request-Start"  # when NGINX had the whole request, in seconds since 1970
 
 
@@ -159,10 +159,10 @@ def admission_of(settings: Settings) -> Admission:
 
 
 def request_id(headers: Headers) -> str:
-    """Return what a request calls itself, as far as a log can hold it, or a name for it."""
+    """Return what a request calls itself, where a log can hold it, or a name for it."""
     for name in REQUEST_IDS:
-        if cleaned := UNPRINTED.sub("", headers.get(name, "")):
-            return cleaned[:128]
+        if CLEAN.fullmatch(said := headers.get(name, "")):
+            return said
     return uuid.uuid4().hex
 
 

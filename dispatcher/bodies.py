@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import tempfile
 import zlib
-from collections.abc import Callable, Mapping
-from typing import IO
+from collections.abc import Callable, Iterable, Mapping
+from typing import IO, Any, cast
 
 from flask import Request, g
+from werkzeug.datastructures import MultiDict
 
 from clients.request import Media
 from dispatcher.ask import Ask, Asked, One, checked_length, parsed, read_json, version
@@ -74,10 +76,7 @@ def read_picture(request: Request, envelope: Envelope, _: Settings) -> Asked:
 
 
 def read_text(request: Request, envelope: Envelope, _: Settings) -> Asked:
-    try:
-        return media(Media("text", request.get_data().decode()), envelope)
-    except UnicodeDecodeError as error:
-        raise BadBody(f"the text is not UTF-8: {error}") from error
+    return media(text_of(request.get_data()), envelope)
 
 
 def read_npy(request: Request, envelope: Envelope, _: Settings) -> Asked:
@@ -95,7 +94,8 @@ def read_form(request: Request, envelope: Envelope, settings: Settings) -> Asked
     """Read files and fields: `modelname`, `modelversion`, `parameters`; each file is an item."""
     request.max_form_parts = settings.max_batch + FORM_FIELDS
     request.max_form_memory_size = IN_MEMORY
-    files = [file for name in request.files for file in request.files.getlist(name)]
+    request.parameter_storage_class = Parts
+    files = [file for _, file in cast("Parts", request.files).in_order]
     fields: Mapping[str, str] = request.form
     checked_length(files, "files", settings.max_batch)
     parameters = parsed(fields["parameters"].encode()) if "parameters" in fields else {}
@@ -110,11 +110,24 @@ def read_form(request: Request, envelope: Envelope, settings: Settings) -> Asked
     )
 
 
+class Parts(MultiDict[str, Any]):
+    """Parts of a form as they came, by name too: else those of one name stand together."""
+
+    def __init__(self, pairs: Iterable[tuple[str, Any]] = ()) -> None:
+        self.in_order = list(pairs)
+        super().__init__(self.in_order)
+
+
 def part(media_type: str, stream: IO[bytes]) -> Media:
     content = stream.read()
-    if media_type == "text/plain":
-        return Media("text", content.decode(errors="replace"))
-    return Media("picture", content)
+    return text_of(content) if media_type == "text/plain" else Media("picture", content)
+
+
+def text_of(content: bytes) -> Media:
+    try:
+        return Media("text", content.decode())
+    except UnicodeDecodeError as error:
+        raise BadBody(f"the text is not UTF-8: {error}") from error
 
 
 def media(content: Media, envelope: Envelope) -> One:
@@ -173,20 +186,17 @@ def unpack(request: Request, limit: int) -> None:
 
 def copy_unpacked(packed: IO[bytes], plain: IO[bytes], limit: int) -> int:
     """Write what `packed` holds to `plain`, and return how many bytes that were."""
-    gzip = zlib.decompressobj(wbits=31)
     length = 0
-    while piece := packed.read(PIECE):
-        while piece:
-            try:
-                out = gzip.decompress(piece, PIECE)
-            except zlib.error as error:
-                raise BadBody(f"the body is no gzip: {error}") from error
-            length += len(out)
-            if length > limit:
-                raise too_large(limit)
-            plain.write(out)
-            piece = gzip.unconsumed_tail
-    if not gzip.eof:
-        raise BadBody("the gzip body is cut off")
+    try:
+        with gzip.GzipFile(fileobj=packed) as unpacked:
+            while out := unpacked.read(PIECE):
+                length += len(out)
+                if length > limit:
+                    raise too_large(limit)
+                plain.write(out)
+    except EOFError as error:
+        raise BadBody("the gzip body is cut off") from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise BadBody(f"the body is no gzip: {error}") from error
     plain.seek(0)
     return length

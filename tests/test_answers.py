@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,8 @@ __all__ = ["built_in", "client", "repository", "server"]  # fixtures
         ("image/png", "image/png"),
         ("image/jpeg", "image/jpeg"),
         ("image/*;q=0.9, application/json;q=0.8", "image/jpeg"),
+        ("image/png; q=0.9, application/json; q=0.1", "image/png"),
+        ("application/json; verbose=true ; q=0.1, image/png; q=0.9", "image/png"),
     ],
 )
 def test_the_answer_is_of_a_type_that_is_accepted(
@@ -51,6 +54,7 @@ def test_the_answer_is_of_a_type_that_is_accepted(
         ("/infer/yolov5", "application/x-npy"),
         ("/infer/yolov5", "application/jsonlines"),
         ("/infer/yolov5", "application/json;q=0"),
+        ("/infer/yolov5", "application/json; q=0"),
     ],
 )
 def test_else_it_is_406_and_the_model_is_not_asked(
@@ -122,9 +126,22 @@ def test_a_packed_body_is_unpacked(client: FlaskClient) -> None:
         assert "a many" in response.text
 
 
+def test_all_parts_of_a_packed_body_count(client: FlaskClient) -> None:
+    # RFC 1952, 2.2: one after the other, as `cat a.gz b.gz` makes them.
+    line = json.dumps({"modelname": "bert_base", "payload": {"text": "a [MASK]"}}).encode()
+    response = client.post(
+        "/invocations",
+        data=gzip.compress(line + b"\n") + gzip.compress(line),
+        headers={"Content-Encoding": "gzip", "Content-Type": "application/jsonlines"},
+    )
+    assert [json.loads(one)["status"] for one in response.text.splitlines()] == [200, 200]
+
+
 @pytest.mark.parametrize(
     ("data", "encoding", "status", "code"),
     [
+        (gzip.compress(b"{}") + b"and more", "gzip", 400, "bad_body"),
+        (gzip.compress(b" " * 2**19) + gzip.compress(b" " * 2**19 + b" "), "gzip", 413, "too_large"),
         (gzip.compress(b" " * (2**20 + 1)), "gzip", 413, "too_large"),
         (b"no gzip", "gzip", 400, "bad_body"),
         (gzip.compress(b"{}" * 100)[:-9], "gzip", 400, "bad_body"),
@@ -162,8 +179,9 @@ def test_a_client_s_attributes_go_back_and_cannot_end_the_header(client: FlaskCl
     [
         ({"X-Amzn-SageMaker-Inference-Id": "a-1", "X-Request-Id": "b"}, "a-1"),
         ({"X-Request-Id": "b.2_c"}, "b.2_c"),
-        ({"X-Request-Id": "ab<script>"}, "abscript"),
-        ({"X-Request-Id": "x" * 500}, "x" * 128),
+        ({"X-Request-Id": "x" * 128}, "x" * 128),
+        ({"X-Amzn-SageMaker-Inference-Id": "order 17/3", "X-Request-Id": "b"}, "b"),
+        ({"X-Amzn-SageMaker-Inference-Id": "x" * 129, "X-Request-Id": "b"}, "b"),
     ],
 )
 def test_the_caller_s_request_id_comes_back(
@@ -171,6 +189,12 @@ def test_the_caller_s_request_id_comes_back(
 ) -> None:
     for path in ("/ping", "/nowhere"):
         assert client.get(path, headers=headers).headers["X-Request-Id"] == expected
+
+
+@pytest.mark.parametrize("said", ["ab<script>", "x" * 129, "a b", "ä", ""])
+def test_one_that_a_log_cannot_hold_is_another(client: FlaskClient, said: str) -> None:
+    given = client.get("/ping", headers={"X-Request-Id": said}).headers["X-Request-Id"]
+    assert re.fullmatch("[0-9a-f]{32}", given)
 
 
 def test_every_answer_says_where_the_time_went(client: FlaskClient) -> None:

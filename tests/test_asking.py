@@ -240,9 +240,31 @@ def test_a_form_is_a_batch_answered_in_order(client: FlaskClient, server: FakeTr
     assert sorted(len(call["inputs"]["input"]) for call in server.calls) == [2, 4]
 
 
+def test_files_of_a_form_are_answered_as_they_came_whatever_their_fields(
+    client: FlaskClient,
+) -> None:
+    red, green = ([255, 0, 0], [0, 255, 0])
+    parts = "".join(
+        f'--b\r\nContent-Disposition: form-data; name="{name}"; filename="x.png"\r\n\r\n'
+        f"{base64.b64decode(image(colour)).decode('latin-1')}\r\n"
+        for name, colour in (("one", red), ("other", green), ("one", red))
+    )
+    response = client.post(
+        "/infer/resnet",
+        data=f"{parts}--b--\r\n".encode("latin-1"),
+        content_type="multipart/form-data; boundary=b",
+    )
+    best = [result[0].split(":")[1] for result in (response.json or {})["result"]]
+    assert best == ["7", "3", "7"]
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
+        (
+            {"modelname": "bert_base", "text": (io.BytesIO(b"\xff"), "a.txt", "text/plain")},
+            ["UTF-8"],
+        ),
         ({"modelname": "resnet"}, ["`files` is a list of 0"]),
         ({"modelname": "resnet", "files": (io.BytesIO(b"x"), "a"), "parameters": "{"}, ["JSON"]),
     ],
