@@ -228,6 +228,7 @@ class ModelServer(ABC):
 
         Raises:
             ModelFailed: it cannot be loaded; the message says why.
+            DeadlineExceeded: it takes longer; the server goes on with it.
 
         """
 

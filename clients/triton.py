@@ -420,6 +420,11 @@ class Triton(ModelServer):
         try:
             self._client.load_model(model, client_timeout=timeout)
         except InferenceServerException as error:
+            if isinstance(translated(error), DeadlineExceeded):
+                raise DeadlineExceeded(
+                    f"the model {model!r} was not loaded within {timeout:g} s; Triton goes on",
+                    hint=f"GET /models/{model} says when it is there, POST /reload takes up its client",
+                ) from error
             reasons = [s.reason for s in self.models(timeout=timeout) if s.name == model]
             raise ModelFailed(next(filter(None, reasons), translated(error).message)) from error
 

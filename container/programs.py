@@ -189,6 +189,7 @@ def nginx_program(settings: Settings, run_dir: Path, executable: str, door: Door
             max_body_mb=settings.max_body // 2**20,
             shutdown_ms=round(settings.stop_timeout * NGINX_SHARE * 1000),
             proxy_timeout_ms=round(settings.proxy_timeout * 1000),
+            managing_timeout_ms=round(settings.managing_timeout * 1000),
             access_log="off" if settings.access_log == "off" else "/dev/stderr own if=$own",
             # Started by root NGINX would serve as another user, who has no right to `run_dir`,
             # and cannot become one where the container's capabilities are dropped.

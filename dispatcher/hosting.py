@@ -12,10 +12,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from clients.errors import ModelFailed, UnknownModel
+from clients.errors import DeadlineExceeded, ModelFailed, UnknownModel
 from clients.model_server import ModelServer
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.memory import free_memory
+from dispatcher.settings import UNLOAD_S
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 CONFIG = "config.pbtxt"
@@ -26,8 +27,6 @@ ADDRESS = "model.url"  # beside the links: where the model came from
 # Runtime, and its own copy of the weights while they are packed for the processor.
 PROCESS_BYTES = 150 * 2**20
 COPIES = 2
-
-UNLOAD_S = 300.0  # the platform waits 360 s
 
 
 class Hosting:
@@ -66,6 +65,7 @@ class Hosting:
             BadModel: the name or the folder cannot be used, or the model cannot be loaded.
             AlreadyLoaded: there is a model of this name.
             OutOfMemory: it would not fit.
+            DeadlineExceeded: it takes too long; the model server goes on with it.
 
         """
         if not NAME.fullmatch(name):
@@ -94,8 +94,9 @@ class Hosting:
         try:
             self.link(source, folder, name)
             (folder / ADDRESS).write_text(url)
-            self.server.load(name, timeout=self.timeout)
-            self.want(name)
+            self._load(name)
+        except DeadlineExceeded:
+            raise
         except ModelFailed as error:
             shutil.rmtree(folder, ignore_errors=True)
             raise BadModel(f"{url} cannot be loaded: {error.message}") from error
@@ -109,6 +110,7 @@ class Hosting:
         Raises:
             UnknownModel: there is none of this name.
             BadModel: it cannot be loaded.
+            DeadlineExceeded: it takes too long; the model server goes on with it.
 
         """
         if not NAME.fullmatch(name) or not (self.repository / name).is_dir():
@@ -117,9 +119,16 @@ class Hosting:
                 hint=f"it has {', '.join(sorted(p.name for p in self.repository.iterdir()))}",
             )
         try:
-            self.server.load(name, timeout=self.timeout)
+            self._load(name)
         except ModelFailed as error:
             raise BadModel(f"the model {name!r} cannot be loaded: {error.message}") from error
+
+    def _load(self, name: str) -> None:
+        try:
+            self.server.load(name, timeout=self.timeout)
+        except DeadlineExceeded:
+            self.want(name)  # it will be there later
+            raise
         self.want(name)
 
     def want(self, name: str, *, yes: bool = True) -> None:
@@ -132,8 +141,10 @@ class Hosting:
             (self.wanted / name).unlink(missing_ok=True)
 
     def was_lost(self, name: str) -> bool:
-        """Whether a model from elsewhere did not load when Triton was started anew; forget it."""
+        """Whether a model from elsewhere did not load, late or anew; forget it."""
         if self.wanted is None or not (self.repository / name / ADDRESS).exists():
+            return False
+        if "LOADING" in self.states(name):
             return False
         try:
             (self.wanted / name).unlink()  # of two callers one succeeds
@@ -150,7 +161,7 @@ class Hosting:
 
         """
         if not self.is_loaded(name):
-            if self.was_lost(name):
+            if NAME.fullmatch(name) and self.was_lost(name):
                 return
             raise UnknownModel(f"the model {name[:100]!r} is not loaded")
         self.want(name, yes=False)
@@ -160,8 +171,12 @@ class Hosting:
 
     def is_loaded(self, name: str) -> bool:
         """Whether a model is ready to be asked."""
+        return "READY" in self.states(name)
+
+    def states(self, name: str) -> list[str]:
+        """Return the state of each version of a model, in Triton's words."""
         states = self.server.models(timeout=self.timeout)
-        return any(state.ready for state in states if state.name == name)
+        return [state.state for state in states if state.name == name]
 
     def allowed(self, url: str) -> Path:
         """Return the folder that `url` names.

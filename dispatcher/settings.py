@@ -196,6 +196,8 @@ def read_truth(text: str) -> bool:
 CLIENT_SHARE = 0.90
 PROXY_SHARE = 0.98
 
+UNLOAD_S = 300.0  # for the last requests to a model: the platform waits 360 s
+
 
 MANAGING = 4  # requests to load, unload, list or reload models that run at a time, per worker
 
@@ -482,6 +484,14 @@ class Settings:
     def proxy_timeout(self) -> float:
         """Seconds that NGINX waits for gunicorn."""
         return self.timeout * PROXY_SHARE
+
+    @property
+    def managing_timeout(self) -> float:
+        """The same where a model is loaded or unloaded.
+
+        Besides that there may be the wait for a turn, and the trial of the model's client.
+        """
+        return max(self.load_timeout, UNLOAD_S) + 2 * self.proxy_timeout
 
     def environment(self) -> dict[str, str]:
         """Every setting as environment variables, from which `read_settings` makes an equal one."""

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from clients.errors import ModelFailed, TensorsRefused, UnknownModel, UnknownVersion
+from clients.errors import (
+    DeadlineExceeded,
+    ModelFailed,
+    TensorsRefused,
+    UnknownModel,
+    UnknownVersion,
+)
 from clients.model_server import (
     Above,
     ModelServer,
@@ -57,6 +64,8 @@ class FakeTriton(ModelServer):
     signatures: dict[str, Signature] = field(default_factory=dict)
     unloaded: set[str] = field(default_factory=set)
     refuse_to_load: str = ""
+    loading_s: float = 0.0
+    loading: set[str] = field(default_factory=set)
     counts: dict[str, Iterator[int]] = field(default_factory=dict)
     failed: frozenset[str] = frozenset()
     counted: dict[str, int | Exception] = field(default_factory=dict)
@@ -102,6 +111,11 @@ class FakeTriton(ModelServer):
     def load(self, model: str, *, timeout: float) -> None:
         if self.refuse_to_load:
             raise ModelFailed(self.refuse_to_load)
+        if self.loading_s > timeout:
+            self.models_run.setdefault(model, dict)
+            self.loading.add(model)
+            raise DeadlineExceeded("it takes longer")
+        time.sleep(self.loading_s)
         self.models_run.setdefault(model, dict)
         self.unloaded.discard(model)
 
@@ -139,9 +153,13 @@ class FakeTriton(ModelServer):
         if self.states is not None:
             return self.states
         return [
-            ModelState(name, "1", "UNAVAILABLE" if name in self.unloaded else "READY")
-            for name in self.models_run
+            ModelState(name, "1", self.state(name)) for name in self.models_run
         ]
+
+    def state(self, model: str) -> str:
+        if model in self.loading:
+            return "LOADING"
+        return "UNAVAILABLE" if model in self.unloaded else "READY"
 
 
 def best_classes(logits: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:

@@ -21,6 +21,7 @@ from dispatcher.watch import Watch, replace_worker
 from tests.fake_triton import FakeTriton
 
 QUICK_S = 0.05
+LOADING_S = 3.0  # a model
 
 
 class Quick(Client):
@@ -80,7 +81,7 @@ def build() -> Flask:
     """Return the application, as `dispatcher.wsgi` does; for gunicorn."""
     settings = read_settings(os.environ)
     names = {c.modelname: c for c in (Quick, Sleeps, Bad, Bad2, Bad3)}
-    server = FakeTriton(dict.fromkeys(names, dict))
+    server = FakeTriton(dict.fromkeys(names, dict), loading_s=LOADING_S)
     environment = Environment(server, settings.model_repository)
     registry = Registry({name: client(environment) for name, client in names.items()})
     canary = Canary((), registry, server, 8, 8)

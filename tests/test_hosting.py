@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from clients.errors import UnknownModel
+from clients.errors import DeadlineExceeded, UnknownModel
 from dispatcher.errors import AlreadyLoaded
 from dispatcher.hosting import Hosting
 from tests.fake_triton import FakeTriton
+from tests.front import front
 
 
 @pytest.fixture
@@ -64,3 +66,50 @@ def test_a_model_that_was_lost_can_be_unloaded(
     assert not (hosting.repository / "one").exists()
     with pytest.raises(UnknownModel):
         hosting.unload("one")
+
+
+def test_a_model_that_takes_too_long_is_there_later(
+    hosting: Hosting, server: FakeTriton, tmp_path: Path
+) -> None:
+    server.loading_s = 11
+    with pytest.raises(DeadlineExceeded):
+        hosting.load("one", str(tmp_path / "elsewhere"))
+    with pytest.raises(AlreadyLoaded, match="being loaded"):
+        hosting.load("one", str(tmp_path / "elsewhere"))
+    with pytest.raises(UnknownModel):
+        hosting.unload("one")
+    server.loading.clear()  # it is there
+    assert (hosting.repository / "one" / "1" / "model.onnx").exists()
+    assert wanted(hosting) == ["one"]
+    hosting.unload("one")
+    assert wanted(hosting) == []
+    assert not (hosting.repository / "one").exists()
+
+
+def test_one_that_takes_too_long_and_fails_can_be_loaded_again(
+    hosting: Hosting, server: FakeTriton, tmp_path: Path
+) -> None:
+    server.loading_s = 11
+    with pytest.raises(DeadlineExceeded):
+        hosting.load("one", str(tmp_path / "elsewhere"))
+    server.loading.clear()
+    server.unloaded.add("one")  # it failed
+    server.loading_s = 0
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    assert hosting.is_loaded("one")
+
+
+def test_no_name_is_too_long_to_be_unknown(hosting: Hosting) -> None:
+    with pytest.raises(UnknownModel):
+        hosting.unload("x" * 300)
+
+
+def test_a_model_may_take_longer_to_load_than_an_answer(tmp_path: Path) -> None:
+    for name in ("wanted", "elsewhere"):
+        (tmp_path / name).mkdir()
+    model = tmp_path / "elsewhere"
+    (model / "model.onnx").touch()
+    body = json.dumps({"model_name": "slow", "url": str(model)}).encode()
+    with front(tmp_path, "tests.sleepers:build()", MODEL_SERVER_TIMEOUT="2") as endpoint:
+        assert endpoint.call("/models", body).status == 200
+        assert endpoint.call("/infer/sleeps", b'{"payload": {"seconds": 3}}').status == 504

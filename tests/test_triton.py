@@ -41,6 +41,10 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
         answer.models.add(name="here", version="1", state="READY")
         return answer
 
+    def RepositoryModelLoad(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        time.sleep(self.delay)
+        return service_pb2.RepositoryModelLoadResponse()
+
 
 @pytest.fixture
 def refusing() -> Refusing:
@@ -83,3 +87,10 @@ def test_a_triton_that_is_gone_is_an_outage() -> None:
 
 def test_instances_are_as_many_on_each_gpu(triton: Triton) -> None:
     assert triton.instances("here", timeout=5) == 2 * 2 + 3
+
+
+def test_a_load_that_takes_longer_has_not_failed(refusing: Refusing, triton: Triton) -> None:
+    refusing.delay = 1.0
+    with pytest.raises(DeadlineExceeded, match=r"'here' was not loaded within 0\.2 s") as told:
+        triton.load("here", timeout=0.2)
+    assert "GET /models/here" in told.value.hint
