@@ -423,7 +423,7 @@ class Triton(ModelServer):
             if isinstance(translated(error), DeadlineExceeded):
                 raise DeadlineExceeded(
                     f"the model {model!r} was not loaded within {timeout:g} s; Triton goes on",
-                    hint=f"GET /models/{model} says when it is there, POST /reload takes up its client",
+                    hint=f"GET /models/{model} says when it is there; then POST /reload",
                 ) from error
             reasons = [s.reason for s in self.models(timeout=timeout) if s.name == model]
             raise ModelFailed(next(filter(None, reasons), translated(error).message)) from error

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import copy_context
+from functools import lru_cache, partial
+from typing import Any, Final, NamedTuple
 
 from flask import Response
 from werkzeug.datastructures import MIMEAccept
@@ -61,15 +62,47 @@ def json_answer(document: Any) -> Response:
     return written(*encoded(document))
 
 
-def results_answer(results: Iterable[Any] | Mapping[str, Any]) -> Response:
-    """Return several answers, in a list or by name: one that JSON cannot hold fails alone."""
-    if isinstance(results, Mapping):
-        made = {name: in_place(one) for name, one in results.items()}
-        text = ",".join(f"{encoded(name)[0]}:{one}" for name, (one, _) in made.items())
-        return written(f'{{"results":{{{text}}}}}', sum(lost for _, lost in made.values()))
-    each = [in_place(one) for one in results]
-    text = ",".join(one for one, _ in each)
-    return written(f'{{"results":[{text}]}}', sum(lost for _, lost in each))
+class Item(NamedTuple):
+    """One of several answers, as it is sent.
+
+    Args:
+        text: its JSON.
+        lost: how many numbers JSON could not hold.
+        modelname: of who was asked.
+        status: that it would have alone.
+
+    """
+
+    text: str
+    lost: int
+    modelname: str
+    status: int
+
+
+def item(document: Mapping[str, Any], modelname: str = "") -> Item:
+    """Return one of several answers; an error in its place where JSON cannot hold it."""
+    named = document.get("modelname") or document.get("error", {}).get("modelname", "")
+    modelname = modelname or named
+    try:
+        text, lost = encoded(document)
+    except (InferenceError, ValueError) as error:
+        own = {"modelname": modelname} if "modelname" in document else {}
+        document = {**own, **errors.item(error, modelname)}
+        text, lost = encoded(document)
+    return Item(text, lost, modelname, document["status"])
+
+
+def results_answer(items: Iterable[Item]) -> Response:
+    """Return several answers in a list."""
+    items = list(items)
+    text = ",".join(one.text for one in items)
+    return written(f'{{"results":[{text}]}}', sum(one.lost for one in items))
+
+
+def results_by_name(items: Sequence[Item]) -> Response:
+    """Return the answers of several models by their names."""
+    text = ",".join(f"{encoded(one.modelname)[0]}:{one.text}" for one in items)
+    return written(f'{{"results":{{{text}}}}}', sum(one.lost for one in items))
 
 
 def written(text: str, lost: int) -> Response:
@@ -79,25 +112,18 @@ def written(text: str, lost: int) -> Response:
     return response
 
 
-def lines_answer(documents: Iterable[Any]) -> Response:
-    """Return an answer with a line per document, sent as they are made."""
-    response = Response(lines(documents), mimetype=LINES)
+def lines_answer(texts: Iterable[str]) -> Response:
+    """Return an answer with a line per text, sent as they are made."""
+    # Flask leaves the request before the first line; errors and the log name it in all of them.
+    run, made = copy_context().run, lines(texts)
+    response = Response(iter(partial(run, next, made, None), None), mimetype=LINES)
     response.headers["X-Accel-Buffering"] = "no"  # NGINX passes each piece on at once
     return response
 
 
-def lines(documents: Iterable[Any]) -> Iterator[str]:
+def lines(texts: Iterable[str]) -> Iterator[str]:
     try:
-        for document in documents:
-            yield in_place(document)[0] + "\n"
+        for text in texts:
+            yield text + "\n"
     except CallerGone:
         pass  # nobody reads the rest
-
-
-def in_place(document: Any) -> tuple[str, int]:
-    """Return one of several documents as JSON; an error where JSON cannot hold it."""
-    try:
-        return encoded(document)
-    except (InferenceError, ValueError) as error:
-        name = document.get("modelname", "") if isinstance(document, dict) else ""
-        return encoded({"modelname": name, **errors.item(error, name)})

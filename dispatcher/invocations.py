@@ -22,11 +22,14 @@ from dispatcher.answers import (
     JSON,
     LINES,
     NPY,
+    Item,
     accepted,
+    item,
     json_answer,
     lines_answer,
     offers,
     results_answer,
+    results_by_name,
 )
 from dispatcher.ask import Ask, MixedList, One, SeveralModels
 from dispatcher.bodies import LINES as LINE_TYPES
@@ -185,11 +188,13 @@ class Invocation:
         def answer(job: Job) -> Response:
             if isinstance(asked, SeveralModels):
                 results = self.dispatcher.by_name(asked.asks, envelope, job)
-                named = ({"modelname": name, **one} for name, one in results.items())
-                each = list(self.observer.items(named, g.record))
-                return lines_answer(each) if stream else results_answer(results)
+                if stream:
+                    named = (item({"modelname": name, **one}) for name, one in results.items())
+                    return lines_answer(one.text for one in self.observer.items(named, g.record))
+                made = (item(one, name) for name, one in results.items())
+                return results_by_name(list(self.observer.items(made, g.record)))
             items = self.items(asked.asks, envelope, job)
-            return lines_answer(items) if stream else results_answer(items)
+            return lines_answer(one.text for one in items) if stream else results_answer(items)
 
         return self.as_job(first_model(asked.asks), envelope, answer, stream=stream)
 
@@ -200,7 +205,8 @@ class Invocation:
         first = list(itertools.islice(asks, 1))
 
         def answer(job: Job) -> Response:
-            return lines_answer(self.items(itertools.chain(first, asks), envelope, job))
+            items = self.items(itertools.chain(first, asks), envelope, job)
+            return lines_answer(one.text for one in items)
 
         return self.as_job(first_model(first), envelope, answer, stream=True)
 
@@ -232,9 +238,12 @@ class Invocation:
         record.known = True
         return prepared
 
-    def items(self, asks: Iterable[Ask | Exception], envelope: Envelope, job: Job) -> Iterator[Any]:
+    def items(
+        self, asks: Iterable[Ask | Exception], envelope: Envelope, job: Job
+    ) -> Iterator[Item]:
         """Yield an answer per ask, each with its own status."""
-        return self.observer.items(self.dispatcher.items(asks, envelope, job), g.record)
+        made = map(item, self.dispatcher.items(asks, envelope, job))
+        return self.observer.items(made, g.record)
 
     def budget(self, envelope: Envelope, record: Record, *, stream: bool = False) -> Budget:
         """Return the time for a request, which began when NGINX had all of it."""
@@ -262,16 +271,16 @@ def first_model(asks: Sequence[Ask | BadBody]) -> str:
     return next((ask.modelname for ask in asks if isinstance(ask, Ask)), "")
 
 
-def result_lines(first: list[Any], batches: Iterator[list[Any]], modelname: str) -> Iterator[Any]:
+def result_lines(first: list[Any], batches: Iterator[list[Any]], modelname: str) -> Iterator[str]:
     """Yield the results of a list; an error that comes later is the last line."""
-    yield from first
     try:
-        for batch in batches:
-            yield from batch
+        for batch in itertools.chain([first], batches):
+            for result in batch:
+                yield encoded(result)[0]
     except CallerGone:
         return
     except Exception as error:
-        yield errors.item(error, modelname)
+        yield encoded(errors.item(error, modelname))[0]
 
 
 def with_attributes(response: Response, prepared: Prepared) -> Response:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any
 
 from flask import Request, Response
 
 from dispatcher.access_log import AccessLog
+from dispatcher.answers import Item
 from dispatcher.metrics import Metrics
 from dispatcher.record import Record
 
@@ -80,16 +80,14 @@ class Observer:
         if self.access_log:
             self.access_log.put(record)
 
-    def items(self, answers: Iterable[dict[str, Any]], record: Record) -> Iterator[dict[str, Any]]:
+    def items(self, items: Iterable[Item], record: Record) -> Iterator[Item]:
         """Yield the answers that stand in one answer, and count them."""
-        for answer in answers:
-            status = answer["status"]
-            model = answer.get("modelname") or answer.get("error", {}).get("modelname", "")
-            record.name(model)
+        for item in items:
+            record.name(item.modelname)
             record.items += 1
-            record.failed += status != OK
-            self.metrics.item(model, status)
-            yield answer
+            record.failed += item.status != OK
+            self.metrics.item(item.modelname, item.status)
+            yield item
 
 
 def counted(pieces: Iterator[bytes], record: Record) -> Iterator[bytes]:

@@ -152,9 +152,7 @@ class FakeTriton(ModelServer):
             raise self.states
         if self.states is not None:
             return self.states
-        return [
-            ModelState(name, "1", self.state(name)) for name in self.models_run
-        ]
+        return [ModelState(name, "1", self.state(name)) for name in self.models_run]
 
     def state(self, model: str) -> str:
         if model in self.loading:

@@ -64,6 +64,16 @@ class Breaks(Client):
         raise ZeroDivisionError
 
 
+class Odd(Client):
+    """Answers what JSON cannot hold, but for one."""
+
+    modelname = "odd"
+    example = {"numbers": [1]}
+
+    def inference(self, payload: Any) -> Any:
+        return 1 if payload["numbers"] == [1] else object()
+
+
 class Sleeps(Client):
     """Answers after some seconds, whatever the time is by then."""
 
@@ -82,7 +92,7 @@ def nothing(_: Any) -> Arrays:
 def build() -> Flask:
     """Return the application with models that need no Triton; for gunicorn."""
     settings = read_settings(os.environ)
-    clients = (Double, Fails, Breaks, Sleeps)
+    clients = (Double, Fails, Breaks, Odd, Sleeps)
     server = FakeTriton({one.modelname: nothing for one in clients})
     environment = Environment(server, settings.model_repository)
     registry = Registry({one.modelname: one(environment) for one in clients})

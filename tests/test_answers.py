@@ -141,7 +141,12 @@ def test_all_parts_of_a_packed_body_count(client: FlaskClient) -> None:
     ("data", "encoding", "status", "code"),
     [
         (gzip.compress(b"{}") + b"and more", "gzip", 400, "bad_body"),
-        (gzip.compress(b" " * 2**19) + gzip.compress(b" " * 2**19 + b" "), "gzip", 413, "too_large"),
+        (
+            gzip.compress(b" " * 2**19) + gzip.compress(b" " * 2**19 + b" "),
+            "gzip",
+            413,
+            "too_large",
+        ),
         (gzip.compress(b" " * (2**20 + 1)), "gzip", 413, "too_large"),
         (b"no gzip", "gzip", 400, "bad_body"),
         (gzip.compress(b"{}" * 100)[:-9], "gzip", 400, "bad_body"),

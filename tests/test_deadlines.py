@@ -176,20 +176,26 @@ def test_the_whole_stream_has_an_end_and_a_line_for_each_that_was_not_asked(
     done = [a for a in answers if a["status"] == 200]
     assert 2 <= len(done) <= 7
     assert {a["error"]["code"] for a in answers[len(done) :]} == {"deadline_exceeded"}
+    assert all(a["error"]["request_id"] for a in answers[len(done) :])
     assert len(Model.asked) <= 8
 
 
 def test_an_error_late_in_a_list_is_the_last_line(
-    client: FlaskClient, admission: Admission
+    client: FlaskClient, admission: Admission, caplog: pytest.LogCaptureFixture
 ) -> None:
     admission.calls.per_model = 1
     payload = [{"n": n} for n in range(8)] + [{"before": "no number"}]
     response = client.post(
-        "/infer/slow", json={"payload": payload}, headers={"Accept": "application/jsonlines"}
+        "/infer/slow",
+        json={"payload": payload},
+        headers={"Accept": "application/jsonlines", "X-Request-Id": "late"},
     )
     answers = [json.loads(line) for line in response.text.splitlines()]
     assert answers[:8] == list(range(8))
     assert answers[8]["error"]["code"] == "client_failed"
+    assert answers[8]["error"]["modelname"] == "slow"
+    assert answers[8]["error"]["request_id"] == "late"
+    assert "at fault in request late" in caplog.text
     assert len(answers) == 9
 
 

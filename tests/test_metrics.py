@@ -299,6 +299,52 @@ def test_a_streamed_answer_is_told_when_its_last_byte_was_sent(seen: Endpoint) -
     assert (line["items"], line["failed"], line["model"]) == (301, 1, "double,fails")
 
 
+@pytest.mark.parametrize("form", ["lines", "requests"])
+def test_an_answer_that_json_cannot_hold_is_counted_as_it_is_sent(
+    seen: Endpoint, form: str
+) -> None:
+    before = settled(seen)
+    asks = [{"modelname": "odd", "payload": {"numbers": [n]}} for n in (1, 2, 3)]
+    kind = "application/jsonlines" if form == "lines" else "application/json"
+    body = "\n".join(map(json.dumps, asks)) if form == "lines" else json.dumps({"requests": asks})
+    answer = seen.call(
+        "/invocations", body, headers={"Content-Type": kind, "X-Request-Id": f"odd-{form}"}
+    )
+    lines = answer.body.decode().splitlines()
+    each = [json.loads(x) for x in lines] if form == "lines" else answer.json["results"]
+    assert [one["status"] for one in each] == [200, 500, 500]
+    for one in each[1:]:
+        assert one["error"]["request_id"] == f"odd-{form}"
+        assert one["modelname"] == one["error"]["modelname"] == "odd"
+    (line,) = lines_of(seen, f"odd-{form}")
+    assert (line["items"], line["failed"]) == (3, 2)
+    now = difference(settled(seen), before)
+    assert value(now, "dispatcher_items_total", model="odd", status="200") == 1
+    assert value(now, "dispatcher_items_total", model="odd", status="500") == 2
+
+
+def test_a_list_in_lines_ends_with_what_json_cannot_hold(seen: Endpoint) -> None:
+    payload = [{"numbers": [n]} for n in (*[1] * 40, 2, 1)]
+    answer = seen.call(
+        "/infer/odd",
+        json.dumps({"payload": payload}),
+        headers={"Accept": "application/jsonlines", "X-Request-Id": "odd-list"},
+    )
+    *results, last = map(json.loads, answer.body.decode().splitlines())
+    assert results == [1] * 40
+    assert (last["status"], last["error"]["modelname"]) == (500, "odd")
+    assert last["error"]["request_id"] == "odd-list"
+
+
+def test_several_models_are_named_once_each(seen: Endpoint) -> None:
+    answer = seen.ask(modelname=["double", "odd"], payload={"numbers": [2]})
+    assert set(answer.json["results"]) == {"double", "odd"}
+    assert answer.json["results"]["double"] == {"status": 200, "result": [4.0]}
+    odd = answer.json["results"]["odd"]
+    assert (set(odd), odd["status"]) == ({"status", "error"}, 500)
+    assert odd["error"]["modelname"] == "odd"
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "code", "message"),
     [
