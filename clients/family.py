@@ -153,13 +153,14 @@ def client_class(path: Path) -> type[Client]:
         ClientDisabled: there is a mistake in the file.
 
     """
-    table = read_table(path)
-    base = family(str(table.get("family", Keys.family)), path)
+    file = path.resolve()  # not the link in the repository
+    table = read_table(file)
+    base = family(str(table.get("family", Keys.family)), file)
     for name in table.keys() & base.parameters:
         raise mistake(
-            path, name, "is set by callers", "to set its default put it below [parameters]"
+            file, name, "is set by callers", "to set its default put it below [parameters]"
         )
-    keys = read_keys(base.keys_type, table, path)
+    keys = read_keys(base.keys_type, table, file)
     return type(
         base.__name__,
         (base,),
@@ -169,8 +170,8 @@ def client_class(path: Path) -> type[Client]:
             "modelname": path.parent.name,
             "aliases": keys.aliases,
             "keys": keys,
-            "file": path.resolve(),  # not the link in the repository
-            "parameters": defaults(base, keys, path),
+            "file": file,
+            "parameters": defaults(base, keys, file),
         },
     )
 
@@ -197,5 +198,6 @@ def defaults(base: type[Client], keys: Keys, path: Path) -> Mapping[str, Any]:
                 parameters[name], default=parameters[name].read(where, value)
             )
         except BadParameter as error:
-            raise mistake(path, where, f"is {value!r}", f"write {error.hint}") from error
+            fix = f"write {error.hint.removeprefix('expected ')}"
+            raise mistake(path, where, f"is {value!r}", fix) from error
     return parameters

@@ -20,6 +20,7 @@ Picture = npt.NDArray[np.uint8]
 Image.MAX_IMAGE_PIXELS = None
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+JPEG = frozenset({"JPEG", "MPO"})  # the second, of telephones, has more pictures behind the first
 # A progressive JPEG has about ten scans, each of which the decoder puts over the whole picture: one
 # of 75 bytes takes 70 ms for 49 megapixels, and 25 MiB hold 300,000 of them.
 MOST_SCANS = 100
@@ -74,15 +75,16 @@ def decode_picture(data: bytes, name: str, max_pixels: int) -> Picture:
         ) from error
     if picture.width * picture.height > max_pixels:
         raise too_large(name, f"{picture.width}×{picture.height}", max_pixels)
-    if picture.format == "JPEG" and scans(data) > MOST_SCANS:
+    is_jpeg = picture.format in JPEG
+    if is_jpeg and scans(data) > MOST_SCANS:
         raise BadPayload(
             f"`{name}` is a JPEG picture of more than {MOST_SCANS} scans",
             hint="save it anew, as a baseline or a usual progressive JPEG",
         )
     try:
-        if picture.format == "JPEG" and picture.mode in {"RGB", "L"}:
+        if is_jpeg and picture.mode in {"RGB", "L"}:
             return decode_jpeg(data, picture)
-        return np.asarray(as_rgb(ImageOps.exif_transpose(picture)))
+        return np.asarray(as_rgb(upright(picture)))
     except Exception as error:
         # Pillow's decoders raise a dozen kinds of exception over damaged files.
         raise BadPayload(
@@ -135,9 +137,19 @@ def decode_jpeg(data: bytes, header: Image.Image) -> Picture:
     try:
         pixels: Picture = simplejpeg.decode_jpeg(data, "RGB")
     except ValueError:
-        return np.asarray(as_rgb(ImageOps.exif_transpose(header)))
+        return np.asarray(as_rgb(upright(header)))
     turn = UPRIGHT.get(header.getexif().get(ORIENTATION, 1))
     return np.ascontiguousarray(turn(pixels)) if turn else pixels
+
+
+def upright(picture: Image.Image) -> Image.Image:
+    """Return a picture as it is to be seen; as it is where nobody can read how that is."""
+    picture.load()
+    try:
+        picture.getexif()
+    except Exception:
+        return picture
+    return ImageOps.exif_transpose(picture)
 
 
 def as_rgb(picture: Image.Image) -> Image.Image:

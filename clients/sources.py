@@ -23,7 +23,8 @@ from types import ModuleType
 
 import clients
 from clients.base import Client
-from clients.dispatch_toml import FILE
+from clients.dispatch_toml import FILE, is_inside, read_table
+from clients.errors import ClientDisabled
 from clients.family import client_class
 
 BUILT_IN = Path(clients.__file__).parent
@@ -115,8 +116,19 @@ def model_source(path: Path) -> Source:
         inside = [one for folder in beside if folder.is_dir() for one in folder.iterdir()]
     except OSError:  # it is being unloaded
         beside, inside = [path], []
-    mark = " ".join(filter(None, map(file_mark, sorted([*beside, *inside]))))
+    files = sorted({*beside, *inside, *named(path)})
+    mark = " ".join(filter(None, map(file_mark, files)))
     return Source(str(path), mark, lambda: [client_class(path)], model=path.parent.name)
+
+
+def named(path: Path) -> Iterator[Path]:
+    """Yield the files that a `dispatch.toml` names, wherever in the model's folder they lie."""
+    try:
+        values = read_table(path).values()
+    except ClientDisabled:  # it says so when it is loaded
+        return
+    for place in (path.parent / value for value in values if is_inside(value)):
+        yield from place.rglob("*") if place.is_dir() else [place]
 
 
 def file_mark(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import resource
@@ -33,6 +34,7 @@ from container.triton import NoTriton, Triton, find_triton
 from dispatcher.keys import BadKeys, load_keys
 from dispatcher.settings import (
     ANSWERED,
+    ASIDE,
     AUTO,
     NOTICE,
     WANTED,
@@ -82,11 +84,15 @@ def main(arguments: list[str]) -> int:
         except BadKeys as error:
             sys.stderr.write(f"serve: API_KEYS_FILE is '{settings.api_keys_file}': {error}\n")
             return MISUSED
-    with (
-        run_folder(settings.run_dir) as run_dir,
-        Log(sys.stderr.fileno(), as_json=settings.log_format == "json") as log,
-    ):
-        return run(settings, run_dir, log)
+    try:
+        with (
+            run_folder(settings.run_dir) as run_dir,
+            Log(sys.stderr.fileno(), as_json=settings.log_format == "json") as log,
+        ):
+            return run(settings, run_dir, log)
+    except InUse as error:
+        sys.stderr.write(f"serve: {error}\n")
+        return 1
 
 
 def run(settings: Settings, run_dir: Path, log: Log) -> int:
@@ -270,6 +276,7 @@ def with_repository(settings: Settings, run_dir: Path, say: Callable[[str], None
     for name in () if settings.multi_model else models:
         (wanted / name).touch()
     (run_dir / ANSWERED).mkdir()
+    (run_dir / ASIDE).mkdir()
     return replace(
         settings,
         run_dir=run_dir,
@@ -279,15 +286,32 @@ def with_repository(settings: Settings, run_dir: Path, say: Callable[[str], None
     )
 
 
+class InUse(Exception):
+    """Another `serve` has the folder; the text says so."""
+
+
 @contextmanager
 def run_folder(wanted: Path | None) -> Iterator[Path]:
-    """Give a folder for sockets and temporary files; a new one is removed at the end."""
+    """Give a folder for sockets and temporary files; a new one is removed at the end.
+
+    Raises:
+        InUse: another process of this machine has it.
+
+    """
     if wanted is not None:
         wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Made anew: another version may have been here before.
-        for left in ("backends", "instances", "reload", "repository", WANTED, ANSWERED):
-            shutil.rmtree(wanted / left, ignore_errors=True)
-        yield wanted
+        # No program that is started inherits it.
+        with (wanted / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InUse(
+                    f"RUN_DIR is '{wanted}', which another `serve` uses; name another folder"
+                ) from error
+            # Made anew: another version may have been here before.
+            for left in ("backends", "instances", "reload", "repository", WANTED, ANSWERED, ASIDE):
+                shutil.rmtree(wanted / left, ignore_errors=True)
+            yield wanted
         return
     with tempfile.TemporaryDirectory(prefix="triton-dispatcher-", ignore_cleanup_errors=True) as d:
         yield Path(d)

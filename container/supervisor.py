@@ -233,7 +233,7 @@ class Supervisor:
     settled: Callable[[float], bool]
     _courses: list[Course] = field(default_factory=list)
     _turns: dict[int, float] = field(default_factory=dict)
-    _asked_at: float = 0.0
+    _asked_at: float | None = None
     _last_asked: float = 0.0
     _killed_at: float | None = None
     _exit_code: int = 0
@@ -373,10 +373,13 @@ class Supervisor:
         return self._kill_at is not None
 
     def _asked_to_stop(self, number: Signals) -> None:
-        if not self._stopping:
-            self.say(f"{number.name}: finishing what is in flight, then stopping")
+        if self._asked_at is None:
             self._asked_at = self.system.now()
-            self._begin_to_stop(exit_code=0)
+            if self._stopping:  # by itself
+                self.say(f"{number.name}: stopping already, finishing what is in flight")
+            else:
+                self.say(f"{number.name}: finishing what is in flight, then stopping")
+                self._begin_to_stop(exit_code=0)
         elif self.system.now() >= self._asked_at + SAME_WISH_S:
             self.say(f"{number.name} again: stopping at once")
             self._kill_at = self.system.now()

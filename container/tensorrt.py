@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from container.config_text import read
+from container.repository import CONFIG
 from dispatcher.settings import read_settings
 
 TRTEXEC = Path("/usr/src/tensorrt/bin/trtexec")  # where NVIDIA's image has it
@@ -102,36 +103,39 @@ def build_all(engines: Path, repository: Path, say: Say) -> Path:
     with alone(engines):
         for name in PROFILES:
             if (repository / name / "1" / "model.onnx").is_file():
-                build(trtexec, (repository / name).resolve(), folder / name, say)
+                if (repository / name / CONFIG).is_file():
+                    build(trtexec, name, (repository / name).resolve(), folder / name, say)
+                else:
+                    say(f"{name}: it has no {CONFIG}, and stays as it is")
     return folder
 
 
-def build(trtexec: Path, model: Path, target: Path, say: Say) -> None:
+def build(trtexec: Path, name: str, model: Path, target: Path, say: Say) -> None:
     """Build one model's engine, unless the one there was made of the same."""
     onnx = model / "1" / "model.onnx"
     with onnx.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    options = ["--fp16", *PROFILES[model.name].options(), "--skipInference"]
+    options = ["--fp16", *PROFILES[name].options(), "--skipInference"]
     record = {"onnx_sha256": digest, "options": options}
     if recorded(target) == record and (target / "1" / "model.plan").is_file():
-        say(f"{model.name}: the engine in {target} fits")
+        say(f"{name}: the engine in {target} fits")
     else:
-        say(f"{model.name}: building the engine in {target}; this takes minutes")
+        say(f"{name}: building the engine in {target}; this takes minutes")
         part = target.with_name(f".{target.name}.part")
         remove(part)
         (part / "1").mkdir(parents=True)
         run(trtexec, [f"--onnx={onnx}", f"--saveEngine={part / '1' / 'model.plan'}", *options])
         if not (part / "1" / "model.plan").is_file():
-            raise NoEngine(f"{model.name}: trtexec wrote no engine")
+            raise NoEngine(f"{name}: trtexec wrote no engine")
         (part / RECORD).write_text(json.dumps(record, indent=2) + "\n")
         remove(target)
         part.rename(target)
     # Small, and a newer image may have others.
     for path in model.iterdir():
-        if path.name not in ("1", "config.pbtxt"):
+        if path.name not in ("1", CONFIG):
             remove(target / path.name)
             (shutil.copytree if path.is_dir() else shutil.copy)(path, target / path.name)
-    (target / "config.pbtxt").write_text(configuration((model / "config.pbtxt").read_text()))
+    (target / CONFIG).write_text(configuration((model / CONFIG).read_text()))
 
 
 def configuration(text: str) -> str:

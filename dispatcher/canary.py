@@ -149,6 +149,7 @@ class Canary:
             answered; it is there for all web workers, whenever they come.
         replace: asks for fresh web workers.
         processes: of the models. What was asked of one that died fails at once, and it is tried.
+        mend: sees to what keeps Triton from saying which models it has, before it is asked.
 
     """
 
@@ -162,6 +163,7 @@ class Canary:
     memory: Path | None = None
     replace: Callable[[], None] = nothing
     processes: ModelProcesses = field(default_factory=ModelProcesses)
+    mend: Callable[[], None] = nothing
     trials: dict[str, Trial] = field(default_factory=dict)
     index: Index | None = None
 
@@ -230,6 +232,7 @@ class Canary:
         """Ask Triton which models it has."""
         with self._listing:
             starts = self.notice().triton_starts
+            self.mend()
             try:
                 self.index = Index(starts, self.server.models(timeout=WORD_S))
                 self._listed_in = starts

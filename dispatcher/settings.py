@@ -18,10 +18,12 @@ PROJECT = Path(__file__).resolve().parent.parent
 AUTO = "auto"
 
 # In RUN_DIR, for both sides: what the supervisor tells the web workers, a file for each model that
-# is to be loaded when Triton starts, and one for each that has answered its example.
+# is to be loaded when Triton starts, one for each that has answered its example, and links to the
+# folders of models that were deleted.
 NOTICE = "supervisor.json"
 WANTED = "wanted"
 ANSWERED = "answered"
+ASIDE = "aside"
 
 PORT = "TCP port, 1 to 65535"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from flask import Flask
@@ -13,15 +15,17 @@ from clients.regions import affordable
 from clients.registry import Registry, load_clients
 from clients.triton import renamed_config
 from dispatcher.access_log import AccessLog, JsonLines
+from dispatcher.admission import nothing
 from dispatcher.app import admission_of, create_app
 from dispatcher.canary import Canary
 from dispatcher.keys import KeyFile
+from dispatcher.links import keep_listable
 from dispatcher.memory import all_memory
 from dispatcher.metrics import Metrics
 from dispatcher.notice import reader
 from dispatcher.observer import Observer
 from dispatcher.reload import Reloader, tried_at_start, verdicts_of
-from dispatcher.settings import ANSWERED, NOTICE, Settings, read_settings
+from dispatcher.settings import ANSWERED, ASIDE, NOTICE, Settings, read_settings
 from dispatcher.trial import environment_of
 from dispatcher.watch import Watch, replace_worker
 
@@ -43,6 +47,7 @@ def build() -> Flask:
         reader(settings.run_dir and settings.run_dir / NOTICE),
         memory=settings.run_dir and settings.run_dir / ANSWERED,
         replace=replace_worker,
+        mend=mending(settings),
     )
     canary.start()
     admission = admission_of(settings)
@@ -66,6 +71,13 @@ def build() -> Flask:
         observer,
         keys_of(settings),
     )
+
+
+def mending(settings: Settings) -> Callable[[], None]:
+    """Return what sees to folders that were deleted, where the repository is one of links."""
+    if settings.run_dir is None:
+        return nothing
+    return partial(keep_listable, settings.model_repository, settings.run_dir / ASIDE)
 
 
 def log_to_stderr(settings: Settings) -> None:

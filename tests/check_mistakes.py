@@ -110,6 +110,13 @@ MISTAKES = [
         'write name: "other_name"',
     ),
     Mistake(
+        "platform",
+        config('backend: "onnxruntime"', 'platform: "onnxruntime"'),
+        "platform/config.pbtxt:2",
+        '`platform` is "onnxruntime", which is the name of a backend',
+        'write backend: "onnxruntime"',
+    ),
+    Mistake(
         "in_the_version",
         move("config.pbtxt", "1/config.pbtxt"),
         "in_the_version/1/config.pbtxt",

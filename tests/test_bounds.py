@@ -108,6 +108,24 @@ def test_a_jpeg_of_a_hundred_thousand_scans_is_refused() -> None:
         decode_picture(data, "img", 10_000)
 
 
+def test_a_jpeg_with_more_pictures_behind_it_is_one_as_well() -> None:
+    """Pillow calls it MPO, for the segment that says where these are (CIPA DC-007)."""
+    out = io.BytesIO()
+    two = [Image.new("L", (8, 8), shade) for shade in (0, 255)]
+    two[0].save(out, "MPO", save_all=True, append_images=two[1:])
+    start = out.getvalue().index(b"\xff\xe2")
+    length = 2 + int.from_bytes(out.getvalue()[start + 2 : start + 4], "big")
+    segment = out.getvalue()[start : start + length]
+
+    def with_segment(data: bytes) -> bytes:
+        return data[:2] + segment + data[2:]
+
+    assert Image.open(io.BytesIO(with_segment(progressive(0)))).format == "MPO"
+    assert decode_picture(with_segment(progressive(20)), "img", 10_000).shape == (64, 64, 3)
+    with at_once(), pytest.raises(BadPayload, match="more than 100 scans"):
+        decode_picture(with_segment(progressive(100_000)), "img", 10_000)
+
+
 def test_what_stands_behind_a_jpeg_is_no_scan() -> None:
     """Some telephones append a film, in which the two bytes are found by chance."""
     data = progressive(0, after=b"\xff\xda\x00\x04" * 1000)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from tests.check_mistakes import MISTAKES, Mistake, write_mistake, write_right
@@ -400,3 +401,27 @@ def test_labels_are_counted_for_a_family_too(models: None, tmp_path: Path, check
     (said,) = [one["message"] for one in found if "labels" in one["message"]]
     assert "1001 lines" in said
     assert "1000 classes" in said
+
+
+def test_what_does_not_fit_is_a_finding_beside_a_dispatch_toml_as_well(
+    tmp_path: Path, check: Check
+) -> None:
+    """A graph of one item at a time, and letters of Windows: what is made of them fails."""
+    fixed = write_right(tmp_path, "fixed")
+    graph = onnx.load(fixed / "1" / "model.onnx")
+    for value in (*graph.graph.input, *graph.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 1
+    onnx.save(graph, fixed / "1" / "model.onnx")
+    (fixed / "config.pbtxt").write_text('backend: "onnxruntime"\nmax_batch_size: 8\n')
+    letters = write_right(tmp_path, "letters")
+    with (letters / "config.pbtxt").open("ab") as file:
+        file.write("# schön\n".encode("latin-1"))
+    for folder in (fixed, letters):
+        (folder / "dispatch.toml").write_text('family = "classification"\n')
+    write_mistake(tmp_path, next(one for one in MISTAKES if one.name == "preferred"))
+    code, found = check(tmp_path)
+    assert code == 1
+    said = {one["file"]: one["message"] for one in found}
+    assert "max_batch_size is 8 in the configuration" in said["fixed/config.pbtxt"]
+    assert "letters/config.pbtxt" in said
+    assert "preferred/config.pbtxt" in said

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from clients.errors import ClientDisabled
+from clients.family import client_class
 from clients.model_server import Signature
 from clients.request import Request
+from clients.sources import model_source
 from tests.family_bench import (
     PICTURES,
     TEXTS,
@@ -47,7 +51,8 @@ __all__ = ["bench"]  # the fixture
         ('family = "classification"\naliases = ["a b"]', ["`aliases`", "letters"]),
         ('family = "detection"', ["`output_layout` is missing", '"yolov5" or "yolov8"']),
         ('family = "classification"\n[parameters]\ntop = 1', ["parameters.top", "`top_k`?"]),
-        ('family = "classification"\n[parameters]\ntop_k = 0', ["parameters.top_k", "from 1 to"]),
+        ('family = "classification"\n[parameters]\ntop_k = 0',
+         ["parameters.top_k", "write a whole number from 1 to"]),
         ("[parameters]\ntop_k = 1", ["parameters.top_k", "leave them out"]),
         ('family = "embedding"', ["`tokenizer`", "tokenizer.json"]),
         ('family = "classification"\naliases = ["n"]', ["alias 'n'", "another model"]),
@@ -207,3 +212,26 @@ def test_a_mended_model_is_taken_as_it_is_now(bench: Bench) -> None:
             client.inference(picture(plain(8, 8, [0, 0, 0])))
         bench.server.signatures["m"] = PICTURES
         assert len(client.inference(picture(plain(8, 8, [0, 0, 0])))) == 3
+
+
+def test_a_mistake_names_the_file_of_the_author_not_a_link_to_it(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.set_up('family = "clasification"', PICTURES)
+    link = tmp_path / "link"
+    link.symlink_to(bench.folder)
+    with pytest.raises(ClientDisabled, match="did you mean") as caught:
+        client_class(link / "dispatch.toml")
+    assert str(bench.folder / "dispatch.toml") in caught.value.message
+    assert str(link) not in caught.value.message
+
+
+def test_whatever_file_is_named_it_is_seen_when_it_changes(bench: Bench) -> None:
+    bench.set_up('family = "classification"\nlabels = "1/names/a.txt"', PICTURES)
+    labels = bench.folder / "1" / "names" / "a.txt"
+    labels.parent.mkdir(parents=True)
+    before = model_source(bench.folder / "dispatch.toml").mark
+    labels.write_text("one\n")
+    after = model_source(bench.folder / "dispatch.toml").mark
+    assert before != after
+    assert model_source(bench.folder / "dispatch.toml").mark == after

@@ -69,6 +69,23 @@ def test_every_mode_becomes_rgb(mode: str) -> None:
     assert decode(encoded(image, kind)).shape == (8, 16, 3)
 
 
+def test_a_picture_is_as_it_is_where_nobody_can_read_how_it_is_to_be_turned() -> None:
+    for kind in ("PNG", "WEBP"):
+        data = encoded(Image.fromarray(COLOURS), kind, exif=b"Exif\0\0nothing", lossless=True)
+        assert np.array_equal(decode(data), COLOURS)
+
+
+def test_a_picture_with_others_behind_it_is_the_first_one() -> None:
+    """As telephones write them: Pillow calls such a JPEG MPO."""
+    first, other = (Image.fromarray(np.ascontiguousarray(x)) for x in (COLOURS, COLOURS[::-1]))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = encoded(first, "MPO", save_all=True, append_images=[other], exif=exif)
+    opened = Image.open(io.BytesIO(data))
+    assert opened.format == "MPO"
+    assert np.array_equal(decode(data), np.asarray(ImageOps.exif_transpose(opened).convert("RGB")))
+
+
 def test_sixteen_bit_grey_keeps_its_shades() -> None:
     grey = Image.fromarray(np.full((4, 4), 0x8040, np.uint16))
     assert decode(encoded(grey, "PNG"))[0, 0].tolist() == [0x80, 0x80, 0x80]

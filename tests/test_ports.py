@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+
+from container.__main__ import InUse, run_folder
 from tests.conftest import PROJECT, free_ports
 
 
@@ -18,3 +22,13 @@ def test_nobody_else_is_given_ports_that_a_run_of_the_tests_has() -> None:
     theirs = {int(port) for port in came.stdout.split()}
     assert len(theirs) == 4
     assert not ours & theirs
+
+
+def test_nobody_else_is_given_the_folder_of_a_serve_that_runs(tmp_path: Path) -> None:
+    with run_folder(tmp_path / "run") as ours:
+        (ours / "wanted").mkdir()
+        with pytest.raises(InUse, match=r"RUN_DIR is '.*/run', which another"):
+            run_folder(tmp_path / "run").__enter__()
+        assert (ours / "wanted").is_dir()
+    with run_folder(tmp_path / "run") as next_one:
+        assert not (next_one / "wanted").exists()

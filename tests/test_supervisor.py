@@ -110,6 +110,15 @@ def test_a_second_signal_stops_at_once() -> None:
     assert min(t for t, _, n in script.sent if n == KILL) == 7
 
 
+def test_the_first_signal_after_it_began_to_stop_by_itself_is_no_second_one() -> None:
+    script = Script(signals={9: [TERM], 11: [INT]}, deaths={5: [(1, -9)]}, stopping=1000)
+    out = supervise(script, restarts=0)
+    assert "SIGTERM: stopping already, finishing what is in flight" in out.said
+    assert "SIGINT again: stopping at once" in out.said
+    assert min(t for t, pid, n in script.sent if n == KILL and pid != -1) == 11
+    assert out.code == 137
+
+
 def test_a_second_signal_that_comes_with_the_first_is_the_same_wish() -> None:
     script = Script(signals={5: [TERM, TERM]}, stopping=3)
     out = supervise(script)

@@ -121,6 +121,29 @@ def test_a_container_without_a_model_leaves_its_engine_to_the_others(
     assert machine.builds() == []
 
 
+def test_a_model_whose_folder_has_another_name_has_the_engine_of_its_own(
+    machine: Machine, repository: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "models" / "resnet").rename(tmp_path / "models" / "model")
+    (repository / "resnet").unlink()
+    (repository / "resnet").symlink_to(tmp_path / "models" / "model")
+    folder = provide(tmp_path / "engines", repository, lambda line: None)
+    assert len(machine.builds()) == 3
+    assert (repository / "resnet").resolve() == folder / "resnet"
+    assert (folder / "resnet" / "config.pbtxt").is_file()
+
+
+def test_a_model_without_a_configuration_stays_as_it_is(
+    machine: Machine, repository: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "models" / "resnet" / "config.pbtxt").unlink()
+    said: list[str] = []
+    provide(tmp_path / "engines", repository, said.append)
+    assert len(machine.builds()) == 2
+    assert "resnet: it has no config.pbtxt, and stays as it is" in said
+    assert (repository / "resnet").resolve() == tmp_path / "models" / "resnet"
+
+
 def test_what_fits_is_not_built_again(machine: Machine, repository: Path, tmp_path: Path) -> None:
     first = made(tmp_path / "engines", repository)
     assert len(machine.builds()) == 3

@@ -126,6 +126,14 @@ class ModelCheck:
                 )
         fields = [*message.all("backend"), *message.all("platform")]
         backend = message.text("backend") or message.text("platform")
+        if backend in EMBEDDED and not message.text("backend"):
+            self.findings.error(
+                config,
+                f'is "{backend}", which is the name of a backend; Triton refuses that',
+                f'write backend: "{backend}"',
+                key="platform",
+                line=line_of(text, *fields),
+            )
         if backend in EMBEDDED | {"", "ensemble", "onnxruntime_onnx", "pytorch_libtorch"}:
             return
         known = backend in OTHERS | FILES.keys()

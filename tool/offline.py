@@ -17,8 +17,8 @@ from clients.registry import Registry, load_clients
 from clients.request import Request
 from clients.testing import OnnxModels
 from clients.triton import config_dictionary, config_fault, config_signature
+from container.backends.model_config import ModelConfigError, completion, needs_completion
 from container.backends.model_config import Signature as FileSignature
-from container.backends.model_config import completion, needs_completion
 from container.backends.onnxruntime.session import read_signature
 from container.repository import CONFIG, compose
 from dispatcher.settings import SettingError, Settings, read_settings
@@ -85,7 +85,7 @@ def fits(client: Client) -> str:
                 client.fitted()
         except ClientDisabled as error:
             return error.message
-        except InferenceError:
+        except (InferenceError, ModelConfigError, UnicodeDecodeError):
             pass  # the model is no ONNX file; what else is wrong with it is told elsewhere
     return ""
 

@@ -133,7 +133,11 @@ class Place:
     def sweep(self) -> None:
         """Remove temporary files that a killed run left behind more than an hour ago."""
         for part in self.folder.glob(f"**/.*{PART}"):
-            if time.time() - part.stat().st_mtime > LEFT_BEHIND_S:
+            try:
+                age = time.time() - part.stat().st_mtime
+            except FileNotFoundError:  # another run has renamed it
+                continue
+            if age > LEFT_BEHIND_S:
                 part.unlink(missing_ok=True)
 
     def _read_record(self) -> Record | None:

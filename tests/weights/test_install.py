@@ -96,6 +96,20 @@ def test_what_a_killed_run_left_is_swept_but_not_what_another_run_writes(bench: 
     assert young.exists()
 
 
+def test_what_another_run_renames_meanwhile_is_no_fault(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    glob = Path.glob
+
+    def with_one_that_is_gone(folder: Path, pattern: str) -> list[Path]:
+        gone = [folder / "1" / ".model.onnx.9.part"] if "part" in pattern else []
+        return [*gone, *glob(folder, pattern)]
+
+    monkeypatch.setattr(Path, "glob", with_one_that_is_gone)
+    assert bench.run("one") == 0
+    assert bench.model("one").read_bytes() == MADE
+
+
 def test_the_model_can_be_read_by_another_user(bench: Bench) -> None:
     """Triton may run under another user than the one who made the weights."""
     bench.run("one")

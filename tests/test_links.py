@@ -1,0 +1,52 @@
+"""What is left of a model's folder that was deleted."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dispatcher.links import keep_listable
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> tuple[Path, Path, Path]:
+    mounted, repository, aside = (tmp_path / name for name in ("mounted", "repository", "aside"))
+    for name in ("here", "gone"):
+        (mounted / name / "1").mkdir(parents=True)
+    repository.mkdir()
+    aside.mkdir()
+    for folder in mounted.iterdir():
+        (repository / folder.name).symlink_to(folder)
+    (repository / "plain").mkdir()
+    shutil.rmtree(mounted / "gone")
+    return mounted, repository, aside
+
+
+def test_a_link_that_leads_nowhere_is_an_empty_folder(places: tuple[Path, Path, Path]) -> None:
+    _, repository, aside = places
+    for _ in range(2):
+        keep_listable(repository, aside)
+        assert sorted(path.name for path in repository.iterdir()) == ["gone", "here", "plain"]
+        assert not (repository / "gone").is_symlink()
+        assert list((repository / "gone").iterdir()) == []
+        assert (repository / "here" / "1").is_dir()
+
+
+def test_when_the_folder_is_back_so_is_the_link(places: tuple[Path, Path, Path]) -> None:
+    mounted, repository, aside = places
+    keep_listable(repository, aside)
+    (mounted / "gone" / "1").mkdir(parents=True)
+    keep_listable(repository, aside)
+    assert (repository / "gone").readlink() == mounted / "gone"
+    assert list(aside.iterdir()) == []
+
+
+def test_what_is_there_meanwhile_stays(places: tuple[Path, Path, Path]) -> None:
+    mounted, repository, aside = places
+    keep_listable(repository, aside)
+    (repository / "gone" / "1").mkdir()
+    (mounted / "gone").mkdir()
+    keep_listable(repository, aside)
+    assert (repository / "gone" / "1").is_dir()
