@@ -189,10 +189,10 @@ class Invocation:
             if isinstance(asked, SeveralModels):
                 results = self.dispatcher.by_name(asked.asks, envelope, job)
                 if stream:
-                    named = (item({"modelname": name, **one}) for name, one in results.items())
-                    return lines_answer(one.text for one in self.observer.items(named, g.record))
+                    results = {name: {"modelname": name, **one} for name, one in results.items()}
                 made = (item(one, name) for name, one in results.items())
-                return results_by_name(list(self.observer.items(made, g.record)))
+                each = list(self.observer.items(made, g.record))
+                return lines_answer(one.text for one in each) if stream else results_by_name(each)
             items = self.items(asked.asks, envelope, job)
             return lines_answer(one.text for one in items) if stream else results_answer(items)
 
