@@ -263,6 +263,8 @@ def raise_file_limit() -> None:
 
 def with_repository(settings: Settings, run_dir: Path, say: Callable[[str], None]) -> Settings:
     """Return the settings with the one repository, linked together, and what it means for them."""
+    if settings.missing:
+        say(settings.missing)
     repository = run_dir / "repository"
     models = compose(
         repository,

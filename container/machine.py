@@ -36,12 +36,13 @@ class Machine:
     """The real `System`. Signals wake it through a socket, so none is lost."""
 
     def __init__(self) -> None:
-        self._wake, waker = socket.socketpair()
+        wake, waker = socket.socketpair()
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._lookouts: dict[str, Lookout] = {}
-        for end in (self._wake, waker):
+        for end in (wake, waker):
             end.settimeout(0)
-        # It stays open until the process is gone: a child may end while the interpreter does.
+        # Both stay open until the process is gone: a child may end while the interpreter does.
+        self._wake = wake.detach()
         signal.set_wakeup_fd(waker.detach())
         for number in (*STOP_SIGNALS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
@@ -115,7 +116,7 @@ class Machine:
     def wait(self, seconds: float) -> list[Signals]:
         select.select([self._wake], [], [], seconds)
         try:
-            return [Signals(number) for number in self._wake.recv(4096)]
+            return [Signals(number) for number in os.read(self._wake, 4096)]
         except BlockingIOError:
             return []
 

@@ -89,6 +89,8 @@ def document(settings: Settings, registry: Registry) -> Schema:
 
 def paths(settings: Settings, registry: Registry) -> Schema:
     model = [{"name": "model", "in": "path", "required": True, "schema": NAME}]
+    said = [*outside_names(), *declared(registry)]
+    beside = [*model, *(one for one in said if one["name"] not in {TARGET_MODEL, "modelname"})]
     asking = {
         "requestBody": request_body(registry),
         "responses": responses(answer_content(), ASKING, "What the model answers."),
@@ -105,21 +107,21 @@ def paths(settings: Settings, registry: Registry) -> Schema:
         "/invocations": {
             "post": {
                 "summary": "Ask the model that the request names.",
-                "parameters": [*outside_names(), *declared(registry)],
+                "parameters": said,
                 **asking,
             }
         },
         "/infer/{model}": {
             "post": {
                 "summary": "Ask the model that the path names.",
-                "parameters": model,
+                "parameters": beside,
                 **asking,
             }
         },
         "/models/{model}/invoke": {
             "post": {
                 "summary": "Ask a model of a multi-model endpoint; one not loaded is 404, unread.",
-                "parameters": model,
+                "parameters": beside,
                 **asking,
             }
         },

@@ -25,6 +25,8 @@ WANTED = "wanted"
 ANSWERED = "answered"
 ASIDE = "aside"
 
+MODEL_DIR = "/opt/ml/model"  # where the platform unpacks a model.tar.gz
+
 PORT = "TCP port, 1 to 65535"
 
 
@@ -149,6 +151,15 @@ def read_path(text: str) -> Path:
     return Path(text).absolute()
 
 
+@expects("path, of a folder if of anything")
+def read_place(text: str) -> Path:
+    """Read the path of a folder that need not exist."""
+    path: Path = read_path(text)
+    if path.exists() and not path.is_dir():
+        raise ValueError(text)
+    return path
+
+
 # NGINX's configuration and Triton's shell command hold this path, and in it lies a Unix socket,
 # whose path may have 107 characters.
 @expects("path of at most 80 letters, digits and ._/+-, or nothing")
@@ -249,8 +260,8 @@ class Settings:
     )
     model_dir: Path = setting(
         "MODEL_DIR",
-        "/opt/ml/model",
-        read_path,
+        MODEL_DIR,
+        read_place,
         "folder with models of your own, where the platform unpacks them; it need not exist",
     )
     model_dir_use: str = setting(
@@ -449,6 +460,13 @@ class Settings:
     def mounted(self) -> Path | None:
         """The folder with models of one's own, where it is used."""
         return None if self.model_dir_use == "ignore" else self.model_dir
+
+    @property
+    def missing(self) -> str:
+        """What to say of a folder that somebody named, and that is not there; else nothing."""
+        if self.mounted in {None, Path(MODEL_DIR)} or self.model_dir.is_dir():
+            return ""
+        return f"MODEL_DIR is {self.model_dir}: there is no such folder, so nothing of it is served"
 
     @property
     def client_folders(self) -> tuple[Path, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -125,6 +126,17 @@ def test_the_template_s_model_doubles() -> None:
 
 # models
 
+ALONE = """
+from clients.base import Client
+
+class Alone(Client):
+    modelname = "alone"
+    example = {}
+
+    def inference(self, payload):
+        return 1
+"""
+
 
 def test_models_shows_what_is_served_by_which_client_and_why_others_are_not(
     tmp_path: Path,
@@ -143,10 +155,24 @@ def test_models_shows_what_is_served_by_which_client_and_why_others_are_not(
     (bad,) = [row for row in rows.values() if row["source"] == "code/clients/bad.py"]
     assert "nothing_of_this_name" in bad["reason"]
     (tmp_path / "plain" / "dispatch.toml").write_text('aliases = ["other"]')
+    (tmp_path / "code" / "clients" / "alone.py").write_text(ALONE)
     table = program("models", folder=tmp_path, MODEL_DIR=str(tmp_path)).stdout
     assert "plain, other " in table
+    assert re.search(
+        r"^alone +alone \(not there\) +Alone +code/clients/alone.py$", table, re.MULTILINE
+    )
     assert "not served:" in table
     assert table.startswith("NAME ")
+
+
+def test_models_says_that_there_is_no_such_folder(tmp_path: Path) -> None:
+    done = program("models", MODEL_DIR=str(tmp_path / "mien"))
+    assert done.returncode == 0
+    assert f"MODEL_DIR is {tmp_path}/mien: there is no such folder" in done.stderr
+    (tmp_path / "model.tar.gz").touch()
+    done = program("models", MODEL_DIR=str(tmp_path / "model.tar.gz"))
+    assert done.returncode == 2
+    assert "MODEL_DIR is" in done.stderr
 
 
 def test_models_says_which_setting_is_wrong() -> None:
@@ -261,6 +287,7 @@ def test_invoke_says_that_what_answers_does_not_speak_http(
     ("arguments", "words"),
     [
         (["--img", "/no/such.jpg"], "/no/such.jpg cannot be read"),
+        (["--img", ""], "(nothing) cannot be read"),
         (["--json", "{oh"], "--json is not JSON"),
         (["--text", "a", "--parameter", "top_k"], "expected NAME=VALUE"),
         (["--text", "a", "--draw", "out.gif"], ".jpg or .png"),

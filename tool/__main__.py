@@ -50,7 +50,9 @@ def called(given: Sequence[str]) -> int:
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     wanted = next((one for one in given if not one.startswith("-")), "")
     for name, meaning in COMMANDS.items():
-        command = commands.add_parser(name, help=meaning, description=f"{meaning.capitalize()}.")
+        command = commands.add_parser(
+            name, help=meaning, description=f"{meaning[0].upper()}{meaning[1:]}."
+        )
         if name == wanted:
             module = import_module(f"tool.{name.replace('-', '_')}")
             module.arguments(command)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from clients.dispatch_toml import FILE
+from clients.older_class import OlderClass
 from clients.registry import Loaded
 from clients.sources import sources
 from container.repository import models_in
@@ -83,13 +84,17 @@ def client_file(findings: Findings, file: Path, loaded: Loaded, repository: Path
     for reason in dict.fromkeys(loaded.broken.values()):
         said = reason.replace(str(file), file.name).replace(f"{repository}/", "")
         findings.error(file, said, "it is left out until it is mended")
-    asked = {name: client.served_by for name, client in loaded.clients.items()}
+    asked = {
+        name: client.served_by
+        for name, client in loaded.clients.items()
+        if not isinstance(client, OlderClass)  # it knows of no models
+    }
     asked |= {name: folder.name for name, folder in loaded.absent.items()}
     for name, model in asked.items():
         if not (repository / model).is_dir():
             findings.warning(
                 file,
-                f"asks the model {model!r} for {name!r}, which is not there",
+                f"asks the model {model!r} for {name!r}, which is not there: callers are told 404",
                 f"add the folder {model}/, or set `model` in the class",
             )
     if not (loaded.clients or loaded.broken or loaded.absent):

@@ -131,7 +131,8 @@ def payload(options: argparse.Namespace) -> Any:
             sys.stdin.read() if options.json == "-" else Path(options.json).read_text()
         )
     except OSError as error:
-        raise Trouble(f"{options.img or options.json} cannot be read: {error.strerror}") from error
+        given = options.json if options.img is None else options.img
+        raise Trouble(f"{given or '(nothing)'} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise Trouble(f"--json is not JSON: {error}") from error
 

@@ -19,7 +19,7 @@ class Row:
 
     Args:
         name: that callers use.
-        model: the folder in the repository.
+        model: the folder in the repository, and whether it is not there: who asks it is told 404.
         client: the class, or that there is none.
         source: the file it comes from.
         reason: why it is not served; nothing where it is.
@@ -47,6 +47,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print what is served and what is not, and why; return the exit code."""
     settings = settings_here()
+    if settings.missing:
+        sys.stderr.write(f"{settings.missing}\n")
     instead = settings.model_dir_use == "instead"
     with composed(settings.mounted, settings.model_repository, instead=instead) as repository:
         registry = load_offline(repository, settings.client_folders)
@@ -71,8 +73,8 @@ def rows(registry: Registry, repository: Path) -> Iterator[Row]:
         for name, client in loaded.clients.items():
             model = client.served_by
             asked.add(model)
-            gone = "" if model in models else f"there is no model {model!r}; {source} is for it"
-            yield Row(name, model, type(client).__name__, source, gone, tuple(client.aliases))
+            found = model if model in models else f"{model} (not there)"
+            yield Row(name, found, type(client).__name__, source, aliases=tuple(client.aliases))
         for name, folder in loaded.absent.items():
             yield Row(
                 name,
