@@ -106,11 +106,20 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a model takes and gives; `max_batch_size` is 0 where it does not batch."""
+    """What a model takes and gives.
+
+    Args:
+        max_batch_size: 0 where it does not batch.
+        inputs: that it takes.
+        outputs: that it gives.
+        decoupled: whether it gives any number of answers to a request, which is not served.
+
+    """
 
     max_batch_size: int
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
+    decoupled: bool = False
 
 
 class ModelServer(ABC):

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pybase64
 import simplejpeg
-from PIL import Image, ImageOps
+from PIL import Image
 
 from clients.errors import BadPayload
 
@@ -84,7 +84,7 @@ def decode_picture(data: bytes, name: str, max_pixels: int) -> Picture:
     try:
         if is_jpeg and picture.mode in {"RGB", "L"}:
             return decode_jpeg(data, picture)
-        return np.asarray(as_rgb(upright(picture)))
+        return decode_by_pillow(picture)
     except Exception as error:
         # Pillow's decoders raise a dozen kinds of exception over damaged files.
         raise BadPayload(
@@ -137,19 +137,21 @@ def decode_jpeg(data: bytes, header: Image.Image) -> Picture:
     try:
         pixels: Picture = simplejpeg.decode_jpeg(data, "RGB")
     except ValueError:
-        return np.asarray(as_rgb(upright(header)))
-    turn = UPRIGHT.get(header.getexif().get(ORIENTATION, 1))
-    return np.ascontiguousarray(turn(pixels)) if turn else pixels
+        return decode_by_pillow(header)
+    return upright(pixels, header)
 
 
-def upright(picture: Image.Image) -> Image.Image:
-    """Return a picture as it is to be seen; as it is where nobody can read how that is."""
-    picture.load()
+def decode_by_pillow(picture: Image.Image) -> Picture:
+    return upright(np.asarray(as_rgb(picture)), picture)
+
+
+def upright(pixels: Picture, header: Image.Image) -> Picture:
+    """Return the pixels as they are to be seen; as they are where nobody can read how that is."""
     try:
-        picture.getexif()
-    except Exception:
-        return picture
-    return ImageOps.exif_transpose(picture)
+        turn = UPRIGHT.get(header.getexif().get(ORIENTATION, 1))
+    except Exception:  # as many kinds as there are of damage
+        return pixels
+    return np.ascontiguousarray(turn(pixels)) if turn else pixels
 
 
 def as_rgb(picture: Image.Image) -> Image.Image:

@@ -15,7 +15,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -116,7 +116,9 @@ def model_source(path: Path) -> Source:
         inside = [one for folder in beside if folder.is_dir() for one in folder.iterdir()]
     except OSError:  # it is being unloaded
         beside, inside = [path], []
-    files = sorted({*beside, *inside, *named(path)})
+    with suppress(OSError, ValueError):  # no text that can be a path; or as above
+        inside += named(path)
+    files = sorted({*beside, *inside})
     mark = " ".join(filter(None, map(file_mark, files)))
     return Source(str(path), mark, lambda: [client_class(path)], model=path.parent.name)
 
@@ -133,11 +135,11 @@ def named(path: Path) -> Iterator[Path]:
 
 def file_mark(path: Path) -> str:
     """Return what differs when a file was written anew; nothing for what Python itself writes."""
-    if "__pycache__" in path.parts or path.is_dir():
-        return ""
     try:
+        if "__pycache__" in path.parts or path.is_dir():
+            return ""
         found = path.stat()
-    except OSError:  # it is being replaced
+    except (OSError, ValueError):  # it is being replaced, or can be no path
         return "gone"
     return f"{found.st_ino}.{found.st_mtime_ns}.{found.st_size}"
 

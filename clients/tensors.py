@@ -325,7 +325,18 @@ def refuse_wrong_tensors(inputs: Mapping[str, Array], signature: Signature) -> N
 
 
 def zeros(signature: Signature) -> dict[str, Array]:
-    """Return the smallest inputs that a model takes: zeros, and 1 for every size that may vary."""
+    """Return the smallest inputs that a model takes: zeros, and 1 for every size that may vary.
+
+    Raises:
+        TensorsRefused: an input is of a type that numpy does not have.
+
+    """
+    for spec in signature.inputs:
+        if spec.datatype not in DTYPES and not spec.optional:
+            raise TensorsRefused(
+                f"input `{spec.name}` is {spec.datatype}, which is not served",
+                hint=f"served are {', '.join(DTYPES)}",
+            )
     return {
         spec.name: np.full(
             [max(1, size) for size in spec.shape],

@@ -225,6 +225,8 @@ class Triton(ModelServer):
         specs: tuple[TensorSpec, ...] = ()
         if self._regions.limit and not (outputs or classes):
             specs = self.signature(model, version, timeout=timeout).outputs
+        if classes:
+            refuse_classes_of_texts(classes, self.signature(model, version, timeout=timeout))
         call = Call(
             model,
             version,
@@ -247,6 +249,8 @@ class Triton(ModelServer):
             if isinstance(error, ValueError):
                 raise
             explained = self._explained(translated(error), model, version, timeout)
+            if isinstance(explained, TooLargeAtOnce):
+                refuse_decoupled(model, self.signature(model, version, timeout=timeout))
             if isinstance(explained, ModelFailed | DeadlineExceeded):
                 self._failing.add(model)
             raise explained from error
@@ -557,7 +561,30 @@ def signature_of(config: model_config_pb2.ModelConfig) -> Signature:
         )
         for side in sides
     )
-    return Signature(config.max_batch_size, inputs, outputs)
+    decoupled = config.model_transaction_policy.decoupled
+    return Signature(config.max_batch_size, inputs, outputs, decoupled)
+
+
+def refuse_classes_of_texts(classes: Mapping[str, int], signature: Signature) -> None:
+    """Raise TensorsRefused where classes are wanted of an output of texts: Triton 2.51 ends then.
+
+    (It divides by the size of an element, which is 0 for these.)
+    """
+    for spec in signature.outputs:
+        if spec.name in classes and spec.datatype == "BYTES":
+            raise TensorsRefused(
+                f"classes are wanted of the output `{spec.name}`, which is BYTES",
+                hint="expected an output of numbers; leave `classification` out for this one",
+            )
+
+
+def refuse_decoupled(model: str, signature: Signature) -> None:
+    """Raise TensorsRefused where a model gives any number of answers to a request."""
+    if signature.decoupled:
+        raise TensorsRefused(
+            f"the model {model!r} is decoupled: it gives any number of answers to one request",
+            hint="expected a model with one answer, without `model_transaction_policy`",
+        )
 
 
 DATATYPES = {

@@ -13,6 +13,8 @@ from pathlib import Path
 
 CONFIG = "config.pbtxt"
 PLAIN_MODELS = ("model.onnx", "model.pt")
+NAME = re.compile(r"\w[\w.+-]*")
+NAMED = "expected a name of letters, digits, '_', '.', '+' and '-': Triton hands it to a shell"
 UNNAMED = "model"  # a plain model file that lies in the mounted folder by itself
 
 
@@ -44,6 +46,8 @@ def compose(
             if name in found:
                 say(f"the model {name!r} of {mounted} is served in place of the one in {built_in}")
             found.setdefault(name, folder)
+    for name in [name for name in found if not NAME.fullmatch(name)]:
+        say(f"{found.pop(name)} is not served: {NAMED}")
     for name, folder in found.items():
         if is_model(folder):
             (repository / name).symlink_to(folder)

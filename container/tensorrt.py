@@ -81,17 +81,20 @@ def provide(engines: Path, repository: Path, say: Say) -> Path:
         NoEngine: there is no GPU or no trtexec, or it failed.
 
     """
-    folder = build_all(engines, repository, say)
-    for name in PROFILES:
+    folder, names = build_all(engines, repository, say)
+    for name in names:
         link = repository / name
-        if link.is_symlink() and (folder / name).is_dir():
+        if link.is_symlink():
             link.unlink()
             link.symlink_to(folder / name)
     return folder
 
 
-def build_all(engines: Path, repository: Path, say: Say) -> Path:
-    """Build the engines for this GPU as far as they are missing; return their folder.
+def build_all(engines: Path, repository: Path, say: Say) -> tuple[Path, list[str]]:
+    """Build the engines for this GPU as far as they are missing.
+
+    Returns:
+        Their folder, and the models of the repository that have one there.
 
     Raises:
         NoEngine: there is no GPU or no trtexec, or it failed.
@@ -100,14 +103,16 @@ def build_all(engines: Path, repository: Path, say: Say) -> Path:
     trtexec = find_trtexec()
     folder = engines / key(trtexec)
     folder.mkdir(parents=True, exist_ok=True)
+    built = []
     with alone(engines):
         for name in PROFILES:
             if (repository / name / "1" / "model.onnx").is_file():
                 if (repository / name / CONFIG).is_file():
                     build(trtexec, name, (repository / name).resolve(), folder / name, say)
+                    built.append(name)
                 else:
                     say(f"{name}: it has no {CONFIG}, and stays as it is")
-    return folder
+    return folder, built
 
 
 def build(trtexec: Path, name: str, model: Path, target: Path, say: Say) -> None:
@@ -234,7 +239,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"tensorrt: {line}\n")
 
     try:
-        folder = build_all(Path(arguments[0]), read_settings(os.environ).model_repository, say)
+        folder, _ = build_all(Path(arguments[0]), read_settings(os.environ).model_repository, say)
     except NoEngine as error:
         say(str(error))
         return 1

@@ -149,7 +149,7 @@ class Canary:
             answered; it is there for all web workers, whenever they come.
         replace: asks for fresh web workers.
         processes: of the models. What was asked of one that died fails at once, and it is tried.
-        mend: sees to what keeps Triton from saying which models it has, before it is asked.
+        mend: sees to what keeps Triton from saying which models it has.
 
     """
 
@@ -173,6 +173,7 @@ class Canary:
         self._deaths_at = 0.0
         self._listed_in = 0  # during which start of Triton it last said what it has
         self._listing = threading.Lock()
+        self._mending = threading.Lock()
         self._noting = threading.Lock()
         self._losses = Losses(self.server, self.clock)
 
@@ -191,6 +192,8 @@ class Canary:
     def _begin_what_is_due(self) -> None:
         # Each in a thread of its own: one that hangs must not keep the others from theirs.
         if self._listing_is_due():
+            # The disk with the models may hang, or be away.
+            threading.Thread(target=self.mend_if_idle, daemon=True).start()
             threading.Thread(target=self.list_models, daemon=True).start()
         self.give_up()
         self.see_deaths()
@@ -228,11 +231,20 @@ class Canary:
                 within=self.timeout if death.left else 0.0,
             )
 
+    def mend_if_idle(self) -> None:
+        """See to what keeps Triton from listing its models, unless that is still under way."""
+        if self._mending.acquire(blocking=False):
+            try:
+                self.mend()
+            except OSError as error:
+                log.warning("deleted models cannot be looked for: %s", error)
+            finally:
+                self._mending.release()
+
     def list_models(self) -> None:
         """Ask Triton which models it has."""
         with self._listing:
             starts = self.notice().triton_starts
-            self.mend()
             try:
                 self.index = Index(starts, self.server.models(timeout=WORD_S))
                 self._listed_in = starts
@@ -387,9 +399,9 @@ class Canary:
         if client and has_example(client):
             ask_example(client, self.timeout)
             return True
-        inputs = zeros(self.server.signature(model, timeout=self.timeout))
+        signature = self.server.signature(model, timeout=self.timeout)
         try:
-            self.server.infer(model, inputs, timeout=self.timeout)
+            self.server.infer(model, zeros(signature), timeout=self.timeout)
         except (DeadlineExceeded, ModelFailed, TensorsRefused):
             if known:
                 raise

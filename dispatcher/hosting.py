@@ -144,8 +144,8 @@ class Hosting:
         """Whether a model from elsewhere did not load, late or anew; forget it."""
         if self.wanted is None or not (self.repository / name / ADDRESS).exists():
             return False
-        if "LOADING" in self.states(name):
-            return False
+        if not {"LOADING", "READY"}.isdisjoint(self.states(name)):
+            return False  # another caller has just loaded it
         try:
             (self.wanted / name).unlink()  # of two callers one succeeds
         except FileNotFoundError:
@@ -197,7 +197,10 @@ class Hosting:
         return path.resolve()
 
     def refuse_outside(self, path: Path, url: str) -> None:
-        target = path.resolve()
+        try:
+            target = path.resolve()
+        except (OSError, RuntimeError) as error:  # a link to itself
+            raise BadModel(f"{path} cannot be followed: {error}") from error
         if not any(target.is_relative_to(root.resolve()) for root in self.roots):
             raise BadModel(
                 f"`url` {url[:200]!r} leads out of the folders that models may come from",
@@ -218,7 +221,11 @@ class Hosting:
         """Fill the model's folder in the repository."""
         config = source / CONFIG
         if config.is_file():
-            (folder / CONFIG).write_text(self.renamed_config(config.read_text(), name))
+            try:
+                text = config.read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                raise BadModel(f"{config} is not UTF-8: {error}") from error
+            (folder / CONFIG).write_text(self.renamed_config(text, name), encoding="utf-8")
         if not versions(source):
             (folder / "1").symlink_to(source)
         for path in source.iterdir():

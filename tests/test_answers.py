@@ -141,6 +141,8 @@ def test_all_parts_of_a_packed_body_count(client: FlaskClient) -> None:
     ("data", "encoding", "status", "code"),
     [
         (gzip.compress(b"{}") + b"and more", "gzip", 400, "bad_body"),
+        (gzip.compress(b"") * 5000, "gzip", 400, "bad_body"),
+        (b"", "gzip", 400, "bad_body"),
         (
             gzip.compress(b" " * 2**19) + gzip.compress(b" " * 2**19 + b" "),
             "gzip",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from clients.errors import (
 )
 from clients.model_server import Signature, TensorSpec
 from clients.registry import Registry
+from clients.tensors import zeros
 from dispatcher.canary import KNOCKS, UNTRIED, Canary
 from dispatcher.notice import Notice
 from tests.conftest import Endpoint, descendants, running, wait_for
@@ -487,3 +489,37 @@ def test_a_model_that_has_lost_one_of_two_processes_is_mended_as_well(
         wait_for(lambda: endpoint.call("/ping").status == 200, 70, "/ping turning 200")
         assert endpoint.call("/health").json["programs"]["Triton"]["restarts"] == 1
         assert {endpoint.ask(**BERT).status for _ in range(4)} == {200}
+
+
+def test_a_model_of_a_type_that_is_not_served_is_not_known_to_fail(stage: Stage) -> None:
+    brain = Signature(0, (TensorSpec("x", "BF16", (1,)),))
+    stage.server.signatures["brain"] = brain
+    assert not stage.canary.try_model("brain", known=False)
+    with pytest.raises(TensorsRefused, match="`x` is BF16, which is not served"):
+        zeros(brain)
+
+
+@pytest.mark.parametrize("fault", [OSError(5, "Input/output error"), None])
+def test_a_disk_that_is_away_or_hangs_does_not_keep_triton_from_being_asked(
+    stage: Stage, fault: OSError | None
+) -> None:
+    free, began = threading.Event(), []
+
+    def mend() -> None:
+        began.append(1)
+        if fault:
+            raise fault
+        free.wait(10)
+
+    stage.canary.mend = mend
+    canary = threading.Thread(target=stage.canary.mend_if_idle)
+    canary.start()
+    wait_for(lambda: bool(began), 5, "the mending")
+    stage.canary.list_models()
+    assert stage.canary.index is not None
+    assert stage.canary.index.states
+    if not fault:
+        stage.canary.mend_if_idle()  # not twice at a time
+        assert began == [1]
+    free.set()
+    canary.join(10)

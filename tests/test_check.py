@@ -425,3 +425,11 @@ def test_what_does_not_fit_is_a_finding_beside_a_dispatch_toml_as_well(
     assert "max_batch_size is 8 in the configuration" in said["fixed/config.pbtxt"]
     assert "letters/config.pbtxt" in said
     assert "preferred/config.pbtxt" in said
+
+
+def test_a_name_that_cannot_be_served_is_named(tmp_path: Path, check: Check) -> None:
+    write_right(tmp_path, "right").rename(tmp_path / "all right")
+    code, found = check(tmp_path, "--no-clients")
+    assert code == 1
+    assert "is not served: expected a name of letters" in found[0]["message"]
+    assert found[0]["file"] == "all right"

@@ -235,3 +235,11 @@ def test_whatever_file_is_named_it_is_seen_when_it_changes(bench: Bench) -> None
     after = model_source(bench.folder / "dispatch.toml").mark
     assert before != after
     assert model_source(bench.folder / "dispatch.toml").mark == after
+
+
+@pytest.mark.parametrize("text", ["long " * 100, "\\u0000", "a/" * 5000])
+def test_a_text_that_can_be_no_path_is_a_mistake_of_its_own_model(bench: Bench, text: str) -> None:
+    bench.set_up(f'family = "classification"\ndescription = "{text}"', PICTURES)
+    source = model_source(bench.folder / "dispatch.toml")
+    with pytest.raises(ClientDisabled, match="`description`"):
+        source.classes()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clients.errors import DeadlineExceeded, UnknownModel
-from dispatcher.errors import AlreadyLoaded
+from dispatcher.errors import AlreadyLoaded, BadModel
 from dispatcher.hosting import Hosting
 from tests.fake_triton import FakeTriton
 from tests.front import front
@@ -113,3 +113,31 @@ def test_a_model_may_take_longer_to_load_than_an_answer(tmp_path: Path) -> None:
     with front(tmp_path, "tests.sleepers:build()", MODEL_SERVER_TIMEOUT="2") as endpoint:
         assert endpoint.call("/models", body).status == 200
         assert endpoint.call("/infer/sleeps", b'{"payload": {"seconds": 3}}').status == 504
+
+
+def test_one_that_is_there_by_the_second_look_is_left_alone(
+    hosting: Hosting, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another caller was told meanwhile that it is loaded."""
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    for act in (hosting.unload, lambda name: hosting.load(name, str(tmp_path / "elsewhere"))):
+        looks = iter([["LOADING"], ["READY"], ["READY"]])
+        monkeypatch.setattr(hosting, "states", lambda name, looks=looks: next(looks))
+        with pytest.raises((UnknownModel, AlreadyLoaded)):
+            act("one")
+        assert wanted(hosting) == ["one"]
+        assert (hosting.repository / "one" / "1" / "model.onnx").exists()
+
+
+def test_a_configuration_that_is_not_utf_8(hosting: Hosting, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere" / "config.pbtxt").write_bytes(b'name: "\xff\xfe"')
+    with pytest.raises(BadModel, match="is not UTF-8"):
+        hosting.load("one", str(tmp_path / "elsewhere"))
+    assert not (hosting.repository / "one").exists()
+
+
+def test_a_link_to_itself(hosting: Hosting, tmp_path: Path) -> None:
+    hosting.roots = (tmp_path,)
+    (tmp_path / "elsewhere" / "self").symlink_to("self")
+    with pytest.raises(BadModel, match="cannot be followed"):
+        hosting.load("one", str(tmp_path / "elsewhere"))

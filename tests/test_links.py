@@ -1,4 +1,4 @@
-"""What is left of a model's folder that was deleted."""
+"""The links to models' folders: to those that were deleted, and that cannot be served."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from container.repository import compose
 from dispatcher.links import keep_listable
 
 
@@ -50,3 +51,17 @@ def test_what_is_there_meanwhile_stays(places: tuple[Path, Path, Path]) -> None:
     (mounted / "gone").mkdir()
     keep_listable(repository, aside)
     assert (repository / "gone" / "1").is_dir()
+
+
+def test_a_model_whose_name_a_shell_would_take_apart_is_left_out(tmp_path: Path) -> None:
+    names = ["fine", "v1.2-b+c_d", "é", "space d", "a;b", "$(x)", "'"]
+    for name in names:
+        (tmp_path / "models" / name / "1").mkdir(parents=True)
+    said: list[str] = []
+    made = compose(
+        tmp_path / "repository", None, tmp_path / "models", instead=False, say=said.append
+    )
+    assert sorted(made) == sorted(names[:3])
+    assert sorted(p.name for p in (tmp_path / "repository").iterdir()) == sorted(names[:3])
+    assert len(said) == 4
+    assert all("is not served: expected a name of letters" in line for line in said)

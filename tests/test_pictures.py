@@ -75,6 +75,15 @@ def test_a_picture_is_as_it_is_where_nobody_can_read_how_it_is_to_be_turned() ->
         assert np.array_equal(decode(data), COLOURS)
 
 
+@pytest.mark.parametrize("kind", ["PNG", "WEBP"])
+def test_what_else_the_exif_data_say_does_not_matter(kind: str) -> None:
+    """Tags that Pillow can read, but not write again (EXIF 2.3: a width is no fraction)."""
+    entries = struct.pack("<HHIHxx", 0x0112, 3, 1, 6) + struct.pack("<HHIf", 0x0100, 11, 1, 0.5)
+    exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 2) + entries + bytes(4)
+    data = encoded(Image.fromarray(COLOURS), kind, exif=exif, lossless=True)
+    assert np.array_equal(decode(data), np.rot90(COLOURS, -1))
+
+
 def test_a_picture_with_others_behind_it_is_the_first_one() -> None:
     """As telephones write them: Pillow calls such a JPEG MPO."""
     first, other = (Image.fromarray(np.ascontiguousarray(x)) for x in (COLOURS, COLOURS[::-1]))

@@ -71,7 +71,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def made(engines: Path, repository: Path) -> Path:
-    return build_all(engines, repository, lambda line: None)
+    return build_all(engines, repository, lambda line: None)[0]
 
 
 def test_an_engine_per_model_with_the_shapes_of_its_configuration(
@@ -136,10 +136,13 @@ def test_a_model_whose_folder_has_another_name_has_the_engine_of_its_own(
 def test_a_model_without_a_configuration_stays_as_it_is(
     machine: Machine, repository: Path, tmp_path: Path
 ) -> None:
+    made(tmp_path / "engines", repository)  # of what was there before
+    assert len(machine.builds()) == 3
     (tmp_path / "models" / "resnet" / "config.pbtxt").unlink()
     said: list[str] = []
     provide(tmp_path / "engines", repository, said.append)
-    assert len(machine.builds()) == 2
+    assert machine.builds() == []
+    assert (repository / "yolov5").resolve().is_relative_to(tmp_path / "engines")
     assert "resnet: it has no config.pbtxt, and stays as it is" in said
     assert (repository / "resnet").resolve() == tmp_path / "models" / "resnet"
 

@@ -11,9 +11,17 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
-from clients.errors import DeadlineExceeded, ModelUnavailable, UnknownModel, UnknownVersion
+from clients.errors import (
+    DeadlineExceeded,
+    ModelFailed,
+    ModelUnavailable,
+    TensorsRefused,
+    TooLargeAtOnce,
+    UnknownModel,
+    UnknownVersion,
+)
 from clients.triton import Triton
 
 ARRAYS = {"x": np.zeros((1, 2), np.float32)}
@@ -33,6 +41,11 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
         answer = service_pb2.ModelConfigResponse()
         answer.config.instance_group.add(count=2, gpus=[0, 1])
         answer.config.instance_group.add(count=3)
+        for name, kind in (("words", "TYPE_STRING"), ("scores", "TYPE_FP32")):
+            answer.config.output.add(
+                name=name, data_type=model_config_pb2.DataType.Value(kind), dims=[3]
+            )
+        answer.config.model_transaction_policy.decoupled = request.name == "chatty"
         return answer
 
     def RepositoryIndex(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
@@ -94,3 +107,20 @@ def test_a_load_that_takes_longer_has_not_failed(refusing: Refusing, triton: Tri
     with pytest.raises(DeadlineExceeded, match=r"'here' was not loaded within 0\.2 s") as told:
         triton.load("here", timeout=0.2)
     assert "GET /models/here" in told.value.hint
+
+
+def test_classes_of_texts_never_reach_triton(refusing: Refusing, triton: Triton) -> None:
+    """It would end with SIGFPE, and every model with it."""
+    refusing.code = grpc.StatusCode.INTERNAL
+    with pytest.raises(TensorsRefused, match="`words`, which is BYTES"):
+        triton.infer("here", ARRAYS, classes={"scores": 1, "words": 1}, timeout=5)
+    with pytest.raises(ModelFailed):  # it was asked
+        triton.infer("here", ARRAYS, classes={"scores": 1}, timeout=5)
+
+
+def test_a_decoupled_model_is_not_too_large(refusing: Refusing, triton: Triton) -> None:
+    refusing.code = grpc.StatusCode.UNIMPLEMENTED
+    with pytest.raises(TensorsRefused, match="'chatty' is decoupled"):
+        triton.infer("chatty", ARRAYS, timeout=5)
+    with pytest.raises(TooLargeAtOnce):
+        triton.infer("here", ARRAYS, timeout=5)

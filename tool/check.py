@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from container.repository import CONFIG, PLAIN_MODELS, is_model, models_in
+from container.repository import CONFIG, NAME, NAMED, PLAIN_MODELS, is_model, models_in
 from tool.archive import unpack
 from tool.client_check import check_clients
 from tool.findings import Findings
@@ -106,6 +106,8 @@ def check_models(findings: Findings) -> list[str]:
     for name, folder in found.items():
         for link, what in links(folder, root):
             findings.error(link, what, "put the files themselves there; `cp -rL` follows links")
+        if not NAME.fullmatch(name):
+            findings.error(folder, f"is not served: {NAMED}", "rename the folder")
         ModelCheck(folder, name, findings).run()
     if root not in found.values():
         astray([one for one in folders(root) if one not in found.values()], findings)
