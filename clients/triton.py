@@ -225,7 +225,8 @@ class Triton(ModelServer):
         specs: tuple[TensorSpec, ...] = ()
         if self._regions.limit and not (outputs or classes):
             specs = self.signature(model, version, timeout=timeout).outputs
-        if classes:
+        if classes:  # of the model as it is now, which may be another than two seconds ago
+            self._signatures.pop((model, version), None)
             refuse_classes_of_texts(classes, self.signature(model, version, timeout=timeout))
         call = Call(
             model,

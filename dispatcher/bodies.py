@@ -190,7 +190,10 @@ def copy_unpacked(packed: IO[bytes], plain: IO[bytes], limit: int) -> int:
     member, members, length = zlib.decompressobj(GZIP), 1, 0
     while piece := packed.read(PIECE):
         while piece:
-            if member.eof:  # another one follows: RFC 1952, 2.2
+            if member.eof:  # another one follows: RFC 1952, 2.2; or zeros, which are passed over
+                piece = piece.lstrip(b"\0")
+                if not piece:
+                    break
                 member, members = zlib.decompressobj(GZIP), members + 1
                 if members > MOST_MEMBERS:  # an empty one takes time, and no byte of the limit
                     raise BadBody(f"the gzip body has more than {MOST_MEMBERS} members")

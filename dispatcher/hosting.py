@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from clients.errors import DeadlineExceeded, ModelFailed, UnknownModel
+from clients.errors import DeadlineExceeded, InferenceError, ModelFailed, UnknownModel
 from clients.model_server import ModelServer
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.memory import free_memory
@@ -165,7 +165,11 @@ class Hosting:
                 return
             raise UnknownModel(f"the model {name[:100]!r} is not loaded")
         self.want(name, yes=False)
-        self.server.unload(name, timeout=UNLOAD_S)
+        try:
+            self.server.unload(name, timeout=UNLOAD_S)
+        except InferenceError:
+            self.want(name)  # so that whoever unloads or loads it next finds it
+            raise
         if (self.repository / name / ADDRESS).exists():
             shutil.rmtree(self.repository / name, ignore_errors=True)
 

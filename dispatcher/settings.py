@@ -559,7 +559,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         text = environment.get(variable, f.metadata["default"]).strip()
         try:
             values[f.name] = read(text)
-        except ValueError:
+        except (ValueError, OSError):  # the second: in a folder that may not be entered
             wrong.append(f"{variable} is {text!r}; expected: {read.expected}")
     if wrong:
         raise SettingError("\n".join(wrong))

@@ -137,6 +137,15 @@ def test_all_parts_of_a_packed_body_count(client: FlaskClient) -> None:
     assert [json.loads(one)["status"] for one in response.text.splitlines()] == [200, 200]
 
 
+@pytest.mark.parametrize("zeros", [1, 512, 70_000])
+def test_zeros_behind_a_packed_body_are_passed_over(client: FlaskClient, zeros: int) -> None:
+    body = gzip.compress(b'{"modelname": "bert_base", "payload": {"text": "a [MASK]"}}')
+    response = client.post(
+        "/invocations", data=body + bytes(zeros), headers={"Content-Encoding": "gzip"}
+    )
+    assert response.status_code == 200
+
+
 @pytest.mark.parametrize(
     ("data", "encoding", "status", "code"),
     [

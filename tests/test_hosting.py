@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clients.errors import DeadlineExceeded, UnknownModel
+from clients.errors import DeadlineExceeded, InferenceError, ModelUnavailable, UnknownModel
 from dispatcher.errors import AlreadyLoaded, BadModel
 from dispatcher.hosting import Hosting
 from tests.fake_triton import FakeTriton
@@ -141,3 +141,25 @@ def test_a_link_to_itself(hosting: Hosting, tmp_path: Path) -> None:
     (tmp_path / "elsewhere" / "self").symlink_to("self")
     with pytest.raises(BadModel, match="cannot be followed"):
         hosting.load("one", str(tmp_path / "elsewhere"))
+
+
+@pytest.mark.parametrize("fault", [DeadlineExceeded("still in use"), ModelUnavailable("away")])
+def test_a_model_that_is_unloaded_late_can_be_loaded_and_unloaded_again(
+    hosting: Hosting,
+    server: FakeTriton,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: InferenceError,
+) -> None:
+    def late(name: str, *, timeout: float) -> None:
+        server.unloaded.add(name)
+        raise fault
+
+    for again in (hosting.unload, lambda name: hosting.load(name, str(tmp_path / "elsewhere"))):
+        hosting.load("one", str(tmp_path / "elsewhere"))
+        with monkeypatch.context() as patch:
+            patch.setattr(server, "unload", late)
+            with pytest.raises(type(fault)):
+                hosting.unload("one")
+        again("one")
+    assert hosting.is_loaded("one")

@@ -138,3 +138,12 @@ def test_there_is_a_web_worker_for_every_four_cpus(
 ) -> None:
     read = with_workers({**given, "OTHER": "1"}, cpus)
     assert read == {"MODEL_SERVER_WORKERS": workers, "OTHER": "1"}
+
+
+def test_a_folder_that_may_not_be_entered_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", refused)
+    with pytest.raises(SettingError, match="MODEL_DIR is '/root/x'; expected: path"):
+        read_settings({"MODEL_DIR": "/root/x"})

@@ -33,6 +33,7 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     code: grpc.StatusCode = grpc.StatusCode.NOT_FOUND
     delay: float = 0.0
+    scores: str = "TYPE_FP32"
 
     def ModelInfer(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         context.abort(self.code, f"Request for unknown model: '{request.model_name}'")
@@ -41,7 +42,7 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
         answer = service_pb2.ModelConfigResponse()
         answer.config.instance_group.add(count=2, gpus=[0, 1])
         answer.config.instance_group.add(count=3)
-        for name, kind in (("words", "TYPE_STRING"), ("scores", "TYPE_FP32")):
+        for name, kind in (("words", "TYPE_STRING"), ("scores", self.scores)):
             answer.config.output.add(
                 name=name, data_type=model_config_pb2.DataType.Value(kind), dims=[3]
             )
@@ -115,6 +116,9 @@ def test_classes_of_texts_never_reach_triton(refusing: Refusing, triton: Triton)
     with pytest.raises(TensorsRefused, match="`words`, which is BYTES"):
         triton.infer("here", ARRAYS, classes={"scores": 1, "words": 1}, timeout=5)
     with pytest.raises(ModelFailed):  # it was asked
+        triton.infer("here", ARRAYS, classes={"scores": 1}, timeout=5)
+    refusing.scores = "TYPE_STRING"  # it was loaded anew
+    with pytest.raises(TensorsRefused, match="`scores`, which is BYTES"):
         triton.infer("here", ARRAYS, classes={"scores": 1}, timeout=5)
 
 
