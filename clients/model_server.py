@@ -113,6 +113,7 @@ class Signature:
         inputs: that it takes.
         outputs: that it gives.
         decoupled: whether it gives any number of answers to a request, which is not served.
+        ensemble: whether it is made of others.
 
     """
 
@@ -120,6 +121,7 @@ class Signature:
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     decoupled: bool = False
+    ensemble: bool = False
 
 
 class ModelServer(ABC):

@@ -48,6 +48,9 @@ MOST_DIMENSIONS = 32  # NumPy's own limit
 # Of an answer in JSON: to write so many takes 2.6 s, in which no other thread runs. With the digits
 # of real numbers it is 50 MB or more, twice what the platform passes on.
 MOST_NUMBERS = 5_000_000
+# Of sizes beside a 0: an array of no numbers costs nothing here, but a model that sums over the 0
+# makes one of all others.
+MOST_OF_NOTHING = 2**20
 
 V2_EXPECTED = 'expected {"inputs": [{"name": "…", "shape": […], "datatype": "FP32", "data": […]}]}'
 
@@ -299,6 +302,12 @@ def refuse_wrong_tensors(inputs: Mapping[str, Array], signature: Signature) -> N
         if name not in known:
             raise TensorsRefused(
                 f"there is no input `{name}`", hint=f"the model has {described(signature.inputs)}"
+            )
+        sizes = [size for size in array.shape if size]
+        if not array.size and math.prod(sizes) > MOST_OF_NOTHING:
+            raise TensorsRefused(
+                f"input `{name}` has no numbers, but shape {list(array.shape)}",
+                hint=f"besides a 0, sizes may make {MOST_OF_NOTHING} at most",
             )
         spec, datatype = known[name], DATATYPES.get(array.dtype, str(array.dtype))
         fits = len(array.shape) == len(spec.shape) and all(

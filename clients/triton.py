@@ -127,6 +127,11 @@ ENDED = frozenset(
     )
 )
 
+# Triton 2.51 ends with SIGSEGV where a call of an ensemble is cancelled, which is what gRPC does at
+# its time limit. So that is not reached: steps end by the deadline that they are told. Meanwhile
+# the caller is answered in the place of the thread that waits (dispatcher/watch.py).
+ENSEMBLE_S = 60.0
+
 REGION_S = 2.0  # for telling Triton of shared memory
 MOST_CALLS = 1000  # of which it is remembered how large their answers are
 BUSY = frozenset({"READY", "UNLOADING"})
@@ -146,6 +151,7 @@ class Call:
         rows: which they are. Calls are the same to each other whichever they are.
         above: what that number has to be; likewise.
         padding: what may be done with the inputs, as `PADDING` has it; likewise.
+        patience: seconds beyond its deadline that the answer is waited for.
 
     """
 
@@ -158,6 +164,7 @@ class Call:
     rows: Rows = field(compare=False)
     above: Above = field(compare=False)
     padding: Mapping[str, object] | None = field(compare=False)
+    patience: float = field(default=0.0, compare=False)
 
 
 @dataclass
@@ -222,12 +229,13 @@ class Triton(ModelServer):
         rows = {name: [index(row) for row in some] for name, some in (rows or {}).items()}
         above = {name: (index(column), float(n)) for name, (column, n) in (above or {}).items()}
         deadline = time.monotonic() + timeout
-        specs: tuple[TensorSpec, ...] = ()
-        if self._regions.limit and not (outputs or classes):
-            specs = self.signature(model, version, timeout=timeout).outputs
         if classes:  # of the model as it is now, which may be another than two seconds ago
             self._signatures.pop((model, version), None)
-            refuse_classes_of_texts(classes, self.signature(model, version, timeout=timeout))
+        signature = self.signature(model, version, timeout=timeout)
+        refuse_what_harms(model, inputs, classes, signature)
+        specs: tuple[TensorSpec, ...] = ()
+        if self._regions.limit and not (outputs or classes):
+            specs = signature.outputs
         call = Call(
             model,
             version,
@@ -238,6 +246,7 @@ class Triton(ModelServer):
             rows,
             above,
             written(padding) if padding else None,
+            patience=ENSEMBLE_S if signature.ensemble else 0.0,
         )
         line = self._lines.get(model, self._first)
         try:
@@ -249,9 +258,8 @@ class Triton(ModelServer):
                 raise ModelFailed(line.abandoned) from error
             if isinstance(error, ValueError):
                 raise
-            explained = self._explained(translated(error), model, version, timeout)
-            if isinstance(explained, TooLargeAtOnce):
-                refuse_decoupled(model, self.signature(model, version, timeout=timeout))
+            late = time.monotonic() > deadline
+            explained = self._explained(translated(error), model, version, timeout, late=late)
             if isinstance(explained, ModelFailed | DeadlineExceeded):
                 self._failing.add(model)
             raise explained from error
@@ -350,7 +358,7 @@ class Triton(ModelServer):
             [tensor(name, array, layout) for name, array in inputs.items()],
             model_version=call.version,
             outputs=[wanted(name, dict(call.classes), layout) for name in names] or None,
-            client_timeout=timeout,
+            client_timeout=timeout + call.patience,
             timeout=max(1, round(timeout * 1e6)),
             parameters=parameters,
         )
@@ -446,22 +454,26 @@ class Triton(ModelServer):
             time.sleep(UNLOAD_LOOK_S)
 
     def _explained(  # noqa: PLR0911  one for each thing that it may have been
-        self, error: InferenceError, model: str, version: str, timeout: float
+        self,
+        error: InferenceError,
+        model: str,
+        version: str,
+        timeout: float,
+        *,
+        late: bool = False,
     ) -> InferenceError:
-        """Say which of model, version and readiness it was: Triton's status leaves that open."""
-        too_late = DeadlineExceeded(
-            f"the model {model!r} did not answer within {timeout:.3f} s, what was left of the "
-            "time for this request",
-            hint="send fewer or smaller items in one request",
-        )
-        if isinstance(error, DeadlineExceeded):
-            return too_late
+        """Say which of model, version and readiness it was: Triton's status leaves that open.
+
+        `late` is whether the time was over: this project's backends refuse a request then.
+        """
+        if isinstance(error, DeadlineExceeded) or (late and isinstance(error, TensorsRefused)):
+            return too_late(model, timeout)
         if not isinstance(error, UnknownModel | ModelUnavailable):
             return error
         try:
             states = [state for state in self.models(timeout=timeout) if state.name == model]
         except DeadlineExceeded:  # it did not refuse to answer: the rest of a millisecond was over
-            return too_late
+            return too_late(model, timeout)
         except InferenceError:
             return ModelUnavailable(
                 "Triton does not answer", hint="it may be starting: try again in a few seconds"
@@ -563,29 +575,44 @@ def signature_of(config: model_config_pb2.ModelConfig) -> Signature:
         for side in sides
     )
     decoupled = config.model_transaction_policy.decoupled
-    return Signature(config.max_batch_size, inputs, outputs, decoupled)
+    ensemble = config.HasField("ensemble_scheduling")
+    return Signature(config.max_batch_size, inputs, outputs, decoupled, ensemble)
 
 
-def refuse_classes_of_texts(classes: Mapping[str, int], signature: Signature) -> None:
-    """Raise TensorsRefused where classes are wanted of an output of texts: Triton 2.51 ends then.
+def too_late(model: str, timeout: float) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"the model {model!r} did not answer within {timeout:.3f} s, what was left of the "
+        "time for this request",
+        hint="send fewer or smaller items in one request",
+    )
 
-    (It divides by the size of an element, which is 0 for these.)
+
+def refuse_what_harms(
+    model: str, inputs: Tensors, classes: Mapping[str, int], signature: Signature
+) -> None:
+    """Raise TensorsRefused for what Triton 2.51 does not refuse itself, or not in time.
+
+    It never answers some batches of no items. It ends, and all models with it, where classes are
+    wanted of texts: it divides by the size of an element, which is 0 for these.
     """
+    if signature.decoupled:
+        raise TensorsRefused(
+            f"the model {model!r} is decoupled: it gives any number of answers to one request",
+            hint="expected a model with one answer, without `model_transaction_policy`",
+        )
+    batches = signature.max_batch_size or signature.ensemble  # whose steps may
+    for name, array in inputs.items():
+        if batches and array.ndim and not len(array):
+            raise TensorsRefused(
+                f"input `{name}` has shape {list(array.shape)}, a batch of no items",
+                hint="expected one item at least along the first axis",
+            )
     for spec in signature.outputs:
         if spec.name in classes and spec.datatype == "BYTES":
             raise TensorsRefused(
                 f"classes are wanted of the output `{spec.name}`, which is BYTES",
                 hint="expected an output of numbers; leave `classification` out for this one",
             )
-
-
-def refuse_decoupled(model: str, signature: Signature) -> None:
-    """Raise TensorsRefused where a model gives any number of answers to a request."""
-    if signature.decoupled:
-        raise TensorsRefused(
-            f"the model {model!r} is decoupled: it gives any number of answers to one request",
-            hint="expected a model with one answer, without `model_transaction_policy`",
-        )
 
 
 DATATYPES = {

@@ -393,6 +393,7 @@ def test_texts_are_tensors_too(client: FlaskClient) -> None:
         ([tensor(datatype=None)], ["None"]),
         ([tensor(datatype="INT32")], ["`A` wants FP32 [-1, 3]; you sent INT32 [1, 3]"]),
         ([tensor(shape=(1, 2), data=(1, 2))], ["wants FP32 [-1, 3]; you sent FP32 [1, 2]"]),
+        ([tensor(shape=(0, 2**21), data=())], ["has no numbers", "at most"]),
         ([tensor(shape=(3,))], ["you sent FP32 [3]"]),
         ([tensor(shape=(9, 3), data=(1,) * 27)], ["has 9 items", "at most 8"]),
         ([tensor(shape=(2, 3))], ["3 elements", "wants 6"]),

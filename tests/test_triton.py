@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -34,8 +34,12 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
     code: grpc.StatusCode = grpc.StatusCode.NOT_FOUND
     delay: float = 0.0
     scores: str = "TYPE_FP32"
+    runs: float = 0.0
+    left: list[float] = field(default_factory=list)
 
     def ModelInfer(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        self.left.append(context.time_remaining())
+        time.sleep(self.runs)
         context.abort(self.code, f"Request for unknown model: '{request.model_name}'")
 
     def ModelConfig(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
@@ -46,6 +50,9 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
             answer.config.output.add(
                 name=name, data_type=model_config_pb2.DataType.Value(kind), dims=[3]
             )
+        answer.config.max_batch_size = 4
+        if request.name == "chain":
+            answer.config.ensemble_scheduling.step.add(model_name="here")
         answer.config.model_transaction_policy.decoupled = request.name == "chatty"
         return answer
 
@@ -128,3 +135,24 @@ def test_a_decoupled_model_is_not_too_large(refusing: Refusing, triton: Triton) 
         triton.infer("chatty", ARRAYS, timeout=5)
     with pytest.raises(TooLargeAtOnce):
         triton.infer("here", ARRAYS, timeout=5)
+
+
+def test_a_call_of_an_ensemble_is_not_cancelled(refusing: Refusing, triton: Triton) -> None:
+    """Triton would end with SIGSEGV: it has to answer itself, which its steps do in time."""
+    refusing.code = grpc.StatusCode.INVALID_ARGUMENT
+    for name in ("here", "chain"):
+        with pytest.raises(TensorsRefused):
+            triton.infer(name, ARRAYS, timeout=5)
+    here, chain = refusing.left
+    assert here <= 5
+    assert chain > 30
+    refusing.runs = 0.3
+    with pytest.raises(DeadlineExceeded, match=r"'chain' did not answer within 0\.1"):
+        triton.infer("chain", ARRAYS, timeout=0.1)
+
+
+def test_a_batch_of_no_items_never_reaches_triton(refusing: Refusing, triton: Triton) -> None:
+    """It would never be answered."""
+    with pytest.raises(TensorsRefused, match="a batch of no items"):
+        triton.infer("here", {"x": np.zeros((0, 0), np.float32)}, timeout=5)
+    assert refusing.left == []

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from numpy.typing import NDArray
+
     from container.backends.batching import ByRows, Run, Tensors
 
 # Parameters of a request; clients/triton.py says what they are.
@@ -311,7 +313,14 @@ def _size(tensors: Tensors | Exception) -> int:
     """Return the bytes of tensors."""
     if isinstance(tensors, Exception):
         return 0
-    return sum(tensor.nbytes for tensor in tensors.values())
+    return sum(_bytes(tensor) for tensor in tensors.values())
+
+
+def _bytes(tensor: NDArray[Any]) -> int:
+    if tensor.dtype != np.object_:
+        return tensor.nbytes
+    # As Triton has texts: each with its length before it, in four bytes.
+    return sum(4 + len(x if isinstance(x, bytes) else str(x).encode()) for x in tensor.flat)
 
 
 def _response(result: Tensors | Exception) -> Any:
