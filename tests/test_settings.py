@@ -145,5 +145,5 @@ def test_a_folder_that_may_not_be_entered_is_named(monkeypatch: pytest.MonkeyPat
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "exists", refused)
-    with pytest.raises(SettingError, match="MODEL_DIR is '/root/x'; expected: path"):
-        read_settings({"MODEL_DIR": "/root/x"})
+    with pytest.raises(SettingError, match="MODEL_DIR is '/closed/x'; expected: path"):
+        read_settings({"MODEL_DIR": "/closed/x"})
