@@ -152,6 +152,17 @@ class Client(ABC):
             )
         return {self.media[media.kind]: media.content}
 
+    def check_tensors(self, inputs: Tensors) -> None:  # noqa: B027  most models need no look
+        """Look at tensors that a caller made himself, before the client's model is asked.
+
+        Their names, types and shapes are the model's already. Override it where a model should not
+        be asked all that it takes, such as a text of a million tokens.
+
+        Raises:
+            TensorsRefused: the model is not to be asked these.
+
+        """
+
     def signature(self, model: str = "", version: str = "") -> Signature:
         """Return what a model takes and gives; which one, and in which version, as for `infer`."""
         return self._environment.server.signature(

@@ -9,6 +9,7 @@
     ├── UnknownModel            there is no such model
     ├── UnknownVersion          the model has no such version
     ├── ModelUnavailable        the model, or Triton, is not ready
+    │   ├── ModelBusy           the model has no room for more requests just now
     │   └── ClientDisabled      the model's class or its dispatch.toml has a mistake
     ├── ModelFailed             the model ran and failed
     │   └── TooLargeAtOnce      the model has no room for so much in one run
@@ -69,6 +70,10 @@ class UnknownVersion(InferenceError):
 
 class ModelUnavailable(InferenceError):
     """The model is not loaded or not ready, or Triton cannot be reached."""
+
+
+class ModelBusy(ModelUnavailable):
+    """The model is ready, but has no room for more requests just now, or let one wait too long."""
 
 
 class ClientDisabled(ModelUnavailable):

@@ -114,6 +114,8 @@ class Signature:
         outputs: that it gives.
         decoupled: whether it gives any number of answers to a request, which is not served.
         ensemble: whether it is made of others.
+        sequence: whether it keeps state from one request to the next, which is not served.
+        backend: what runs it, as Triton calls it.
 
     """
 
@@ -122,6 +124,8 @@ class Signature:
     outputs: tuple[TensorSpec, ...] = ()
     decoupled: bool = False
     ensemble: bool = False
+    sequence: bool = False
+    backend: str = ""
 
 
 class ModelServer(ABC):

@@ -35,7 +35,7 @@ MOST = 512 * MIB
 # For so long a request that nobody waits for any more may still write its answer.
 QUARANTINE_S = 600.0
 
-SWEEP_S = 120.0  # longer than a request may take
+SWEEP_S = 10.0
 
 AGAIN_S = 60.0  # after a failure, until shared memory is tried again
 
@@ -111,7 +111,6 @@ class Regions:
         self._total = 0
         self._made = 0
         self._lock = threading.Lock()
-        self._gone: set[str] = set()
         if limit:
             threading.Thread(target=self._go_round, name="regions", daemon=True).start()
 
@@ -181,26 +180,24 @@ class Regions:
         try:
             self._server.unregister(name)
         except InferenceError:
-            pass  # Triton was restarted, and knows none
+            pass  # Triton was restarted, and knows none, or is not done with it
 
     def _go_round(self) -> None:
         while True:
-            time.sleep(SWEEP_S)
             self.sweep()
+            time.sleep(SWEEP_S)
 
     def sweep(self) -> None:
-        """Let Triton forget the regions of workers that were gone a while ago already.
+        """Let Triton forget the regions of workers that are gone.
 
-        What such a worker had asked for may still be written.
+        It refuses where it has not done yet with what such a worker asked for: the next sweep is
+        soon enough.
         """
         try:
             names = self._server.registered()
         except InferenceError:
             return
-        pids = {name: name.removeprefix(NAME).partition("_")[0] for name in names}
-        gone = {
-            n for n, pid in pids.items() if n.startswith(NAME) and not Path("/proc", pid).exists()
-        }
-        for name in gone & self._gone:
-            self._unregister(name)
-        self._gone = gone
+        for name in names:
+            pid = name.removeprefix(NAME).partition("_")[0]
+            if name.startswith(NAME) and not Path("/proc", pid).exists():
+                self._unregister(name)

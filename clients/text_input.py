@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from clients.base import Environment, Payload
 from clients.dispatch_toml import COUNT, FLAG, INSIDE, TENSOR, Keys, key
-from clients.errors import BadPayload
+from clients.errors import BadPayload, TensorsRefused
 from clients.family import Family, shown
-from clients.model_server import Padding, Signature, TensorSpec
+from clients.model_server import Padding, Signature, Tensors, TensorSpec
 from clients.tokenizer import load_tokenizer
 
 # A text with more characters than this for each token has too many tokens in any language; it is
@@ -94,6 +94,11 @@ class TextFamily(Family[K, TextPlan]):
                 "max_tokens", "is missing, and the tokenizer has no limit", "write one, such as 512"
             )
 
+    @property
+    def most_tokens(self) -> int:
+        """How many tokens a text may have, as far as the model's own tensors leave it open."""
+        return self.keys.max_tokens or self.tokenizer.longest
+
     def fit(self, signature: Signature) -> TextPlan:
         known = [spec for spec in signature.inputs if spec.name in PARTS]
         strange = [s for s in signature.inputs if s not in known and not s.optional]
@@ -106,7 +111,7 @@ class TextFamily(Family[K, TextPlan]):
         output = self.tensor(signature.outputs, "output")
         single = len(known[0].shape) == 1
         self.check_output(output, output.shape if single else output.shape[1:])
-        longest = self.keys.max_tokens or self.tokenizer.longest
+        longest = self.most_tokens
         length = max(sizes[0], 0)
         if self.keys.max_tokens and 0 < length < self.keys.max_tokens:
             raise self.mistake(
@@ -126,6 +131,16 @@ class TextFamily(Family[K, TextPlan]):
         return Padding(
             {spec.name: self.filler(spec) for spec in inputs}, [output.name] if per_token else []
         )
+
+    def check_tensors(self, inputs: Tensors) -> None:
+        """Refuse what a text could not have: memory for a million tokens would be taken first."""
+        longest = self.most_tokens
+        for name in PARTS.keys() & inputs.keys():
+            if inputs[name].shape[-1:] > (longest,):
+                raise TensorsRefused(
+                    f"input `{name}` has texts of {inputs[name].shape[-1]} tokens",
+                    hint=f"the model takes at most {longest} (`max_tokens` in dispatch.toml)",
+                )
 
     def filler(self, spec: TensorSpec) -> int:
         """Return what stands in an input where a text has no more."""

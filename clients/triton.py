@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import index
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -22,9 +23,11 @@ from tritonclient import grpc as triton
 from tritonclient.grpc import model_config_pb2
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype, triton_to_np_dtype
 
+from clients.classes import classified, labels_at
 from clients.errors import (
     DeadlineExceeded,
     InferenceError,
+    ModelBusy,
     ModelFailed,
     ModelUnavailable,
     TensorsRefused,
@@ -46,6 +49,9 @@ from clients.model_server import (
 )
 from clients.regions import Region, Regions
 from clients.shared_tensors import Arrays, Layout, large, layout_of
+
+BACKENDS = ("onnxruntime", "pytorch")
+"""Those that the container has of its own (container/backends)."""
 
 # Triton's errors are told apart by their gRPC status alone, never by their text.
 TRANSLATION: Mapping[grpc.StatusCode, type[InferenceError]] = {
@@ -79,9 +85,25 @@ def translated(error: InferenceServerException) -> InferenceError:
     return kind(first_line(error.message()))
 
 
+def told(error: InferenceServerException | ValueError, signature: Signature) -> InferenceError:
+    """Return the contract's error for one of a model that was asked."""
+    if isinstance(error, ValueError):  # what came is not of the shape that it says
+        return ModelFailed(f"the model's answer cannot be read: {error}")
+    known = translated(error)
+    if isinstance(known, TooLargeAtOnce) and not (
+        signature.ensemble or signature.backend in BACKENDS
+    ):
+        return ModelFailed(known.message)
+    return known
+
+
 def first_line(text: object) -> str:
-    """Return what went wrong without the traceback that a Python backend adds below it."""
-    return str(text or "").partition("\n")[0].strip()
+    """Return what went wrong without the traceback that a Python backend adds below it.
+
+    Nor with the request's id, which Triton was not given, before it.
+    """
+    line = str(text or "").partition("\n")[0].strip()
+    return line.removeprefix("[request id: <id_unknown>] ")
 
 
 # gRPC waits longer and longer, up to two minutes, before it tries again to reach a server that was
@@ -93,6 +115,10 @@ CHANNEL = (
     # tritonclient's own, which it leaves out as soon as it is given any: tensors have no limit.
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
+    # An error's text comes as metadata, of which gRPC takes 16 kB: a model that says more than
+    # that seemed to be unreachable.
+    ("grpc.max_metadata_size", 2**20),
+    ("grpc.absolute_max_metadata_size", 2**24),
 )
 
 
@@ -132,6 +158,8 @@ ENDED = frozenset(
 # the caller is answered in the place of the thread that waits (dispatcher/watch.py).
 ENSEMBLE_S = 60.0
 
+NO_ROOM = "No space left on device"  # for a model's region in /dev/shm
+
 REGION_S = 2.0  # for telling Triton of shared memory
 MOST_CALLS = 1000  # of which it is remembered how large their answers are
 BUSY = frozenset({"READY", "UNLOADING"})
@@ -145,7 +173,6 @@ class Call:
         model: its name.
         version: of the model; the empty text means the latest.
         outputs: the names of those that are wanted; none means all.
-        classes: how many are wanted of an output.
         specs: the model's outputs at present, where it may matter.
         picked: how many rows are wanted of an output; 0 where a number of their own tells.
         rows: which they are. Calls are the same to each other whichever they are.
@@ -158,7 +185,6 @@ class Call:
     model: str
     version: str
     outputs: tuple[str, ...]
-    classes: tuple[tuple[str, int], ...]
     specs: tuple[TensorSpec, ...]
     picked: tuple[tuple[str, int], ...]
     rows: Rows = field(compare=False)
@@ -194,11 +220,13 @@ class Triton(ModelServer):
     Args:
         address: where it listens for gRPC ("host:port").
         shared_bytes: how much shared memory may be used.
+        repository: its models, where their labels are read.
 
     """
 
-    def __init__(self, address: str, shared_bytes: int = 0) -> None:
+    def __init__(self, address: str, shared_bytes: int = 0, repository: Path | None = None) -> None:
         self._address = address
+        self._repository = repository
         self._client = self._connected()
         self._first = Line(self._client)
         self._lines: dict[str, Line] = {}
@@ -240,7 +268,6 @@ class Triton(ModelServer):
             model,
             version,
             tuple(outputs or classes),
-            tuple(classes.items()),
             specs,
             (*((name, len(some)) for name, some in rows.items()), *((name, 0) for name in above)),
             rows,
@@ -256,17 +283,47 @@ class Triton(ModelServer):
         except (InferenceServerException, ValueError) as error:
             if line.abandoned:
                 raise ModelFailed(line.abandoned) from error
-            if isinstance(error, ValueError):
-                raise
             late = time.monotonic() > deadline
-            explained = self._explained(translated(error), model, version, timeout, late=late)
-            if isinstance(explained, ModelFailed | DeadlineExceeded):
-                self._failing.add(model)
-            raise explained from error
+            raise self._noted(
+                model, self._explained(told(error, signature), model, version, timeout, late=late)
+            ) from error
         self._failing.discard(model)
         if line is self._first:  # not for whatever name a caller thinks of
             self._lines.setdefault(model, Line(self._connected()))
+        for name, count in classes.items():
+            if name not in arrays:
+                raise ModelFailed(f"the model {model!r} gave no output {name!r}")
+            labels = self._labels(model, version, name, deadline - time.monotonic())
+            batched = signature.max_batch_size > 0
+            arrays[name] = classified(arrays[name], count, labels, batched=batched)
         return arrays
+
+    def _labels(self, model: str, version: str, output: str, timeout: float) -> Sequence[bytes]:
+        """Return the labels of an output; of an ensemble those of the step that it is from."""
+        if not self._repository:
+            return ()
+        config = self._config(model, version, timeout)
+        for one in config.output:
+            if one.name == output and one.label_filename:
+                return labels_at(self._repository / model / one.label_filename)
+        for step in config.ensemble_scheduling.step:
+            for inner, outer in step.output_map.items():
+                if outer == output:
+                    wanted = str(step.model_version) if step.model_version > 0 else ""
+                    return self._labels(step.model_name, wanted, inner, timeout)
+        return ()
+
+    def _config(self, model: str, version: str, timeout: float) -> model_config_pb2.ModelConfig:
+        try:
+            return self._client.get_model_config(model, version, client_timeout=timeout).config
+        except InferenceServerException as error:
+            raise self._explained(translated(error), model, version, timeout) from error
+
+    def _noted(self, model: str, error: InferenceError) -> InferenceError:
+        """Take note of a model that fails, and return why."""
+        if isinstance(error, ModelFailed | DeadlineExceeded):
+            self._failing.add(model)
+        return error
 
     def knock(self, model: str, inputs: Tensors, *, timeout: float) -> None:
         line = self._lines.get(model, self._first)
@@ -282,9 +339,8 @@ class Triton(ModelServer):
                 raise ModelFailed(line.abandoned) from error
             if isinstance(error, ValueError):
                 raise
-            explained = self._explained(translated(error), model, "", timeout)
-            if not isinstance(explained, TensorsRefused):
-                raise explained from error
+            if not isinstance(translated(error), TensorsRefused):
+                raise self._explained(translated(error), model, "", timeout) from error
 
     def abandon(self, model: str, reason: str, *, within: float = 0.0) -> None:
         self._failing.add(model)
@@ -357,7 +413,7 @@ class Triton(ModelServer):
             call.model,
             [tensor(name, array, layout) for name, array in inputs.items()],
             model_version=call.version,
-            outputs=[wanted(name, dict(call.classes), layout) for name in names] or None,
+            outputs=[wanted(name, layout) for name in names] or None,
             client_timeout=timeout + call.patience,
             timeout=max(1, round(timeout * 1e6)),
             parameters=parameters,
@@ -387,13 +443,7 @@ class Triton(ModelServer):
         now = time.monotonic()
         read_at, known = self._signatures.get((model, version), (0.0, None))
         if known is None or now > read_at + SIGNATURE_S:
-            try:
-                config = self._client.get_model_config(
-                    model, version, client_timeout=timeout
-                ).config
-            except InferenceServerException as error:
-                raise self._explained(translated(error), model, version, timeout) from error
-            known = signature_of(config)
+            known = signature_of(self._config(model, version, timeout))
             self._signatures[model, version] = (now, known)
         return known
 
@@ -439,7 +489,10 @@ class Triton(ModelServer):
                     hint=f"GET /models/{model} says when it is there; then POST /reload",
                 ) from error
             reasons = [s.reason for s in self.models(timeout=timeout) if s.name == model]
-            raise ModelFailed(next(filter(None, reasons), translated(error).message)) from error
+            reason = next(filter(None, reasons), translated(error).message)
+            # Triton has one code for all reasons.
+            kind = TooLargeAtOnce if NO_ROOM in reason else ModelFailed
+            raise kind(reason) from error
 
     def unload(self, model: str, *, timeout: float) -> None:
         deadline = time.monotonic() + timeout
@@ -492,7 +545,12 @@ class Triton(ModelServer):
                 f"the model {model!r} has no version {version!r}",
                 hint=f"versions that are served: {', '.join(sorted(ready))}",
             )
-        return error
+        if isinstance(error, UnknownModel):  # the model's own word, for it was asked
+            return ModelFailed(error.message)
+        return ModelBusy(
+            f"the model {model!r} does not take this now: {error.message}",
+            hint="try again after Retry-After seconds",
+        )
 
 
 @dataclass(frozen=True)
@@ -524,7 +582,7 @@ def tensor(
     """Return `array` as Triton takes it, written to shared memory where the layout has it there.
 
     Raises:
-        TensorsRefused: Triton has no type for the array's dtype.
+        TensorsRefused: Triton has no type for the array's dtype, or a text cannot be UTF-8.
 
     """
     dtype = np_to_triton_dtype(array.dtype)
@@ -536,8 +594,11 @@ def tensor(
     if layout and name in layout.inputs:
         layout.write(name, array)
         sent.set_shared_memory(layout.region_name, array.nbytes, layout.inputs[name])
-    else:
+        return sent
+    try:
         sent.set_data_from_numpy(np.ascontiguousarray(array))
+    except ValueError as error:
+        raise TensorsRefused(f"input {name!r} cannot be sent: {error}") from error
     return sent
 
 
@@ -547,11 +608,9 @@ def written(padding: Padding) -> dict[str, object]:
     return {"inputs": numbers, "outputs": list(padding.outputs)}
 
 
-def wanted(
-    name: str, classes: Mapping[str, int], layout: Layout | None
-) -> triton.InferRequestedOutput:
+def wanted(name: str, layout: Layout | None) -> triton.InferRequestedOutput:
     """Return an output as it is asked for, in shared memory where the layout has room for it."""
-    asked = triton.InferRequestedOutput(name, class_count=classes.get(name, 0))
+    asked = triton.InferRequestedOutput(name)
     if layout and name in layout.outputs:
         offset, size = layout.outputs[name]
         asked.set_shared_memory(layout.region_name, size, offset)
@@ -576,7 +635,9 @@ def signature_of(config: model_config_pb2.ModelConfig) -> Signature:
     )
     decoupled = config.model_transaction_policy.decoupled
     ensemble = config.HasField("ensemble_scheduling")
-    return Signature(config.max_batch_size, inputs, outputs, decoupled, ensemble)
+    sequence = config.HasField("sequence_batching")
+    backend = config.backend
+    return Signature(config.max_batch_size, inputs, outputs, decoupled, ensemble, sequence, backend)
 
 
 def too_late(model: str, timeout: float) -> DeadlineExceeded:
@@ -592,13 +653,17 @@ def refuse_what_harms(
 ) -> None:
     """Raise TensorsRefused for what Triton 2.51 does not refuse itself, or not in time.
 
-    It never answers some batches of no items. It ends, and all models with it, where classes are
-    wanted of texts: it divides by the size of an element, which is 0 for these.
+    It never answers some batches of no items.
     """
     if signature.decoupled:
         raise TensorsRefused(
             f"the model {model!r} is decoupled: it gives any number of answers to one request",
             hint="expected a model with one answer, without `model_transaction_policy`",
+        )
+    if signature.sequence:
+        raise TensorsRefused(
+            f"the model {model!r} keeps state from one request of a sequence to the next",
+            hint="expected a model that answers each by itself, without `sequence_batching`",
         )
     batches = signature.max_batch_size or signature.ensemble  # whose steps may
     for name, array in inputs.items():
@@ -608,9 +673,9 @@ def refuse_what_harms(
                 hint="expected one item at least along the first axis",
             )
     for spec in signature.outputs:
-        if spec.name in classes and spec.datatype == "BYTES":
+        if spec.name in classes and spec.datatype in {"BYTES", "BOOL"}:
             raise TensorsRefused(
-                f"classes are wanted of the output `{spec.name}`, which is BYTES",
+                f"classes are wanted of the output `{spec.name}`, which is {spec.datatype}",
                 hint="expected an output of numbers; leave `classification` out for this one",
             )
 

@@ -23,13 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from container.backends.model_config import DYNAMIC
-from container.backends.shared_memory import BEGINNING, MIB, SHARES
+from container.backends.shared_memory import AMPLE, BEGINNING, MIB, SHARES
 from container.config_text import Message, NotReadable, read, whole
 
 FOLDER = Path("/dev/shm")  # noqa: S108  Triton's choice
-
-AMPLE = 1024 * MIB
-"""From here on models with fixed shapes are left as they are, and regions grow as is needed."""
 
 PART_OF_A_MODEL = 1 / 8
 """What a model with fixed shapes may have where there is less, unless one item needs more."""

@@ -33,6 +33,7 @@ from clients.errors import (
     ClientDisabled,
     DeadlineExceeded,
     InferenceError,
+    ModelBusy,
     ModelFailed,
     ModelUnavailable,
     TensorsRefused,
@@ -65,6 +66,8 @@ WORD_S = 3.0
 KNOCKS = 7
 # Between two looks at the processes of models.
 DEATHS_S = 0.5
+# Between two looks at whether one that is busy answers others.
+BUSY_LOOK_S = 0.2
 # Beyond this something is wrong with the canary itself.
 STALE_S = 20.0
 
@@ -349,6 +352,7 @@ class Canary:
     def _found(self, model: str, trial: Trial) -> tuple[str, bool, bool]:
         """Return why a model does not answer, whether it is its own fault, whether it answered."""
         before, trial.late = self._answered(model), False
+        until = time.monotonic() + self.timeout
         try:
             if self._is_well(model, trial):
                 trial.knocks += 1
@@ -361,6 +365,11 @@ class Canary:
             busy = self._answered(model) > before
             trial.late = not busy
             return ("", False, True) if busy else (error.message, True, False)
+        except ModelBusy as error:
+            # Its own queue refused, perhaps at once: whether it answers others shows in a while.
+            while not (answers := self._answered(model) > before) and time.monotonic() < until:
+                time.sleep(BUSY_LOOK_S)
+            return ("", False, True) if answers else (error.message, False, False)
         except InferenceError as error:
             failed = isinstance(error, ModelFailed) and not isinstance(error, TooLargeAtOnce)
             return error.message, failed, False

@@ -208,9 +208,9 @@ class Dispatcher:
 
         """
         self.refuse(ask.modelname)
-        client = (
-            TensorClient(self.environment, self.model(ask)) if ask.tensors else self.client(ask)
-        )
+        client = self.client(ask)
+        if ask.tensors:
+            client = TensorClient(self.environment, client.served_by, client.check_tensors)
         parameters = dict(ask.parameters)
         if ask.shared:  # each model takes those it knows
             parameters = {k: v for k, v in parameters.items() if k in client.parameters}
@@ -265,15 +265,6 @@ class Dispatcher:
         raise UnknownModel(
             f"there is no model {brief(name)}", hint=f"served are: {', '.join(near) or 'none'}"
         )
-
-    def model(self, ask: Ask) -> str:
-        """Return the model's name in the repository.
-
-        Raises:
-            UnknownModel: there is no such model.
-
-        """
-        return self.client(ask).served_by
 
     def served(self) -> list[str]:
         """Return what can be asked: clients whose models are ready, and models without a client.
@@ -446,6 +437,7 @@ class Dispatcher:
             run = job.context.copy().run  # two threads cannot be inside the same context
             future = self._pool.submit(run, in_turn, turn, call, item, deadline)
             under_way.append((item, deadline, future))
+            del future  # what it raises would hold this frame, and this frame it
         while under_way:
             yield first()
 

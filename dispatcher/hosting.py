@@ -12,7 +12,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from clients.errors import DeadlineExceeded, InferenceError, ModelFailed, UnknownModel
+from clients.errors import (
+    DeadlineExceeded,
+    InferenceError,
+    ModelFailed,
+    TooLargeAtOnce,
+    UnknownModel,
+)
 from clients.model_server import ModelServer
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.memory import free_memory
@@ -99,7 +105,7 @@ class Hosting:
             raise
         except ModelFailed as error:
             shutil.rmtree(folder, ignore_errors=True)
-            raise BadModel(f"{url} cannot be loaded: {error.message}") from error
+            raise not_loaded(url, error) from error
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -110,6 +116,7 @@ class Hosting:
         Raises:
             UnknownModel: there is none of this name.
             BadModel: it cannot be loaded.
+            OutOfMemory: it would not fit.
             DeadlineExceeded: it takes too long; the model server goes on with it.
 
         """
@@ -121,7 +128,7 @@ class Hosting:
         try:
             self._load(name)
         except ModelFailed as error:
-            raise BadModel(f"the model {name!r} cannot be loaded: {error.message}") from error
+            raise not_loaded(f"the model {name!r}", error) from error
 
     def _load(self, name: str) -> None:
         try:
@@ -235,6 +242,15 @@ class Hosting:
         for path in source.iterdir():
             if path.name not in {CONFIG, ADDRESS, *PLAIN_MODELS}:
                 (folder / path.name).symlink_to(path)
+
+
+def not_loaded(what: str, error: ModelFailed) -> InferenceError:
+    """Return what a caller is told of a model that Triton could not load."""
+    message = f"{what} cannot be loaded: {error.message}"
+    if isinstance(error, TooLargeAtOnce):
+        hint = "unload another model first, or start the container with more /dev/shm"
+        return OutOfMemory(message, hint=hint)
+    return BadModel(message)
 
 
 def readable_folder(path: Path) -> bool:

@@ -39,7 +39,7 @@ MOST_OF_IT = 0.6
 def environment_of(settings: Settings, shared_bytes: int = 0) -> Environment:
     """Return what clients are made with; `shared_bytes` are for large tensors."""
     return Environment(
-        Triton(f"127.0.0.1:{settings.triton_grpc_port}", shared_bytes),
+        Triton(f"127.0.0.1:{settings.triton_grpc_port}", shared_bytes, settings.model_repository),
         settings.model_repository,
         max_pixels=settings.max_megapixels * 1_000_000,
     )

@@ -274,6 +274,31 @@ def test_a_form_that_cannot_be_read(client: FlaskClient, fields: Any, words: lis
     assert_error(response, 400, "bad_body", *words)
 
 
+def test_a_caller_s_own_tensors_are_no_way_around_the_longest_text(
+    client: FlaskClient, server: FakeTriton
+) -> None:
+    """bert_base takes 512 tokens; for 400,000 its process took 2 GB before it failed."""
+    inputs = ("input_ids", "attention_mask", "token_type_ids")
+    server.signatures["bert_base"] = Signature(
+        16,
+        tuple(TensorSpec(name, "INT64", (-1, -1)) for name in inputs),
+        (TensorSpec("output", "FP32", (-1, -1, 30522)),),
+    )
+    server.models_run["bert_base"] = lambda inputs: {"output": np.zeros((1, 1), np.float32)}
+
+    def asked(longest: int) -> TestResponse:
+        tensors = [
+            {"name": name, "shape": [1, n], "datatype": "INT64", "data": [1] * n}
+            for name, n in zip(inputs, (longest, 512, 512), strict=True)
+        ]
+        return client.post("/infer/bert_base", json={"inputs": tensors})
+
+    assert_error(asked(513), 400, "tensors_refused", "`input_ids`", "513 tokens", "at most 512")
+    assert server.calls == []
+    assert asked(512).status_code == 200
+    assert server.calls[-1]["inputs"]["input_ids"].shape == (1, 512)
+
+
 def npy(array: Any, *, pickled: bool = False) -> bytes:
     out = io.BytesIO()
     np.save(out, array, allow_pickle=pickled)
@@ -324,6 +349,13 @@ def test_a_numpy_file_for_the_one_input(client: FlaskClient, server: FakeTriton)
             b"'shape': (1000000000000, 3), }".ljust(128),
             "bad_payload",
         ),
+        (
+            b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, "
+            b"'shape': (True, 2), }".ljust(128)
+            + bytes(8),
+            "bad_payload",
+        ),
+        (b"\x93NUMPY\x01\x00\x88\x13" + b"(" * 5000, "bad_payload"),
         (npy(np.ones((2, 4), np.float32)), "tensors_refused"),
         (npy(np.ones((2, 3), np.float64)), "tensors_refused"),
         (npy(np.ones((9, 3), np.float32)), "tensors_refused"),
@@ -334,6 +366,12 @@ def test_a_bad_numpy_file(client: FlaskClient, server: FakeTriton, data: bytes, 
     response = client.post("/infer/add", data=data, content_type="application/x-npy")
     assert_error(response, 400, code)
     assert server.calls == []
+
+
+@pytest.mark.parametrize("payload", [{"npy": "abc"}, {"npy": 5}, {"inputs": [], "npy": "zzz"}])
+def test_a_numpy_file_is_no_json(client: FlaskClient, payload: Any) -> None:
+    response = ask(client, modelname="add", payload=payload)
+    assert_error(response, 400, "bad_payload", "`inputs`")
 
 
 # Tensors, version 2

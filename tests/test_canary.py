@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ import pytest
 from clients.base import Client, Environment
 from clients.errors import (
     DeadlineExceeded,
+    ModelBusy,
     ModelFailed,
     ModelUnavailable,
     TensorsRefused,
@@ -138,6 +140,24 @@ def test_a_model_that_does_not_hear_the_knock_is_asked_its_example(stage: Stage)
     assert stage.round() == ["echo"]
     assert len(stage.server.calls) == calls + 1
     assert stage.canary.reasons() == []
+
+
+def test_one_whose_queue_is_full_is_busy_where_it_answers_others(stage: Stage) -> None:
+    stage.server.models_run["echo"] = ModelBusy("Exceeds maximum queue size")
+    stage.server.counts["echo"] = itertools.chain([5, 5, 5], itertools.repeat(6))
+    stage.look()
+    assert stage.canary.reasons() == []
+
+
+def test_one_whose_queue_is_full_and_that_answers_nobody_is_named(stage: Stage) -> None:
+    stage.round()
+    stage.canary.timeout = 0.5
+    stage.server.models_run["echo"] = ModelBusy("Exceeds maximum queue size")
+    stage.server.failed = frozenset({"echo"})
+    stage.server.counts["echo"] = itertools.repeat(5)
+    stage.look()
+    assert "Exceeds maximum queue size" in stage.canary.reasons()[0]
+    assert not stage.canary.stuck("echo"), "what it waits for may be another's"
 
 
 @pytest.mark.parametrize("what", ["a request failed", "Triton was started anew", "it is disabled"])

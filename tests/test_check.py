@@ -115,6 +115,27 @@ def test_a_configuration_beside_the_model_folders_hides_them(tmp_path: Path, che
     assert "lies beside the model folders" in found[0]["message"]
 
 
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("model_transaction_policy { decoupled: true }", "model_transaction_policy.decoupled"),
+        ("sequence_batching { max_sequence_idle_microseconds: 5 }", "sequence_batching"),
+    ],
+)
+def test_a_model_that_nobody_can_ask_is_a_warning(
+    tmp_path: Path, check: Check, text: str, key: str
+) -> None:
+    folder = write_right(tmp_path, "right")
+    config = (folder / "config.pbtxt").read_text().replace("dynamic_batching", "# ")
+    (folder / "config.pbtxt").write_text(f"{config}{text}\n")
+    code, (one,) = check(tmp_path)
+    assert (code, one["level"], one["line"], one["key"]) == (0, "warning", 7, key)
+    assert "requests for this model are refused" in one["message"]
+    policy = "model_transaction_policy { decoupled: false }\n"
+    (folder / "config.pbtxt").write_text(config + policy)
+    assert check(tmp_path) == (0, [])
+
+
 def test_batching_that_has_no_effect_is_a_warning(tmp_path: Path, check: Check) -> None:
     folder = write_right(tmp_path, "right")
     (folder / "config.pbtxt").write_text('name: "right"\nmax_batch_size: 0\ndynamic_batching { }\n')

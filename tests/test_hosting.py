@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from clients.errors import DeadlineExceeded, InferenceError, ModelUnavailable, UnknownModel
-from dispatcher.errors import AlreadyLoaded, BadModel
+from clients.errors import (
+    DeadlineExceeded,
+    InferenceError,
+    ModelUnavailable,
+    TooLargeAtOnce,
+    UnknownModel,
+)
+from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.hosting import Hosting
 from tests.fake_triton import FakeTriton
 from tests.front import front
@@ -163,3 +169,16 @@ def test_a_model_that_is_unloaded_late_can_be_loaded_and_unloaded_again(
                 hosting.unload("one")
         again("one")
     assert hosting.is_loaded("one")
+
+
+def test_a_model_for_which_shared_memory_has_no_room_is_not_a_bad_one(
+    hosting: Hosting, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(name: str, *, timeout: float) -> None:
+        raise TooLargeAtOnce("Error: No space left on device")
+
+    monkeypatch.setattr(server, "load", load)
+    with pytest.raises(OutOfMemory, match="No space left") as raised:
+        hosting.load("one", str(tmp_path / "elsewhere"))
+    assert "unload another model" in raised.value.hint
+    assert not hosting.is_loaded("one")

@@ -15,6 +15,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
 from clients.errors import (
     DeadlineExceeded,
+    ModelBusy,
     ModelFailed,
     ModelUnavailable,
     TensorsRefused,
@@ -32,7 +33,9 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
     """Refuses every request with `code`, and says what it has after `delay` seconds."""
 
     code: grpc.StatusCode = grpc.StatusCode.NOT_FOUND
+    said: str = ""
     delay: float = 0.0
+    backend: str = "onnxruntime"
     scores: str = "TYPE_FP32"
     runs: float = 0.0
     left: list[float] = field(default_factory=list)
@@ -40,7 +43,7 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
     def ModelInfer(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         self.left.append(context.time_remaining())
         time.sleep(self.runs)
-        context.abort(self.code, f"Request for unknown model: '{request.model_name}'")
+        context.abort(self.code, self.said or f"Request for unknown model: '{request.model_name}'")
 
     def ModelConfig(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         answer = service_pb2.ModelConfigResponse()
@@ -51,6 +54,9 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
                 name=name, data_type=model_config_pb2.DataType.Value(kind), dims=[3]
             )
         answer.config.max_batch_size = 4
+        answer.config.backend = self.backend
+        if request.name == "stateful":
+            answer.config.sequence_batching.max_sequence_idle_microseconds = 1
         if request.name == "chain":
             answer.config.ensemble_scheduling.step.add(model_name="here")
         answer.config.model_transaction_policy.decoupled = request.name == "chatty"
@@ -64,6 +70,8 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     def RepositoryModelLoad(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         time.sleep(self.delay)
+        if self.said:
+            context.abort(grpc.StatusCode.INTERNAL, self.said)
         return service_pb2.RepositoryModelLoadResponse()
 
 
@@ -156,3 +164,71 @@ def test_a_batch_of_no_items_never_reaches_triton(refusing: Refusing, triton: Tr
     with pytest.raises(TensorsRefused, match="a batch of no items"):
         triton.infer("here", {"x": np.zeros((0, 0), np.float32)}, timeout=5)
     assert refusing.left == []
+
+
+def test_what_a_model_that_is_there_says_is_not_somebody_else_s_fault(
+    refusing: Refusing, triton: Triton
+) -> None:
+    refusing.said = "[request id: <id_unknown>] no such language: xx"
+    for code, kind in (
+        (grpc.StatusCode.NOT_FOUND, ModelFailed),
+        (grpc.StatusCode.UNAVAILABLE, ModelBusy),
+    ):
+        refusing.code = code
+        with pytest.raises(kind, match=r"no such language: xx$"):
+            triton.infer("here", ARRAYS, timeout=5)
+
+
+@pytest.mark.parametrize(
+    ("backend", "name", "kind"),
+    [
+        ("onnxruntime", "here", TooLargeAtOnce),
+        ("pytorch", "here", TooLargeAtOnce),
+        ("", "chain", TooLargeAtOnce),  # its steps may be of these
+        ("python", "here", ModelFailed),
+    ],
+)
+def test_only_this_project_s_backends_say_what_is_too_large_by_unimplemented(
+    refusing: Refusing, triton: Triton, backend: str, name: str, kind: type[Exception]
+) -> None:
+    refusing.code, refusing.backend = grpc.StatusCode.UNIMPLEMENTED, backend
+    with pytest.raises(ModelFailed) as raised:
+        triton.infer(name, ARRAYS, timeout=5)
+    assert type(raised.value) is kind
+
+
+def test_a_long_message_arrives(refusing: Refusing, triton: Triton) -> None:
+    """gRPC takes 16 kB of metadata by default, and calls more than that an outage."""
+    refusing.code, refusing.said = grpc.StatusCode.INTERNAL, "q" * 200_000
+    with pytest.raises(ModelFailed, match=r"^q{200000}$"):
+        triton.infer("here", ARRAYS, timeout=5)
+
+
+def test_a_model_with_state_is_told_so(refusing: Refusing, triton: Triton) -> None:
+    with pytest.raises(TensorsRefused, match="'stateful' keeps state") as raised:
+        triton.infer("stateful", ARRAYS, timeout=5)
+    assert "sequence_batching" in raised.value.hint
+    assert refusing.left == []
+
+
+def test_a_load_for_which_there_is_no_room_is_told_from_others(
+    refusing: Refusing, triton: Triton
+) -> None:
+    for said, kind in (
+        ("Unable to initialize shared memory key. Error: No space left on device", TooLargeAtOnce),
+        ("its file cannot be opened", ModelFailed),
+    ):
+        refusing.said = said
+        with pytest.raises(ModelFailed, match=said) as raised:
+            triton.load("here", timeout=5)
+        assert type(raised.value) is kind
+
+
+def test_a_text_that_cannot_be_sent_is_not_the_model_s_fault(
+    refusing: Refusing, triton: Triton
+) -> None:
+    refusing.code = grpc.StatusCode.INTERNAL
+    with pytest.raises(TensorsRefused, match="input 'x' cannot be sent"):
+        triton.infer("here", {"x": np.array(["\ud800"], np.object_)}, timeout=5)
+    assert refusing.left == []
+    assert triton.failing() == frozenset()

@@ -82,6 +82,7 @@ class ModelCheck:
         if message is not None:
             self.named(config, text, message)
             self.batching(config, text, message)
+            self.answering(config, text, message)
             self.labels(config, text, message)
             self.versions(message, text)
 
@@ -192,6 +193,31 @@ class ModelCheck:
                         key="instance_group.count",
                         line=line_of(text, count_field),
                     )
+
+    def answering(self, config: Path, text: str, message: Message) -> None:
+        """Note what Triton loads, but nobody can ask here: one request has one answer."""
+        decoupled = [
+            one
+            for policy in message.messages("model_transaction_policy")
+            for one in policy.all("decoupled")
+            if str(one.value).lower() in {"true", "1"}
+        ]
+        for key, fields, what in (
+            ("model_transaction_policy.decoupled", decoupled, "any number of answers to a request"),
+            (
+                "sequence_batching",
+                message.all("sequence_batching"),
+                "answers that depend on the requests before",
+            ),
+        ):
+            if fields:
+                self.findings.warning(
+                    config,
+                    f"makes {what}: requests for this model are refused",
+                    "leave it out, where the model answers each request by itself",
+                    key=key,
+                    line=line_of(text, *fields),
+                )
 
     def labels(self, config: Path, text: str, message: Message) -> None:
         """Compare each file of labels with the size of its output."""

@@ -160,20 +160,31 @@ class Batcher(Generic[T, A]):
             thread.join()
 
     def _work(self) -> None:
-        while found := self._next():
-            run, batch = found
-            began = time.monotonic()
-            answers = run(batch)
-            with self._changed:
-                self._running -= _rows(batch)
-                self._took_s = time.monotonic() - began
-            self._send(batch, answers)
-            with self._changed:
-                # Nobody is alone before that: answers take shared memory.
-                del self._begun[threading.get_ident()]
-                if self._share_one():
-                    self._came = time.monotonic()
-                self._changed.notify_all()
+        while self._run_next():
+            pass
+
+    def _run_next(self) -> bool:
+        """Run a batch and send its answers; False where there will be none any more.
+
+        Its tensors are forgotten on return, not when the next batch comes.
+        """
+        found = self._next()
+        if not found:
+            return False
+        run, batch = found
+        began = time.monotonic()
+        answers = run(batch)
+        with self._changed:
+            self._running -= _rows(batch)
+            self._took_s = time.monotonic() - began
+        self._send(batch, answers)
+        with self._changed:
+            # Nobody is alone before that: answers take shared memory.
+            del self._begun[threading.get_ident()]
+            if self._share_one():
+                self._came = time.monotonic()
+            self._changed.notify_all()
+        return True
 
     def _next(self) -> tuple[Callable[[Sequence[T]], A], list[T]] | None:
         """Wait for a batch, and choose how it is run; None where there will be none any more."""

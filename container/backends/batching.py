@@ -24,6 +24,16 @@ class RequestError(ValueError):
     """A request cannot be answered for a reason of its own, which the text says to its sender."""
 
 
+def bare(error: Exception) -> Exception:
+    """Return an error without the frames that it came through, to be kept as an answer.
+
+    These hold the request's tensors, and often the error itself: what is in such a circle stays,
+    in shared memory too, until Python looks for it, for which a model's process makes too little.
+    """
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)
+
+
 @dataclass(frozen=True)
 class Item:
     """One request: its tensors by name and the names of the outputs that it asks for."""
@@ -112,7 +122,7 @@ def run_items(
         try:
             rows[index] = rows_of(item, max_batch_size)
         except RequestError as error:
-            answers[index] = error
+            answers[index] = bare(error)
     for group in groups(items, rows, max_batch_size):
         answers_of_group = _together(
             [items[index] for index in group], [rows[index] for index in group], run, by_rows
@@ -263,7 +273,7 @@ def _alone(item: Item, run: Run) -> Tensors | Exception:
     try:
         return _wanted(item, run(item.inputs, item.outputs))
     except Exception as error:
-        return error
+        return bare(error)
 
 
 def _together(
@@ -282,7 +292,7 @@ def _together(
     except Exception as error:
         if len(items) == 1:
             # Once more as if nothing was known of its rows, which may be told wrongly.
-            return _together(items, counts, run, None) if rows else [error]
+            return _together(items, counts, run, None) if rows else [bare(error)]
     return [
         answer
         for item, count in zip(items, counts, strict=True)
@@ -346,7 +356,7 @@ def _split(
         try:
             answers.append(_wanted(item, own, picked_already=rows))
         except Exception as error:  # the others are answered all the same
-            answers.append(error)
+            answers.append(bare(error))
         start += count
     return answers
 

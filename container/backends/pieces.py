@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from container.backends.batching import Item, rows_of, run_items
+from container.backends.batching import Item, bare, rows_of, run_items
 from container.backends.padding import AXIS
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def run_in_pieces(
         try:
             joined = _joined(item, some, answers_of[index]) if some else answers_of[index][0]
         except Exception as error:
-            joined = error
+            joined = bare(error)
             again.append(index)
         answers.append(joined)
     whole = run_items(

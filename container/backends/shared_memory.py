@@ -21,6 +21,9 @@ which an instance's region is grown at once, or 0]}}."""
 
 MIB = 2**20
 
+AMPLE = 1024 * MIB
+"""From here on models with fixed shapes are left as they are, and regions grow as is needed."""
+
 BEGINNING = 3 * MIB // 2
 """What a region has when no tensor was in it yet: 1 MiB, and half of one for rounding up."""
 
@@ -76,14 +79,24 @@ class Share:
             self.region = 0
 
     def has_room(self, needed: int) -> bool:
-        """Whether so many bytes of tensors may lie in the region at a time."""
+        """Whether so many bytes of tensors may lie in the region at a time, as far as is known."""
         return self.tensors is None or needed <= self.tensors
+
+    def is_reserved(self, needed: int) -> bool:
+        """Whether so many bytes of tensors have room that is this model's own.
+
+        Where there is little, one that was loaded later has none.
+        """
+        return self.has_room(needed) and (self.tensors is not None or not 0 < self.size < AMPLE)
 
     def refusal(self, needed: int) -> TooLarge:
         """Return the error for a request that needs more."""
+        has = "no more are free"
+        if self.tensors is not None:
+            has = f"the model has {self.tensors / MIB:.0f}"
         return TooLarge(
             f"this needs {needed / MIB:.0f} MB of shared memory in one run, and of the "
-            f"{self.size // MIB} MB in /dev/shm the model has {(self.tensors or 0) / MIB:.0f}; "
+            f"{self.size // MIB} MB in /dev/shm {has}; "
             "send fewer or shorter items, or start the container with more "
             "(docker run --shm-size=1g)"
         )

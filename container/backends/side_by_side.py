@@ -90,11 +90,22 @@ class SideBySide(Generic[T, A]):
         self._most = max(1, min(self._at_once, int(most)))
 
     def _work(self) -> None:
-        while (requests := self._handed.get()) is not None:
-            began, runs = self._clock(), self._runs
-            answers = self._run(requests)
-            self._learn(self._clock() - began, max(runs, self._runs))
-            self._send(requests, answers)
-            with self._changed:
-                self._runs -= 1
-                self._changed.notify()
+        while self._run_next():
+            pass
+
+    def _run_next(self) -> bool:
+        """Run what was handed over and send the answers; False where nothing will be any more.
+
+        Its tensors are forgotten on return, not when something else comes.
+        """
+        requests = self._handed.get()
+        if requests is None:
+            return False
+        began, runs = self._clock(), self._runs
+        answers = self._run(requests)
+        self._learn(self._clock() - began, max(runs, self._runs))
+        self._send(requests, answers)
+        with self._changed:
+            self._runs -= 1
+            self._changed.notify()
+        return True

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from container.backends.batching import Item, RequestError, run_items
+from container.backends.batching import Item, RequestError, bare, run_items
 from container.backends.padding import NONE, Padding, length, shape_key
 from container.backends.pieces import run_in_pieces
 from container.backends.shared_memory import Share, TooLarge
@@ -68,7 +68,7 @@ class Asked:
             padding = allowed_padding(parameters.get(PADDING, "{}"), model)
             refuse_unknown(padding, tensors, outputs)
         except Exception as error:
-            tensors = error
+            tensors = bare(error)
         wanted = tuple(dict.fromkeys(request.requested_output_names())) or tuple(outputs)
         return cls(parameters, tensors, padding, deadline, wanted, request.get_response_sender())
 
@@ -155,9 +155,9 @@ class Answering:
         with self.running():
             results = self._results(asked)
             taken = sum(_size(request.tensors) for request in asked)
-            if self.share.has_room(taken + sum(_size(result) for result in results)):
+            if self.share.is_reserved(taken + sum(_size(result) for result in results)):
                 return [_response(result) for result in results]
-        _send(asked, results)
+        self._send(asked, results, [taken] * len(asked))
         return [None] * len(results)
 
     def results(self, asked: Sequence[Asked]) -> list[Tensors | Exception]:
@@ -166,12 +166,15 @@ class Answering:
             with self.running():
                 return self._results(asked)
         except Exception as error:
-            return [error] * len(asked)
+            return [bare(error)] * len(asked)
 
     def send(self, asked: Sequence[Asked], results: Sequence[Tensors | Exception]) -> None:
-        """Answer requests that Triton does not wait for."""
+        """Answer requests that Triton does not wait for.
+
+        Theirs are `kept` elsewhere; what waits now in shared memory may be as large.
+        """
         with self._one_sends:  # no more shared memory than one run needs
-            _send(asked, results)
+            self._send(asked, results, [_size(request.tensors) for request in asked])
 
     def _results(self, asked: Sequence[Asked]) -> list[Tensors | Exception]:
         """Return for each request its outputs, or what went wrong."""
@@ -182,9 +185,9 @@ class Answering:
             try:
                 items[index] = request.item(self.model, self.prepare, now)
             except Exception as error:
-                results[index] = error
-        taken = sum(_size(item.inputs) for item in items.values())
-        self.share.reserve(taken, _grow)
+                results[index] = bare(error)
+        taken = [_size(item.inputs) for item in items.values()]
+        self.share.reserve(sum(taken), _grow)
         run_all = run_in_pieces if self.in_pieces else run_items
         came = run_all(
             list(items.values()),
@@ -192,21 +195,48 @@ class Answering:
             max_batch_size=self.max_batch_size,
             by_rows=self.by_rows,
         )
-        for index, result in zip(items, came, strict=True):
-            needed = taken + _size(result)
+        for index, own, result in zip(items, taken, came, strict=True):
+            needed = own + _size(result)
             fits = self.share.has_room(needed)
             results[index] = result if fits else self.share.refusal(needed)
         return results
 
+    def _send(
+        self,
+        asked: Sequence[Asked],
+        results: Sequence[Tensors | Exception],
+        taken: Sequence[int],
+    ) -> None:
+        """Send answers one by one: each is gone from shared memory before the next one needs room.
 
-def _send(asked: Sequence[Asked], results: Sequence[Tensors | Exception]) -> None:
-    """Send answers one by one: each is gone from shared memory before the next one needs room."""
-    final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-    for request, result in zip(asked, results, strict=True):
-        try:
-            request.sender.send(_response(result), flags=final)
-        except Exception as error:  # the others are answered all the same
-            pb_utils.Logger.log_error(f"an answer could not be sent: {error}")
+        What fails while it is sent cannot be replaced by an error, and Triton holds the request,
+        and its model, for good. So where there may be no room for an answer that is tried before.
+
+        Args:
+            asked: the requests.
+            results: the answers.
+            taken: bytes of tensors that lie in shared memory beside each answer.
+
+        """
+        final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        for request, result, beside in zip(asked, results, taken, strict=True):
+            size = _size(result)
+            sent = result
+            if size and not self.share.is_reserved(beside + size) and not _has_room(size):
+                sent = self.share.refusal(beside + size)
+            try:
+                request.sender.send(_response(sent), flags=final)
+            except Exception as error:  # the others are answered all the same
+                pb_utils.Logger.log_error(f"an answer could not be sent: {error}")
+
+
+def _has_room(size: int) -> bool:
+    """Whether a tensor of so many bytes can be put into this instance's shared memory now."""
+    try:
+        _grow(size)
+    except Exception:  # whatever Triton's stub raises then
+        return False
+    return True
 
 
 def wanted_rows(parameters: Mapping[str, Any], model: str) -> dict[str, list[int]]:
@@ -330,7 +360,7 @@ def _response(result: Tensors | Exception) -> Any:
                 output_tensors=[pb_utils.Tensor(name, array) for name, array in result.items()]
             )
         except Exception as error:
-            result = error
+            result = bare(error)
     code = pb_utils.TritonError.INTERNAL
     if isinstance(result, RequestError):
         code = pb_utils.TritonError.INVALID_ARG

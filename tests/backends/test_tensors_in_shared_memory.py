@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import triton_process
+import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException
 
 from clients import regions
-from clients.errors import InferenceError, ModelUnavailable, TensorsRefused
+from clients.errors import InferenceError, ModelFailed, ModelUnavailable, TensorsRefused
 from clients.regions import FOLDER, MIB, NAME, Regions
 from clients.triton import Triton, tensor
+from tests.conftest import wait_for
 
 ROWS = 200_000  # of three float32: 2.4 MB
 X = np.arange(3 * ROWS, dtype=np.float32).reshape(ROWS, 3)
@@ -187,6 +190,7 @@ class FakeServer:
     def __init__(self) -> None:
         self.names: list[str] = []
         self.error: InferenceError | None = None
+        self.used: set[str] = set()
 
     def register(self, name: str, size: int) -> None:
         assert (FOLDER / name).stat().st_size == size
@@ -195,6 +199,8 @@ class FakeServer:
         self.names.append(name)
 
     def unregister(self, name: str) -> None:
+        if name in self.used:
+            raise ModelFailed("it is currently in use")
         self.names.remove(name)
 
     def registered(self) -> list[str]:
@@ -258,12 +264,44 @@ class TestRegions:
 
     def test_regions_of_workers_that_are_gone_are_forgotten(self) -> None:
         server = FakeServer()
+        gone = [f"{NAME}{2**22 + 1}_{number}" for number in range(3)]  # beyond the largest process
+        server.names += [gone[0], "another's"]
         held = Regions(server, 8 * MIB)
+        wait_for(lambda: server.names == ["another's"], 5, "a look when the worker starts")
         own = held.take(MIB)
         assert own
-        late = f"{NAME}{2**22 + 1}_3"  # beyond the largest process id
-        server.names += [late, "another's"]
+        server.names += gone
+        server.used = {gone[1]}  # Triton has not done yet with what was asked for
         held.sweep()
-        assert late in server.names  # what it asked for may still be written
+        assert server.names == ["another's", own.name, gone[1]]
+        server.used = set()
         held.sweep()
-        assert server.names == [own.name, "another's"]
+        assert server.names == ["another's", own.name]
+
+    def test_triton_forgets_no_region_that_it_is_using(self, triton: triton_process.Triton) -> None:
+        """What `sweep` builds on. The model waits for a second request, ten seconds at most."""
+        client = Triton(f"127.0.0.1:{triton.ports[0]}")
+        server = client._server
+        name = f"{NAME}{2**22 + 1}_1"
+        x = np.arange(20, dtype=np.float32)[None]
+        memory = FOLDER / name
+        memory.write_bytes(x.tobytes() + bytes(4096))
+        server.register(name, 4096)
+        given = grpc_client.InferInput("x", [1, 20], "FP32")
+        wanted = grpc_client.InferRequestedOutput("total")
+        where = [(given, x.nbytes, 0), (wanted, 4, x.nbytes)]
+        with ThreadPoolExecutor(1) as pool:
+            for one, size, offset in where:
+                given.set_data_from_numpy(x)
+                wanted.unset_shared_memory()
+                one.set_shared_memory(name, size, offset)
+                asked = pool.submit(triton.client.infer, "total", [given], outputs=[wanted])
+                time.sleep(1)
+                with pytest.raises(ModelFailed, match="in use"):
+                    server.unregister(name)
+                assert client.infer("total", {"x": x}, timeout=30)["total"].tolist() == [[190]]
+                asked.result(30)
+        assert np.frombuffer(memory.read_bytes(), np.float32)[20] == 190
+        memory.unlink()
+        Regions(server, 0).sweep()
+        assert name not in server.registered()

@@ -1,0 +1,58 @@
+"""Where shared memory is shared out: who fits by himself is answered, whoever else asks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnx_models
+import pytest
+import triton_process
+
+from clients.errors import TooLargeAtOnce
+from clients.triton import Triton
+from container.backends.shared_memory import MIB, SHARES
+
+WIDE = 200_000  # float32: 0.8 MB in, as much out
+
+
+@pytest.fixture(scope="module")
+def little(tmp_path_factory: pytest.TempPathFactory) -> Iterator[triton_process.Triton]:
+    """`planned` may have 2 MB of tensors in one run; `later` is not in the plan."""
+    folder = tmp_path_factory.mktemp("little")
+    _, config = onnx_models.SERVED["columns_beside"]
+    for name in ("planned", "later"):
+        onnx_models.columns(folder / "models" / name / "1" / "model.onnx")
+        (folder / "models" / name / "config.pbtxt").write_text(f'backend: "onnxruntime"\n{config}')
+    with pytest.MonkeyPatch.context() as patch:
+        shares = {"size": 64 * MIB, "models": {"planned": [2 * MIB, 6 * MIB]}}
+        patch.setenv(SHARES, json.dumps(shares))
+        with triton_process.running(folder, ("planned", "later")) as server:
+            yield server
+
+
+@pytest.mark.parametrize("model", ["planned", "later"])
+def test_who_fits_is_not_refused_for_others(little: triton_process.Triton, model: str) -> None:
+    client = Triton(f"127.0.0.1:{little.ports[0]}")
+
+    def ask(number: int) -> None:
+        x = np.full((1, WIDE), number, np.float32)
+        answer = client.infer(model, {"x": x}, timeout=60)
+        np.testing.assert_array_equal(answer["same"], x)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(ask, range(40)))
+
+
+def test_who_does_not_fit_is_told_so_and_is_not_in_the_way(
+    little: triton_process.Triton,
+) -> None:
+    client = Triton(f"127.0.0.1:{little.ports[0]}")
+    x = np.zeros((1, 300_000), np.float32)  # 1.2 MB and 1.2 MB
+    with pytest.raises(TooLargeAtOnce, match=r"needs 2 MB .* the model has 2"):
+        client.infer("planned", {"x": x}, timeout=60)
+    assert client.infer("planned", {"x": x[:, :9]}, timeout=60)["width"].tolist() == [[9]]
+    assert client.infer("later", {"x": x}, timeout=60)["width"].tolist() == [[300_000]]
+    client.unload("planned", timeout=30)
