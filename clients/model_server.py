@@ -233,6 +233,9 @@ class ModelServer(ABC):
     def is_ready(self, *, timeout: float) -> bool:
         """Whether the server answers requests. Never raises: no answer is `False`."""
 
+    def tidy(self) -> None:  # noqa: B027  a server may have nothing of the kind
+        """See to what is left of web workers that are gone; called now and then while it runs."""
+
     @abstractmethod
     def models(self, *, timeout: float) -> list[ModelState]:
         """Return all models in the repository, a state per version."""

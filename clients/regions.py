@@ -9,6 +9,7 @@ worker that is killed.
 from __future__ import annotations
 
 import logging
+import math
 import mmap
 import os
 import threading
@@ -110,9 +111,8 @@ class Regions:
         self._free: list[Region] = []
         self._total = 0
         self._made = 0
+        self._swept_at = -math.inf
         self._lock = threading.Lock()
-        if limit:
-            threading.Thread(target=self._go_round, name="regions", daemon=True).start()
 
     def take(self, size: int) -> Region | None:
         """Return a region of at least `size` bytes; `None` where there is none to be had."""
@@ -182,10 +182,11 @@ class Regions:
         except InferenceError:
             pass  # Triton was restarted, and knows none, or is not done with it
 
-    def _go_round(self) -> None:
-        while True:
+    def tidy(self) -> None:
+        """Sweep, where the last time is a while ago."""
+        if self.limit and time.monotonic() >= self._swept_at + SWEEP_S:
+            self._swept_at = time.monotonic()
             self.sweep()
-            time.sleep(SWEEP_S)
 
     def sweep(self) -> None:
         """Let Triton forget the regions of workers that are gone.

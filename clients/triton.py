@@ -472,6 +472,9 @@ class Triton(ModelServer):
         except InferenceServerException:
             return False
 
+    def tidy(self) -> None:
+        self._regions.tidy()
+
     def models(self, *, timeout: float) -> list[ModelState]:
         try:
             index = self._client.get_model_repository_index(client_timeout=timeout).models

@@ -235,9 +235,13 @@ class Canary:
             )
 
     def mend_if_idle(self) -> None:
-        """See to what keeps Triton from listing its models, unless that is still under way."""
+        """See to what was left behind, and to what keeps Triton from listing its models.
+
+        Not while that is still under way, nor while Triton is away.
+        """
         if self._mending.acquire(blocking=False):
             try:
+                self.server.tidy()
                 self.mend()
             except OSError as error:
                 log.warning("deleted models cannot be looked for: %s", error)

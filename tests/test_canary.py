@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import signal
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ from clients.errors import (
 from clients.model_server import Signature, TensorSpec
 from clients.registry import Registry
 from clients.tensors import zeros
+from clients.triton import Triton
 from dispatcher.canary import KNOCKS, UNTRIED, Canary
 from dispatcher.notice import Notice
 from tests.conftest import Endpoint, descendants, running, wait_for
@@ -543,3 +545,18 @@ def test_a_disk_that_is_away_or_hangs_does_not_keep_triton_from_being_asked(
         assert began == [1]
     free.set()
     canary.join(10)
+
+
+def test_nobody_is_asked_while_triton_is_being_started() -> None:
+    """A connection that is refused is not tried again for a while, when Triton may be there."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = Triton("127.0.0.1:{}".format(listener.getsockname()[1]), 8 * 2**20)
+        notice = triton("starting")
+        canary = Canary(["echo"], Registry(), server, 8, 8, lambda: notice)
+        canary.start()
+        listener.settimeout(1)
+        with pytest.raises(TimeoutError):
+            listener.accept()
+        notice = triton()
+        listener.accept()[0].close()
+        notice = triton("ending")
