@@ -550,7 +550,7 @@ def test_a_disk_that_is_away_or_hangs_does_not_keep_triton_from_being_asked(
 def test_nobody_is_asked_while_triton_is_being_started() -> None:
     """A connection that is refused is not tried again for a while, when Triton may be there."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = Triton("127.0.0.1:{}".format(listener.getsockname()[1]), 8 * 2**20)
+        server = Triton(f"127.0.0.1:{listener.getsockname()[1]}", 8 * 2**20)
         notice = triton("starting")
         canary = Canary(["echo"], Registry(), server, 8, 8, lambda: notice)
         canary.start()

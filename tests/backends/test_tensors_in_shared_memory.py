@@ -19,7 +19,6 @@ from clients import regions
 from clients.errors import InferenceError, ModelFailed, ModelUnavailable, TensorsRefused
 from clients.regions import FOLDER, MIB, NAME, Regions
 from clients.triton import Triton, tensor
-from tests.conftest import wait_for
 
 ROWS = 200_000  # of three float32: 2.4 MB
 X = np.arange(3 * ROWS, dtype=np.float32).reshape(ROWS, 3)
