@@ -12,6 +12,7 @@ import logging
 import math
 import mmap
 import os
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -91,6 +92,15 @@ def affordable(memory: int, folder: Path = FOLDER) -> int:
         return 0
     size = min(memory, status.f_blocks * status.f_frsize)
     return min(MOST, int(size * PART)) if size >= AMPLE else 0
+
+
+def free_bytes(folder: Path = FOLDER) -> int:
+    """Return how many bytes of shared memory are free, as far as there is any."""
+    try:
+        status = os.statvfs(folder)
+    except OSError:
+        return sys.maxsize
+    return status.f_bavail * status.f_frsize
 
 
 class Regions:

@@ -47,8 +47,9 @@ from clients.model_server import (
     is_filtered,
     is_picked,
 )
-from clients.regions import Region, Regions
+from clients.regions import Region, Regions, free_bytes
 from clients.shared_tensors import Arrays, Layout, large, layout_of
+from clients.tensors import zeros
 
 BACKENDS = ("onnxruntime", "pytorch")
 """Those that the container has of its own (container/backends)."""
@@ -159,6 +160,7 @@ ENDED = frozenset(
 ENSEMBLE_S = 60.0
 
 NO_ROOM = "No space left on device"  # for a model's region in /dev/shm
+ROOM_S = 10.0  # how long a model that was loaded waits for it
 
 REGION_S = 2.0  # for telling Triton of shared memory
 MOST_CALLS = 1000  # of which it is remembered how large their answers are
@@ -496,6 +498,35 @@ class Triton(ModelServer):
             # Triton has one code for all reasons.
             kind = TooLargeAtOnce if NO_ROOM in reason else ModelFailed
             raise kind(reason) from error
+        if not self._regions.limit:
+            self._let_take_room(model)
+
+    def _let_take_room(self, model: str) -> None:
+        """Let a model take the shared memory that it needs, where that is scarce.
+
+        One of this project's backends does so with the first request, which has to have room
+        itself: what has none Triton never lets go of.
+
+        Raises:
+            TooLargeAtOnce: there is too little; the model is unloaded again.
+
+        """
+        self._signatures.pop((model, ""), None)
+        until = time.monotonic() + ROOM_S
+        try:
+            signature = self.signature(model, timeout=ROOM_S)
+            if signature.backend not in BACKENDS or signature.decoupled or signature.sequence:
+                return
+            inputs = zeros(signature)
+            size = sum(array.nbytes for array in inputs.values())
+            while free_bytes() < size and time.monotonic() < until:
+                time.sleep(UNLOAD_LOOK_S)  # one of the same name is on its way out
+            self.knock(model, inputs, timeout=2 * ROOM_S)
+        except TooLargeAtOnce:
+            self.unload(model, timeout=ROOM_S)
+            raise
+        except InferenceError:
+            pass  # it is there: who asks it finds out what is wrong
 
     def unload(self, model: str, *, timeout: float) -> None:
         deadline = time.monotonic() + timeout

@@ -12,31 +12,29 @@ out before:
   send none, for they ask Triton what the largest is.
 - Models with variable shapes share the rest. `container/backends/shared_memory.py` refuses what is
   too large for a model's share, and the web workers then halve the batch.
+
+What is loaded later takes its own part as it is loaded, of what is free then; see there.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from container.backends.model_config import DYNAMIC
-from container.backends.shared_memory import AMPLE, BEGINNING, MIB, SHARES
+from container.backends.shared_memory import (
+    AMPLE,
+    BEGINNING,
+    HALVED,
+    MIB,
+    PART_OF_A_MODEL,
+    SHARES,
+    Item,
+)
 from container.config_text import Message, NotReadable, read, whole
 
 FOLDER = Path("/dev/shm")  # noqa: S108  Triton's choice
-
-PART_OF_A_MODEL = 1 / 8
-"""What a model with fixed shapes may have where there is less, unless one item needs more."""
-
-SCATTERED = 1.5
-"""How much larger a region has to be for the gaps that tensors of different sizes leave in it.
-Under mixed load 1.3 was seen."""
-
-HALVED = 2
-"""Likewise for variable shapes: a small tensor may lie in the middle of what is free."""
 
 OURS = ("onnxruntime", "pytorch", "onnxruntime_onnx", "pytorch_libtorch")
 
@@ -46,28 +44,6 @@ INSTANCES = {"onnxruntime": 2, "onnxruntime_onnx": 2}
 
 `SetDefaultInstanceCount` in model_config_utils.cc of triton-inference-server/core.
 """
-
-_BYTES = {
-    **dict.fromkeys(("TYPE_BOOL", "TYPE_UINT8", "TYPE_INT8"), 1),
-    **dict.fromkeys(("TYPE_UINT16", "TYPE_INT16", "TYPE_FP16", "TYPE_BF16"), 2),
-    **dict.fromkeys(("TYPE_UINT32", "TYPE_INT32", "TYPE_FP32"), 4),
-    **dict.fromkeys(("TYPE_UINT64", "TYPE_INT64", "TYPE_FP64"), 8),
-}
-
-
-@dataclass(frozen=True)
-class Item:
-    """One item of a batch: bytes of its tensors, in and out."""
-
-    inputs: int
-    outputs: int
-
-    def region(self, batch: int) -> int:
-        """Return how large a region becomes in which batches of that size are run.
-
-        While one batch is answered, the inputs of the next are there already.
-        """
-        return BEGINNING + int((2 * self.inputs + self.outputs) * batch * SCATTERED)
 
 
 @dataclass(frozen=True)
@@ -163,9 +139,7 @@ def share_of(message: Message, item: Item, size: int) -> tuple[Share, int]:
     batch = max(least, configured)
     changed = count * item.region(batch) > part and (count > 1 or batch > least)
     if changed:
-        count = 1
-        while batch > least and item.region(batch) > part:
-            batch -= 1
+        count, batch = 1, item.batch(part, least, batch)
     share = Share(
         (item.inputs + item.outputs) * batch,
         item.region(batch),
@@ -188,16 +162,14 @@ def instances(message: Message) -> int:
 
 def item_of(message: Message) -> Item | None:
     """Return the bytes of one item; None where they vary or are not listed."""
-    sizes = []
-    for kind in ("input", "output"):
-        size = 0
-        for tensor in message.messages(kind):
-            dims = [whole(text) for text in tensor.texts("dims")]
-            if DYNAMIC in dims or tensor.text("data_type") not in _BYTES:
-                return None
-            size += math.prod(dims) * _BYTES[tensor.text("data_type")]
-        sizes.append(size)
-    return Item(*sizes) if all(sizes) else None
+    inputs, outputs = (
+        [
+            (tensor.text("data_type"), [whole(text) for text in tensor.texts("dims")])
+            for tensor in message.messages(kind)
+        ]
+        for kind in ("input", "output")
+    )
+    return Item.of(inputs, outputs)
 
 
 def changed(text: str, batch: int) -> str:

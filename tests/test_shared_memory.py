@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +21,7 @@ from clients.errors import TooLargeAtOnce
 from clients.registry import Registry
 from clients.triton import translated
 from container.backends.model_config import ModelConfigError
-from container.backends.shared_memory import MIB, SHARES, Share
+from container.backends.shared_memory import MIB, SHARES, Share, TooLarge, fit
 from container.config_text import NotReadable, read
 from container.repository import compose
 from container.shared_memory import Plan, changed, configurations, lower, share_out
@@ -205,8 +207,104 @@ def test_an_instance_knows_its_share() -> None:
         share.reserve(200, grown.append)
     assert len(grown) == 1
     assert 3 * MIB < grown[0] < 4 * MIB
-    other = Share.of({"name": "b"}, environment)
-    assert other.has_room(10**12), "a model that was loaded later"
+
+
+def part_model(**more: Any) -> dict[str, Any]:
+    """256 KiB in and 256 KiB out: batches of n need 1.5 + 1.125 n MiB."""
+    tensor = {"data_type": "TYPE_FP32", "dims": ["64", "1024"]}
+    return {
+        "name": "b",
+        "max_batch_size": 16,
+        "input": [{"name": "x", **tensor}],
+        "output": [{"name": "y", **tensor}],
+        **more,
+    }
+
+
+LITTLE = {SHARES: json.dumps({"size": 64 * MIB, "models": {"a": [1000, 5 * MIB]}})}
+
+
+@pytest.mark.parametrize(
+    ("more", "batch"),
+    [
+        ({}, 5),  # 7.1 of 8 MiB
+        ({"instance_group": [{"count": 2}]}, 2),  # 3.75 of 4
+        ({"max_batch_size": 3}, 3),
+        ({"max_batch_size": 0}, 0),
+        ({"model_warmup": [{"batch_size": 7}]}, 7),
+        ({"name": "a"}, 16),
+    ],
+)
+def test_a_model_that_comes_later_gets_batches_that_fit(more: dict[str, Any], batch: int) -> None:
+    config = part_model(**more, dynamic_batching={"preferred_batch_size": [16]})
+    fit(config, LITTLE)
+    assert config["max_batch_size"] == batch
+    kept = "preferred_batch_size" in config["dynamic_batching"]
+    assert kept == (batch == more.get("max_batch_size", 16))
+    plenty = part_model(**more)
+    fit(plenty, {SHARES: json.dumps({"size": 1024 * MIB, "models": {}})})
+    assert plenty == part_model(**more)
+
+
+def test_the_room_of_a_model_that_comes_later_is_held_until_its_first_run() -> None:
+    share = Share.of(part_model(max_batch_size=5), LITTLE)
+    assert share.held is not None
+    # Of 5.6 MiB 1.25 are for the inputs of that run, which are there before.
+    assert os.fstat(share.held).st_size == int((5.625 - 1.25) * MIB)
+    assert not os.fstat(share.held).st_nlink
+    assert share.has_room(int(2.5 * MIB))
+    assert not share.has_room(int(2.5 * MIB) + 1)
+    held, grown = share.held, list[int]()
+
+    def grow(size: int) -> None:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(held)
+        grown.append(size)
+
+    for _ in range(2):
+        share.reserve(MIB, grow)
+    assert grown == [int(4.625 * MIB)]
+
+
+def test_a_model_that_comes_later_is_not_loaded_where_there_is_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(opened: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(ModelConfigError, match=r"'b': No space left on device: .*--shm-size"):
+        Share.of(part_model(), LITTLE)
+    left = Path("/dev/shm").glob(f"*hold_{os.getpid()}*")
+    assert list(left) == []
+
+
+def test_room_that_another_one_gives_back_is_waited_for() -> None:
+    share, tries = Share(64 * MIB, 1000, 5 * MIB), list[int]()
+
+    def grow(size: int) -> None:
+        tries.append(size)
+        if len(tries) < 4:
+            raise MemoryError
+
+    share.reserve(0, grow)
+    assert tries == [int(3.5 * MIB)] * 4
+
+
+def test_room_that_nobody_gives_back_is_waited_for_once() -> None:
+    share, tries = Share(64 * MIB, 1000, 5 * MIB, _patience=0.2), list[int]()
+
+    def grow(size: int) -> None:
+        tries.append(size)
+        raise MemoryError
+
+    counts = []
+    for _ in range(3):
+        with pytest.raises(TooLarge, match="--shm-size"):
+            share.reserve(0, grow)
+        counts.append(len(tries))
+    assert counts[0] > 1
+    assert counts[1:] == [counts[0] + 1, counts[0] + 2]
 
 
 def test_runs_that_begin_together_grow_the_region_once() -> None:

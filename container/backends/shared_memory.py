@@ -1,19 +1,32 @@
 """How much of /dev/shm this process's model instance may use, as `serve` shared it out.
 
 `container/shared_memory.py` says why. Without the variable nothing is limited.
+
+A model that was loaded later is not in its plan. Where there is little it takes a part of what is
+free when it is loaded, or is not loaded: what it was not given then nobody can give it any more,
+and Triton never lets go of a request for which there is no room.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
+import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from container.backends.model_config import ModelConfigError
+from container.backends.model_config import (
+    DYNAMIC,
+    ModelConfigError,
+    instance_count,
+    max_batch_size,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 SHARES = "SHARED_MEMORY_SHARES"
 """The variable: {"size": bytes in all, "models": {name: [bytes of tensors in one run, bytes to
@@ -26,6 +39,69 @@ AMPLE = 1024 * MIB
 
 BEGINNING = 3 * MIB // 2
 """What a region has when no tensor was in it yet: 1 MiB, and half of one for rounding up."""
+
+
+PART_OF_A_MODEL = 1 / 8
+"""What a model with fixed shapes may have where there is less, unless one item needs more; and
+what is kept for one that is loaded later."""
+
+SCATTERED = 1.5
+"""How much larger a region has to be for the gaps that tensors of different sizes leave in it.
+Under mixed load 1.3 was seen."""
+
+HALVED = 2
+"""Likewise for variable shapes: a small tensor may lie in the middle of what is free."""
+
+FOLDER = Path("/dev/shm")  # noqa: S108  Triton's choice
+
+# How long a model waits for its room: where it was loaded before, until that one is gone.
+PATIENCE_S, LOOK_S = 10.0, 0.05
+
+_BYTES = {
+    **dict.fromkeys(("TYPE_BOOL", "TYPE_UINT8", "TYPE_INT8"), 1),
+    **dict.fromkeys(("TYPE_UINT16", "TYPE_INT16", "TYPE_FP16", "TYPE_BF16"), 2),
+    **dict.fromkeys(("TYPE_UINT32", "TYPE_INT32", "TYPE_FP32"), 4),
+    **dict.fromkeys(("TYPE_UINT64", "TYPE_INT64", "TYPE_FP64"), 8),
+}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One item of a batch: bytes of its tensors, in and out."""
+
+    inputs: int
+    outputs: int
+
+    @classmethod
+    def of(
+        cls,
+        inputs: Iterable[tuple[str, Sequence[int]]],
+        outputs: Iterable[tuple[str, Sequence[int]]],
+    ) -> Item | None:
+        """Return it from types and dimensions; None where they vary or are not listed."""
+        sizes = []
+        for tensors in (inputs, outputs):
+            size = 0
+            for data_type, dims in tensors:
+                if DYNAMIC in dims or data_type not in _BYTES:
+                    return None
+                size += math.prod(dims) * _BYTES[data_type]
+            sizes.append(size)
+        return cls(*sizes) if all(sizes) else None
+
+    def region(self, batch: int) -> int:
+        """Return how large a region becomes in which batches of that size are run.
+
+        While one batch is answered, the inputs of the next are there already.
+        """
+        return BEGINNING + int((2 * self.inputs + self.outputs) * batch * SCATTERED)
+
+    def batch(self, part: int, least: int, most: int) -> int:
+        """Return the largest batch whose region is no larger than `part`."""
+        batch = most
+        while batch > least and self.region(batch) > part:
+            batch -= 1
+        return batch
 
 
 class TooLarge(Exception):
@@ -42,52 +118,66 @@ class Share:
         region: bytes to which this instance's region is grown at once; 0 where it grows as is
             needed. A region that grows in steps may become twice as large as it has to be, for
             old room and new are not always used together.
+        held: an open file that takes the place of what the region is to grow by.
 
     """
 
     size: int = 0
     tensors: int | None = None
     region: int = 0
+    held: int | None = None
     _one_grows: Lock = field(default_factory=Lock, repr=False, compare=False)
+    _patience: float = field(default=PATIENCE_S, repr=False, compare=False)
 
     @classmethod
     def of(cls, config: Mapping[str, Any], environment: Mapping[str, str]) -> Share:
-        """Return the share of a configured model.
+        """Return the share of a configured model; that of one that came later is held for it.
 
         Raises:
             ModelConfigError: there is none.
 
         """
         plan = json.loads(environment.get(SHARES) or "{}")
-        share = cls(plan.get("size", 0), *plan.get("models", {}).get(config["name"], ()))
+        size = plan.get("size", 0)
+        if came_later(config, plan):
+            part = part_of(config, size)
+            return cls(size, part.tensors, part.region, hold(config, part, size))
+        share = cls(size, *plan.get("models", {}).get(config["name"], ()))
         if share.tensors == 0:
-            raise ModelConfigError(
-                f"unable to load model '{config['name']}': beside the other models there is "
-                f"no room for it in {share.size // MIB} MB of shared memory (/dev/shm): start the "
-                "container with more (docker run --shm-size=1g), or serve fewer models."
-            )
+            raise no_room(config, size)
         return share
 
     def reserve(self, taken: int, grow: Callable[[int], None]) -> None:
         """Grow the region, the first time that this is called, and return when it has grown.
 
-        `taken` bytes of tensors lie in it already; `grow` takes the bytes that are to be added.
+        The same model may have been loaded before, and be about to give its room back.
+
+        Args:
+            taken: bytes of tensors that lie in it already.
+            grow: takes the bytes that are to be added; it raises where there is no room.
+
+        Raises:
+            TooLarge: there is no room, and none has become free in a while.
+
         """
         with self._one_grows:  # it never shrinks: two runs that begin together would have twice
-            if self.region:
-                grow(max(0, self.region - BEGINNING - taken))
-            self.region = 0
+            if self.held is not None:
+                os.close(self.held)
+                self.held = None
+            until = time.monotonic() + self._patience
+            while self.region:
+                try:
+                    grow(max(0, self.region - BEGINNING - taken))
+                    self.region = 0
+                except Exception as error:  # whatever Triton's stub raises then
+                    if time.monotonic() > until:
+                        self._patience = 0.0
+                        raise self.refusal(self.region) from error
+                    time.sleep(LOOK_S)
 
     def has_room(self, needed: int) -> bool:
         """Whether so many bytes of tensors may lie in the region at a time, as far as is known."""
         return self.tensors is None or needed <= self.tensors
-
-    def is_reserved(self, needed: int) -> bool:
-        """Whether so many bytes of tensors have room that is this model's own.
-
-        Where there is little, one that was loaded later has none.
-        """
-        return self.has_room(needed) and (self.tensors is not None or not 0 < self.size < AMPLE)
 
     def refusal(self, needed: int) -> TooLarge:
         """Return the error for a request that needs more."""
@@ -100,3 +190,97 @@ class Share:
             "send fewer or shorter items, or start the container with more "
             "(docker run --shm-size=1g)"
         )
+
+
+@dataclass(frozen=True)
+class Part:
+    """What an instance of a model that came later gets.
+
+    Args:
+        region: bytes of shared memory.
+        tensors: bytes of tensors, in and out, that have room there.
+        inputs: bytes of those that are there before the first run.
+
+    """
+
+    region: int
+    tensors: int
+    inputs: int
+
+
+def came_later(config: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
+    """Whether a model needs a part of what little there is, and the plan has none for it."""
+    return 0 < plan.get("size", 0) < AMPLE and config["name"] not in plan.get("models", {})
+
+
+def part_of(config: Mapping[str, Any], size: int) -> Part:
+    """Return what one instance of a model that came later gets of `size` bytes."""
+    item = item_of(config)
+    if item:
+        batch = max(1, max_batch_size(config))
+        tensors = (item.inputs + item.outputs) * batch
+        return Part(item.region(batch), tensors, item.inputs * batch)
+    region = max(BEGINNING, int(size * PART_OF_A_MODEL) // instance_count(config))
+    tensors = (region - BEGINNING) // HALVED
+    return Part(region, tensors, tensors)
+
+
+def item_of(config: Mapping[str, Any]) -> Item | None:
+    """Return the bytes of one item; None where they vary."""
+    inputs, outputs = (
+        [(one["data_type"], [int(size) for size in one["dims"]]) for one in config.get(kind) or []]
+        for kind in ("input", "output")
+    )
+    return Item.of(inputs, outputs)
+
+
+def fit(config: dict[str, Any], environment: Mapping[str, str]) -> None:
+    """Let a model with fixed shapes that came later have batches that fit into its part.
+
+    As `container.shared_memory.share_of` has it for those that are there at the start; but how many
+    instances there are Triton takes from the author's configuration alone.
+    """
+    plan = json.loads(environment.get(SHARES) or "{}")
+    item = item_of(config)
+    configured = max_batch_size(config)
+    if item is None or configured < 2 or not came_later(config, plan):
+        return
+    warmups = [int(one.get("batch_size") or 1) for one in config.get("model_warmup") or []]
+    part = int(plan["size"] * PART_OF_A_MODEL) // instance_count(config)
+    batch = item.batch(part, max([1, *warmups]), configured)
+    if batch < configured:
+        config["max_batch_size"] = batch
+        if batching := config.get("dynamic_batching"):
+            batching.pop("preferred_batch_size", None)
+
+
+def hold(config: Mapping[str, Any], part: Part, size: int) -> int:
+    """Return an open file without a name that has the room of a part; it ends with this process.
+
+    Room is left for the inputs of the first run, which come before the file can be closed.
+
+    Raises:
+        ModelConfigError: there is not enough.
+
+    """
+    path = FOLDER / f"triton_dispatcher_hold_{os.getpid()}"
+    opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        path.unlink()
+        rest = part.region - BEGINNING
+        if rest:
+            os.posix_fallocate(opened, 0, rest)
+            os.ftruncate(opened, max(0, rest - part.inputs))
+    except OSError as error:
+        os.close(opened)
+        raise no_room(config, size, f"{error.strerror}: ") from error
+    return opened
+
+
+def no_room(config: Mapping[str, Any], size: int, why: str = "") -> ModelConfigError:
+    """Return the error for a model of which no share is left."""
+    return ModelConfigError(
+        f"unable to load model '{config['name']}': {why}beside the other models there is "
+        f"no room for it in {size // MIB} MB of shared memory (/dev/shm): start the "
+        "container with more (docker run --shm-size=1g), or serve fewer models."
+    )

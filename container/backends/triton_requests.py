@@ -155,9 +155,9 @@ class Answering:
         with self.running():
             results = self._results(asked)
             taken = sum(_size(request.tensors) for request in asked)
-            if self.share.is_reserved(taken + sum(_size(result) for result in results)):
+            if self.share.has_room(taken + sum(_size(result) for result in results)):
                 return [_response(result) for result in results]
-        self._send(asked, results, [taken] * len(asked))
+        self._send(asked, results)
         return [None] * len(results)
 
     def results(self, asked: Sequence[Asked]) -> list[Tensors | Exception]:
@@ -174,7 +174,7 @@ class Answering:
         Theirs are `kept` elsewhere; what waits now in shared memory may be as large.
         """
         with self._one_sends:  # no more shared memory than one run needs
-            self._send(asked, results, [_size(request.tensors) for request in asked])
+            self._send(asked, results)
 
     def _results(self, asked: Sequence[Asked]) -> list[Tensors | Exception]:
         """Return for each request its outputs, or what went wrong."""
@@ -187,7 +187,10 @@ class Answering:
             except Exception as error:
                 results[index] = bare(error)
         taken = [_size(item.inputs) for item in items.values()]
-        self.share.reserve(sum(taken), _grow)
+        try:
+            self.share.reserve(sum(_size(request.tensors) for request in asked), _grow)
+        except TooLarge as error:
+            return [bare(error)] * len(asked)
         run_all = run_in_pieces if self.in_pieces else run_items
         came = run_all(
             list(items.values()),
@@ -201,42 +204,19 @@ class Answering:
             results[index] = result if fits else self.share.refusal(needed)
         return results
 
-    def _send(
-        self,
-        asked: Sequence[Asked],
-        results: Sequence[Tensors | Exception],
-        taken: Sequence[int],
-    ) -> None:
+    @staticmethod
+    def _send(asked: Sequence[Asked], results: Sequence[Tensors | Exception]) -> None:
         """Send answers one by one: each is gone from shared memory before the next one needs room.
 
         What fails while it is sent cannot be replaced by an error, and Triton holds the request,
-        and its model, for good. So where there may be no room for an answer that is tried before.
-
-        Args:
-            asked: the requests.
-            results: the answers.
-            taken: bytes of tensors that lie in shared memory beside each answer.
-
+        and its model, for good.
         """
         final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-        for request, result, beside in zip(asked, results, taken, strict=True):
-            size = _size(result)
-            sent = result
-            if size and not self.share.is_reserved(beside + size) and not _has_room(size):
-                sent = self.share.refusal(beside + size)
+        for request, result in zip(asked, results, strict=True):
             try:
-                request.sender.send(_response(sent), flags=final)
+                request.sender.send(_response(result), flags=final)
             except Exception as error:  # the others are answered all the same
                 pb_utils.Logger.log_error(f"an answer could not be sent: {error}")
-
-
-def _has_room(size: int) -> bool:
-    """Whether a tensor of so many bytes can be put into this instance's shared memory now."""
-    try:
-        _grow(size)
-    except Exception:  # whatever Triton's stub raises then
-        return False
-    return True
 
 
 def wanted_rows(parameters: Mapping[str, Any], model: str) -> dict[str, list[int]]:

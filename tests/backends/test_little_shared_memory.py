@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import onnx_models
@@ -20,10 +21,10 @@ WIDE = 200_000  # float32: 0.8 MB in, as much out
 
 @pytest.fixture(scope="module")
 def little(tmp_path_factory: pytest.TempPathFactory) -> Iterator[triton_process.Triton]:
-    """`planned` may have 2 MB of tensors in one run; `later` is not in the plan."""
+    """`planned` may have 2 MB of tensors in one run; `later` and `latest` are not in the plan."""
     folder = tmp_path_factory.mktemp("little")
     _, config = onnx_models.SERVED["columns_beside"]
-    for name in ("planned", "later"):
+    for name in ("planned", "later", "latest"):
         onnx_models.columns(folder / "models" / name / "1" / "model.onnx")
         (folder / "models" / name / "config.pbtxt").write_text(f'backend: "onnxruntime"\n{config}')
     with pytest.MonkeyPatch.context() as patch:
@@ -56,3 +57,24 @@ def test_who_does_not_fit_is_told_so_and_is_not_in_the_way(
     assert client.infer("planned", {"x": x[:, :9]}, timeout=60)["width"].tolist() == [[9]]
     assert client.infer("later", {"x": x}, timeout=60)["width"].tolist() == [[300_000]]
     client.unload("planned", timeout=30)
+
+
+def test_a_model_that_comes_later_has_its_part_as_soon_as_it_is_loaded(
+    little: triton_process.Triton,
+) -> None:
+    """An eighth of 64 MB, half of which is for tensors. The size of its region is the judge."""
+
+    def size() -> int:
+        return sum(
+            path.stat().st_size for path in Path("/dev/shm").glob(f"{triton_process.PREFIX}*")
+        )
+
+    client, before = Triton(f"127.0.0.1:{little.ports[0]}"), size()
+    client.load("latest", timeout=60)
+    assert 7 * MIB < size() - before <= 8 * MIB
+    x = np.zeros((1, 500_000), np.float32)  # 2 MB and 2 MB
+    with pytest.raises(TooLargeAtOnce, match=r"needs 4 MB .* the model has 3"):
+        client.infer("latest", {"x": x}, timeout=60)
+    assert client.infer("latest", {"x": x[:, :9]}, timeout=60)["width"].tolist() == [[9]]
+    client.unload("latest", timeout=30)
+    assert size() <= before

@@ -17,6 +17,7 @@ import tritonclient.grpc as grpc_client
 
 from tests.conftest import free_ports
 
+PREFIX = f"backends{os.getpid()}_"
 BACKENDS = Path(__file__).resolve().parents[2] / "container" / "backends"
 
 
@@ -113,7 +114,7 @@ def running(
         f"--http-port={ports[1]}",
         f"--metrics-port={ports[2]}",
         # Prefixes keep this server's shared memory apart from another's on the machine.
-        f"--backend-config=python,shm-region-prefix-name=backends{os.getpid()}_",
+        f"--backend-config=python,shm-region-prefix-name={PREFIX}",
         *(f"--load-model={name}" for name in models),
     ]
     with log.open("wb") as output:

@@ -32,7 +32,7 @@ from container.backends.onnxruntime.session_settings import (
     session_settings,
 )
 from container.backends.shared_folder import shared_folder
-from container.backends.shared_memory import Share
+from container.backends.shared_memory import Share, fit
 from container.backends.side_by_side import SideBySide
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class TritonPythonModel:
         model_config.refuse_ragged(config)
         if model_config.needs_completion(config):
             config.update(model_config.completion(config, session.read_signature(_file(config))))
+        fit(config, os.environ)
         if session_settings(config).gathers:
             model_config.take_every_shape(config)
         return auto_complete_model_config

@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parents[3]))
 
 from container.backends import allocator, model_config, triton_requests
 from container.backends.pytorch import torchscript, torchscript_settings
-from container.backends.shared_memory import Share
+from container.backends.shared_memory import Share, fit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,6 +41,7 @@ class TritonPythonModel:
         config = auto_complete_model_config.as_dict()
         torchscript_settings.check_listed(config)
         model_config.refuse_ragged(config)
+        fit(config, os.environ)
         return auto_complete_model_config
 
     def initialize(self, args: Mapping[str, str]) -> None:
