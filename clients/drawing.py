@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from PIL import Image, ImageDraw
@@ -28,12 +28,18 @@ class Box:
     index: int
 
 
-def draw_boxes(picture: Picture, boxes: Iterable[Box], media_type: str) -> bytes:
-    """Return the picture, uint8 [height, width, 3], with the boxes, as a file of `media_type`."""
+def draw_boxes(
+    picture: Picture, boxes: Iterable[Box], media_type: str, look: Callable[[], object]
+) -> bytes:
+    """Return the picture, uint8 [height, width, 3], with the boxes, as a file of `media_type`.
+
+    `look` is called before each box, and raises where there is no more time.
+    """
     drawn = Image.fromarray(picture)
     draw = ImageDraw.Draw(drawn)
     size = max(12, round(min(drawn.size) / 25))
     for box in boxes:
+        look()
         hue = colorsys.hsv_to_rgb(box.index * GOLDEN % 1, 0.9, 0.85)
         colour = tuple(round(255 * part) for part in hue)
         draw.rectangle((box.x1, box.y1, box.x2, box.y2), outline=colour, width=max(2, size // 8))

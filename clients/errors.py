@@ -35,8 +35,9 @@ class InferenceError(Exception):
 
     def __init__(self, message: str, *, hint: str = "", position: int | None = None) -> None:
         super().__init__(message)
-        self.message = message
-        self.hint = hint
+        # Authors pass the error that they caught, or nothing.
+        self.message = str(message)
+        self.hint = str(hint or "")
         self.position = position
 
 

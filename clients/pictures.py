@@ -25,6 +25,10 @@ JPEG = frozenset({"JPEG", "MPO"})  # the second, of telephones, has more picture
 # of 75 bytes takes 70 ms for 49 megapixels, and 25 MiB hold 300,000 of them.
 MOST_SCANS = 100
 
+# The most that libjpeg writes. 100 kB of PNG hold a line of 50,000,000 pixels, which is resized for
+# 24 s, and drawn on for minutes.
+MOST_SIDE = 65_500
+
 EXPECTED = "expected base64 of a JPEG, PNG, WebP or BMP picture"
 
 # The smallest of pictures, for examples: a PNG of one grey pixel.
@@ -75,6 +79,11 @@ def decode_picture(data: bytes, name: str, max_pixels: int) -> Picture:
         ) from error
     if picture.width * picture.height > max_pixels:
         raise too_large(name, f"{picture.width}×{picture.height}", max_pixels)
+    if max(picture.size) > MOST_SIDE:
+        raise BadPayload(
+            f"`{name}` is a picture of {picture.width}×{picture.height} pixels",
+            hint=f"expected at most {MOST_SIDE:,} on either side",
+        )
     is_jpeg = picture.format in JPEG
     if is_jpeg and scans(data) > MOST_SCANS:
         raise BadPayload(

@@ -127,7 +127,7 @@ class Request:
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise DeadlineExceeded(
-                "the time for this request was used up by decoding, before the model was asked",
+                "the time for this request was used up by decoding or drawing, not by the model",
                 hint="send fewer or smaller items in one request",
             )
         return left

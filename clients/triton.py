@@ -116,6 +116,8 @@ CHANNEL = (
     # tritonclient's own, which it leaves out as soon as it is given any: tensors have no limit.
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
+    # It is on this machine: a proxy, of which Docker tells every container, knows it not.
+    ("grpc.enable_http_proxy", 0),
     # An error's text comes as metadata, of which gRPC takes 16 kB: a model that says more than
     # that seemed to be unreachable.
     ("grpc.max_metadata_size", 2**20),

@@ -90,9 +90,9 @@ def main(arguments: list[str]) -> int:
             Log(sys.stderr.fileno(), as_json=settings.log_format == "json") as log,
         ):
             return run(settings, run_dir, log)
-    except InUse as error:
+    except NoFolder as error:
         sys.stderr.write(f"serve: {error}\n")
-        return 1
+        return error.exit_code
 
 
 def run(settings: Settings, run_dir: Path, log: Log) -> int:
@@ -288,8 +288,16 @@ def with_repository(settings: Settings, run_dir: Path, say: Callable[[str], None
     )
 
 
-class InUse(Exception):
-    """Another `serve` has the folder; the text says so."""
+class NoFolder(Exception):
+    """There is no folder to work in; the text says why."""
+
+    exit_code = MISUSED
+
+
+class InUse(NoFolder):
+    """Another `serve` has the folder."""
+
+    exit_code = 1
 
 
 @contextmanager
@@ -298,12 +306,18 @@ def run_folder(wanted: Path | None) -> Iterator[Path]:
 
     Raises:
         InUse: another process of this machine has it.
+        NoFolder: there is none to be had.
 
     """
     if wanted is not None:
-        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # No program that is started inherits it.
-        with (wanted / "lock").open("w") as lock:
+        try:
+            wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
+            opened = (wanted / "lock").open("w")  # no program that is started inherits it
+        except OSError as error:
+            raise NoFolder(
+                f"RUN_DIR is '{wanted}': {error.strerror}; name a folder that can be written to"
+            ) from error
+        with opened as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -315,8 +329,15 @@ def run_folder(wanted: Path | None) -> Iterator[Path]:
                 shutil.rmtree(wanted / left, ignore_errors=True)
             yield wanted
         return
-    with tempfile.TemporaryDirectory(prefix="triton-dispatcher-", ignore_cleanup_errors=True) as d:
-        yield Path(d)
+    try:
+        made = tempfile.TemporaryDirectory(prefix="triton-dispatcher-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise NoFolder(
+            f"no temporary folder can be made: {error.strerror}; "
+            "set RUN_DIR to a folder that can be written to"
+        ) from error
+    with made as folder:
+        yield Path(folder)
 
 
 def usage() -> str:

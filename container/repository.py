@@ -11,9 +11,11 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from container.config_text import read
+
 CONFIG = "config.pbtxt"
 PLAIN_MODELS = ("model.onnx", "model.pt")
-NAME = re.compile(r"\w[\w.+-]*")
+NAME = re.compile(r"\w[\w.+-]*", re.ASCII)  # Triton's Python finds no folder of another
 NAMED = "expected a name of letters, digits, '_', '.', '+' and '-': Triton hands it to a shell"
 UNNAMED = "model"  # a plain model file that lies in the mounted folder by itself
 
@@ -90,9 +92,7 @@ def may_enter(folder: Path) -> bool:
 def configured_name(folder: Path) -> str:
     """Return the name that a model's configuration gives it, as far as it is a plain one."""
     try:
-        found = re.search(
-            r'^\s*name\s*:\s*"([\w.-]+)"', (folder / CONFIG).read_text(), re.MULTILINE
-        )
-    except OSError:
+        name = read((folder / CONFIG).read_text(encoding="utf-8")).text("name")
+    except (OSError, ValueError):  # whoever reads it next says what is wrong with it
         return ""
-    return found[1] if found else ""
+    return name if re.fullmatch(r"[\w.-]+", name) else ""

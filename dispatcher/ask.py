@@ -162,7 +162,7 @@ def read_ask(
         payloads=payload_list(payload, max_batch) if is_list else [payload],
         is_list=is_list,
         parameters=optional(document, "parameters", dict, "an object"),
-        modelversion=version(document.get("modelversion")) or envelope.modelversion,
+        modelversion=version_of(document, envelope),
         shared=shared,
     )
 
@@ -172,7 +172,7 @@ def v2_ask(document: dict[str, Any], envelope: Envelope) -> Ask:
     return Ask(
         modelname=name_of(document, envelope),
         payloads=[document],
-        modelversion=version(document.get("modelversion")) or envelope.modelversion,
+        modelversion=version_of(document, envelope),
         tensors=True,
     )
 
@@ -209,6 +209,16 @@ def checked_length(items: list[Any], name: str, most: int) -> None:
         raise BadBody(
             f"`{name}` is a list of {len(items)}", hint=f"expected 1 to {most} in one request"
         )
+
+
+def version_of(document: Mapping[str, Any], envelope: Envelope) -> str:
+    """Return the version that a body wants, or what came around it.
+
+    Raises:
+        BadBody: it is no version.
+
+    """
+    return version(document.get("modelversion")) or version(envelope.modelversion or None)
 
 
 def version(value: Any) -> str:

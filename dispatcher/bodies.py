@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import re
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +21,13 @@ from dispatcher.settings import Settings
 # What a program sends that was told nothing: `curl --data` says the second.
 UNSAID = frozenset({"", "application/x-www-form-urlencoded"})
 LINES = frozenset({"application/jsonlines", "application/x-ndjson", "application/x-jsonlines"})
+BEGINS_AS_JSON = re.compile(rb"\s*[{\[]")
+BYTE_ORDER_MARKS = (
+    codecs.BOM_UTF8,
+    codecs.BOM_UTF16_LE,  # as one of UTF-32 begins
+    codecs.BOM_UTF16_BE,
+    codecs.BOM_UTF32_BE,
+)
 PICTURE_STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"RIFF")
 
 IN_MEMORY = 2**20  # bytes of an unpacked or streamed body that are kept in memory, not on disk
@@ -57,8 +66,9 @@ def sniffed(request: Request) -> str:
         UnsupportedType: it is neither.
 
     """
-    start = request.get_data(cache=True)[:32]
-    if not start or start.lstrip()[:1] in (b"{", b"["):
+    body = request.get_data(cache=True)
+    start = body[:32]
+    if not start or start.startswith(BYTE_ORDER_MARKS) or BEGINS_AS_JSON.match(body):
         return "application/json"
     if start.startswith(PICTURE_STARTS):
         return "application/octet-stream"
@@ -93,6 +103,11 @@ def read_npy(request: Request, envelope: Envelope, _: Settings) -> Asked:
 
 def read_form(request: Request, envelope: Envelope, settings: Settings) -> Asked:
     """Read files and fields: `modelname`, `modelversion`, `parameters`; each file is an item."""
+    if not request.mimetype_params.get("boundary"):
+        raise BadBody(
+            "the form has no boundary in its Content-Type",
+            hint="leave the header to the library that makes the form",
+        )
     request.max_form_parts = settings.max_batch + FORM_FIELDS
     request.max_form_memory_size = IN_MEMORY
     request.parameter_storage_class = Parts

@@ -233,6 +233,18 @@ class Canary:
                 f"the process of the model died before it answered ({death.how})",
                 within=self.timeout if death.left else 0.0,
             )
+            if not death.left:
+                self._note_death(model, f"its process died ({death.how})")
+
+    def _note_death(self, model: str, reason: str) -> None:
+        """Note that nobody is left to answer for a model: a look would wait behind all requests."""
+        trial = self.trials.get(model)
+        if trial is None:
+            return
+        with self._noting:
+            trial.reason, trial.silent, trial.late = reason, True, False
+            trial.tried_in, trial.at = self.notice().triton_starts, self.clock()
+            trial.began = None  # the outcome of a look that is under way does not count
 
     def mend_if_idle(self) -> None:
         """See to what was left behind, and to what keeps Triton from listing its models.

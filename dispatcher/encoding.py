@@ -29,7 +29,7 @@ def encoded(document: Any) -> tuple[str, int]:
         lost: list[float] = []
         try:
             return dumps(without_non_finite(document, lost)), len(lost)
-        except (TypeError, RecursionError) as error:
+        except (TypeError, ValueError, RecursionError) as error:  # such as 10**5000
             raise not_json(document) from error
     except (TypeError, RecursionError) as error:
         raise not_json(document) from error

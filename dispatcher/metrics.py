@@ -9,6 +9,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from dispatcher.dead_counts import read_settled
 from dispatcher.record import Record
 
 # Whoever asks decides on the name of the model: only so many that exist are counted by theirs.
@@ -98,7 +99,7 @@ class Metrics:
             return generate_latest(self._registry)
         registry = CollectorRegistry()
         MultiProcessCollector(registry, str(self.folder))  # type: ignore[no-untyped-call]
-        return generate_latest(registry)
+        return read_settled(self.folder, lambda: generate_latest(registry))
 
     def _label(self, record: Record) -> str:
         if len(record.models) > 1:

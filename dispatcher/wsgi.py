@@ -18,6 +18,7 @@ from dispatcher.access_log import AccessLog, JsonLines
 from dispatcher.admission import nothing
 from dispatcher.app import admission_of, create_app
 from dispatcher.canary import Canary
+from dispatcher.dead_counts import gather_dead
 from dispatcher.keys import KeyFile
 from dispatcher.links import keep_listable
 from dispatcher.memory import all_memory
@@ -113,6 +114,13 @@ def observer_of(settings: Settings, registry: Registry) -> Observer:
     """Return what is told of every request."""
     # The library looked there when it was imported.
     folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    if folder:
+        try:
+            gather_dead(Path(folder))
+        except OSError as error:
+            logging.getLogger(__name__).warning(
+                "what dead workers have counted stays as it is: %s", error
+            )
     metrics = Metrics(registry.clients, Path(folder) if folder else None)
     if settings.access_log == "off":
         return Observer(metrics)

@@ -13,6 +13,8 @@ import pytest
 from flask.testing import FlaskClient
 from PIL import Image
 
+from clients.drawing import Box, draw_boxes
+from clients.errors import DeadlineExceeded
 from tests.fake_triton import FakeTriton
 from tests.test_asking import PNG, ask, client, repository, server
 from tests.test_http import Red, assert_error, built_in, image
@@ -80,6 +82,20 @@ def test_a_detector_draws_its_boxes(client: FlaskClient, form: str) -> None:
     assert changed[27, 45:56].all(), "the box's lower edge"
     assert not changed[:21].any(), "above the box nothing is drawn"
     assert not changed[:, :43].any()
+
+
+def test_drawing_ends_with_the_time_of_the_request() -> None:
+    looks: list[int] = []
+
+    def look() -> None:
+        looks.append(1)
+        if len(looks) > 2:
+            raise DeadlineExceeded("too late")
+
+    picture = np.zeros((20, 20, 3), np.uint8)
+    with pytest.raises(DeadlineExceeded):
+        draw_boxes(picture, [Box(1, 1, 9, 9, "a", 0.5, 0)] * 9, "image/png", look)
+    assert len(looks) == 3
 
 
 def test_a_list_comes_in_lines_where_they_are_accepted(client: FlaskClient) -> None:

@@ -175,6 +175,20 @@ def test_texts_are_checked_like_values(client: FlaskClient, query: str, words: l
         assert word in response.text
 
 
+@pytest.mark.parametrize("spelt", ["1abc", "1e5", "1.0", "+1", " 1", "0", "-1", "9" * 30])
+@pytest.mark.parametrize("tensors", [False, True])
+def test_a_version_is_checked_wherever_it_comes_from(
+    client: FlaskClient, server: FakeTriton, spelt: str, tensors: bool
+) -> None:
+    body: dict[str, object] = {"payload": {"img": image(Red)}}
+    if tensors:
+        body = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}
+    query = {"modelname": "resnet", "modelversion": spelt}
+    response = client.post("/invocations", json=body, query_string=query)
+    assert_error(response, 400, "bad_body", "`modelversion` is ")
+    assert server.calls == []
+
+
 def test_attributes_beyond_the_platform_s_limit_are_refused(client: FlaskClient) -> None:
     headers = {"X-Amzn-SageMaker-Custom-Attributes": "a" * 1025}
     response = client.post("/infer/resnet", json={"payload": {}}, headers=headers)
@@ -198,6 +212,16 @@ def test_what_curl_sends_by_itself_is_sniffed(client: FlaskClient) -> None:
     body = json.dumps({"modelname": "resnet", "payload": {"img": image(Red)}})
     assert client.post("/invocations", data=body, content_type=form).status_code == 200
     assert client.post("/infer/resnet", data=PNG, content_type=form).status_code == 200
+    for coding in ("utf-8-sig", "utf-16", "utf-32"):
+        marked = body.encode(coding)
+        assert client.post("/invocations", data=marked, content_type=form).status_code == 200
+    blank = " \r\n\t" * 20 + body
+    assert client.post("/invocations", data=blank, content_type=form).status_code == 200
+
+
+def test_a_form_without_a_boundary_is_told_so(client: FlaskClient) -> None:
+    response = client.post("/infer/resnet", data=PNG, content_type="multipart/form-data")
+    assert_error(response, 400, "bad_body", "boundary")
 
 
 def test_a_text_as_it_is(client: FlaskClient) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -212,6 +214,17 @@ def test_nginx_refuses_with_the_same_json(endpoint: Endpoint) -> None:
     assert answer.status == 413
     assert answer.json["error"]["code"] == "too_large"
     assert "25 MiB" in answer.json["error"]["message"]
+    assert f"({26 * 2**20} bytes)" in answer.json["error"]["message"]
+    with socket.create_connection(("127.0.0.1", endpoint.port), timeout=10) as caller:
+        caller.sendall(
+            b"POST /invocations HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        with contextlib.suppress(OSError):
+            for _ in range(26):
+                caller.sendall(b"100000\r\n" + b" " * 2**20 + b"\r\n")
+        said = caller.recv(4096).decode()
+    assert said.startswith("HTTP/1.1 413 ")
+    assert "too large (of a length it does not say); at most 25 MiB" in said
     answer = endpoint.call("/" + "x" * 40_000)
     assert answer.status == 414
     assert set(answer.json["error"]) == {"code", "message", "hint", "request_id"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from container.repository import compose
+from container.repository import compose, models_in
 from dispatcher.links import keep_listable
 
 
@@ -53,6 +53,30 @@ def test_what_is_there_meanwhile_stays(places: tuple[Path, Path, Path]) -> None:
     assert (repository / "gone" / "1").is_dir()
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ('backend: "onnxruntime"\ninput [\n  {\n    name: "x"\n  }\n]\n', "model"),
+        ('input [ { name: "x" } ]\nname: "own"', "own"),
+        ("name: 'own'", "own"),
+        ('name: "../own"', "model"),
+        ("name:", "model"),
+    ],
+)
+def test_a_mounted_model_has_the_name_of_its_configuration(
+    tmp_path: Path, text: str, name: str
+) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "config.pbtxt").write_text(text)
+    assert [found for found, _ in models_in(tmp_path)] == [name]
+
+
+def test_a_mounted_configuration_that_is_not_utf_8_ends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "config.pbtxt").write_bytes('name: "own"  # größe'.encode("latin-1"))
+    assert [found for found, _ in models_in(tmp_path)] == ["model"]
+
+
 def test_a_model_whose_name_a_shell_would_take_apart_is_left_out(tmp_path: Path) -> None:
     names = ["fine", "v1.2-b+c_d", "é", "space d", "a;b", "$(x)", "'"]
     for name in names:
@@ -61,7 +85,7 @@ def test_a_model_whose_name_a_shell_would_take_apart_is_left_out(tmp_path: Path)
     made = compose(
         tmp_path / "repository", None, tmp_path / "models", instead=False, say=said.append
     )
-    assert sorted(made) == sorted(names[:3])
-    assert sorted(p.name for p in (tmp_path / "repository").iterdir()) == sorted(names[:3])
-    assert len(said) == 4
+    assert sorted(made) == sorted(names[:2])
+    assert sorted(p.name for p in (tmp_path / "repository").iterdir()) == sorted(names[:2])
+    assert len(said) == 5
     assert all("is not served: expected a name of letters" in line for line in said)

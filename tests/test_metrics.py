@@ -8,6 +8,8 @@ import logging
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -18,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.parser import text_string_to_metric_families
 
 from clients.base import Environment
@@ -27,6 +30,7 @@ from container import gunicorn_hooks
 from dispatcher.access_log import AccessLog
 from dispatcher.app import create_app
 from dispatcher.canary import Canary
+from dispatcher.dead_counts import gather_dead, read_settled
 from dispatcher.metrics import Metrics
 from dispatcher.notice import Notice
 from dispatcher.settings import read_settings
@@ -218,6 +222,57 @@ def test_a_worker_has_the_room_for_its_counts_before_it_counts(seen: Endpoint) -
             status = (folder / f"{kind}_{pid}.db").stat()
             assert status.st_blocks * 512 >= status.st_size
     assert len(list(folder.glob("gauge_*"))) == 2, "those of dead workers are gone"
+
+
+COUNTING = """
+import os, sys
+from prometheus_client import Counter, Histogram, values
+Counter("asked", "", ["model"]).labels(sys.argv[1]).inc(float(sys.argv[2]))
+Histogram("took_seconds", "", buckets=(1.0, 5.0)).observe(float(sys.argv[2]))
+print(os.getpid())
+"""
+
+
+def test_what_dead_workers_have_counted_is_in_one_file_of_each_kind(tmp_path: Path) -> None:
+    def count(model: str, number: int) -> None:
+        environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+        command = [sys.executable, "-c", COUNTING, model, str(number)]
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+
+    for model, number in (("a", 2), ("b", 3), ("a", 4)):
+        count(model, number)
+    expected = Metrics(folder=tmp_path).page()
+    assert b'asked_total{model="a"} 6.0' in expected
+    assert b'took_seconds_bucket{le="+Inf"} 3.0' in expected
+    assert len(list(tmp_path.glob("*.db"))) == 6
+    own = tmp_path / f"counter_{os.getpid()}.db"
+    MmapedDict(str(own)).close()  # type: ignore[no-untyped-call]
+    for _ in range(2):
+        gather_dead(tmp_path)
+        assert Metrics(folder=tmp_path).page() == expected
+        names = {path.name for path in tmp_path.glob("*.db")}
+        assert names == {own.name, "counter_dead.db", "histogram_dead.db"}
+    size = (tmp_path / "counter_dead.db").stat().st_size
+    count("a", 10)
+    gather_dead(tmp_path)
+    assert b'asked_total{model="a"} 16.0' in Metrics(folder=tmp_path).page()
+    assert (tmp_path / "counter_dead.db").stat().st_size == size, "it does not grow by itself"
+
+
+def test_a_page_is_read_again_where_files_were_gathered_meanwhile(tmp_path: Path) -> None:
+    tries: list[int] = []
+
+    def read() -> bytes:
+        tries.append(1)
+        if len(tries) == 1:
+            raise FileNotFoundError
+        if len(tries) == 2:
+            (tmp_path / "counter_dead.db").touch()
+        return b"%d" % len(tries)
+
+    assert read_settled(tmp_path, read) == b"3"
+    with pytest.raises(FileNotFoundError):
+        read_settled(tmp_path / "missing", read)
 
 
 def test_without_room_a_worker_counts_for_itself(

@@ -131,6 +131,31 @@ def test_the_canary_lets_fail_what_was_asked_of_a_dead_model(proc: Proc, stage: 
     assert within == 0
 
 
+def test_a_model_whose_last_process_died_is_known_not_to_answer_at_once(
+    proc: Proc, stage: Stage
+) -> None:
+    """A look would wait behind what others ask, and Triton takes a second or two for each."""
+    stage.canary.processes = ModelProcesses(proc.folder)
+    stage.notice.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
+    proc.put(71, "echo")
+    stage.canary.see_deaths()
+    stage.round()
+    assert stage.canary.reasons() == []
+    trial = stage.canary.trials["echo"]
+    trial.began = stage.time  # a look is under way
+    proc.die(71, signal.SIGKILL)
+    stage.time += 1
+    stage.canary.see_deaths()
+    assert "its process died (SIGKILL)" in stage.canary.reasons()[0]
+    with pytest.raises(ModelUnavailable, match="SIGKILL"):
+        stage.canary.refuse("echo")
+    assert stage.canary.mendable()
+    stage.canary.refuse("other")
+    stage.time += 1
+    assert stage.round() == ["echo"]
+    assert stage.canary.reasons() == [], "it answers after all"
+
+
 class TestAModelThatHasLostOneOfItsProcesses:
     @pytest.fixture
     def stage(self, stage: Stage, proc: Proc) -> Stage:

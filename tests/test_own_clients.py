@@ -187,6 +187,37 @@ def test_the_request_s_context_is_read_and_attributes_go_back(tmp_path: Path) ->
     assert response.json["error"]["hint"] == "switch on the light"
 
 
+CAUGHT = """
+from clients.base import Client
+from clients.errors import BadPayload
+
+class Mine(Client):
+    modelname = "mine"
+    example = {}
+
+    def inference(self, payload):
+        if "count" in payload:
+            try:
+                return int(payload["count"])
+            except ValueError as error:
+                raise BadPayload(error, hint=None)
+        return 10**5000 if payload else None
+"""
+
+
+def test_an_error_that_was_caught_may_be_the_message(tmp_path: Path) -> None:
+    response = ask(served(tmp_path, CAUGHT), payload={"count": "many"})
+    assert (response.status_code, response.json["error"]["code"]) == (400, "bad_payload")
+    assert "'many'" in response.json["error"]["message"]
+    assert response.json["error"]["hint"] == ""
+
+
+def test_a_number_of_too_many_digits_is_the_class_s_fault(tmp_path: Path) -> None:
+    """Python writes no whole number of more than 4300."""
+    response = ask(served(tmp_path, CAUGHT), payload={"large": True})
+    assert (response.status_code, response.json["error"]["code"]) == (500, "client_failed")
+
+
 def test_a_class_written_for_a_decoded_picture_keeps_working(tmp_path: Path) -> None:
     """It gets what cv2.imdecode gave it; what it returns may be arrays, as it could before."""
     (tmp_path / "old").mkdir()

@@ -147,3 +147,11 @@ def test_base64_as_people_send_it(text: str) -> None:
 
 def test_the_example_is_a_picture() -> None:
     assert decode(base64.b64decode(EXAMPLE)).shape == (1, 1, 3)
+
+
+def test_a_line_of_millions_of_pixels_is_no_picture() -> None:
+    """100 kB of PNG hold 50 million, which take half a minute to resize, and minutes to draw on."""
+    with pytest.raises(BadPayload, match="65501×2 pixels") as caught:
+        decode(encoded(Image.new("L", (65_501, 2)), "PNG"), 10**6)
+    assert "65,500" in caught.value.hint
+    assert decode(encoded(Image.new("L", (2, 65_500)), "PNG"), 10**6).shape == (65_500, 2, 3)

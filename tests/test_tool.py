@@ -138,6 +138,16 @@ class Alone(Client):
 """
 
 
+def test_a_class_that_begins_a_thread_keeps_no_command_from_its_end(tmp_path: Path) -> None:
+    program("new-client", "double", folder=tmp_path)
+    begins = "import threading, time\nthreading.Thread(target=time.sleep, args=(3600,)).start()\n"
+    (tmp_path / "code" / "clients" / "alone.py").write_text(f"{begins}{ALONE}")
+    done = program("models", folder=tmp_path, MODEL_DIR=str(tmp_path))
+    assert done.returncode == 0
+    assert "Alone" in done.stdout
+    assert program("check", str(tmp_path), folder=tmp_path).returncode == 0
+
+
 def test_models_shows_what_is_served_by_which_client_and_why_others_are_not(
     tmp_path: Path,
 ) -> None:
@@ -237,6 +247,16 @@ def test_invoke_sends_what_it_is_given(
     assert main(["invoke", "some", *arguments, "--url", noting]) == 0
     assert json.loads(capsys.readouterr().out)["result"] == {"modelname": "some", **body}
     assert "x-api-key" not in {name.lower() for name, _ in Noting.asked[0][0].items()}
+
+
+def test_invoke_asks_no_proxy_for_this_machine(
+    noting: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nobody is there
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert main(["invoke", "some", "--text", "a", "--url", noting]) == 0
+    assert main(["invoke", "some", "--text", "a", "--url", "http://there.invalid"]) != 0
+    assert "Connection refused" in capsys.readouterr().err, "that of the proxy"
 
 
 def test_invoke_sends_the_key_of_the_option_or_the_variable(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -232,3 +234,22 @@ def test_a_text_that_cannot_be_sent_is_not_the_model_s_fault(
         triton.infer("here", {"x": np.array(["\ud800"], np.object_)}, timeout=5)
     assert refusing.left == []
     assert triton.failing() == frozenset()
+
+
+def test_a_proxy_of_the_environment_is_not_asked_for_triton(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Docker hands its own configuration on to every container."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as proxy,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+    ):
+        for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        server = Triton(f"127.0.0.1:{listener.getsockname()[1]}")
+        asked = threading.Thread(target=server.is_ready, kwargs={"timeout": 2})
+        asked.start()
+        listener.settimeout(2)
+        listener.accept()[0].close()
+        asked.join()

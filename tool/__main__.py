@@ -62,4 +62,7 @@ def called(given: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # an author's class may have begun threads that never end

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def opener(host: str) -> urllib.request.OpenerDirector:
+    """Return what asks `host`, which no proxy knows where it is this machine."""
+    name = urllib.parse.urlsplit(f"//{host}").hostname or ""
+    own = name == "localhost" or name.startswith("127.") or name == "::1"
+    return urllib.request.build_opener(*[urllib.request.ProxyHandler({})] * own)
+
+
 def run(options: argparse.Namespace) -> int:
     """Ask, and print or save the answer; return 0 where it is one, 1 where it is an error."""
     accept = "application/json"
@@ -68,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
         f"{address(options.url)}/invocations", json.dumps(body(options)).encode(), headers
     )
     try:
-        with urllib.request.urlopen(request, timeout=TIME_S) as response:  # noqa: S310
+        with opener(request.host).open(request, timeout=TIME_S) as response:
             answer = response.read()
     except urllib.error.HTTPError as error:
         with error:

@@ -181,7 +181,7 @@ class Detection(Family[DetectionKeys, Plan]):
                 Box(x1, y1, x2, y2, self.labels[kind], score, kind)
                 for kind, score, x1, x2, y1, y2, _, _ in result
             ]
-        return draw_boxes(self.picture(payload), boxes, media_type)
+        return draw_boxes(self.picture(payload), boxes, media_type, self.request.time_left)
 
 
 def as_object(box: Box) -> dict[str, Any]:
