@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import index
 from pathlib import Path
@@ -225,11 +226,21 @@ class Triton(ModelServer):
         address: where it listens for gRPC ("host:port").
         shared_bytes: how much shared memory may be used.
         repository: its models, where their labels are read.
+        scarce: whether this project's backends give each model no more than a part of what shared
+            memory there is.
 
     """
 
-    def __init__(self, address: str, shared_bytes: int = 0, repository: Path | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        shared_bytes: int = 0,
+        repository: Path | None = None,
+        *,
+        scarce: bool = False,
+    ) -> None:
         self._address = address
+        self._scarce = scarce
         self._repository = repository
         self._client = self._connected()
         self._first = Line(self._client)
@@ -500,11 +511,11 @@ class Triton(ModelServer):
             # Triton has one code for all reasons.
             kind = TooLargeAtOnce if NO_ROOM in reason else ModelFailed
             raise kind(reason) from error
-        if not self._regions.limit:
+        if self._scarce:
             self._let_take_room(model)
 
     def _let_take_room(self, model: str) -> None:
-        """Let a model take the shared memory that it needs, where that is scarce.
+        """Let a model take the shared memory that it needs.
 
         One of this project's backends does so with the first request, which has to have room
         itself: what has none Triton never lets go of.
@@ -525,7 +536,8 @@ class Triton(ModelServer):
                 time.sleep(UNLOAD_LOOK_S)  # one of the same name is on its way out
             self.knock(model, inputs, timeout=2 * ROOM_S)
         except TooLargeAtOnce:
-            self.unload(model, timeout=ROOM_S)
+            with suppress(InferenceError):  # late, perhaps: that it has no room is what counts
+                self.unload(model, timeout=ROOM_S)
             raise
         except InferenceError:
             pass  # it is there: who asks it finds out what is wrong

@@ -134,7 +134,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         replace(program, output=log.sink(program.name.lower()))
         for program in (
             triton_program(settings, triton, run_dir, shm_prefix, plan),
-            gunicorn_program(settings, run_dir),
+            gunicorn_program(settings, run_dir, plan),
             nginx_program(settings, run_dir, nginx, door),
         )
     ]

@@ -17,7 +17,7 @@ from container.probes import UnixConnection, ask, over_tcp
 from container.shared_memory import FOLDER, Plan
 from container.supervisor import Program
 from container.triton import Triton
-from dispatcher.settings import PROJECT, WANTED, Settings
+from dispatcher.settings import PROJECT, SCARCE, WANTED, Settings
 
 THREADS_FOR_HEALTH = 4  # besides those that answer and those that wait
 IDLE_CONNECTIONS = 1000  # from NGINX to gunicorn, besides as many as there are threads
@@ -118,7 +118,7 @@ def triton_program(
     )
 
 
-def gunicorn_program(settings: Settings, run_dir: Path) -> Program:
+def gunicorn_program(settings: Settings, run_dir: Path, plan: Plan) -> Program:
     """Return gunicorn: threads, on a Unix socket, each worker making its own application."""
     socket_path = run_dir / SOCKET
     command = [
@@ -152,6 +152,7 @@ def gunicorn_program(settings: Settings, run_dir: Path) -> Program:
         ),
         # The library reads it when it is imported.
         "PROMETHEUS_MULTIPROC_DIR": str(run_dir / "metrics"),
+        **({SCARCE: "1"} if plan.is_scarce else {}),
         # Models and tokenizers are files on this machine; nothing is looked up outside.
         "HF_HUB_OFFLINE": "1",
         # transformers says at import that it finds no torch: it is not meant to.

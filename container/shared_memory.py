@@ -72,6 +72,11 @@ class Plan:
     size: int = AMPLE
     shares: Mapping[str, Share] = field(default_factory=dict)
 
+    @property
+    def is_scarce(self) -> bool:
+        """Whether models have no more than their parts."""
+        return 0 < self.size < AMPLE
+
     def environment(self) -> dict[str, str]:
         """Return what the backends have to know."""
         models = {name: [share.tensors, share.region] for name, share in self.shares.items()}

@@ -222,7 +222,8 @@ class Canary:
 
         Which of several had it nobody knows: it is what the others have not answered in time.
         """
-        triton, now = self.notice().triton_pid, self.clock()
+        notice, now = self.notice(), self.clock()
+        triton = notice.triton_pid
         if not triton or now < self._deaths_at + DEATHS_S:
             return
         self._deaths_at = now
@@ -234,17 +235,19 @@ class Canary:
                 within=self.timeout if death.left else 0.0,
             )
             if not death.left:
-                self._note_death(model, f"its process died ({death.how})")
+                self._note_death(model, notice.triton_starts, f"its process died ({death.how})")
 
-    def _note_death(self, model: str, reason: str) -> None:
+    def _note_death(self, model: str, starts: int, reason: str) -> None:
         """Note that nobody is left to answer for a model: a look would wait behind all requests."""
         trial = self.trials.get(model)
         if trial is None:
             return
         with self._noting:
             trial.reason, trial.silent, trial.late = reason, True, False
-            trial.tried_in, trial.at = self.notice().triton_starts, self.clock()
-            trial.began = None  # the outcome of a look that is under way does not count
+            trial.tried_in, trial.at = starts, self.clock()
+            if trial.began is not None:  # the outcome of a look that is under way does not count
+                trial.began = None
+                trial.hung += 1  # until it comes back
 
     def mend_if_idle(self) -> None:
         """See to what was left behind, and to what keeps Triton from listing its models.

@@ -25,6 +25,9 @@ WANTED = "wanted"
 ANSWERED = "answered"
 ASIDE = "aside"
 
+# A variable of the web workers: models have no more than parts of what shared memory there is.
+SCARCE = "SHARED_MEMORY_SCARCE"
+
 MODEL_DIR = "/opt/ml/model"  # where the platform unpacks a model.tar.gz
 
 PORT = "TCP port, 1 to 65535"

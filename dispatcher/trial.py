@@ -36,10 +36,20 @@ MODULE = "dispatcher.trial"
 MOST_OF_IT = 0.6
 
 
-def environment_of(settings: Settings, shared_bytes: int = 0) -> Environment:
-    """Return what clients are made with; `shared_bytes` are for large tensors."""
+def environment_of(
+    settings: Settings, shared_bytes: int = 0, *, scarce: bool = False
+) -> Environment:
+    """Return what clients are made with.
+
+    Args:
+        settings: of the container.
+        shared_bytes: of shared memory, for large tensors.
+        scarce: whether models have no more than parts of it.
+
+    """
+    address = f"127.0.0.1:{settings.triton_grpc_port}"
     return Environment(
-        Triton(f"127.0.0.1:{settings.triton_grpc_port}", shared_bytes, settings.model_repository),
+        Triton(address, shared_bytes, settings.model_repository, scarce=scarce),
         settings.model_repository,
         max_pixels=settings.max_megapixels * 1_000_000,
     )

@@ -26,7 +26,7 @@ from dispatcher.metrics import Metrics
 from dispatcher.notice import reader
 from dispatcher.observer import Observer
 from dispatcher.reload import Reloader, tried_at_start, verdicts_of
-from dispatcher.settings import ANSWERED, ASIDE, NOTICE, Settings, read_settings
+from dispatcher.settings import ANSWERED, ASIDE, NOTICE, SCARCE, Settings, read_settings
 from dispatcher.trial import environment_of
 from dispatcher.watch import Watch, replace_worker
 
@@ -35,7 +35,7 @@ def build() -> Flask:
     """Return the application, made from the environment; called once per worker, after the fork."""
     settings = read_settings(os.environ)
     log_to_stderr(settings)
-    environment = environment_of(settings, shared_bytes(settings))
+    environment = environment_of(settings, shared_bytes(settings), scarce=SCARCE in os.environ)
     verdicts = verdicts_of(settings)
     noted = tried_at_start(settings, verdicts)
     registry = load_clients(environment, settings.clients_path, noted.by_source)

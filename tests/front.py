@@ -22,6 +22,7 @@ from clients.registry import Registry
 from clients.triton import renamed_config
 from container.door import Door
 from container.programs import gunicorn_program, nginx_program
+from container.shared_memory import Plan
 from dispatcher.app import admission_of, create_app
 from dispatcher.canary import Canary
 from dispatcher.settings import read_settings
@@ -118,7 +119,7 @@ def front(
     own = {"SAGEMAKER_BIND_TO_PORT": port, "TRITON_METRICS_PORT": "1"}  # where nobody is
     settings = read_settings({**own, **variables})
     settings = replace(settings, run_dir=folder, model_repository=folder)
-    gunicorn = gunicorn_program(settings, folder)
+    gunicorn = gunicorn_program(settings, folder, Plan())
     command = [application if "wsgi" in word else word for word in gunicorn.command()]
     log = folder / "front.log"
     with log.open("ab") as output, closing(Door(settings.port)) as door:

@@ -25,6 +25,7 @@ from clients.errors import (
     UnknownModel,
     UnknownVersion,
 )
+from clients.model_server import Signature
 from clients.triton import Triton
 
 ARRAYS = {"x": np.zeros((1, 2), np.float32)}
@@ -253,3 +254,26 @@ def test_a_proxy_of_the_environment_is_not_asked_for_triton(
         listener.settimeout(2)
         listener.accept()[0].close()
         asked.join()
+
+
+@pytest.mark.parametrize("unloads", [True, False])
+def test_a_model_that_finds_no_room_is_not_loaded(
+    monkeypatch: pytest.MonkeyPatch, unloads: bool
+) -> None:
+    server, unloaded = Triton("127.0.0.1:9", scarce=True), list[str]()
+
+    def knock(model: str, inputs: object, *, timeout: float) -> None:
+        raise TooLargeAtOnce("no room")
+
+    def unload(model: str, *, timeout: float) -> None:
+        unloaded.append(model)
+        if not unloads:
+            raise DeadlineExceeded("still in use")
+
+    monkeypatch.setattr(server._client, "load_model", lambda *_, **__: None)
+    monkeypatch.setattr(server, "signature", lambda *_, **__: Signature(0, backend="onnxruntime"))
+    monkeypatch.setattr(server, "knock", knock)
+    monkeypatch.setattr(server, "unload", unload)
+    with pytest.raises(TooLargeAtOnce, match="no room"):
+        server.load("some", timeout=1)
+    assert unloaded == ["some"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -63,6 +64,9 @@ def called(given: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # an author's class may have begun threads that never end
+    if any(one is not threading.main_thread() and not one.daemon for one in threading.enumerate()):
+        # An author's class has begun threads, which may never end.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)

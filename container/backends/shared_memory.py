@@ -141,6 +141,8 @@ class Share:
         size = plan.get("size", 0)
         if came_later(config, plan):
             part = part_of(config, size)
+            if not part.tensors:
+                raise no_room(config, size)
             return cls(size, part.tensors, part.region, hold(config, part, size))
         share = cls(size, *plan.get("models", {}).get(config["name"], ()))
         if share.tensors == 0:
@@ -215,14 +217,20 @@ def came_later(config: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
 
 def part_of(config: Mapping[str, Any], size: int) -> Part:
     """Return what one instance of a model that came later gets of `size` bytes."""
-    item = item_of(config)
-    if item:
-        batch = max(1, max_batch_size(config))
-        tensors = (item.inputs + item.outputs) * batch
-        return Part(item.region(batch), tensors, item.inputs * batch)
-    region = max(BEGINNING, int(size * PART_OF_A_MODEL) // instance_count(config))
+    part = int(size * PART_OF_A_MODEL) // instance_count(config)
+    if item := item_of(config):
+        batch = batch_of(config, item, part)
+        return Part(item.region(batch), (item.inputs + item.outputs) * batch, item.inputs * batch)
+    region = max(BEGINNING, part)
     tensors = (region - BEGINNING) // HALVED
     return Part(region, tensors, tensors)
+
+
+def batch_of(config: Mapping[str, Any], item: Item, part: int) -> int:
+    """Return how large batches may be that need no more than a part; at least 1."""
+    warmups = [int(one.get("batch_size") or 1) for one in config.get("model_warmup") or []]
+    least = max([1, *warmups])
+    return item.batch(part, least, max(least, max_batch_size(config)))
 
 
 def item_of(config: Mapping[str, Any]) -> Item | None:
@@ -237,21 +245,15 @@ def item_of(config: Mapping[str, Any]) -> Item | None:
 def fit(config: dict[str, Any], environment: Mapping[str, str]) -> None:
     """Let a model with fixed shapes that came later have batches that fit into its part.
 
-    As `container.shared_memory.share_of` has it for those that are there at the start; but how many
-    instances there are Triton takes from the author's configuration alone.
+    As `container.shared_memory.share_of` has it for those that are there at the start. But of what
+    is completed Triton takes no number of instances, and no preferred sizes of batches, which it
+    has added by then where there is a dynamic batcher: with one, batches stay as configured.
     """
     plan = json.loads(environment.get(SHARES) or "{}")
     item = item_of(config)
-    configured = max_batch_size(config)
-    if item is None or configured < 2 or not came_later(config, plan):
-        return
-    warmups = [int(one.get("batch_size") or 1) for one in config.get("model_warmup") or []]
-    part = int(plan["size"] * PART_OF_A_MODEL) // instance_count(config)
-    batch = item.batch(part, max([1, *warmups]), configured)
-    if batch < configured:
-        config["max_batch_size"] = batch
-        if batching := config.get("dynamic_batching"):
-            batching.pop("preferred_batch_size", None)
+    if item and came_later(config, plan) and "dynamic_batching" not in config:
+        part = int(plan["size"] * PART_OF_A_MODEL) // instance_count(config)
+        config["max_batch_size"] = min(max_batch_size(config), batch_of(config, item, part))
 
 
 def hold(config: Mapping[str, Any], part: Part, size: int) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_models
 import pytest
 import triton_process
+from onnx import TensorProto, helper, save
 
 from clients.errors import TooLargeAtOnce
 from clients.triton import Triton
@@ -21,12 +22,26 @@ WIDE = 200_000  # float32: 0.8 MB in, as much out
 
 @pytest.fixture(scope="module")
 def little(tmp_path_factory: pytest.TempPathFactory) -> Iterator[triton_process.Triton]:
-    """`planned` may have 2 MB of tensors in one run; `later` and `latest` are not in the plan."""
+    """`planned` may have 2 MB of tensors in one run; the others are not in the plan.
+
+    Of `fixed` an item has 256 KiB in and as much out: batches of n need 1.5 + 1.125 n MiB.
+    """
     folder = tmp_path_factory.mktemp("little")
     _, config = onnx_models.SERVED["columns_beside"]
     for name in ("planned", "later", "latest"):
         onnx_models.columns(folder / "models" / name / "1" / "model.onnx")
         (folder / "models" / name / "config.pbtxt").write_text(f'backend: "onnxruntime"\n{config}')
+    (folder / "models" / "fixed" / "1").mkdir(parents=True)
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["b", 65536]) for n in "xy")
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "fixed", [x], [y])
+    opset = helper.make_opsetid("", 17)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    save(model, folder / "models" / "fixed" / "1" / "model.onnx")
+    (folder / "models" / "fixed" / "config.pbtxt").write_text(
+        'backend: "onnxruntime" max_batch_size: 16 instance_group { count: 1 }'
+        'input { name: "x" data_type: TYPE_FP32 dims: 65536 }'
+        'output { name: "y" data_type: TYPE_FP32 dims: 65536 }'
+    )
     with pytest.MonkeyPatch.context() as patch:
         shares = {"size": 64 * MIB, "models": {"planned": [2 * MIB, 6 * MIB]}}
         patch.setenv(SHARES, json.dumps(shares))
@@ -69,7 +84,7 @@ def test_a_model_that_comes_later_has_its_part_as_soon_as_it_is_loaded(
             path.stat().st_size for path in Path("/dev/shm").glob(f"{triton_process.PREFIX}*")
         )
 
-    client, before = Triton(f"127.0.0.1:{little.ports[0]}"), size()
+    client, before = Triton(f"127.0.0.1:{little.ports[0]}", scarce=True), size()
     client.load("latest", timeout=60)
     assert 7 * MIB < size() - before <= 8 * MIB
     x = np.zeros((1, 500_000), np.float32)  # 2 MB and 2 MB
@@ -78,3 +93,11 @@ def test_a_model_that_comes_later_has_its_part_as_soon_as_it_is_loaded(
     assert client.infer("latest", {"x": x[:, :9]}, timeout=60)["width"].tolist() == [[9]]
     client.unload("latest", timeout=30)
     assert size() <= before
+
+
+def test_triton_forms_no_larger_batches_than_there_is_room_for(
+    little: triton_process.Triton,
+) -> None:
+    client = Triton(f"127.0.0.1:{little.ports[0]}", scarce=True)
+    client.load("fixed", timeout=60)
+    assert client.signature("fixed", timeout=30).max_batch_size == 5
