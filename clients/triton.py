@@ -164,6 +164,7 @@ ENSEMBLE_S = 60.0
 
 NO_ROOM = "No space left on device"  # for a model's region in /dev/shm
 ROOM_S = 10.0  # how long a model that was loaded waits for it
+FITS = 2**19  # bytes of inputs for which there is always room
 
 REGION_S = 2.0  # for telling Triton of shared memory
 MOST_CALLS = 1000  # of which it is remembered how large their answers are
@@ -525,15 +526,12 @@ class Triton(ModelServer):
 
         """
         self._signatures.pop((model, ""), None)
-        until = time.monotonic() + ROOM_S
         try:
             signature = self.signature(model, timeout=ROOM_S)
             if signature.backend not in BACKENDS or signature.decoupled or signature.sequence:
                 return
             inputs = zeros(signature)
-            size = sum(array.nbytes for array in inputs.values())
-            while free_bytes() < size and time.monotonic() < until:
-                time.sleep(UNLOAD_LOOK_S)  # one of the same name is on its way out
+            await_room(sum(array.nbytes for array in inputs.values()))
             self.knock(model, inputs, timeout=2 * ROOM_S)
         except TooLargeAtOnce:
             with suppress(InferenceError):  # late, perhaps: that it has no room is what counts
@@ -686,6 +684,22 @@ def signature_of(config: model_config_pb2.ModelConfig) -> Signature:
     sequence = config.HasField("sequence_batching")
     backend = config.backend
     return Signature(config.max_batch_size, inputs, outputs, decoupled, ensemble, sequence, backend)
+
+
+def await_room(size: int) -> None:
+    """Wait until inputs of so many bytes have room in shared memory.
+
+    A model of the same name may be on its way out.
+
+    Raises:
+        TooLargeAtOnce: there is none in `ROOM_S`.
+
+    """
+    until = time.monotonic() + ROOM_S
+    while size > FITS and free_bytes() < size:
+        if time.monotonic() > until:
+            raise TooLargeAtOnce("there is no room for its inputs in /dev/shm")
+        time.sleep(UNLOAD_LOOK_S)
 
 
 def too_late(model: str, timeout: float) -> DeadlineExceeded:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,7 @@ from clients.errors import (
     UnknownModel,
     UnknownVersion,
 )
-from clients.model_server import Signature
+from clients.model_server import Signature, TensorSpec
 from clients.triton import Triton
 
 ARRAYS = {"x": np.zeros((1, 2), np.float32)}
@@ -277,3 +278,20 @@ def test_a_model_that_finds_no_room_is_not_loaded(
     with pytest.raises(TooLargeAtOnce, match="no room"):
         server.load("some", timeout=1)
     assert unloaded == ["some"]
+
+
+def test_a_model_whose_inputs_have_no_room_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton never lets go of such a request, nor of its model."""
+    server, done = Triton("127.0.0.1:9", scarce=True), list[str]()
+    large = Signature(0, (TensorSpec("x", "FP32", (2**18,)),), backend="onnxruntime")
+    small = Signature(0, (TensorSpec("x", "FP32", (-1,)),), backend="onnxruntime")
+    monkeypatch.setattr(server._client, "load_model", lambda *_, **__: None)
+    monkeypatch.setattr(server, "knock", lambda *_, **__: done.append("knocked"))
+    monkeypatch.setattr(server, "unload", lambda *_, **__: done.append("unloaded"))
+    monkeypatch.setattr("clients.triton.free_bytes", lambda: 2**20 - 1)
+    monkeypatch.setattr("clients.triton.ROOM_S", 0.1)
+    for signature in (large, small):
+        monkeypatch.setattr(server, "signature", lambda *_, found=signature, **__: found)
+        with pytest.raises(TooLargeAtOnce) if signature is large else nullcontext():
+            server.load("some", timeout=1)
+    assert done == ["unloaded", "knocked"]
