@@ -465,6 +465,7 @@ def stub_of(endpoint: Endpoint, model: str) -> int:
     raise AssertionError(f"no process runs {model}")
 
 
+@pytest.mark.slow
 def test_a_model_whose_process_is_gone_is_mended_by_a_new_start_of_triton(
     small_repository: Path, tmp_path: Path
 ) -> None:
@@ -486,6 +487,7 @@ def test_a_model_whose_process_is_gone_is_mended_by_a_new_start_of_triton(
         assert endpoint.ask(**BERT).status == 200
 
 
+@pytest.mark.slow
 def test_a_model_that_has_lost_one_of_two_processes_is_mended_as_well(
     small_repository: Path, tmp_path: Path
 ) -> None:
