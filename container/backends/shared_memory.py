@@ -137,7 +137,7 @@ class Share:
             ModelConfigError: there is none.
 
         """
-        plan = json.loads(environment.get(SHARES) or "{}")
+        plan = plan_of(environment)
         size = plan.get("size", 0)
         if came_later(config, plan):
             part = part_of(config, size)
@@ -210,6 +210,17 @@ class Part:
     inputs: int
 
 
+def plan_of(environment: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return what `serve` has shared out; nothing where it has not."""
+    plan: Mapping[str, Any] = json.loads(environment.get(SHARES) or "{}")
+    return plan
+
+
+def allotted(config: Mapping[str, Any], size: int) -> int:
+    """Return the bytes that one instance of a model that came later may have of `size`."""
+    return int(size * PART_OF_A_MODEL) // instance_count(config)
+
+
 def came_later(config: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
     """Whether a model needs a part of what little there is, and the plan has none for it."""
     return 0 < plan.get("size", 0) < AMPLE and config["name"] not in plan.get("models", {})
@@ -217,7 +228,7 @@ def came_later(config: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
 
 def part_of(config: Mapping[str, Any], size: int) -> Part:
     """Return what one instance of a model that came later gets of `size` bytes."""
-    part = int(size * PART_OF_A_MODEL) // instance_count(config)
+    part = allotted(config, size)
     if item := item_of(config):
         batch = batch_of(config, item, part)
         return Part(item.region(batch), (item.inputs + item.outputs) * batch, item.inputs * batch)
@@ -249,11 +260,11 @@ def fit(config: dict[str, Any], environment: Mapping[str, str]) -> None:
     is completed Triton takes no number of instances, and no preferred sizes of batches, which it
     has added by then where there is a dynamic batcher: with one, batches stay as configured.
     """
-    plan = json.loads(environment.get(SHARES) or "{}")
+    plan = plan_of(environment)
     item = item_of(config)
     if item and came_later(config, plan) and "dynamic_batching" not in config:
-        part = int(plan["size"] * PART_OF_A_MODEL) // instance_count(config)
-        config["max_batch_size"] = min(max_batch_size(config), batch_of(config, item, part))
+        batch = batch_of(config, item, allotted(config, plan["size"]))
+        config["max_batch_size"] = min(max_batch_size(config), batch)
 
 
 def hold(config: Mapping[str, Any], part: Part, size: int) -> int:
