@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from container.backends.cpu_share import usable_cpus
-from container.backends.shared_memory import MIB
+from container.backends.shared_memory import FOLDER, MIB
 from container.door import Door
 from container.log import Log
 from container.machine import Machine
 from container.probes import ask, over_tcp
 from container.programs import gunicorn_program, nginx_program, triton_program
 from container.repository import compose
-from container.shared_memory import FOLDER, Plan, configurations, lower, share_out
+from container.shared_memory import Plan, configurations, lower, share_out
 from container.supervisor import STOP_SIGNALS, Policy, Supervisor
 from container.tensorrt import NoEngine, provide
 from container.triton import NoTriton, Triton, find_triton

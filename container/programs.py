@@ -12,9 +12,10 @@ import sys
 from pathlib import Path
 
 from container.backends import shared_folder
+from container.backends.shared_memory import FOLDER
 from container.door import Door
 from container.probes import UnixConnection, ask, over_tcp
-from container.shared_memory import FOLDER, Plan
+from container.shared_memory import Plan
 from container.supervisor import Program
 from container.triton import Triton
 from dispatcher.settings import PROJECT, SCARCE, WANTED, Settings

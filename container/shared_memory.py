@@ -31,10 +31,9 @@ from container.backends.shared_memory import (
     PART_OF_A_MODEL,
     SHARES,
     Item,
+    is_scarce,
 )
 from container.config_text import Message, NotReadable, read, whole
-
-FOLDER = Path("/dev/shm")  # noqa: S108  Triton's choice
 
 OURS = ("onnxruntime", "pytorch", "onnxruntime_onnx", "pytorch_libtorch")
 
@@ -75,7 +74,7 @@ class Plan:
     @property
     def is_scarce(self) -> bool:
         """Whether models have no more than their parts."""
-        return 0 < self.size < AMPLE
+        return is_scarce(self.size)
 
     def environment(self) -> dict[str, str]:
         """Return what the backends have to know."""

@@ -178,17 +178,14 @@ class Share:
                     time.sleep(LOOK_S)
 
     def has_room(self, needed: int) -> bool:
-        """Whether so many bytes of tensors may lie in the region at a time, as far as is known."""
+        """Whether so many bytes of tensors may lie in the region at a time."""
         return self.tensors is None or needed <= self.tensors
 
     def refusal(self, needed: int) -> TooLarge:
         """Return the error for a request that needs more."""
-        has = "no more are free"
-        if self.tensors is not None:
-            has = f"the model has {self.tensors / MIB:.0f}"
         return TooLarge(
             f"this needs {needed / MIB:.0f} MB of shared memory in one run, and of the "
-            f"{self.size // MIB} MB in /dev/shm {has}; "
+            f"{self.size // MIB} MB in /dev/shm the model has {(self.tensors or 0) / MIB:.0f}; "
             "send fewer or shorter items, or start the container with more "
             "(docker run --shm-size=1g)"
         )
@@ -221,9 +218,14 @@ def allotted(config: Mapping[str, Any], size: int) -> int:
     return int(size * PART_OF_A_MODEL) // instance_count(config)
 
 
+def is_scarce(size: int) -> bool:
+    """Whether models have no more than parts of so many bytes."""
+    return 0 < size < AMPLE
+
+
 def came_later(config: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
     """Whether a model needs a part of what little there is, and the plan has none for it."""
-    return 0 < plan.get("size", 0) < AMPLE and config["name"] not in plan.get("models", {})
+    return is_scarce(plan.get("size", 0)) and config["name"] not in plan.get("models", {})
 
 
 def part_of(config: Mapping[str, Any], size: int) -> Part:

@@ -157,7 +157,7 @@ class Answering:
             taken = sum(_size(request.tensors) for request in asked)
             if self.share.has_room(taken + sum(_size(result) for result in results)):
                 return [_response(result) for result in results]
-        self._send(asked, results)
+        _send(asked, results)
         return [None] * len(results)
 
     def results(self, asked: Sequence[Asked]) -> list[Tensors | Exception]:
@@ -174,7 +174,7 @@ class Answering:
         Theirs are `kept` elsewhere; what waits now in shared memory may be as large.
         """
         with self._one_sends:  # no more shared memory than one run needs
-            self._send(asked, results)
+            _send(asked, results)
 
     def _results(self, asked: Sequence[Asked]) -> list[Tensors | Exception]:
         """Return for each request its outputs, or what went wrong."""
@@ -204,19 +204,19 @@ class Answering:
             results[index] = result if fits else self.share.refusal(needed)
         return results
 
-    @staticmethod
-    def _send(asked: Sequence[Asked], results: Sequence[Tensors | Exception]) -> None:
-        """Send answers one by one: each is gone from shared memory before the next one needs room.
 
-        What fails while it is sent cannot be replaced by an error, and Triton holds the request,
-        and its model, for good.
-        """
-        final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-        for request, result in zip(asked, results, strict=True):
-            try:
-                request.sender.send(_response(result), flags=final)
-            except Exception as error:  # the others are answered all the same
-                pb_utils.Logger.log_error(f"an answer could not be sent: {error}")
+def _send(asked: Sequence[Asked], results: Sequence[Tensors | Exception]) -> None:
+    """Send answers one by one: each is gone from shared memory before the next one needs room.
+
+    What fails while it is sent cannot be replaced by an error, and Triton holds the request,
+    and its model, for good.
+    """
+    final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+    for request, result in zip(asked, results, strict=True):
+        try:
+            request.sender.send(_response(result), flags=final)
+        except Exception as error:  # the others are answered all the same
+            pb_utils.Logger.log_error(f"an answer could not be sent: {error}")
 
 
 def wanted_rows(parameters: Mapping[str, Any], model: str) -> dict[str, list[int]]:
