@@ -63,9 +63,9 @@ QUICK = [
     ("gunicorn's worker", KILL, False),
     ("NGINX's master", KILL, True),
     ("NGINX's worker", KILL, False),
-    ("Triton", STOP, True),
 ]
 LONG = [
+    ("Triton", STOP, True),
     ("a model's process", STOP, True),
     ("gunicorn's master", STOP, True),
     ("gunicorn's worker", STOP, True),
@@ -193,6 +193,7 @@ def test_one_of_two_workers_that_hangs_is_replaced(tmp_path: Path) -> None:
         assert len(find(endpoint, "gunicorn's worker")) == 2
 
 
+@pytest.mark.slow
 def test_models_loaded_and_unloaded_at_run_time_are_as_they_were_after_a_restart(
     tmp_path: Path,
 ) -> None:

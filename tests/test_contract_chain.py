@@ -110,6 +110,7 @@ def rss(endpoint: Endpoint) -> dict[str, int]:
     return found
 
 
+@pytest.mark.slow
 def test_ten_thousand_lines_in_bounded_memory(endpoint: Endpoint) -> None:
     """One answer a line in order; bad lines in their places; memory does not grow with them."""
     lines = [

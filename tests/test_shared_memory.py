@@ -247,9 +247,12 @@ def test_a_model_that_comes_later_gets_batches_that_fit(more: dict[str, Any], ba
     assert plenty == part_model(**more)
 
 
-def identity(path: str) -> tuple[int, int] | None:
+OPEN = Path("/proc/self/fd")
+
+
+def identity(path: Path) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)
+        found = path.stat()
     except FileNotFoundError:  # closed since it was listed
         return None
     return found.st_dev, found.st_ino
@@ -257,7 +260,7 @@ def identity(path: str) -> tuple[int, int] | None:
 
 def open_files() -> set[tuple[int, int] | None]:
     """Return what is open, by identity: another thread may be given a number that became free."""
-    return {identity(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")}
+    return {identity(path) for path in OPEN.iterdir()}
 
 
 def test_the_room_of_a_model_that_comes_later_is_held_until_its_first_run() -> None:
@@ -268,7 +271,7 @@ def test_the_room_of_a_model_that_comes_later_is_held_until_its_first_run() -> N
     assert not os.fstat(share.held).st_nlink
     assert share.has_room(int(2.5 * MIB))
     assert not share.has_room(int(2.5 * MIB) + 1)
-    held, grown = identity(f"/proc/self/fd/{share.held}"), list[int]()
+    held, grown = identity(OPEN / str(share.held)), list[int]()
     assert held in open_files()
 
     def grow(size: int) -> None:
@@ -403,6 +406,7 @@ def masks(count: int) -> dict[str, str]:
     return {"text": "[MASK] " * count}
 
 
+@pytest.mark.slow
 def test_the_largest_batches_and_mixed_load_stay_within_it(scarce: Endpoint) -> None:
     """The sizes of the regions in /dev/shm are the judge."""
     img = {"img": picture(PICTURES / "coffee.png")}
