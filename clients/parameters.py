@@ -62,7 +62,7 @@ class Parameter:
     def read_text(self, name: str, text: str) -> float | str:
         """Return a value that came in a header or in the query, checked likewise."""
         value: object = text
-        if not self.choices:
+        if not self.choices and "_" not in text:  # Python reads 1_0 as ten
             try:
                 value = int(text) if isinstance(self.default, int) else float(text)
             except ValueError:

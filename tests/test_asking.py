@@ -164,6 +164,7 @@ def test_parameters_of_the_body_come_before_attributes_before_the_query(
     [
         ("top_k=x", ["`parameters.top_k` is 'x'", "whole number"]),
         ("top_k=1.5", ["'1.5'"]),
+        ("top_k=1_0", ["'1_0'"]),
         ("format=xml", ["'xml'", "compact, objects"]),
         ("modelversion=two", ["`modelversion` is 'two'"]),
     ],
