@@ -148,7 +148,7 @@ class Client(ABC):
         if media.kind not in self.media:
             takes = " or ".join(f"a {kind}" for kind in self.media)
             raise UnsupportedMedia(
-                f"a {media.kind} came", hint=f"{self.modelname} takes {takes or 'JSON alone'}"
+                f"a {media.kind} came", hint=f"the model takes {takes or 'JSON alone'}"
             )
         return {self.media[media.kind]: media.content}
 
@@ -296,14 +296,14 @@ class Client(ABC):
         """Return a field that holds a list of numbers, or lists of them, as a float32 array.
 
         Raises:
-            BadPayload: the field is missing, or is not a list of numbers of even shape.
+            BadPayload: the field is missing, or is no list of numbers of even shape, or is empty.
 
         """
         value = self._field(payload, name, "a list of numbers")
         try:
             # NumPy would make room for the longest of some texts for each of them.
             flat = flattened(value) if isinstance(value, list) else [value]
-            array = np.array(value if set(map(type, flat)) <= {int, float} else 0)
+            array = np.array(value if flat and set(map(type, flat)) <= {int, float} else 0)
         except (ValueError, OverflowError):  # unevenly nested, or beyond any type
             array = np.array(0)
         if array.ndim and array.dtype.kind in "iuf":
@@ -346,7 +346,7 @@ class Client(ABC):
                 known = ", ".join(cls.parameters) or "no parameters"
                 raise BadParameter(
                     f"the parameter {brief(name)} is not known",
-                    hint=f"{cls.modelname} takes {known}",
+                    hint=f"the model takes {known}",
                 )
         values: dict[str, Any] = {}
         for name, parameter in cls.parameters.items():

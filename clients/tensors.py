@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from clients.base import Client, Environment, Payload
-from clients.errors import BadPayload, TensorsRefused
+from clients.errors import BadPayload, TensorsRefused, UnsupportedMedia
 from clients.model_server import Signature, TensorSpec
 from clients.nested import flattened
+from clients.request import Media
 from clients.shown import brief, encodable
 
 Array = npt.NDArray[Any]
@@ -143,6 +144,12 @@ class TensorClient(Client):
 
     def triton_model(self) -> str:
         return self._model
+
+    def payload_of(self, media: Media) -> Payload:
+        raise UnsupportedMedia(
+            f"a {media.kind} came",
+            hint="the model takes tensors: in JSON, or one as application/x-npy",
+        )
 
     def inference(self, payload: Payload) -> Any:
         return self.run(payload).body()

@@ -135,12 +135,19 @@ class TextFamily(Family[K, TextPlan]):
     def check_tensors(self, inputs: Tensors) -> None:
         """Refuse what a text could not have: memory for a million tokens would be taken first."""
         longest = self.most_tokens
-        for name in PARTS.keys() & inputs.keys():
-            if inputs[name].shape[-1:] > (longest,):
+        sizes = {name: sum(inputs[name].shape[-1:]) for name in PARTS if name in inputs}
+        for name, size in sizes.items():
+            if size > longest:
                 raise TensorsRefused(
-                    f"input `{name}` has texts of {inputs[name].shape[-1]} tokens",
+                    f"input `{name}` has texts of {size} tokens",
                     hint=f"the model takes at most {longest} (`max_tokens` in dispatch.toml)",
                 )
+        if len(set(sizes.values())) > 1:
+            tokens = ", ".join(f"`{name}` has {size}" for name, size in sizes.items())
+            raise TensorsRefused(
+                f"the inputs differ in their number of tokens: {tokens}",
+                hint="each of them has a number for each token",
+            )
 
     def filler(self, spec: TensorSpec) -> int:
         """Return what stands in an input where a text has no more."""

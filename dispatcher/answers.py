@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import copy_context
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
@@ -18,7 +18,7 @@ from clients.tensors import TensorClient
 from dispatcher import errors
 from dispatcher.ask import Ask
 from dispatcher.encoding import encoded
-from dispatcher.errors import CallerGone, NotAcceptable
+from dispatcher.errors import NotAcceptable
 
 JSON: Final = "application/json"
 LINES: Final = "application/jsonlines"
@@ -26,6 +26,8 @@ NPY: Final = "application/x-npy"
 DRAWN: Final = ("image/jpeg", "image/png")
 
 NON_FINITE: Final = "X-Non-Finite-Values"
+
+OK: Final = 200
 
 
 def offers(ask: Ask, client: Client) -> tuple[str, ...]:
@@ -115,15 +117,7 @@ def written(text: str, lost: int) -> Response:
 def lines_answer(texts: Iterable[str]) -> Response:
     """Return an answer with a line per text, sent as they are made."""
     # Flask leaves the request before the first line; errors and the log name it in all of them.
-    run, made = copy_context().run, lines(texts)
+    run, made = copy_context().run, (text + "\n" for text in texts)
     response = Response(iter(partial(run, next, made, None), None), mimetype=LINES)
     response.headers["X-Accel-Buffering"] = "no"  # NGINX passes each piece on at once
     return response
-
-
-def lines(texts: Iterable[str]) -> Iterator[str]:
-    try:
-        for text in texts:
-            yield text + "\n"
-    except CallerGone:
-        pass  # nobody reads the rest

@@ -7,12 +7,15 @@ import re
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import IO, Any, cast
 
 from flask import Request, g
 from werkzeug.datastructures import MultiDict
+from werkzeug.formparser import FormDataParser
 
 from clients.request import Media
+from clients.shown import brief
 from dispatcher.ask import Ask, Asked, One, checked_length, parsed, read_json, version
 from dispatcher.envelope import Envelope
 from dispatcher.errors import BadBody, UnsupportedType, too_large
@@ -34,7 +37,8 @@ IN_MEMORY = 2**20  # bytes of an unpacked or streamed body that are kept in memo
 PIECE = 2**16
 GZIP = 31  # for zlib: the largest window, and gzip's header and trailer
 MOST_MEMBERS = 4096
-FORM_FIELDS = 100  # fields of a form besides its files
+FORM_FIELDS = 100  # parts of a form besides its files
+FIELDS = ("modelname", "modelversion", "parameters")
 
 
 def read_body(request: Request, envelope: Envelope, settings: Settings) -> Asked:
@@ -111,10 +115,30 @@ def read_form(request: Request, envelope: Envelope, settings: Settings) -> Asked
     request.max_form_parts = settings.max_batch + FORM_FIELDS
     request.max_form_memory_size = IN_MEMORY
     request.parameter_storage_class = Parts
-    files = [file for _, file in cast("Parts", request.files).in_order]
+    # By itself it takes a form that it cannot read for an empty one.
+    request.form_data_parser_class = partial(FormDataParser, silent=False)  # type: ignore[assignment]
+    try:
+        files = [file for _, file in cast("Parts", request.files).in_order]
+    except ValueError as error:
+        raise BadBody(
+            f"the form cannot be read: {error}",
+            hint="it is cut off, or its parts have another boundary than its Content-Type says",
+        ) from error
     fields: Mapping[str, str] = request.form
+    if unknown := [name for name in fields if name not in FIELDS]:
+        raise BadBody(
+            f"the form has an unknown field {brief(unknown[0])}",
+            hint=f"beside files it may have {', '.join(FIELDS)}; settings of the model go into "
+            'parameters, such as {"top_k": 1}',
+        )
     checked_length(files, "files", settings.max_batch)
-    parameters = parsed(fields["parameters"].encode()) if "parameters" in fields else {}
+    try:
+        parameters = parsed(fields["parameters"].encode()) if "parameters" in fields else {}
+    except BadBody as error:
+        raise BadBody(
+            f"the form's field `parameters` is {brief(fields['parameters'])}",
+            hint='expected a JSON object, such as {"top_k": 1}',
+        ) from error
     return One(
         Ask(
             named(envelope, fields.get("modelname")),

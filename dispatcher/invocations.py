@@ -22,6 +22,7 @@ from dispatcher.answers import (
     JSON,
     LINES,
     NPY,
+    OK,
     Item,
     accepted,
     item,
@@ -175,7 +176,8 @@ class Invocation:
             first = next(batches)
             if stream:
                 encoded(first)
-                return lines_answer(result_lines(first, batches, ask.modelname))
+                items = self.observer.items(results(first, batches, ask.modelname), g.record)
+                return lines_answer(one.text for one in items)
             result = list(itertools.chain(first, *batches))
             return with_attributes(json_answer(self.dispatcher.answer(ask, result)), prepared)
 
@@ -271,16 +273,21 @@ def first_model(asks: Sequence[Ask | BadBody]) -> str:
     return next((ask.modelname for ask in asks if isinstance(ask, Ask)), "")
 
 
-def result_lines(first: list[Any], batches: Iterator[list[Any]], modelname: str) -> Iterator[str]:
-    """Yield the results of a list; an error that comes later is the last line."""
+def results(first: list[Any], batches: Iterator[list[Any]], modelname: str) -> Iterator[Item]:
+    """Yield the results of a list; an error that comes later is the last one.
+
+    Raises:
+        CallerGone: nobody reads them.
+
+    """
     try:
         for batch in itertools.chain([first], batches):
             for result in batch:
-                yield encoded(result)[0]
+                yield Item(*encoded(result), modelname, OK)
     except CallerGone:
-        return
+        raise
     except Exception as error:
-        yield encoded(errors.item(error, modelname))[0]
+        yield item(errors.item(error, modelname), modelname)
 
 
 def with_attributes(response: Response, prepared: Prepared) -> Response:

@@ -9,11 +9,10 @@ from functools import partial
 from flask import Request, Response
 
 from dispatcher.access_log import AccessLog
-from dispatcher.answers import Item
+from dispatcher.answers import OK, Item
+from dispatcher.errors import ANSWERS, CallerGone
 from dispatcher.metrics import Metrics
 from dispatcher.record import Record
-
-OK = 200
 
 
 class Observer:
@@ -91,7 +90,13 @@ class Observer:
 
 
 def counted(pieces: Iterator[bytes], record: Record) -> Iterator[bytes]:
-    """Yield the pieces of an answer that is sent as it is made, and count their bytes."""
-    for piece in pieces:
-        record.bytes_out += len(piece)
-        yield piece
+    """Yield the pieces of an answer that is sent as it is made, and count their bytes.
+
+    Where nobody reads the rest it ends, and the record says so.
+    """
+    try:
+        for piece in pieces:
+            record.bytes_out += len(piece)
+            yield piece
+    except (CallerGone, GeneratorExit):
+        record.status, record.code = ANSWERS[CallerGone]

@@ -11,7 +11,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageOps
 
 LABELS = Path(__file__).parent.parent / "model_repository" / "yolov5" / "labels.txt"
 COLOUR = (255, 64, 0)
@@ -24,7 +24,7 @@ def main(picture: Path, out: str, endpoint: str = "http://127.0.0.1:8080/invocat
     with urllib.request.urlopen(endpoint, body) as answer:  # noqa: S310  the reader's own container
         objects = json.load(answer)["result"]
     labels = LABELS.read_text().splitlines()
-    drawn = Image.open(picture).convert("RGB")
+    drawn = ImageOps.exif_transpose(Image.open(picture)).convert("RGB")  # as the server does
     draw = ImageDraw.Draw(drawn)
     for class_id, score, x1, x2, y1, y2, *_ in objects:
         draw.rectangle((x1, y1, x2, y2), outline=COLOUR, width=3)

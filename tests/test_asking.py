@@ -291,12 +291,34 @@ def test_files_of_a_form_are_answered_as_they_came_whatever_their_fields(
             ["UTF-8"],
         ),
         ({"modelname": "resnet"}, ["`files` is a list of 0"]),
-        ({"modelname": "resnet", "files": (io.BytesIO(b"x"), "a"), "parameters": "{"}, ["JSON"]),
+        (
+            {"modelname": "resnet", "files": (io.BytesIO(b"x"), "a"), "parameters": "{"},
+            ["JSON", "`parameters` is '{'"],
+        ),
+        ({"modelname": "resnet", "top_k": "1"}, ["'top_k'", "parameters"]),
     ],
 )
 def test_a_form_that_cannot_be_read(client: FlaskClient, fields: Any, words: list[str]) -> None:
     response = client.post("/invocations", data=fields, content_type="multipart/form-data")
     assert_error(response, 400, "bad_body", *words)
+
+
+# The library leaves what it has of a file to whoever forgets the error.
+@pytest.mark.filterwarnings("ignore:Exception ignored.*SpooledTemporaryFile")
+@pytest.mark.parametrize(
+    "form",
+    [
+        b"junk",
+        b"--other--\r\n",
+        b'--b\r\nContent-Disposition: form-data; name="a"; filename="a.png"\r\n\r\n' + PNG,
+    ],
+    ids=["junk", "another boundary", "cut off"],
+)
+def test_a_form_that_cannot_be_read_is_not_an_empty_one(client: FlaskClient, form: bytes) -> None:
+    response = client.post(
+        "/infer/resnet", data=form, content_type="multipart/form-data; boundary=b"
+    )
+    assert_error(response, 400, "bad_body", "the form cannot be read", "boundary")
 
 
 def test_a_caller_s_own_tensors_are_no_way_around_the_longest_text(
@@ -322,6 +344,9 @@ def test_a_caller_s_own_tensors_are_no_way_around_the_longest_text(
     assert server.calls == []
     assert asked(512).status_code == 200
     assert server.calls[-1]["inputs"]["input_ids"].shape == (1, 512)
+    words = ["`input_ids` has 3", "`attention_mask` has 512"]
+    assert_error(asked(3), 400, "tensors_refused", *words)
+    assert len(server.calls) == 1
 
 
 def npy(array: Any, *, pickled: bool = False) -> bytes:

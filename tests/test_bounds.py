@@ -191,8 +191,14 @@ class Numbers(Client):
 
 @pytest.mark.parametrize(
     "value",
-    [["x" * 1_000_000, *["y"] * 100_000], deep(40), deep(900), [True], [None], [[1], 2], [{}]],
-    ids=["texts of 400 GB", "40 deep", "900 deep", "bool", "null", "uneven", "objects"],
+    [
+        *(["x" * 1_000_000, *["y"] * 100_000], deep(40), deep(900)),
+        *([True], [None], [[1], 2], [{}], [], [[], []]),
+    ],
+    ids=[
+        *("texts of 400 GB", "40 deep", "900 deep"),
+        *("bool", "null", "uneven", "objects", "empty", "empty lists"),
+    ],
 )
 def test_no_list_of_numbers(value: Any) -> None:
     client = Numbers(Environment(FakeTriton(), PROJECT / "model_repository"))

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -389,6 +390,7 @@ def test_an_answer_that_json_cannot_hold_is_counted_as_it_is_sent(
 
 
 def test_a_list_in_lines_ends_with_what_json_cannot_hold(seen: Endpoint) -> None:
+    before = settled(seen)
     payload = [{"numbers": [n]} for n in (*[1] * 40, 2, 1)]
     answer = seen.call(
         "/infer/odd",
@@ -399,6 +401,33 @@ def test_a_list_in_lines_ends_with_what_json_cannot_hold(seen: Endpoint) -> None
     assert results == [1] * 40
     assert (last["status"], last["error"]["modelname"]) == (500, "odd")
     assert last["error"]["request_id"] == "odd-list"
+    (line,) = lines_of(seen, "odd-list")
+    assert (line["items"], line["failed"], line["model"]) == (41, 1, "odd")
+    now = difference(settled(seen), before)
+    assert value(now, "dispatcher_items_total", model="odd", status="200") == 40
+    assert value(now, "dispatcher_items_total", model="odd", status="500") == 1
+
+
+@pytest.mark.parametrize("form", ["lines", "list"])
+def test_of_a_caller_who_leaves_in_the_middle_the_log_says_so(seen: Endpoint, form: str) -> None:
+    payload = {"seconds": [0.05]}
+    if form == "lines":
+        body = "\n".join([json.dumps({"modelname": "sleeps", "payload": payload})] * 200)
+    else:
+        body = json.dumps({"modelname": "sleeps", "payload": [payload] * 200})
+    with socket.create_connection(("127.0.0.1", seen.port)) as caller:
+        kind = "application/jsonlines" if form == "lines" else "application/json"
+        caller.sendall(
+            f"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+            f"Content-Type: {kind}\r\nAccept: application/jsonlines\r\n"
+            f"X-Request-Id: left-{form}\r\n\r\n{body}".encode()
+        )
+        assert caller.recv(100).startswith(b"HTTP/1.1 200")
+    wait_for(lambda: f"left-{form}" in seen.log.read_text(), 10, "its line")
+    for line in lines_of(seen, f"left-{form}"):
+        assert (line["status"], line["code"]) == (499, "caller_gone")
+        assert 0 < line["items"] < 200
+        assert line["failed"] == 0
 
 
 def test_several_models_are_named_once_each(seen: Endpoint) -> None:
