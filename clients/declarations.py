@@ -15,9 +15,17 @@ def declaration_fault(client: type[Client]) -> str:
     return (
         naming_fault(client)
         or method_fault(client)
-        or example_fault(client)
-        or parameters_fault(client.parameters)
+        or media_fault(client.media)
+        or shown_fault(client)
     )
+
+
+def shown_fault(client: Client | type[Client]) -> str:
+    """Return what is wrong with what is shown of a class, or of its object, which may have its own.
+
+    All clients are shown on one page, which one of them must not break.
+    """
+    return example_fault(client) or parameters_fault(client.parameters)
 
 
 def naming_fault(client: type[Client]) -> str:
@@ -46,8 +54,16 @@ def method_fault(client: type[Client]) -> str:
     return ""
 
 
-def example_fault(client: type[Client]) -> str:
-    """Return what is wrong with a class's example."""
+def media_fault(declared: object) -> str:
+    """Return what is wrong with where a class takes pictures and texts that come as they are."""
+    texts = [*declared, *declared.values()] if isinstance(declared, Mapping) else [None]
+    if all(isinstance(text, str) for text in texts):
+        return ""
+    return f'its media are {declared!r:.60}; write `media = {{"picture": "img"}}`, or leave it out'
+
+
+def example_fault(client: Client | type[Client]) -> str:
+    """Return what is wrong with an example."""
     example = getattr(client, "example", None)
     if not isinstance(example, Mapping):
         has = "it has no example" if example is None else f"its example is {example!r:.60}"
@@ -66,8 +82,11 @@ def parameters_fault(declared: object) -> str:
     ):
         return "its parameters are no dictionary of clients.base.Parameter"
     for name, parameter in declared.items():
+        if not isinstance(name, str) or not isinstance(parameter.meaning, str):
+            return f"the name or the meaning of its parameter {name!r:.60} is no text"
         try:
             parameter.read(name, parameter.default)
+            parameter.expected  # noqa: B018  which is shown too
         except BadParameter as error:
             return f"the default of its parameter {name!r} is not allowed: {error.hint}"
         except (TypeError, ValueError):

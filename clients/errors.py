@@ -22,6 +22,8 @@ constant text, the log gets the traceback.
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 
 class InferenceError(Exception):
     """The base of all errors that a caller is told about.
@@ -32,6 +34,17 @@ class InferenceError(Exception):
         position: which payload of a batch it was, counted from 0; `None` for all of them.
 
     """
+
+    message: str
+    hint: str
+    position: int | None
+
+    def __new__(cls, *arguments: Any, **_: Any) -> Self:
+        """Make one that can be told, also where an author's `__init__` does not call this one's."""
+        error = super().__new__(cls, *arguments)
+        error.message = ": ".join([cls.__name__, *map(str, arguments)])
+        error.hint, error.position = "", None
+        return error
 
     def __init__(self, message: str, *, hint: str = "", position: int | None = None) -> None:
         super().__init__(message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import operator
 import threading
 import time
 from collections import deque
@@ -46,11 +47,21 @@ class ClientAtFault(AbstractContextManager[None]):
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         # (All that is no answer of the contract, also what ends a process.)
-        if error is not None and not isinstance(error, InferenceError):
+        if error is not None and not is_told(error):
             raise errors.client_bug() from error
 
 
 client_at_fault = ClientAtFault()
+
+
+def is_told(error: BaseException) -> bool:
+    """Whether a caller can be told what a client let out; its author may have written into it."""
+    return (
+        isinstance(error, InferenceError)
+        and isinstance(error.message, str)
+        and isinstance(error.hint, str)
+        and isinstance(error.position, int | None)
+    )
 
 
 def as_many(results: Any, expected: int) -> list[Any]:
@@ -126,7 +137,10 @@ class Prepared:
     def batch_size(self) -> int:
         """Return how many payloads make a batch."""
         with self.request.active(), client_at_fault:
-            return self.client.max_batch_size
+            size = operator.index(self.client.max_batch_size)
+            if size < 1:
+                raise ValueError(f"max_batch_size is {size}; expected a whole number from 1")
+            return size
 
     def batch(self, start: int, size: int, deadline: float) -> list[Any]:
         """Return the results for the payloads of one batch; of its halves where it is too large.

@@ -106,6 +106,67 @@ def test_the_fault_of_one_client_does_not_spoil_the_others_answers(
         assert "secret" not in json.dumps(results)
 
 
+OWN_ERROR = """
+class TooLoud(BadPayload):
+    def __init__(self, loudness):
+        {body}
+
+class Mine(Client):
+    modelname = "mine"
+    example = {{}}
+
+    def inference(self, payload):
+        raise TooLoud(5)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "message"),
+    [
+        ("self.loudness = loudness", 400, "bad_payload", "TooLoud: 5"),
+        ("self.message = loudness", 500, "client_failed", "in a way it does not explain"),
+        ("self.hint = self", 500, "client_failed", "in a way it does not explain"),
+    ],
+)
+@pytest.mark.parametrize("form", ["one", "list", "requests", "several", "lines"])
+def test_an_error_of_one_s_own_that_is_written_oddly_is_that_model_s_alone(
+    tmp_path: Path, body: str, status: int, code: str, message: str, form: str
+) -> None:
+    client = served(tmp_path, OWN_ERROR.format(body=body))
+    mine, healthy = ({"modelname": name, "payload": {}} for name in ("mine", "healthy"))
+    if form in ("one", "list"):
+        response = ask(client, payload=[{}] if form == "list" else {})
+        bad, others = {"status": response.status_code, **response.json}, []
+    elif form == "lines":
+        response = client.post(
+            "/invocations",
+            data="\n".join(map(json.dumps, [healthy, mine, healthy])),
+            content_type="application/jsonlines",
+        )
+        first, bad, last = map(json.loads, response.text.splitlines())
+        others = [first, last]
+    elif form == "requests":
+        response = client.post("/invocations", json={"requests": [mine, healthy]})
+        bad, *others = response.json["results"]
+    else:
+        response = ask(client, ["mine", "healthy"])
+        bad, *others = response.json["results"].values()
+    assert (bad["status"], bad["error"]["code"]) == (status, code)
+    assert message in bad["error"]["message"]
+    assert all((other["status"], other["result"]) == (200, "well") for other in others)
+
+
+@pytest.mark.parametrize("size", ["0", "-3", "'four'", "None", "1.5"])
+def test_a_batch_of_no_size_is_the_client_s_fault(
+    tmp_path: Path, size: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = served(tmp_path, answering("1") + f"\n            max_batch_size = {size}")
+    response = ask(client, payload=[{}, {}])
+    assert (response.status_code, response.json["error"]["code"]) == (500, "client_failed")
+    assert "'mine'" in caplog.text
+    assert ask(client).json["result"] == 1
+
+
 def test_a_list_is_never_answered_with_the_results_of_others(tmp_path: Path) -> None:
     source = answering("payload") + (
         "\n            def inference_batch(self, payloads):\n                return payloads[1:]"
@@ -312,3 +373,18 @@ def test_a_disabled_client_says_why_and_the_others_are_served(tmp_path: Path) ->
     assert (response.status_code, response.json["error"]["code"]) == (503, "client_disabled")
     assert "mine.py: its example is not JSON" in response.json["error"]["message"]
     assert ask(client, "healthy").status_code == 200
+
+
+def test_an_example_that_its_object_makes_breaks_no_page_of_all(tmp_path: Path) -> None:
+    source = (
+        answering("1")
+        + """
+            def __init__(self, environment):
+                super().__init__(environment)
+                self.example = {"numbers": np.zeros(2)}
+        """
+    )
+    client = served(tmp_path, source)
+    assert "mine.py: its example is not JSON" in ask(client).json["error"]["message"]
+    for page in ("/docs", "/openapi.json"):
+        assert "healthy" in client.get(page).text
