@@ -303,12 +303,12 @@ class Triton(ModelServer):
             raise self._noted(
                 model, self._explained(told(error, signature), model, version, timeout, late=late)
             ) from error
+        if missing := missing_output(arrays, outputs or list(classes), signature):
+            raise self._noted(model, ModelFailed(f"the model {model!r} answered {missing}"))
         self._failing.discard(model)
         if line is self._first:  # not for whatever name a caller thinks of
             self._lines.setdefault(model, Line(self._connected()))
         for name, count in classes.items():
-            if name not in arrays:
-                raise ModelFailed(f"the model {model!r} gave no output {name!r}")
             labels = self._labels(model, version, name, deadline - time.monotonic())
             batched = signature.max_batch_size > 0
             arrays[name] = classified(arrays[name], count, labels, batched=batched)
@@ -708,6 +708,19 @@ def too_late(model: str, timeout: float) -> DeadlineExceeded:
         "time for this request",
         hint="send fewer or smaller items in one request",
     )
+
+
+def missing_output(arrays: Arrays, wanted: Sequence[str], signature: Signature) -> str:
+    """Return which output a model did not give, as those of the Python backend may; else nothing.
+
+    Where none is named any that it says it has will do: it may have some that depend on inputs.
+    """
+    has = [spec.name for spec in signature.outputs]
+    missing = [name for name in wanted if name not in arrays]
+    if not missing and (wanted or not has or not arrays.keys().isdisjoint(has)):
+        return ""
+    gave = ", ".join(map(repr, arrays)) or "none"
+    return f"without its output {', '.join(map(repr, missing or has))}; it gave {gave}"
 
 
 def refuse_what_harms(

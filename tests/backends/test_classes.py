@@ -123,13 +123,7 @@ def test_a_model_that_answers_other_than_it_says_harms_nobody(
     triton: triton_process.Triton, client: Triton, folder: Path
 ) -> None:
     """Triton itself would end with SIGFPE: the output is configured as numbers, and texts come."""
-    (folder / "liar" / "1").mkdir(parents=True)
-    (folder / "liar" / "1" / "model.py").write_text(TEXTS)
-    (folder / "liar" / "config.pbtxt").write_text(
-        'backend: "python"\n'
-        + onnx_models.tensor("input", "x", "FP32", "1, 3")
-        + onnx_models.tensor("output", "y", "FP32", "1, 3")
-    )
+    write_liar(folder / "liar")
     triton.client.load_model("liar")
     x = {"x": np.zeros((1, 3), np.float32)}
     assert client.infer("liar", x, timeout=30)["y"].tolist() == [[b"abc"] * 3]
@@ -137,6 +131,30 @@ def test_a_model_that_answers_other_than_it_says_harms_nobody(
         client.infer("liar", x, classes={"y": 2}, timeout=30)
     assert client.infer("liar", x, timeout=30)["y"].shape == (1, 3)
     triton.client.unload_model("liar")
+
+
+def test_a_model_that_answers_without_its_output_has_failed(
+    triton: triton_process.Triton, client: Triton, folder: Path
+) -> None:
+    write_liar(folder / "mute", TEXTS.replace('"y"', '"q"'))
+    triton.client.load_model("mute")
+    x = {"x": np.zeros((1, 3), np.float32)}
+    for asked in ({"outputs": ["y"]}, {"classes": {"y": 2}}, {}):
+        with pytest.raises(ModelFailed, match="without its output 'y'; it gave"):
+            client.infer("mute", x, **asked, timeout=30)  # type: ignore[arg-type]
+    assert "mute" in client.failing()
+    triton.client.unload_model("mute")
+
+
+def write_liar(folder: Path, code: str = TEXTS) -> None:
+    """Write a model that answers texts where its configuration says numbers."""
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text(code)
+    (folder / "config.pbtxt").write_text(
+        'backend: "python"\n'
+        + onnx_models.tensor("input", "x", "FP32", "1, 3")
+        + onnx_models.tensor("output", "y", "FP32", "1, 3")
+    )
 
 
 def test_of_equal_scores_the_first_are_best_and_what_is_no_number_comes_last() -> None:
