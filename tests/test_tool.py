@@ -313,6 +313,7 @@ def test_invoke_says_that_what_answers_does_not_speak_http(
         (["--text", "a", "--draw", "out.gif"], ".jpg or .png"),
         (["--text", "a", "--url", "127.0.0.1:1"], "127.0.0.1:1 does not answer"),
         (["--text", "a", "--url", "file:///etc/passwd"], "expected an address such as http://"),
+        (["--text", "a", "--url", "http://[::1"], "expected an address such as http://"),
         (["--text", "a", "--url", "http://127.0.0.1:1"], "does not answer"),
     ],
 )

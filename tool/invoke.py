@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
 import http.client
 import json
 import os
@@ -103,7 +104,10 @@ def run(options: argparse.Namespace) -> int:
 def address(url: str) -> str:
     """Return where the endpoint is; what names no protocol is asked by HTTP."""
     url = url if "://" in url else f"http://{url}"
-    if not url.startswith(("http://", "https://")):
+    host: str | None = None
+    with contextlib.suppress(ValueError):
+        host = urllib.parse.urlsplit(url).hostname
+    if not host or not url.startswith(("http://", "https://")):
         raise Trouble(f"--url is {url!r}; expected an address such as {URL}")
     return url.rstrip("/")
 
