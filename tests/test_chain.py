@@ -381,7 +381,14 @@ def master_of(endpoint: Endpoint, name: str) -> int:
     raise AssertionError(f"no {name}")
 
 
-@pytest.mark.parametrize("name", ["tritonserver", "gunicorn", "nginx: master"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tritonserver",
+        pytest.param("gunicorn", marks=pytest.mark.slow),
+        pytest.param("nginx: master", marks=pytest.mark.slow),
+    ],
+)
 def test_when_one_dies_too_often_the_others_are_stopped_and_the_exit_code_says_so(
     small_repository: Path, tmp_path: Path, name: str
 ) -> None:
