@@ -497,4 +497,9 @@ def exit_code_for(code: int) -> int:
 
 def described(code: int) -> str:
     """Return an exit code in words; signals are negative, as `subprocess` has them."""
-    return f"exit code {code}" if code >= 0 else Signals(-code).name
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return Signals(-code).name
+    except ValueError:  # most of the real-time ones have no name
+        return f"signal {-code}"

@@ -220,6 +220,12 @@ def test_one_that_dies_before_it_ever_worked_ends_the_start(died: int, expected:
     assert out.announced == []
 
 
+def test_a_signal_without_a_name_is_a_death_like_any_other() -> None:
+    out = supervise(Script(deaths={4: [(3, -40)]}, signals={20: [TERM]}), restarts=2)
+    assert out.code == 0
+    assert "NGINX died (signal 40): restart 1 of at most 2 within 600 s" in out.said
+
+
 def test_the_first_death_decides() -> None:
     script = Script(deaths={4: [(1, 3), (2, 7)]})
     out = supervise(script, restarts=0)
