@@ -27,8 +27,8 @@ from typing import Any, Protocol
 BUSY_S = 0.05  # between two looks while something starts or ends
 CALM_S = 0.5
 
-# SIGHUP: the terminal is gone.
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# SIGHUP: the terminal is gone. SIGQUIT: what many images have as Docker's STOPSIGNAL.
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 # Within this a second signal is the same wish: `make` and a shell each pass one on.
 SAME_WISH_S = 1.0

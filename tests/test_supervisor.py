@@ -22,7 +22,7 @@ from tests.conftest import wait_for
 from tests.fake_machine import CONT, INT, KILL, QUIT, TERM, Script, supervise
 
 
-@pytest.mark.parametrize("number", [TERM, INT, Signals.SIGHUP])
+@pytest.mark.parametrize("number", [TERM, INT, QUIT, Signals.SIGHUP])
 def test_a_signal_stops_all_in_reverse_order_and_exits_0(number: Signals) -> None:
     script = Script(signals={5: [number]})
     out = supervise(script)
