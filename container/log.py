@@ -99,7 +99,7 @@ class Log:
         os.close(source)
 
     def _shown(self, program: str, line: bytes) -> bytes:
-        if line.startswith(b"{"):
+        if is_object(line):
             return line + b"\n"
         if not self.as_json:
             return program.encode() + b": " + line + b"\n"
@@ -138,6 +138,14 @@ class Log:
             except OSError:
                 return False  # that is no reason to stop serving
         return True
+
+
+def is_object(line: bytes) -> bool:
+    """Whether a line is a JSON object, and does not merely begin as one, as a dict printed does."""
+    try:
+        return line.startswith(b"{") and isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def json_line(program: str, message: str) -> bytes:

@@ -49,6 +49,19 @@ def test_every_line_is_json_where_that_is_wanted(tmp_path: Path) -> None:
             assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", one["time"])
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("line", ["{'a': 1}", "{", '{"a": 1} {', '{"a":' * 10_000])
+def test_a_line_that_merely_begins_as_json_is_one_like_any_other(
+    tmp_path: Path, line: str, as_json: bool
+) -> None:
+    found = copied({"gunicorn": line.encode()}, tmp_path, as_json=as_json)
+    if as_json:
+        messages = [(one["program"], one["message"]) for one in map(json.loads, found)]
+        assert ("gunicorn", line) in messages
+    else:
+        assert f"gunicorn: {line}" in found
+
+
 @pytest.mark.parametrize("length", [4095, 4096, 4097, 20_000, 500_000])
 def test_long_lines_and_pieces_come_whole(tmp_path: Path, length: int) -> None:
     with (tmp_path / "log").open("wb") as out, Log(out.fileno(), as_json=False) as log:
