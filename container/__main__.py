@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,8 @@ ASK_S = 0.05
 WORKERS = "MODEL_SERVER_WORKERS"
 CPUS_PER_WORKER = 4
 MOST_WORKERS = 4
+
+OWN = "dispatch-run"  # the folder in RUN_DIR that is ours, and emptied at the start
 
 MISUSED = 2  # the exit code of a command that was called wrongly
 
@@ -302,7 +304,10 @@ class InUse(NoFolder):
 
 @contextmanager
 def run_folder(wanted: Path | None) -> Iterator[Path]:
-    """Give a folder for sockets and temporary files; a new one is removed at the end.
+    """Give a folder for sockets and temporary files.
+
+    It is made anew. In `wanted` it is one of its own, for what else lies there is not ours;
+    a temporary one is removed at the end.
 
     Raises:
         InUse: another process of this machine has it.
@@ -310,24 +315,24 @@ def run_folder(wanted: Path | None) -> Iterator[Path]:
 
     """
     if wanted is not None:
-        try:
-            wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
-            opened = (wanted / "lock").open("w")  # no program that is started inherits it
-        except OSError as error:
-            raise NoFolder(
-                f"RUN_DIR is '{wanted}': {error.strerror}; name a folder that can be written to"
-            ) from error
-        with opened as lock:
+        own = wanted / OWN
+        with ExitStack() as held:
             try:
+                wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
+                # No program that is started inherits it.
+                lock = held.enter_context((wanted / f"{OWN}.lock").open("a"))
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(own, ignore_errors=True)  # another version may have been here before
+                own.mkdir()
             except BlockingIOError as error:
                 raise InUse(
                     f"RUN_DIR is '{wanted}', which another `serve` uses; name another folder"
                 ) from error
-            # Made anew: another version may have been here before.
-            for left in ("backends", "instances", "reload", "repository", WANTED, ANSWERED, ASIDE):
-                shutil.rmtree(wanted / left, ignore_errors=True)
-            yield wanted
+            except OSError as error:
+                raise NoFolder(
+                    f"RUN_DIR is '{wanted}': {error.strerror}; name a folder that can be written to"
+                ) from error
+            yield own
         return
     try:
         made = tempfile.TemporaryDirectory(prefix="triton-dispatcher-", ignore_cleanup_errors=True)

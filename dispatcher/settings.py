@@ -325,7 +325,8 @@ class Settings:
         "RUN_DIR",
         "",
         read_run_dir,
-        "folder for sockets and temporary files; nothing means a new one, removed at the end",
+        "folder for sockets and temporary files, in the folder dispatch-run there, which is "
+        "emptied at the start; nothing means a new one, removed at the end",
     )
     shared_memory_mb: int | None = setting(
         "SHARED_MEMORY_MB",

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from container.__main__ import OWN
 from container.probes import UnixConnection, ask
 from tests.chaos import (
     CRASH,
@@ -260,7 +261,7 @@ def test_a_request_in_flight_is_answered_and_ping_is_503_meanwhile(tmp_path: Pat
     caller.start()
     time.sleep(1)
     statuses: set[int] = set()
-    lookout = threading.Timer(3, lambda: statuses.add(of_worker(tmp_path / "run")))
+    lookout = threading.Timer(3, lambda: statuses.add(of_worker(tmp_path / "run" / OWN)))
     lookout.start()
     began = time.monotonic()
     assert stop(endpoint) == 0

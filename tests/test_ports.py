@@ -36,6 +36,31 @@ def test_nobody_else_is_given_the_folder_of_a_serve_that_runs(tmp_path: Path) ->
         assert not (next_one / "wanted").exists()
 
 
+def test_what_lies_beside_the_own_folder_stays(tmp_path: Path) -> None:
+    """RUN_DIR may be a volume with models, under names that `serve` has in its own folder too."""
+    kept = [tmp_path / name / "1" / "model.onnx" for name in ("repository", "backends", "metrics")]
+    for path in kept:
+        path.parent.mkdir(parents=True)
+    for path in [*kept, tmp_path / "lock", tmp_path / "nginx.conf"]:
+        path.write_text("theirs")
+    before = set(tmp_path.rglob("*"))
+    with run_folder(tmp_path) as ours:
+        assert set(tmp_path.rglob("*")) - before == {ours, tmp_path / "dispatch-run.lock"}
+        (ours / "repository").mkdir()
+    with run_folder(tmp_path):
+        assert list(ours.iterdir()) == []
+    for path in [*kept, tmp_path / "lock", tmp_path / "nginx.conf"]:
+        assert path.read_text() == "theirs"
+
+
+def test_an_own_folder_that_is_a_link_is_not_emptied(tmp_path: Path) -> None:
+    (tmp_path / "theirs" / "1").mkdir(parents=True)
+    (tmp_path / "dispatch-run").symlink_to("theirs")
+    with pytest.raises(NoFolder, match=r"RUN_DIR is '.*': File exists; name"):
+        run_folder(tmp_path).__enter__()
+    assert (tmp_path / "theirs" / "1").is_dir()
+
+
 def test_a_folder_that_cannot_be_made_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
