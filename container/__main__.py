@@ -37,7 +37,9 @@ from dispatcher.settings import (
     ASIDE,
     AUTO,
     NOTICE,
+    RUN_PATH,
     WANTED,
+    WORKABLE,
     SettingError,
     Settings,
     read_settings,
@@ -316,6 +318,8 @@ def run_folder(wanted: Path | None) -> Iterator[Path]:
     """
     if wanted is not None:
         own = wanted / OWN
+        if not WORKABLE.fullmatch(str(own)):
+            raise NoFolder(f"RUN_DIR is '{wanted}'; expected: {RUN_PATH}")
         with ExitStack() as held:
             try:
                 wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -342,6 +346,8 @@ def run_folder(wanted: Path | None) -> Iterator[Path]:
             "set RUN_DIR to a folder that can be written to"
         ) from error
     with made as folder:
+        if not WORKABLE.fullmatch(folder):
+            raise NoFolder(f"the temporary folder is '{folder}'; set RUN_DIR to a {RUN_PATH}")
         yield Path(folder)
 
 

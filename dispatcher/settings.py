@@ -163,16 +163,22 @@ def read_place(text: str) -> Path:
     return path
 
 
-# NGINX's configuration and Triton's shell command hold this path, and in it lies a Unix socket,
-# whose path may have 107 characters.
-@expects("path of at most 80 letters, digits and ._/+-, or nothing")
+# NGINX's configuration and Triton's shell command hold the path of the folder in which the
+# container works, and in it lies "gunicorn.sock", whose path may have 107 characters. The folder is
+# RUN_DIR for the web workers, and "dispatch-run" in it for `serve`.
+WORKABLE = re.compile(r"[A-Za-z0-9._/+-]{1,93}")
+RUN_PATH = "path of at most 80 letters, digits and ._/+- from the root on"
+
+
+@expects(f"{RUN_PATH}, or nothing")
 def read_run_dir(text: str) -> Path | None:
     """Read where the container may keep its own files."""
-    if not re.fullmatch(r"[A-Za-z0-9._/+-]{0,80}", text):
+    if not text:
+        return None
+    path = Path(text).absolute()
+    if not WORKABLE.fullmatch(str(path)) or (path.exists() and not path.is_dir()):
         raise ValueError(text)
-    if text and Path(text).exists() and not Path(text).is_dir():
-        raise ValueError(text)
-    return Path(text).absolute() if text else None
+    return path
 
 
 @expects("paths of folders, separated by colons, or nothing")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from container.__main__ import InUse, NoFolder, run_folder
+from container.__main__ import OWN, InUse, NoFolder, run_folder
+from container.programs import SOCKET
+from dispatcher.settings import read_settings
 from tests.conftest import PROJECT, free_ports
 
 
@@ -59,6 +62,33 @@ def test_an_own_folder_that_is_a_link_is_not_emptied(tmp_path: Path) -> None:
     with pytest.raises(NoFolder, match=r"RUN_DIR is '.*': File exists; name"):
         run_folder(tmp_path).__enter__()
     assert (tmp_path / "theirs" / "1").is_dir()
+
+
+def test_in_the_longest_folder_there_is_just_room_for_a_socket() -> None:
+    """By what the kernel says of the path of a Unix socket."""
+    with (
+        tempfile.TemporaryDirectory(dir="/tmp") as short,
+        socket.socket(socket.AF_UNIX) as listener,
+    ):
+        longest = f"{short}/".ljust(80, "x")
+        with pytest.raises(NoFolder, match="; expected: path of at most 80 letters"):
+            run_folder(Path(f"{longest}x")).__enter__()
+        with pytest.raises(OSError, match="path too long"):
+            listener.bind(f"{longest}x/{OWN}/{SOCKET}")
+        with run_folder(read_settings({"RUN_DIR": longest}).run_dir) as ours:
+            listener.bind(str(ours / SOCKET))
+            assert read_settings({"RUN_DIR": str(ours)}).run_dir == ours, "as a web worker does"
+
+
+@pytest.mark.parametrize("name", ["with a blank", "long" * 30])
+def test_a_temporary_folder_that_nginx_cannot_have_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
+    with pytest.raises(NoFolder, match=f"the temporary folder is '.*{name}.*'; set RUN_DIR to a"):
+        run_folder(None).__enter__()
+    assert not list((tmp_path / name).iterdir())
 
 
 def test_a_folder_that_cannot_be_made_is_named(

@@ -52,6 +52,16 @@ def test_a_bad_value_names_itself(variable: str, value: str) -> None:
     assert line.startswith(f"{variable} is {value!r}; expected: ")
 
 
+@pytest.mark.parametrize("folder", ["with a blank", "long" * 30])
+def test_a_run_dir_is_judged_from_the_root_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / folder)
+    with pytest.raises(SettingError, match="RUN_DIR is 'run'; expected: path of at most 80"):
+        read_settings({"RUN_DIR": "run"})
+
+
 def test_all_bad_values_are_named_at_once() -> None:
     with pytest.raises(SettingError) as caught:
         read_settings({"MODEL_SERVER_WORKERS": "x", "MODEL_SERVER_THREADS": "y"})
