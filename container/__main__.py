@@ -327,7 +327,7 @@ def run_folder(wanted: Path | None) -> Iterator[Path]:
                 lock = held.enter_context((wanted / f"{OWN}.lock").open("a"))
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(own, ignore_errors=True)  # another version may have been here before
-                own.mkdir()
+                own.mkdir(mode=0o700)  # who reaches the socket in it is past NGINX and the keys
             except BlockingIOError as error:
                 raise InUse(
                     f"RUN_DIR is '{wanted}', which another `serve` uses; name another folder"

@@ -39,6 +39,18 @@ def test_nobody_else_is_given_the_folder_of_a_serve_that_runs(tmp_path: Path) ->
         assert not (next_one / "wanted").exists()
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_the_own_folder_is_open_to_its_user_alone(tmp_path: Path, given: bool) -> None:
+    """Whoever reaches the socket in it is past NGINX and the API keys."""
+    tmp_path.chmod(0o777)
+    was = os.umask(0)
+    try:
+        with run_folder(tmp_path if given else None) as ours:
+            assert ours.stat().st_mode & 0o777 == 0o700
+    finally:
+        os.umask(was)
+
+
 def test_what_lies_beside_the_own_folder_stays(tmp_path: Path) -> None:
     """RUN_DIR may be a volume with models, under names that `serve` has in its own folder too."""
     kept = [tmp_path / name / "1" / "model.onnx" for name in ("repository", "backends", "metrics")]
