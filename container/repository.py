@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from container.config_text import read
+from dispatcher.settings import can_be_read
 
 CONFIG = "config.pbtxt"
 PLAIN_MODELS = ("model.onnx", "model.pt")
@@ -41,10 +42,10 @@ def compose(
     repository.mkdir()
     found: dict[str, Path] = {}
     if mounted is not None and mounted.is_dir():
-        found.update(models_in(mounted))
+        found.update(models_in(mounted, say))
         say(f"models in {mounted}: {', '.join(sorted(found)) or 'none'}")
     if not (found and instead):
-        for name, folder in models_in(built_in):
+        for name, folder in models_in(built_in, say):
             if name in found:
                 say(f"the model {name!r} of {mounted} is served in place of the one in {built_in}")
             found.setdefault(name, folder)
@@ -62,7 +63,9 @@ def compose(
     return tuple(sorted(found))
 
 
-def models_in(folder: Path) -> Iterator[tuple[str, Path]]:
+def models_in(
+    folder: Path, say: Callable[[str], None] = lambda _: None
+) -> Iterator[tuple[str, Path]]:
     """Yield name and folder of each model; of the folder itself where it is one."""
     if is_model(folder):
         yield configured_name(folder) or UNNAMED, folder
@@ -70,7 +73,11 @@ def models_in(folder: Path) -> Iterator[tuple[str, Path]]:
     if any((folder / name).is_file() for name in PLAIN_MODELS):
         yield UNNAMED, folder
     for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or not may_enter(path):
+        if path.name.startswith("."):
+            continue
+        if not can_be_read(path):
+            if not os.path.isfile(path):  # noqa: PTH113  Path's raises where it may not look
+                say(f"{path} is not served: it cannot be read")
             continue
         if is_model(path) or any((path / name).is_file() for name in PLAIN_MODELS):
             yield path.name, path
@@ -78,15 +85,10 @@ def models_in(folder: Path) -> Iterator[tuple[str, Path]]:
 
 def is_model(folder: Path) -> bool:
     """Whether a folder is a model as Triton wants it: a configuration, or version folders."""
-    return may_enter(folder) and (
+    return can_be_read(folder) and (
         (folder / CONFIG).is_file()
         or any(p.name.isdigit() and p.is_dir() for p in folder.iterdir())
     )
-
-
-def may_enter(folder: Path) -> bool:
-    """Whether it is a folder that may be looked into; `lost+found` on a volume may not."""
-    return folder.is_dir() and os.access(folder, os.R_OK | os.X_OK, effective_ids=True)
 
 
 def configured_name(folder: Path) -> str:

@@ -7,6 +7,7 @@ message that names the variable, what it holds and what was expected.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -137,11 +138,16 @@ def seconds_or_nothing(low: float, high: float) -> Callable[[str], float | None]
     return read
 
 
-@expects("path of a folder")
+def can_be_read(folder: Path) -> bool:
+    """Whether it is a folder that may be looked into; `lost+found` on a volume may not."""
+    return os.access(f"{folder}/.", os.R_OK | os.X_OK, effective_ids=True)
+
+
+@expects("path of a folder that can be read")
 def read_folder(text: str) -> Path:
     """Read the path of a folder that exists."""
     path = Path(text).absolute()
-    if not text or not path.is_dir():
+    if not text or not can_be_read(path):
         raise ValueError(text)
     return path
 
@@ -154,11 +160,11 @@ def read_path(text: str) -> Path:
     return Path(text).absolute()
 
 
-@expects("path, of a folder if of anything")
+@expects("path, of a folder that can be read if of anything")
 def read_place(text: str) -> Path:
     """Read the path of a folder that need not exist."""
     path: Path = read_path(text)
-    if path.exists() and not path.is_dir():
+    if path.exists() and not can_be_read(path):
         raise ValueError(text)
     return path
 
@@ -181,7 +187,7 @@ def read_run_dir(text: str) -> Path | None:
     return path
 
 
-@expects("paths of folders, separated by colons, or nothing")
+@expects("paths of folders that can be read, separated by colons, or nothing")
 def read_folders(text: str) -> tuple[Path, ...]:
     """Read several folders, as `PATH` spells them."""
     return tuple(read_folder(part) for part in text.split(":") if part)
@@ -482,7 +488,7 @@ class Settings:
     def client_folders(self) -> tuple[Path, ...]:
         """The folders with client classes of one's own."""
         beside = () if self.mounted is None else (self.mounted / "code" / "clients",)
-        return (*self.clients_path, *(folder for folder in beside if folder.is_dir()))
+        return (*self.clients_path, *(folder for folder in beside if can_be_read(folder)))
 
     @property
     def max_body(self) -> int:

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -201,6 +202,23 @@ def running(folder: Path, **settings: str) -> Iterator[Endpoint]:
         yield endpoint
     finally:
         stop(endpoint)
+
+
+@pytest.fixture
+def shut() -> Iterator[Path]:
+    """A folder in which `lost+found` must not be entered, as on a volume, nor `unlisted` listed."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    for name, mode in (("lost+found", 0), ("unlisted", 0o111)):
+        (folder / name).mkdir()
+        (folder / name).chmod(mode)
+    was = os.geteuid()
+    if was == 0:
+        os.seteuid(65534)
+    yield folder
+    os.seteuid(was)
+    for path in (*folder.iterdir(), folder):
+        path.rmdir()
 
 
 @pytest.fixture(scope="session")

@@ -77,6 +77,14 @@ def test_a_mounted_configuration_that_is_not_utf_8_ends_nothing(tmp_path: Path) 
     assert [found for found, _ in models_in(tmp_path)] == ["model"]
 
 
+def test_a_model_that_cannot_be_read_is_left_out_and_named(shut: Path) -> None:
+    said: list[str] = []
+    assert list(models_in(shut, said.append)) == []
+    assert said == [
+        f"{shut / name} is not served: it cannot be read" for name in ("lost+found", "unlisted")
+    ]
+
+
 def test_a_model_whose_name_a_shell_would_take_apart_is_left_out(tmp_path: Path) -> None:
     names = ["fine", "v1.2-b+c_d", "é", "space d", "a;b", "$(x)", "'"]
     for name in names:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -128,22 +124,6 @@ def test_a_file_that_cannot_be_imported_disables_the_models_that_it_names(
     registry = load_clients(environment, [tmp_path])
     assert registry.clients["mine"].inference({"x": 5}) == 5
     assert set(registry.broken) == {f"mine ({tmp_path / 'bad.py'})", "other"}
-
-
-@pytest.fixture
-def shut() -> Iterator[Path]:
-    """A folder with one that must not be looked into, as `lost+found` of a volume."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
-    (folder / "lost+found").mkdir(mode=0o700)
-    was = os.geteuid()
-    if was == 0:
-        os.seteuid(65534)
-    else:
-        (folder / "lost+found").chmod(0)
-    yield folder
-    os.seteuid(was)
-    shutil.rmtree(folder)
 
 
 def test_a_folder_that_must_not_be_entered_is_passed_over(shut: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,21 @@ def test_there_is_a_web_worker_for_every_four_cpus(
 ) -> None:
     read = with_workers({**given, "OTHER": "1"}, cpus)
     assert read == {"MODEL_SERVER_WORKERS": workers, "OTHER": "1"}
+
+
+@pytest.mark.parametrize("variable", ["MODEL_REPOSITORY", "MODEL_DIR", "CLIENTS_PATH"])
+@pytest.mark.parametrize("name", ["lost+found", "unlisted"])
+def test_a_folder_that_cannot_be_read_is_named(shut: Path, name: str, variable: str) -> None:
+    with pytest.raises(SettingError, match=f"{variable} is .*; expected: .* that can be read"):
+        read_settings({variable: str(shut / name)})
+
+
+def test_clients_beside_mounted_models_are_passed_over_where_they_cannot_be_read(
+    shut: Path,
+) -> None:
+    with tempfile.TemporaryDirectory() as mounted:
+        (Path(mounted) / "code").symlink_to(shut / "lost+found")
+        assert read_settings({"MODEL_DIR": mounted}).client_folders == ()
 
 
 def test_a_folder_that_may_not_be_entered_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
