@@ -169,6 +169,7 @@ FITS = 2**19  # bytes of inputs for which there is always room
 REGION_S = 2.0  # for telling Triton of shared memory
 MOST_CALLS = 1000  # of which it is remembered how large their answers are
 BUSY = frozenset({"READY", "UNLOADING"})
+LISTINGS = 5  # tries for one
 
 
 @dataclass(frozen=True)
@@ -492,10 +493,15 @@ class Triton(ModelServer):
         self._regions.tidy()
 
     def models(self, *, timeout: float) -> list[ModelState]:
-        try:
-            index = self._client.get_model_repository_index(client_timeout=timeout).models
-        except InferenceServerException as error:
-            raise translated(error) from error
+        # Triton lists none where a folder goes that it has just read the name of.
+        for left in reversed(range(LISTINGS)):
+            try:
+                index = self._client.get_model_repository_index(client_timeout=timeout).models
+                break
+            except InferenceServerException as error:
+                known = translated(error)
+                if not (left and isinstance(known, ModelFailed)):
+                    raise known from error
         return [ModelState(m.name, m.version, m.state, first_line(m.reason)) for m in index]
 
     def load(self, model: str, *, timeout: float) -> None:

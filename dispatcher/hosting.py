@@ -6,10 +6,13 @@ Triton reads, of links and with a configuration under the new name; then Triton 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from clients.errors import (
@@ -22,7 +25,7 @@ from clients.errors import (
 from clients.model_server import ModelServer
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.memory import free_memory
-from dispatcher.settings import UNLOAD_S
+from dispatcher.settings import ASIDE, UNLOAD_S
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 CONFIG = "config.pbtxt"
@@ -82,33 +85,67 @@ class Hosting:
             )
         source = model_folder(self.allowed(url))
         self.refuse_too_large(source)
-        folder = self.repository / name
-        try:
-            folder.mkdir()  # of two callers one succeeds
-        except FileExistsError as error:
+        if not self.place(source, name, url):
             if self.is_loaded(name):
-                raise AlreadyLoaded(f"there is a model {name!r}") from error
+                raise AlreadyLoaded(f"there is a model {name!r}")
             if self.was_lost(name):
                 self.load(name, url)
                 return
-            if not (folder / ADDRESS).exists():
+            if self.is_own(name):
                 raise BadModel(
                     f"the repository has a model {name!r} of its own that is not loaded",
                     hint=f"POST /load_model/{name} loads it; or choose another name",
-                ) from error
-            raise AlreadyLoaded(f"the model {name!r} is being loaded") from error
+                )
+            raise AlreadyLoaded(f"the model {name!r} is being loaded, or unloaded")
         try:
-            self.link(source, folder, name)
-            (folder / ADDRESS).write_text(url)
             self._load(name)
         except DeadlineExceeded:
             raise
         except ModelFailed as error:
-            shutil.rmtree(folder, ignore_errors=True)
+            self.remove(name)
             raise not_loaded(url, error) from error
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            self.remove(name)
             raise
+
+    def place(self, source: Path, name: str, url: str) -> bool:
+        """Put a model's folder into the repository, whole at once; return whether there was none.
+
+        Others list the repository meanwhile, and ask whose a folder is that they find there.
+        """
+        folder, made = self.repository / name, self.aside()
+        if os.path.lexists(folder):
+            return False
+        made.mkdir()
+        try:
+            self.link(source, made, name)
+            (made / ADDRESS).write_text(url)
+            made.rename(folder)  # of two callers one succeeds: no folder is put over a full one
+        except OSError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                raise
+            return False
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+        return True
+
+    def remove(self, name: str) -> None:
+        """Take a model's folder out of the repository, whole at once."""
+        gone = self.aside()
+        with suppress(FileNotFoundError):  # another caller was sooner
+            (self.repository / name).rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def aside(self) -> Path:
+        """Return where a folder may be that is not in the repository, on the same disk."""
+        return self.repository.with_name(f"{ASIDE}-{uuid.uuid4().hex}")
+
+    def is_own(self, name: str) -> bool:
+        """Whether the repository has a model of this name that is not from elsewhere."""
+        folder = self.repository / name
+        address = folder / ADDRESS
+        # Between two looks the folder of one that is from elsewhere may come, or go; not both.
+        return not address.exists() and os.path.lexists(folder) and not address.exists()
 
     def load_own(self, name: str) -> None:
         """Load a model that lies in the repository already, or load it anew.
@@ -157,7 +194,7 @@ class Hosting:
             (self.wanted / name).unlink()  # of two callers one succeeds
         except FileNotFoundError:
             return False
-        shutil.rmtree(self.repository / name, ignore_errors=True)
+        self.remove(name)
         return True
 
     def unload(self, name: str) -> None:
@@ -178,7 +215,7 @@ class Hosting:
             self.want(name)  # so that whoever unloads or loads it next finds it
             raise
         if (self.repository / name / ADDRESS).exists():
-            shutil.rmtree(self.repository / name, ignore_errors=True)
+            self.remove(name)
 
     def is_loaded(self, name: str) -> bool:
         """Whether a model is ready to be asked."""

@@ -20,7 +20,8 @@ AUTO = "auto"
 
 # In RUN_DIR, for both sides: what the supervisor tells the web workers, a file for each model that
 # is to be loaded when Triton starts, one for each that has answered its example, and links to the
-# folders of models that were deleted.
+# folders of models that were deleted; what begins like the last is on its way into the repository
+# or out of it.
 NOTICE = "supervisor.json"
 WANTED = "wanted"
 ANSWERED = "answered"

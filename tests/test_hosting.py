@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,6 +105,49 @@ def test_one_that_takes_too_long_and_fails_can_be_loaded_again(
     server.loading_s = 0
     hosting.load("one", str(tmp_path / "elsewhere"))
     assert hosting.is_loaded("one")
+
+
+def test_a_folder_is_in_the_repository_whole_or_not_at_all(
+    hosting: Hosting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is there at the same time is told of a model from elsewhere, and Triton of none."""
+    url, seen, link, rmtree = str(tmp_path / "elsewhere"), list[bool](), hosting.link, shutil.rmtree
+
+    def here() -> bool:
+        return (hosting.repository / "one").exists()
+
+    def slow_link(source: Path, folder: Path, name: str) -> None:
+        link(source, folder, name)
+        seen.append(here())
+        if len(seen) == 1:  # another one is sooner
+            hosting.load(name, url)
+
+    def slow_rmtree(folder: Path, **more: Any) -> None:
+        seen.append(here())
+        rmtree(folder, **more)
+
+    monkeypatch.setattr(hosting, "link", slow_link)
+    with pytest.raises(AlreadyLoaded):
+        hosting.load("one", url)
+    assert seen == [False, False]
+    assert hosting.is_loaded("one")
+    monkeypatch.setattr(shutil, "rmtree", slow_rmtree)
+    hosting.unload("one")
+    assert seen == [False, False, False]
+    assert [path.name for path in tmp_path.glob("aside*")] == []
+
+
+def test_a_model_that_goes_meanwhile_is_not_called_the_repository_s_own(
+    hosting: Hosting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    with monkeypatch.context() as patch:
+        patch.setattr(hosting, "is_loaded", hosting.remove)
+        with pytest.raises(AlreadyLoaded):
+            hosting.load("one", str(tmp_path / "elsewhere"))
+    (hosting.repository / "own").mkdir()
+    with pytest.raises(BadModel, match="of its own"):
+        hosting.load("own", str(tmp_path / "elsewhere"))
 
 
 def test_no_name_is_too_long_to_be_unknown(hosting: Hosting) -> None:

@@ -43,6 +43,7 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
     scores: str = "TYPE_FP32"
     runs: float = 0.0
     left: list[float] = field(default_factory=list)
+    no_list: list[str] = field(default_factory=list)
 
     def ModelInfer(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         self.left.append(context.time_remaining())
@@ -68,6 +69,8 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     def RepositoryIndex(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         time.sleep(self.delay)
+        if self.no_list:
+            context.abort(grpc.StatusCode.INTERNAL, self.no_list.pop())
         answer = service_pb2.RepositoryIndexResponse()
         answer.models.add(name="here", version="1", state="READY")
         return answer
@@ -120,6 +123,17 @@ def test_a_triton_that_is_gone_is_an_outage() -> None:
 
 def test_instances_are_as_many_on_each_gpu(triton: Triton) -> None:
     assert triton.instances("here", timeout=5) == 2 * 2 + 3
+
+
+def test_a_folder_that_goes_while_triton_lists_them_is_nobody_s_failure(
+    refusing: Refusing, triton: Triton
+) -> None:
+    gone = "failed to stat file /repository/gone"
+    refusing.no_list = [gone] * 4
+    assert [model.name for model in triton.models(timeout=5)] == ["here"]
+    refusing.no_list = [gone] * 5
+    with pytest.raises(ModelFailed, match=gone):
+        triton.models(timeout=5)
 
 
 def test_a_load_that_takes_longer_has_not_failed(refusing: Refusing, triton: Triton) -> None:
