@@ -79,6 +79,7 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
         name, url = read_load()
         g.record.modelname = name
         load(hosting, reloader, name, url)
+        g.record.known = True
         return json_answer({"modelName": name, "modelUrl": url})
 
     @routes.get("/models/<model>")
@@ -91,6 +92,7 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
         """Unload a model and give its memory back."""
         g.record.modelname = model
         unload(hosting, reloader, model)
+        g.record.known = True
         return json_answer({"modelName": model})
 
     @routes.post("/reload")
@@ -112,6 +114,7 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
         """Load a model of the repository, or load it anew."""
         g.record.modelname = model
         hosting.load_own(model)
+        g.record.known = True
         if reason := refused(hosting, reloader, model):
             raise BadClient(reason)
         return json_answer(loaded(model))

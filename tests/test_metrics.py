@@ -215,6 +215,42 @@ def test_restarts_and_a_container_that_is_not_ready_are_told() -> None:
     assert "dispatcher_triton_up 0.0" in page.text
 
 
+def test_a_model_that_is_loaded_at_run_time_is_counted_by_its_name(tmp_path: Path) -> None:
+    for name in ("repository", "elsewhere"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "elsewhere" / "model.onnx").touch()
+    registry, server = Registry(), FakeTriton()
+    canary = Canary((), registry, server, 8, 8)
+    environment = Environment(server, tmp_path / "repository")
+    settings = read_settings({"TRITON_METRICS_PORT": "1"})  # nobody is there
+    client = create_app(settings, registry, environment, renamed_config, canary).test_client()
+    since = {"X-Request-Start": str(time.time())}
+    body = {"model_name": "new", "url": str(tmp_path / "elsewhere")}
+    for method, path, status in (
+        ("DELETE", "/models/new", 404),
+        ("POST", "/models", 200),
+        ("POST", "/models", 409),
+        ("POST", "/load_model/new", 200),
+        ("DELETE", "/models/new", 200),
+    ):
+        answer = client.open(path, method=method, json=body, headers=since, buffered=True)
+        assert answer.status_code == status
+        answer.close()
+    counted = [
+        (sample.labels["method"], sample.labels["model"], sample.labels["status"])
+        for family in text_string_to_metric_families(client.get("/metrics").text)
+        for sample in family.samples
+        if sample.name == "dispatcher_requests_total"
+    ]
+    assert sorted(counted) == [
+        ("DELETE", "new", "200"),
+        ("DELETE", "other", "404"),
+        ("POST", "new", "200"),
+        ("POST", "new", "200"),
+        ("POST", "new", "409"),
+    ]
+
+
 def test_a_worker_has_the_room_for_its_counts_before_it_counts(seen: Endpoint) -> None:
     """A disk that is full later ends no worker: the files are mapped into its memory."""
     folder = seen.log.parent / "metrics"
