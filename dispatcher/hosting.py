@@ -30,6 +30,7 @@ from dispatcher.settings import ASIDE, UNLOAD_S
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 CONFIG = "config.pbtxt"
 PLAIN_MODELS = ("model.onnx", "model.pt")
+MODEL = "config.pbtxt and 1/model.onnx, or a plain model.onnx"
 ADDRESS = "model.url"  # beside the links: where the model came from
 
 # What a loaded model takes besides its file, measured with `make bench`: a process with ONNX
@@ -73,7 +74,7 @@ class Hosting:
         Raises:
             BadModel: the name or the folder cannot be used, or the model cannot be loaded.
             AlreadyLoaded: there is a model of this name.
-            OutOfMemory: it would not fit.
+            OutOfMemory: it would not fit, or there is no room on the disk.
             DeadlineExceeded: it takes too long; the model server goes on with it.
 
         """
@@ -83,9 +84,13 @@ class Hosting:
                 hint="expected letters, digits, '_', '.' and '-', at most 255, beginning with one "
                 "of the first two",
             )
-        source = model_folder(self.allowed(url))
-        self.refuse_too_large(source)
-        if not self.place(source, name, url):
+        try:
+            source = model_folder(self.allowed(url))
+            self.refuse_too_large(source)
+            placed = self.place(source, name, url)
+        except OSError as error:
+            raise not_placed(url, error) from error
+        if not placed:
             if self.is_loaded(name):
                 raise AlreadyLoaded(f"there is a model {name!r}")
             if self.was_lost(name):
@@ -120,14 +125,9 @@ class Hosting:
         try:
             self.link(source, made, name)
             (made / ADDRESS).write_text(url)
-            made.rename(folder)  # of two callers one succeeds: no folder is put over a full one
-        except OSError as error:
-            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
-                raise
-            return False
+            return moved(made, folder)
         finally:
             shutil.rmtree(made, ignore_errors=True)
-        return True
 
     def remove(self, name: str) -> None:
         """Take a model's folder out of the repository, whole at once."""
@@ -281,6 +281,29 @@ class Hosting:
                 (folder / path.name).symlink_to(path)
 
 
+def moved(folder: Path, place: Path) -> bool:
+    """Move a folder; return whether there was none in its place. Of two callers one succeeds."""
+    try:
+        folder.rename(place)  # it replaces none that has something in it
+    except OSError as error:
+        if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:
+            return False
+        raise
+    return True
+
+
+def not_placed(url: str, error: OSError) -> InferenceError:
+    """Return what a caller is told of a folder that cannot be put into the repository."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return OutOfMemory(
+            f"there is no room for the model's links in the container's RUN_DIR: {error.strerror}"
+        )
+    return BadModel(
+        f"{error.filename or url}: {error.strerror}",
+        hint=f"expected {MODEL}, that the container's user may read",
+    )
+
+
 def not_loaded(what: str, error: ModelFailed) -> InferenceError:
     """Return what a caller is told of a model that Triton could not load."""
     message = f"{what} cannot be loaded: {error.message}"
@@ -293,7 +316,8 @@ def not_loaded(what: str, error: ModelFailed) -> InferenceError:
 def readable_folder(path: Path) -> bool:
     """Whether this is the absolute path of a folder that can be read; any text may be one."""
     try:
-        return path.is_absolute() and path.is_dir() and os.access(path, os.R_OK)
+        may = os.access(path, os.R_OK | os.X_OK, effective_ids=True)
+        return path.is_absolute() and path.is_dir() and may
     except (OSError, ValueError):  # too long; NUL, or half of a surrogate pair
         return False
 
@@ -314,7 +338,7 @@ def model_folder(folder: Path) -> Path:
             break
     raise BadModel(
         f"{folder} is no model",
-        hint="expected config.pbtxt and 1/model.onnx, or a plain model.onnx",
+        hint=f"expected {MODEL}",
     )
 
 

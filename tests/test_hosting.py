@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -185,6 +190,71 @@ def test_a_configuration_that_is_not_utf_8(hosting: Hosting, tmp_path: Path) -> 
     with pytest.raises(BadModel, match="is not UTF-8"):
         hosting.load("one", str(tmp_path / "elsewhere"))
     assert not (hosting.repository / "one").exists()
+
+
+@pytest.mark.parametrize(
+    ("hidden", "mode", "message"),
+    [
+        ("inner", 0o000, "inner.*: Permission denied"),
+        ("inner", 0o444, "inner.*: Permission denied"),
+        (".", 0o444, "`url` is"),
+        ("config.pbtxt", 0o000, "config.pbtxt: Permission denied"),
+    ],
+)
+def test_what_may_not_be_read_is_named(
+    server: FakeTriton, hidden: str, mode: int, message: str
+) -> None:
+    with TemporaryDirectory() as name:  # one that others may enter, unlike pytest's
+        folder = Path(name)
+        folder.chmod(0o777)
+        (folder / "repository").mkdir()
+        (folder / "repository").chmod(0o777)
+        model = folder / "elsewhere"
+        (model / "inner" / "1").mkdir(parents=True)
+        if hidden != "inner":
+            (model / "model.onnx").touch()
+        (model / "config.pbtxt").touch()
+        (model / hidden).chmod(mode)
+        hosting = Hosting(server, folder / "repository", (), lambda text, _: text, 10)
+        with somebody_else(), pytest.raises(BadModel, match=message):
+            hosting.load("one", str(model))
+        assert list((folder / "repository").iterdir()) == []
+        assert sorted(path.name for path in folder.iterdir()) == ["elsewhere", "repository"]
+
+
+@contextmanager
+def somebody_else() -> Iterator[None]:
+    """Be who may read no more than others may, where this is root."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_file_in_the_place_of_a_version_s_folder_is_named(
+    hosting: Hosting, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere" / "1").touch()
+    with pytest.raises(BadModel, match=r"elsewhere/1: File exists") as raised:
+        hosting.load("one", str(tmp_path / "elsewhere"))
+    assert "1/model.onnx" in raised.value.hint
+
+
+def test_a_full_disk_is_no_bad_model(
+    hosting: Hosting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_text(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", write_text)
+        with pytest.raises(OutOfMemory, match="RUN_DIR: No space left on device"):
+            hosting.load("one", str(tmp_path / "elsewhere"))
+    hosting.load("one", str(tmp_path / "elsewhere"))
 
 
 def test_a_link_to_itself(hosting: Hosting, tmp_path: Path) -> None:
