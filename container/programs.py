@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from container.backends import shared_folder
-from container.backends.shared_memory import FOLDER
+from container.backends.shared_memory import FOLDER, PREFIX
 from container.door import Door
 from container.probes import UnixConnection, ask, over_tcp
 from container.shared_memory import Plan
@@ -109,6 +109,7 @@ def triton_program(
             **ALLOCATOR,
             **SILENT,
             **plan.environment(),
+            PREFIX: shm_prefix,
             shared_folder.VARIABLE: str(instances),
             **triton.environment,
         },

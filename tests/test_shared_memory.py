@@ -20,8 +20,9 @@ from clients.base import Client, Environment, Payload
 from clients.errors import TooLargeAtOnce
 from clients.registry import Registry
 from clients.triton import translated
+from container.backends import shared_folder, shared_memory
 from container.backends.model_config import ModelConfigError
-from container.backends.shared_memory import MIB, SHARES, Share, TooLarge, fit
+from container.backends.shared_memory import MIB, PREFIX, SHARES, Share, TooLarge, fit
 from container.config_text import NotReadable, read
 from container.repository import compose
 from container.shared_memory import Plan, changed, configurations, lower, share_out
@@ -267,7 +268,7 @@ def test_the_room_of_a_model_that_comes_later_is_held_until_its_first_run() -> N
     share = Share.of(part_model(), LITTLE)
     assert share.held is not None
     # Of 5.6 MiB 1.25 are for the inputs of that run, which are there before.
-    assert os.fstat(share.held).st_size == int((5.625 - 1.25) * MIB)
+    assert os.fstat(share.held).st_blocks * 512 == int((5.625 - 1.25) * MIB)
     assert not os.fstat(share.held).st_nlink
     assert share.has_room(int(2.5 * MIB))
     assert not share.has_room(int(2.5 * MIB) + 1)
@@ -294,6 +295,68 @@ def test_a_model_that_comes_later_is_not_loaded_where_there_is_no_room(
         Share.of(part_model(), LITTLE)
     left = Path("/dev/shm").glob(f"*hold_{os.getpid()}*")
     assert list(left) == []
+
+
+def test_what_all_models_have_is_no_more_than_they_may_where_others_have_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5.6 MiB are held for each."""
+    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
+    environment = {**LITTLE, PREFIX: "ours_"}
+    sizes = {"ours_region": 50 * MIB, "theirs": 100 * MIB}
+    for name, size in sizes.items():
+        (tmp_path / name).touch()
+        os.truncate(tmp_path / name, size)
+    share = Share.of(part_model(), environment)
+    other = Share.of(part_model(), environment)
+    assert other.held is not None
+    with pytest.raises(ModelConfigError, match=r"'b': No space left on device: .*in 64 MB"):
+        Share.of(part_model(), environment)
+    share.reserve(0, lambda size: os.truncate(tmp_path / "ours_region", 50 * MIB + size))
+    with pytest.raises(ModelConfigError):
+        Share.of(part_model(), environment)
+    os.close(other.held)
+    again = Share.of(part_model(), environment)
+    assert again.held is not None
+    os.close(again.held)
+
+
+def test_what_a_planned_model_has_not_taken_yet_is_not_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
+    plan = {"size": 64 * MIB, "models": {"planned": [1000, 60 * MIB]}}
+    environment = {SHARES: json.dumps(plan), PREFIX: "ours_"}
+    planned = Share.of(part_model(name="planned"), environment)
+    assert planned.held is not None
+    assert os.fstat(planned.held).st_blocks == 0
+    with pytest.raises(ModelConfigError):
+        Share.of(part_model(), environment)
+    planned.reserve(0, lambda size: None)
+    later = Share.of(part_model(), environment)
+    assert later.held is not None
+    os.close(later.held)
+
+
+def test_of_models_that_are_loaded_at_once_each_counts_what_the_others_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
+    environment = {**LITTLE, PREFIX: "ours_", shared_folder.VARIABLE: str(tmp_path)}
+    (tmp_path / "ours_region").touch()
+    os.truncate(tmp_path / "ours_region", 50 * MIB)
+
+    def load(_: int) -> int | None:
+        try:
+            return Share.of(part_model(), environment).held
+        except ModelConfigError:
+            return None
+
+    with ThreadPoolExecutor(4) as pool:
+        held = [one for one in pool.map(load, range(4)) if one is not None]
+    for one in held:
+        os.close(one)
+    assert len(held) == 2
 
 
 def test_room_that_another_one_gives_back_is_waited_for() -> None:

@@ -9,11 +9,15 @@ and Triton never lets go of a request for which there is no room.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import math
 import os
 import time
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from glob import iglob
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -24,13 +28,17 @@ from container.backends.model_config import (
     instance_count,
     max_batch_size,
 )
+from container.backends.shared_folder import shared_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 SHARES = "SHARED_MEMORY_SHARES"
 """The variable: {"size": bytes in all, "models": {name: [bytes of tensors in one run, bytes to
 which an instance's region is grown at once, or 0]}}."""
+
+PREFIX = "SHARED_MEMORY_PREFIX"
+"""The variable: what the names of this Triton's regions begin with; without it none are counted."""
 
 MIB = 2**20
 
@@ -118,7 +126,8 @@ class Share:
         region: bytes to which this instance's region is grown at once; 0 where it grows as is
             needed. A region that grows in steps may become twice as large as it has to be, for
             old room and new are not always used together.
-        held: an open file that takes the place of what the region is to grow by.
+        held: an open file of the size that the region is to grow by; that of a model that came
+            later has the room as well.
 
     """
 
@@ -143,10 +152,13 @@ class Share:
             part = part_of(config, size)
             if not part.tensors:
                 raise no_room(config, size)
-            return cls(size, part.tensors, part.region, hold(config, part, size))
+            return cls(size, part.tensors, part.region, hold(config, part, size, environment))
         share = cls(size, *plan.get("models", {}).get(config["name"], ()))
         if share.tensors == 0:
             raise no_room(config, size)
+        if share.region > BEGINNING:
+            share.held = nameless(environment)
+            os.ftruncate(share.held, share.region - BEGINNING)  # no room, but counted
         return share
 
     def reserve(self, taken: int, grow: Callable[[int], None]) -> None:
@@ -269,27 +281,64 @@ def fit(config: dict[str, Any], environment: Mapping[str, str]) -> None:
         config["max_batch_size"] = min(max_batch_size(config), batch)
 
 
-def hold(config: Mapping[str, Any], part: Part, size: int) -> int:
+def hold(config: Mapping[str, Any], part: Part, size: int, environment: Mapping[str, str]) -> int:
     """Return an open file without a name that has the room of a part; it ends with this process.
 
-    Room is left for the inputs of the first run, which come before the file can be closed.
+    Room is left for the inputs of the first run, which come before the file can be closed. `size`
+    may be less than there is, which others use as well.
 
     Raises:
         ModelConfigError: there is not enough.
 
     """
-    path = FOLDER / f"triton_dispatcher_hold_{os.getpid()}"
-    opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        path.unlink()
-        rest = part.region - BEGINNING
-        if rest:
-            os.posix_fallocate(opened, 0, rest)
-            os.ftruncate(opened, max(0, rest - part.inputs))
-    except OSError as error:
-        os.close(opened)
-        raise no_room(config, size, f"{error.strerror}: ") from error
+    prefix, rest = environment.get(PREFIX, ""), part.region - BEGINNING
+    with one_at_a_time(shared_folder(environment)):
+        if prefix and taken(prefix) + rest > size:
+            raise no_room(config, size, f"{os.strerror(errno.ENOSPC)}: ")
+        opened = nameless(environment)
+        try:
+            if rest:
+                os.posix_fallocate(opened, 0, rest)
+                os.ftruncate(opened, max(0, rest - part.inputs))
+                os.ftruncate(opened, rest)  # no more room, but counted
+        except OSError as error:
+            os.close(opened)
+            raise no_room(config, size, f"{error.strerror}: ") from error
     return opened
+
+
+def nameless(environment: Mapping[str, str]) -> int:
+    """Return an open file in shared memory that ends with this process."""
+    path = FOLDER / f"{environment.get(PREFIX) or 'triton_dispatcher_'}hold_{os.getpid()}"
+    opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    path.unlink()
+    return opened
+
+
+@contextmanager
+def one_at_a_time(folder: Path | None) -> Iterator[None]:
+    """Let no other process that shares the folder be in here."""
+    if folder is None:
+        yield
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+def taken(prefix: str) -> int:
+    """Return the bytes of the regions that have this prefix, and of what is held beside them."""
+    sizes = {}
+    opened = iglob("/proc/[0-9]*/fd/*")  # noqa: PTH207  Path's fails where a process ends meanwhile
+    for path in (*FOLDER.glob(f"{prefix}*"), *map(Path, opened)):
+        with suppress(OSError):  # it went meanwhile, or is another user's
+            if os.path.realpath(path).startswith(str(FOLDER / prefix)):
+                status = path.stat()
+                sizes[status.st_ino] = status.st_size
+    return sum(sizes.values())
 
 
 def no_room(config: Mapping[str, Any], size: int, why: str = "") -> ModelConfigError:
