@@ -404,7 +404,32 @@ class TestTheOptimizedModel:
         assert made.stat().st_mtime_ns == written
         assert first.run({"x": X}, ["y"])["y"].shape == (2, 5)
         first.close()
-        assert not list((shared / "optimized").glob("*/*"))
+        assert list((shared / "optimized").iterdir()) == []
+
+    def test_it_comes_and_goes_whole_whoever_opens_and_closes_it(self, tmp_path: Path) -> None:
+        (tmp_path / "m").mkdir()
+        source, shared, made = tmp_path / "m" / "model.onnx", tmp_path / "shared", tmp_path / "made"
+        source.write_bytes(b"model")
+        script = (
+            "import os, pathlib, time\n"
+            "from container.backends.onnxruntime.optimized import OptimizedFile\n"
+            "def save(path):\n"
+            f"    one = os.open({str(made)!r}, os.O_CREAT | os.O_EXCL)\n"  # nobody else makes it
+            "    path.write_bytes(b'graph')\n"
+            "    time.sleep(0.001)\n"
+            f"    os.unlink({str(made)!r})\n"
+            "    os.close(one)\n"
+            "for _ in range(300):\n"
+            f"    folder, source = pathlib.Path({str(shared)!r}), pathlib.Path({str(source)!r})\n"
+            "    file = OptimizedFile(folder, source, '', save)\n"
+            "    time.sleep(0.001)\n"
+            "    assert file.graph.read_bytes() == b'graph'\n"
+            "    file.close()\n"
+        )
+        command = [sys.executable, "-c", script]
+        processes = [subprocess.Popen(command, cwd=ROOT) for _ in range(4)]
+        assert [process.wait(60) for process in processes] == [0] * 4
+        assert list(shared.iterdir()) == []
 
     def test_one_half_made_by_a_process_that_was_killed_is_made_anew(
         self, model: Path, tmp_path: Path

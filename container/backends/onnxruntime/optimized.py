@@ -115,7 +115,8 @@ class OptimizedFile:
         folder.mkdir(parents=True, exist_ok=True)
         self._home = folder / name
         self.graph = self._home / GRAPH
-        self._lock = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        self._locked = folder / f"{name}.lock"
+        self._lock = self._opened()
         try:
             self._lock_shared(save)
         except BaseException:
@@ -126,6 +127,10 @@ class OptimizedFile:
         """Return with a lock that others may have too, when the file is there."""
         while True:
             fcntl.lockf(self._lock, fcntl.LOCK_SH)  # waits for whoever makes it
+            if not self._is_there():
+                removed, self._lock = self._lock, self._opened()
+                os.close(removed)
+                continue
             if self.graph.exists():
                 return
             fcntl.lockf(self._lock, fcntl.LOCK_UN)
@@ -134,11 +139,23 @@ class OptimizedFile:
             except OSError:  # another was faster
                 time.sleep(LOOK_S)
                 continue
+            if not self._is_there():
+                continue
             if not self.graph.exists():
                 self._make(save)
             # Locks of POSIX's kind are exchanged without a gap in which the file could go.
             fcntl.lockf(self._lock, fcntl.LOCK_SH)
             return
+
+    def _opened(self) -> int:
+        return os.open(self._locked, os.O_RDWR | os.O_CREAT, 0o600)
+
+    def _is_there(self) -> bool:
+        """Whether what is locked is the file that others lock, not one that was removed."""
+        try:
+            return self._locked.stat().st_ino == os.fstat(self._lock).st_ino
+        except FileNotFoundError:
+            return False
 
     def _make(self, save: Callable[[Path], Any]) -> None:
         shutil.rmtree(self._home, ignore_errors=True)  # half done by one that was killed
@@ -161,5 +178,7 @@ class OptimizedFile:
         except OSError:
             pass
         else:
-            shutil.rmtree(self._home, ignore_errors=True)
+            if self._is_there():
+                shutil.rmtree(self._home, ignore_errors=True)
+                self._locked.unlink()
         os.close(self._lock)
