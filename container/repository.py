@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from container.config_text import read
+from clients.config_text import read
+from clients.deadly import deadly
 from dispatcher.settings import can_be_read
 
 CONFIG = "config.pbtxt"
@@ -49,18 +50,29 @@ def compose(
             if name in found:
                 say(f"the model {name!r} of {mounted} is served in place of the one in {built_in}")
             found.setdefault(name, folder)
-    for name in [name for name in found if not NAME.fullmatch(name)]:
-        say(f"{found.pop(name)} is not served: {NAMED}")
+    for name, folder in list(found.items()):
+        if reason := unservable(name, folder):
+            say(f"{found.pop(name)} is not served: {reason}")
     for name, folder in found.items():
-        if is_model(folder):
-            (repository / name).symlink_to(folder)
-        else:
-            (repository / name).mkdir()
-            (repository / name / "1").symlink_to(folder)
-            for path in folder.iterdir():  # what its client reads
-                if path.name not in PLAIN_MODELS:
-                    (repository / name / path.name).symlink_to(path)
+        link(folder, repository / name)
     return tuple(sorted(found))
+
+
+def link(folder: Path, place: Path) -> None:
+    """Link a model's folder, or what lies in one with a plain model file."""
+    if is_model(folder):
+        place.symlink_to(folder)
+        return
+    place.mkdir()
+    (place / "1").symlink_to(folder)
+    for path in folder.iterdir():  # what its client reads
+        if path.name not in PLAIN_MODELS:
+            (place / path.name).symlink_to(path)
+
+
+def unservable(name: str, folder: Path) -> str:
+    """Return why Triton must not be given a model; nothing where it may."""
+    return "; ".join(map(str, deadly(folder))) if NAME.fullmatch(name) else NAMED
 
 
 def models_in(

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from clients.config_text import Message, NotReadable, read, whole
 from container.backends.shared_memory import (
     AMPLE,
     BEGINNING,
@@ -33,7 +34,6 @@ from container.backends.shared_memory import (
     Item,
     is_scarce,
 )
-from container.config_text import Message, NotReadable, read, whole
 
 OURS = ("onnxruntime", "pytorch", "onnxruntime_onnx", "pytorch_libtorch")
 

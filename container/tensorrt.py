@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from container.config_text import read
+from clients.config_text import read
 from container.repository import CONFIG
 from dispatcher.settings import read_settings
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from clients.deadly import deadly
 from clients.errors import (
     DeadlineExceeded,
     InferenceError,
@@ -168,6 +169,8 @@ class Hosting:
             raise not_loaded(f"the model {name!r}", error) from error
 
     def _load(self, name: str) -> None:
+        if faults := deadly(self.repository / name):
+            raise ModelFailed("; ".join(map(str, faults)))
         try:
             self.server.load(name, timeout=self.timeout)
         except DeadlineExceeded:

@@ -234,3 +234,73 @@ MISTAKES = [
         "give it 2 lines",  # it is refused because the file's output has any number
     ),
 ]
+
+
+def warmed_up_with(tensor: str) -> Callable[[Path], object]:
+    sample = f'inputs {{ key: "INPUT" value {{ data_type: TYPE_FP32 {tensor} }} }}'
+    return config("dynamic", f"model_warmup [ {{ batch_size: 1 {sample} }} ]\ndynamic")
+
+
+def without_config(folder: Path) -> None:
+    (folder / "config.pbtxt").unlink()
+    (folder / "config.pbtxt").mkdir()
+
+
+# Of these Triton dies, so that it must not be asked what it says of them.
+DEADLY = [
+    Mistake(
+        "passive",
+        config("dynamic", "instance_group [ { count: 1 passive: true } ]\ndynamic"),
+        "passive/config.pbtxt:6",
+        "`instance_group.passive` leaves no instance for requests, over which Triton ends",
+        "leave it out",
+    ),
+    Mistake(
+        "label_folder",
+        config("labels.txt", r"\061"),
+        "label_folder/config.pbtxt:5",
+        '`label_filename` is "1", which is no file, over which Triton ends',
+        "a label in each line",
+    ),
+    Mistake(
+        "label_dot",
+        config("labels.txt", "."),
+        "label_dot/config.pbtxt:5",
+        'is ".", which is no file',
+        "a label in each line",
+    ),
+    Mistake(
+        "warmup_folder",
+        lambda folder: (
+            warmed_up_with('dims: [ 3 ] input_data_file: "x"')(folder),
+            (folder / "warmup" / "x").mkdir(parents=True),
+        ),
+        "warmup_folder/config.pbtxt:6",
+        'input_data_file` is "x", which is no file in warmup/',
+        "name one",
+    ),
+    Mistake(
+        "warmup_unnamed",
+        lambda folder: (
+            warmed_up_with('dims: [ 3 ] input_data_file: ""')(folder),
+            (folder / "warmup").mkdir(),
+        ),
+        "warmup_unnamed/config.pbtxt:6",
+        'input_data_file` is "", which is no file in warmup/',
+        "name one",
+    ),
+    Mistake(
+        "warmup_huge",
+        warmed_up_with("dims: [ 1000000, 1000000 ] zero_data: true"),
+        "warmup_huge/config.pbtxt:6",
+        "dims` and batch_size make more than 268,435,456 numbers",
+        "write smaller ones",
+    ),
+    Mistake(
+        "config_folder",
+        without_config,
+        "config_folder/config.pbtxt",
+        "is a folder, over which Triton ends",
+        "put the file there",
+    ),
+]

@@ -13,9 +13,14 @@ from tests.conftest import PROJECT
 ARROWS = {
     "clients": set(),
     "dispatcher": {"clients"},
-    # container starts the dispatcher by a command; it shares the table of settings, and checks the
-    # file of keys before the start, nothing else.
-    "container": {"dispatcher.settings", "dispatcher.keys"},
+    # container starts the dispatcher by a command; it shares the table of settings, checks the file
+    # of keys before the start, and reads models' configurations with the same eyes, nothing else.
+    "container": {
+        "clients.config_text",
+        "clients.deadly",
+        "dispatcher.settings",
+        "dispatcher.keys",
+    },
     # The tool looks at what the others would do; none of them knows it.
     "tool": {"clients", "container", "dispatcher.settings", "dispatcher.keys"},
 }

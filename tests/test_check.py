@@ -14,7 +14,7 @@ from typing import Any
 import onnx
 import pytest
 
-from tests.check_mistakes import MISTAKES, Mistake, write_mistake, write_right
+from tests.check_mistakes import DEADLY, MISTAKES, Mistake, write_mistake, write_right
 from tests.conftest import PROJECT
 from tool.__main__ import main
 from tool.new_client import TEMPLATE
@@ -33,7 +33,7 @@ def check(capsys: pytest.CaptureFixture[str]) -> Check:
     return run
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+@pytest.mark.parametrize("mistake", [*MISTAKES, *DEADLY], ids=lambda mistake: mistake.name)
 def test_a_mistake_is_named_with_its_place_and_its_fix(
     mistake: Mistake, tmp_path: Path, check: Check
 ) -> None:

@@ -24,11 +24,11 @@ from PIL import Image
 from werkzeug.test import TestResponse
 
 from clients.base import Client, Environment, Payload
+from clients.config_text import NotReadable, read
 from clients.model_server import Signature, TensorSpec
 from clients.pictures import EXAMPLE
 from clients.registry import Registry, load_clients
 from clients.triton import renamed_config
-from container.config_text import NotReadable, read
 from dispatcher.app import create_app
 from dispatcher.errors import ANSWERS, NOT_READY, ROUTING
 from dispatcher.settings import read_settings

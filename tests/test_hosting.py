@@ -23,6 +23,7 @@ from clients.errors import (
 )
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.hosting import Hosting
+from tests.check_mistakes import DEADLY, Mistake, write_mistake
 from tests.fake_triton import FakeTriton
 from tests.front import front
 
@@ -297,3 +298,19 @@ def test_a_model_for_which_shared_memory_has_no_room_is_not_a_bad_one(
         hosting.load("one", str(tmp_path / "elsewhere"))
     assert "unload another model" in raised.value.hint
     assert not hosting.is_loaded("one")
+
+
+@pytest.mark.parametrize("fault", DEADLY, ids=lambda fault: fault.name)
+def test_a_model_of_which_triton_would_die_is_not_loaded(
+    hosting: Hosting, server: FakeTriton, tmp_path: Path, fault: Mistake
+) -> None:
+    """Neither from elsewhere nor from the repository, where it was changed meanwhile."""
+    if fault.name != "config_folder":  # of a model from elsewhere that is not read
+        with pytest.raises(BadModel, match="over which Triton ends"):
+            hosting.load("one", str(write_mistake(tmp_path / "far", fault)))
+    assert not (hosting.repository / "one").exists()
+    write_mistake(hosting.repository, fault)
+    with pytest.raises(BadModel, match="over which Triton ends"):
+        hosting.load_own(fault.name)
+    assert not hosting.is_loaded(fault.name)
+    assert wanted(hosting) == []

@@ -9,6 +9,7 @@ import pytest
 
 from container.repository import compose, models_in
 from dispatcher.links import keep_listable
+from tests.check_mistakes import DEADLY, write_mistake
 
 
 @pytest.fixture
@@ -97,3 +98,29 @@ def test_a_model_whose_name_a_shell_would_take_apart_is_left_out(tmp_path: Path)
     assert sorted(p.name for p in (tmp_path / "repository").iterdir()) == sorted(names[:2])
     assert len(said) == 5
     assert all("is not served: expected a name of letters" in line for line in said)
+
+
+def test_a_model_of_which_triton_would_die_is_left_out(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    for fault in DEADLY:
+        write_mistake(models, fault)
+    passive = "instance_group [ { passive: %s } ]\n"
+    for name, config in {
+        "fine": b"",
+        "one_works": (passive % "true" + passive % "false").encode(),
+        "unreadable": b"instance_group [ { passive: true",
+        "long": b'output { label_filename: "%s" }' % (b"x" * 300),
+        "of_windows": "# schön\n".encode("latin-1") + (passive % "True").encode(),
+    }.items():
+        (models / name / "1").mkdir(parents=True)
+        (models / name / "config.pbtxt").write_bytes(config)
+    said: list[str] = []
+    made = compose(tmp_path / "repository", models, tmp_path, instead=True, say=said.append)
+    assert made == ("fine", "long", "one_works", "unreadable")
+    assert sorted(p.name for p in (tmp_path / "repository").iterdir()) == list(made)
+    (line,) = [line for line in said if "label_dot" in line and "is not served" in line]
+    assert line == (
+        f'{models / "label_dot"} is not served: config.pbtxt: `label_filename` is ".", which is '
+        "no file, over which Triton ends: name a file with a label in each line"
+    )
+    assert len(said) == 1 + len(DEADLY) + 1

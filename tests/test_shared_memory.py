@@ -17,13 +17,13 @@ from tritonclient.grpc import model_config_pb2
 from tritonclient.utils import InferenceServerException
 
 from clients.base import Client, Environment, Payload
+from clients.config_text import NotReadable, read
 from clients.errors import TooLargeAtOnce
 from clients.registry import Registry
 from clients.triton import translated
 from container.backends import shared_folder, shared_memory
 from container.backends.model_config import ModelConfigError
 from container.backends.shared_memory import MIB, PREFIX, SHARES, Share, TooLarge, fit
-from container.config_text import NotReadable, read
 from container.repository import compose
 from container.shared_memory import Plan, changed, configurations, lower, share_out
 from dispatcher.admission import Admission

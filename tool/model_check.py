@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clients.config_text import Field, Message, NotReadable, read, whole
+from clients.deadly import deadly
 from clients.triton import config_dictionary, config_fault, config_fields
 from container.backends.model_config import (
     ModelConfigError,
@@ -17,7 +19,6 @@ from container.backends.model_config import (
     refuse_ragged,
 )
 from container.backends.onnxruntime.session import read_signature
-from container.config_text import Field, Message, NotReadable, read, whole
 from container.repository import CONFIG, PLAIN_MODELS, is_model
 from tool.findings import Findings
 
@@ -70,6 +71,8 @@ class ModelCheck:
                     "lies in a version folder, where nobody reads it",
                     f"move it up into {self.folder.name}/",
                 )
+        for fault in deadly(self.folder):
+            self.findings.error(config, fault.what, fault.fix, key=fault.key, line=fault.line)
         if not config.is_file():
             self.versions(Message(), "")
             return
@@ -223,7 +226,9 @@ class ModelCheck:
         """Compare each file of labels with the size of its output."""
         for output in message.messages("output"):
             for field in output.all("label_filename"):
-                file, line = self.folder / str(field.value), line_of(text, field)
+                file, line = self.folder / str(field.value).lstrip("/"), line_of(text, field)
+                if file.is_dir():
+                    continue  # that it is deadly was said
                 if not file.is_file():
                     self.findings.error(
                         config,

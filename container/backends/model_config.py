@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from container import config_text
+from clients.config_text import read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -82,7 +82,7 @@ def asked_kind(kind: str, folder: Path) -> str:
     if kind != "GPU":
         return kind
     try:
-        message = config_text.read((folder / "config.pbtxt").read_text(encoding="utf-8"))
+        message = read((folder / "config.pbtxt").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return "AUTO"
     groups = message.messages("instance_group")

@@ -1,4 +1,4 @@
-"""Reads `config.pbtxt`, which is protobuf's text format, as far as `serve` needs it.
+"""Reads `config.pbtxt`, which is protobuf's text format, as far as this project needs it.
 
 Triton alone judges whether a configuration is right: what cannot be read here is left to it.
 https://protobuf.dev/reference/protobuf/textformat-spec/
@@ -149,4 +149,15 @@ class _Reader:
         # Texts that follow each other are one.
         while parts[-1][0] in "\"'" and self.current[:1] in ('"', "'"):
             parts.append(self.next())
-        return "".join(part.strip(part[0]) if part[0] in "\"'" else part for part in parts)
+        return "".join(unquoted(part) if part[0] in "\"'" else part for part in parts)
+
+
+def unquoted(token: str) -> str:
+    """Return the text between quotes; its escapes are those of C, for bytes of UTF-8."""
+    text = token[1:-1]
+    if "\\" not in text:
+        return text
+    try:
+        return text.encode().decode("unicode_escape").encode("latin-1").decode()
+    except UnicodeError as error:
+        raise NotReadable(f"{token} cannot be read") from error
