@@ -233,6 +233,27 @@ MISTAKES = [
         "has 3 lines, but the output `OUTPUT` has 2 classes",
         "give it 2 lines",  # it is refused because the file's output has any number
     ),
+    Mistake(
+        "untyped",
+        config("data_type: TYPE_FP32 dims: [ 3 ]", "dims: [ 3 ]"),
+        "untyped/config.pbtxt:4",
+        "`input.data_type` is missing in an input",
+        "data_type: TYPE_FP32",
+    ),
+    Mistake(
+        "unnamed",
+        config('name: "OUTPUT"', ""),
+        "unnamed/config.pbtxt:5",
+        "`output.name` is missing in an output",
+        'name: "x"',
+    ),
+    Mistake(
+        "no_dims",
+        config("dims: [ 3 ]", ""),
+        "no_dims/config.pbtxt:4",
+        "`input.dims` is missing in an input",
+        "dims: [ 3 ]",
+    ),
 ]
 
 

@@ -176,6 +176,18 @@ def test_a_backend_that_is_not_everywhere_is_a_warning(
     )
 
 
+def test_a_tensor_is_described_whatever_the_backend(tmp_path: Path, check: Check) -> None:
+    (tmp_path / "some" / "1").mkdir(parents=True)
+    (tmp_path / "some" / "1" / "model.py").write_text("class TritonPythonModel: ...")
+    (tmp_path / "some" / "dispatch.toml").write_text('family = "classification"')
+    text = 'backend: "python"\ninput { }\noutput { name: "y" data_type: TYPE_FP32 dims: 1 }\n'
+    (tmp_path / "some" / "config.pbtxt").write_text(text)
+    code, found = check(tmp_path)
+    said = [(one["key"], one["line"]) for one in found if one["file"] == "some/config.pbtxt"]
+    assert code == 1
+    assert said == [("input.name", 2), ("input.data_type", 2), ("input.dims", 2)]
+
+
 def test_a_folder_of_other_things_is_one_finding(tmp_path: Path, check: Check) -> None:
     write_right(tmp_path, "right")
     for number in range(30):

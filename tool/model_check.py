@@ -38,6 +38,7 @@ FILES = {
 }
 EMBEDDED = {"onnxruntime", "pytorch", "python"}  # what the Triton of the wheel can run
 OTHERS = {"dali", "ensemble", "fil", "identity", "openvino", "tensorflow", "tensorrt", "vllm"}
+TENSOR = {"name": '"x"', "data_type": "TYPE_FP32", "dims": "[ 3 ]"}  # what Triton wants of each
 LFS = b"version https://git-lfs"
 
 
@@ -87,6 +88,7 @@ class ModelCheck:
             self.batching(config, text, message)
             self.answering(config, text, message)
             self.labels(config, text, message)
+            self.tensors(config, text, message)
             self.versions(message, text)
 
     def folders(self) -> list[Path]:
@@ -222,6 +224,17 @@ class ModelCheck:
                     line=line_of(text, *fields),
                 )
 
+    def tensors(self, config: Path, text: str, message: Message) -> None:
+        for kind, field, key in undescribed(message):
+            self.findings.error(
+                config,
+                f"is missing in an {kind}; Triton refuses that",
+                f"write it, such as {key}: {TENSOR[key]}; or leave input and output out altogether "
+                "where the model's file knows them",
+                key=f"{kind}.{key}",
+                line=line_of(text, field),
+            )
+
     def labels(self, config: Path, text: str, message: Message) -> None:
         """Compare each file of labels with the size of its output."""
         for output in message.messages("output"):
@@ -321,6 +334,8 @@ class ModelCheck:
             except ModelConfigError as error:
                 self.findings.error(file, f"is no model of ONNX: {said(error)}", "export it again")
                 return
+            if any(undescribed(read(text))):
+                return
             try:
                 compare(text, signature)
             except ModelConfigError as error:
@@ -330,6 +345,14 @@ class ModelCheck:
                     f"does not fit the model: {said(error)}",
                     "write it as the file has it, or leave input and output out",
                 )
+
+
+def undescribed(message: Message) -> Iterator[tuple[str, Field, str]]:
+    """Yield what tensors lack: whether it is an input or an output, which, and the key."""
+    for kind in ("input", "output"):
+        for field in message.all(kind):
+            if isinstance(field.value, Message):
+                yield from ((kind, field, key) for key in TENSOR if not field.value.all(key))
 
 
 def said(error: ModelConfigError) -> str:
