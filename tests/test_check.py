@@ -188,6 +188,39 @@ def test_a_tensor_is_described_whatever_the_backend(tmp_path: Path, check: Check
     assert said == [("input.name", 2), ("input.data_type", 2), ("input.dims", 2)]
 
 
+@pytest.mark.parametrize(
+    ("policy", "wrong"),
+    [
+        ("", []),
+        ("version_policy { latest { num_versions: 1 } }", []),
+        ("version_policy { latest { num_versions: 2 } }", ["right/9/model.onnx"]),
+        ("version_policy { latest { } }", ["right/config.pbtxt"]),
+        ("version_policy { all { } }", ["right/9/model.onnx"]),
+        ("version_policy { specific { versions: [ 9 ] } }", ["right/9/model.onnx"]),
+        ("version_policy { specific { versions: [ 10 ] } }", []),
+    ],
+)
+def test_only_versions_that_are_served_are_looked_into(
+    tmp_path: Path, check: Check, policy: str, wrong: list[str]
+) -> None:
+    folder = write_right(tmp_path, "right")
+    (folder / "1").rename(folder / "10")
+    (folder / "9").mkdir()
+    (folder / "9" / "model.onnx").write_bytes(b"no graph")
+    with (folder / "config.pbtxt").open("a") as file:
+        file.write(policy)
+    code, found = check(tmp_path, "--no-clients")
+    assert (code, [one["file"] for one in found]) == (bool(wrong), wrong)
+
+
+def test_no_file_of_labels_is_as_good_as_none(tmp_path: Path, check: Check) -> None:
+    config = write_right(tmp_path, "right") / "config.pbtxt"
+    text = config.read_text()
+    for name in ("", "/labels.txt"):  # Triton looks for that in the model's folder
+        config.write_text(text.replace('"labels.txt"', f'"{name}"'))
+        assert check(tmp_path, "--no-clients") == (0, [])
+
+
 def test_a_folder_of_other_things_is_one_finding(tmp_path: Path, check: Check) -> None:
     write_right(tmp_path, "right")
     for number in range(30):

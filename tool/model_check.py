@@ -263,8 +263,7 @@ class ModelCheck:
                     )
 
     def versions(self, message: Message, text: str) -> None:
-        """Look for the model's file in each version."""
-        config = self.folder / CONFIG
+        """Look for the model's file in each version that is served."""
         versions = [p for p in self.folders() if p.name.isdigit() and not p.name.startswith("0")]
         for path in self.folders():
             if path not in versions and (path.name.isdigit() or looks_like_a_version(path.name)):
@@ -279,23 +278,37 @@ class ModelCheck:
                 "has no version folder",
                 f"put the model's file into {self.folder.name}/1/",
             )
-        for policy in message.messages("version_policy"):
-            for specific in policy.messages("specific"):
-                for field in specific.all("versions"):
-                    if field.value not in [path.name for path in versions]:
-                        self.findings.error(
-                            config,
-                            f"names {field.value}, which is not there",
-                            f"there are {', '.join(path.name for path in versions) or 'none'}",
-                            key="version_policy.specific.versions",
-                            line=line_of(text, field),
-                        )
+        self.policy(message, text, [path.name for path in versions])
         backend = message.text("backend") or message.text("platform")
         wanted = message.text("default_model_filename") or FILES.get(backend, "")
         if message.text("platform") == "ensemble":
             return
-        for version in versions:
+        for version in served(message, versions):
             self.version(version, wanted, text)
+
+    def policy(self, message: Message, text: str, versions: list[str]) -> None:
+        """Note versions that are to be served, but are not there."""
+        config = self.folder / CONFIG
+        for policy in message.messages("version_policy"):
+            for latest in policy.all("latest"):
+                if isinstance(latest.value, Message) and number(latest.value, "num_versions") < 1:
+                    self.findings.error(
+                        config,
+                        "is 0: no version is served",
+                        "write 1 or more",
+                        key="version_policy.latest.num_versions",
+                        line=line_of(text, latest),
+                    )
+            for specific in policy.messages("specific"):
+                for field in specific.all("versions"):
+                    if field.value not in versions:
+                        self.findings.error(
+                            config,
+                            f"names {field.value}, which is not there",
+                            f"there are {', '.join(versions) or 'none'}",
+                            key="version_policy.specific.versions",
+                            line=line_of(text, field),
+                        )
 
     def version(self, version: Path, wanted: str, text: str) -> None:
         """Look for the model's file in one version, and into it."""
@@ -370,6 +383,20 @@ def compare(text: str, signature: Signature) -> None:
     config: dict[str, Any] = config_dictionary(text)
     refuse_ragged(config)
     check({**config, **completion(config, signature)}, signature)
+
+
+def served(message: Message, versions: list[Path]) -> list[Path]:
+    """Return the versions that Triton serves: the latest, where there is no policy."""
+    versions = sorted(versions, key=lambda path: int(path.name))
+    count = 1
+    for policy in message.messages("version_policy"):
+        if policy.all("all"):
+            return versions
+        for specific in policy.messages("specific"):
+            return [path for path in versions if path.name in specific.texts("versions")]
+        for latest in policy.messages("latest"):
+            count = number(latest, "num_versions")
+    return versions[-count:] if count > 0 else []
 
 
 def looks_like_a_version(name: str) -> bool:
