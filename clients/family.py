@@ -80,12 +80,14 @@ class Family(Client, Generic[K, P]):
         """Return the tensor that the key `name` names, or the only one.
 
         Raises:
-            ClientDisabled: there is no such tensor, or several to choose from.
+            ClientDisabled: there is no such tensor, or several to choose from, or it has texts.
 
         """
         wanted = getattr(self.keys, name)
         for spec in specs:
             if spec.name == wanted or (not wanted and len(specs) == 1):
+                if spec.datatype == "BYTES":
+                    raise self.misfit(f"{shown(spec)} has no numbers")
                 return spec
         what = f'is "{wanted}"' if wanted else "is missing"
         there = ", ".join(f'"{spec.name}"' for spec in specs) or "none"

@@ -108,6 +108,8 @@ class TextFamily(Family[K, TextPlan]):
         sizes = known[0].shape[-1:]
         if sizes == () or len(known[0].shape) > 2:
             raise self.misfit(f"{shown(known[0])} takes no token ids")
+        for spec in known:
+            self.check_sizes(spec, known[0])
         output = self.tensor(signature.outputs, "output")
         single = len(known[0].shape) == 1
         self.check_output(output, output.shape if single else output.shape[1:])
@@ -131,6 +133,19 @@ class TextFamily(Family[K, TextPlan]):
         return Padding(
             {spec.name: self.filler(spec) for spec in inputs}, [output.name] if per_token else []
         )
+
+    def check_sizes(self, spec: TensorSpec, first: TensorSpec) -> None:
+        """Raise ClientDisabled where an input does not go with the first, or takes no single text.
+
+        Args:
+            spec: the input.
+            first: the one whose length the others get.
+
+        """
+        if len(spec.shape) != len(first.shape) or spec.shape[-1] not in (-1, first.shape[-1]):
+            raise self.misfit(f"{shown(spec)} is of another shape than {shown(first)}")
+        if spec.shape[:-1] not in ((), (-1,), (1,)):
+            raise self.misfit(f"{shown(spec)} takes {spec.shape[0]} texts, never one")
 
     def check_tensors(self, inputs: Tensors) -> None:
         """Refuse what a text could not have: memory for a million tokens would be taken first."""

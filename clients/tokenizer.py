@@ -78,7 +78,7 @@ def load_tokenizer(folder: Path, needed: Iterable[str]) -> Tokenizer:
         backend,
         mask or "",
         backend.token_to_id(padding or "") or 0,
-        0 if longest >= UNBOUNDED else int(longest),
+        int(longest) if 1 <= longest < UNBOUNDED else 0,
     )
 
 

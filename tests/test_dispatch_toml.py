@@ -9,7 +9,7 @@ import pytest
 
 from clients.errors import ClientDisabled
 from clients.family import client_class
-from clients.model_server import Signature
+from clients.model_server import Signature, TensorSpec
 from clients.request import Request
 from clients.sources import model_source
 from tests.family_bench import (
@@ -109,6 +109,7 @@ def test_the_other_models_are_served(bench: Bench) -> None:
          signature({"x": (3, 8, 8)}, {"y": (3,)}, datatype="UINT8"), ["UINT8", "`std`"]),
         ("", signature({"x": (3, 8, 8)}, {"y": (3,)}, datatype="INT64"), ["no pictures"]),
         ("", signature({"x": (2, 3, 8, 8)}, {"y": (3,)}, batch=0), ["2 pictures"]),
+        ("", Signature(4, PICTURES.inputs, (TensorSpec("y", "BYTES", (-1, 3)),)), ["no numbers"]),
     ],
 )  # fmt: skip
 def test_a_classifier_that_is_not_as_the_file_says(
@@ -150,6 +151,14 @@ def test_a_detector_that_is_not_as_the_file_says(
         ("max_tokens = 9", signature({"input_ids": (4,)}, {"y": (4, 8)}, datatype="INT64"),
          ["`max_tokens` is 9", "write 4"]),
         ('pooling = "none"', TEXTS, ["`pooling`", 'write "mean"']),
+        ("", signature({"input_ids": (2, 4)}, {"y": (2, 4, 8)}, 0, "INT64"),
+         ["2 texts, never one"]),
+        ("", signature({"input_ids": (-1,), "attention_mask": (4,)}, {"y": (-1, 8)}, 4, "INT64"),
+         ["`attention_mask` INT64 [-1, 4] is of another shape than `input_ids` INT64 [-1, -1]"]),
+        ("", signature({"input_ids": (1, 4), "attention_mask": (4,)}, {"y": (1, 4, 8)}, 0, "INT64"),
+         ["is of another shape"]),
+        ("", Signature(4, TEXTS.inputs, (TensorSpec("y", "BYTES", (-1, -1, 8)),)),
+         ["`y` BYTES", "no numbers", "leave it out"]),
     ],
 )  # fmt: skip
 def test_a_language_model_that_is_not_as_the_file_says(
@@ -163,9 +172,10 @@ def test_a_language_model_that_is_not_as_the_file_says(
         assert word in caught.value.message
 
 
-def test_a_tokenizer_without_a_limit_needs_one(bench: Bench) -> None:
+@pytest.mark.parametrize("limit", [None, 0, -1])
+def test_a_tokenizer_without_a_limit_needs_one(bench: Bench, limit: int | None) -> None:
     bench.set_up('family = "embedding"', TEXTS)
-    tokenizer_at(bench.folder / "tokenizer", model_max_length=None)
+    tokenizer_at(bench.folder / "tokenizer", model_max_length=limit)
     assert "`max_tokens` is missing" in bench.registry().broken["m"]
 
 
