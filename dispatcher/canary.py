@@ -30,6 +30,7 @@ from pathlib import Path
 
 from clients.base import Client
 from clients.errors import (
+    BadRequest,
     ClientDisabled,
     DeadlineExceeded,
     InferenceError,
@@ -425,7 +426,12 @@ class Canary:
             raise ClientDisabled(reason)
         client = self.client(model)
         if client and has_example(client):
-            ask_example(client, self.timeout)
+            try:
+                ask_example(client, self.timeout)
+            except BadRequest as error:  # nobody else has to change it
+                hint = f" ({error.hint})" if error.hint else ""
+                reason = f"its client refuses its own `example`: {error.message}{hint}"
+                raise BadRequest(reason) from error
             return True
         signature = self.server.signature(model, timeout=self.timeout)
         try:

@@ -18,6 +18,7 @@ import pytest
 
 from clients.base import Client, Environment
 from clients.errors import (
+    BadPayload,
     DeadlineExceeded,
     ModelBusy,
     ModelFailed,
@@ -204,6 +205,13 @@ def test_a_client_that_fails_on_its_own_example_is_said_so(stage: Stage) -> None
     stage.canary.registry.clients["echo"].example = {"x": 2}  # type: ignore[misc]
     stage.round()
     assert "its own example" in stage.canary.reasons()[0]
+
+
+def test_a_client_that_refuses_its_own_example_is_said_so(stage: Stage) -> None:
+    stage.server.models_run["echo"] = BadPayload("`text` has 8 tokens", hint="shorten it")
+    stage.round()
+    (reason,) = stage.canary.reasons()
+    assert reason.endswith("refuses its own `example`: `text` has 8 tokens (shorten it)")
 
 
 def test_when_the_models_are_tried(stage: Stage) -> None:

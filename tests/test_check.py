@@ -16,6 +16,7 @@ import pytest
 
 from tests.check_mistakes import DEADLY, MISTAKES, Mistake, write_mistake, write_right
 from tests.conftest import PROJECT
+from tests.family_bench import tokenizer_at
 from tool.__main__ import main
 from tool.new_client import TEMPLATE
 
@@ -459,6 +460,35 @@ def test_a_mistake_in_a_dispatch_toml_is_named(
     code, (one,) = check(tmp_path)
     assert (code, one["file"]) == (1, "right/dispatch.toml")
     assert words in one["message"], one
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ""),
+        ('example = { text = "the cat" }', ""),
+        ('example = { txt = "x" }', "`example` is refused: `text`"),
+        ("max_tokens = 4", "`example` is refused: `text` has 5 tokens; the model takes at most 4"),
+    ],
+)
+def test_an_example_that_is_refused_is_named(
+    tmp_path: Path, check: Check, text: str, words: str
+) -> None:
+    """As far as that shows without the model."""
+    folder = tmp_path / "some"
+    tokenizer_at(folder / "tokenizer")
+    (folder / "1").mkdir()
+    (folder / "1" / "model.py").write_text("class TritonPythonModel: ...")
+    (folder / "config.pbtxt").write_text(
+        'backend: "python"\n'
+        'input { name: "input_ids" data_type: TYPE_INT64 dims: [ -1, -1 ] }\n'
+        'output { name: "y" data_type: TYPE_FP32 dims: [ -1, -1, 8 ] }\n'
+    )
+    (folder / "dispatch.toml").write_text(f'family = "embedding"\n{text}\n')
+    code, found = check(tmp_path)
+    assert code == bool(words)
+    assert [one["file"] for one in found] == ["some/dispatch.toml"] * bool(words)
+    assert all(words in one["message"] for one in found), found
 
 
 def test_labels_are_counted_for_a_family_too(models: None, tmp_path: Path, check: Check) -> None:

@@ -8,13 +8,24 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from clients.base import Client, Environment
-from clients.errors import ClientDisabled, InferenceError, UnknownModel
+from clients.errors import (
+    BadRequest,
+    ClientDisabled,
+    InferenceError,
+    ModelUnavailable,
+    UnknownModel,
+)
 from clients.family import Family
-from clients.model_server import Signature
+from clients.model_server import Signature, Tensors
 from clients.registry import Registry, load_clients
 from clients.request import Request
+from clients.tensors import has_example
 from clients.testing import OnnxModels
 from clients.triton import config_dictionary, config_fault, config_signature
 from container.backends.model_config import ModelConfigError, completion, needs_completion
@@ -63,6 +74,9 @@ class Offline(OnnxModels):
             known |= completion(known, self.in_the_file(model, version))
         return config_signature(known)
 
+    def infer(self, model: str, inputs: Tensors, **how: Any) -> dict[str, npt.NDArray[np.generic]]:  # noqa: ARG002
+        raise ModelUnavailable("it is not asked")
+
     def in_the_file(self, model: str, version: str) -> FileSignature:
         """Return the tensors of a model's file; the latest version's, where none is named.
 
@@ -78,11 +92,16 @@ class Offline(OnnxModels):
 
 
 def fits(client: Client) -> str:
-    """Return why a client does not fit its model; nothing where it does, or where nobody knows."""
+    """Return why a client does not fit its model, or its example; nothing where nobody knows."""
     if isinstance(client, Family):
         try:
-            with Request().active():
+            with Request(parameters=client.read_parameters({})).active():
                 client.fitted()
+                if has_example(client):
+                    client.inference(client.example)
+        except BadRequest as error:
+            fix = error.hint or "write a payload that works"
+            return client.mistake("example", f"is refused: {error.message}", fix).message
         except ClientDisabled as error:
             return error.message
         except (InferenceError, ModelConfigError, UnicodeDecodeError):
