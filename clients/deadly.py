@@ -1,8 +1,9 @@
 """What a model's configuration, or a file that it names, may hold that Triton does not survive.
 
 Triton (2.51) ends with SIGABRT over a folder that it reads as a file, and with SIGSEGV over the
-others; all other models end with it, and again whenever it is started anew. So such a model is
-refused before Triton sees it. What Triton refuses by itself is left to it.
+others, every third time over a warm-up's batch; all other models end with it, and again whenever it
+is started anew. So such a model is refused before Triton sees it. What Triton refuses by itself is
+left to it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ TRUE = {"true", "t", "1"}
 
 # A warm-up's tensor of more numbers than this is no request: a message of gRPC has 2 GiB.
 MOST_NUMBERS = 2**28
+
+DEFAULT_MAX_BATCH_SIZE = 4  # Triton's, for a model that can batch and does not say how far
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,12 @@ def found(message: Message, folder: Path) -> Iterator[tuple[str, int, str, str]]
             if field.value and is_no_file(folder, field.value):
                 what = f'is "{field.value}", which is no file'
                 yield "label_filename", field.start, what, "name a file with a label in each line"
+    most = largest_batch(message, folder)
     for sample in message.messages("model_warmup"):
+        for field in sample.all("batch_size"):
+            if batch_size(sample) > max(1, most):
+                what = f"is {field.value}, but max_batch_size is {most}"
+                yield "model_warmup.batch_size", field.start, what, f"write at most {max(1, most)}"
         for entry in sample.messages("inputs"):
             for tensor in entry.messages("value"):
                 yield from of_a_warmup(sample, tensor, folder / "warmup")
@@ -98,10 +106,29 @@ def is_no_file(folder: Path, name: object) -> bool:
     return os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113
 
 
+def largest_batch(message: Message, folder: Path) -> float:
+    """Return the largest batch, as far as the configuration says it."""
+    if message.text("backend") == "python" or any(folder.glob("*/model.py")):
+        return math.inf  # its code may say another one
+    stated = message.all("input") and message.all("output")
+    try:
+        return message.number("max_batch_size") or (0 if stated else DEFAULT_MAX_BATCH_SIZE)
+    except NotReadable:
+        return math.inf  # Triton says so
+
+
+def batch_size(sample: Message) -> int:
+    """Return the batch size of a warm-up; 0 where it has none that can be read."""
+    try:
+        return sample.number("batch_size")
+    except NotReadable:
+        return 0
+
+
 def numbers(sample: Message, tensor: Message) -> int:
     """Return how many numbers a tensor of a warm-up has."""
     try:
-        sizes = [sample.number("batch_size"), *map(whole, tensor.texts("dims"))]
-    except NotReadable:  # Triton says so
+        sizes = [batch_size(sample), *map(whole, tensor.texts("dims"))]
+    except NotReadable:
         return 0
     return math.prod(max(1, size) for size in sizes)

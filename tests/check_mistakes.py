@@ -318,6 +318,13 @@ DEADLY = [
         "write smaller ones",
     ),
     Mistake(
+        "warmup_batch",
+        config("dynamic", "model_warmup [ { batch_size: 9 } ]\ndynamic"),
+        "warmup_batch/config.pbtxt:6",
+        "`model_warmup.batch_size` is 9, but max_batch_size is 8",
+        "write at most 8",
+    ),
+    Mistake(
         "config_folder",
         without_config,
         "config_folder/config.pbtxt",

@@ -109,6 +109,7 @@ def test_a_model_of_which_triton_would_die_is_left_out(tmp_path: Path) -> None:
         "fine": b"",
         "one_works": (passive % "true" + passive % "false").encode(),
         "unreadable": b"instance_group [ { passive: true",
+        "warm": b'backend: "python" model_warmup { batch_size: 5 }',
         "long": b'output { label_filename: "%s" }' % (b"x" * 300),
         "of_windows": "# schön\n".encode("latin-1") + (passive % "True").encode(),
     }.items():
@@ -116,7 +117,7 @@ def test_a_model_of_which_triton_would_die_is_left_out(tmp_path: Path) -> None:
         (models / name / "config.pbtxt").write_bytes(config)
     said: list[str] = []
     made = compose(tmp_path / "repository", models, tmp_path, instead=True, say=said.append)
-    assert made == ("fine", "long", "one_works", "unreadable")
+    assert made == ("fine", "long", "one_works", "unreadable", "warm")
     assert sorted(p.name for p in (tmp_path / "repository").iterdir()) == list(made)
     (line,) = [line for line in said if "label_dot" in line and "is not served" in line]
     assert line == (
