@@ -80,6 +80,30 @@ def model(data: bytes) -> Callable[[Path], object]:
     return lambda folder: (folder / "1" / "model.onnx").write_bytes(data)
 
 
+def warmed_up_with(tensor: str, name: str = "INPUT") -> Callable[[Path], object]:
+    sample = f'inputs {{ key: "{name}" value {{ data_type: TYPE_FP32 {tensor} }} }}'
+    return config("dynamic", f"model_warmup [ {{ batch_size: 1 {sample} }} ]\ndynamic")
+
+
+STEP = (
+    'step { model_name: "right" model_version: -1 input_map { key: "INPUT" value: "INPUT" } '
+    'output_map { key: "OUTPUT" value: "OUTPUT" } }'
+)
+
+
+def ensemble(step: str = STEP, platform: str = 'platform: "ensemble"') -> Callable[[Path], object]:
+    """Make an ensemble of it, which asks the model "right"."""
+
+    def change(folder: Path) -> None:
+        config(
+            "dynamic_batching { preferred_batch_size: [ 4, 8 ] }",
+            f"ensemble_scheduling {{ {step} }}",
+        )(folder)
+        config('backend: "onnxruntime"', platform)(folder)
+
+    return change
+
+
 MISTAKES = [
     Mistake(
         "misspelt",
@@ -254,12 +278,87 @@ MISTAKES = [
         "`input.dims` is missing in an input",
         "dims: [ 3 ]",
     ),
+    Mistake(
+        "parameter",
+        config(
+            "dynamic",
+            'parameters { key: "intra_op_thread_count" value { string_value: "abc" } }\ndynamic',
+        ),
+        "parameter/config.pbtxt",
+        "'intra_op_thread_count' is 'abc', but expected is a whole number",
+        "",
+    ),
+    Mistake(
+        "nchw",
+        config("dims: [ 3 ]", "dims: [ 3 ] format: FORMAT_NCHW"),
+        "nchw/config.pbtxt:4",
+        "`input.format` is FORMAT_NCHW, but there are 1 dims, not 3",
+        "leave it out",
+    ),
+    Mistake(
+        "gpus",
+        config("dynamic", "instance_group { kind: KIND_CPU gpus: [ 0 ] }\ndynamic"),
+        "gpus/config.pbtxt:6",
+        "`instance_group.gpus` stands beside KIND_CPU",
+        "leave it out",
+    ),
+    Mistake(
+        "reshaped",
+        config("dims: [ 3 ]", "dims: [ 3 ] reshape: { shape: [ 2, 2 ] }"),
+        "reshaped/config.pbtxt:4",
+        "`input.reshape` to [2, 2] has not as many elements as dims [3]",
+        "a shape of as many",
+    ),
+    Mistake(
+        "warmup_name",
+        warmed_up_with("dims: [ 3 ] zero_data: true", "Q"),
+        "warmup_name/config.pbtxt:6",
+        '`model_warmup.inputs.key` is "Q", which the model has not',
+        "it has INPUT",
+    ),
+    Mistake(
+        "warmup_file",
+        warmed_up_with('dims: [ 3 ] input_data_file: "x"'),
+        "warmup_file/config.pbtxt:6",
+        'input_data_file` is "x", which is not in warmup/',
+        "put it there",
+    ),
+    Mistake(
+        "no_steps",
+        ensemble(""),
+        "no_steps/config.pbtxt:2",
+        "`ensemble_scheduling.step` is missing",
+        "one for each model",
+    ),
+    Mistake(
+        "strange_step",
+        ensemble(STEP.replace("right", "gone")),
+        "strange_step/config.pbtxt:6",
+        '`ensemble_scheduling.step.model_name` is "gone", which is not there',
+        "beside this one",
+    ),
+    Mistake(
+        "no_platform",
+        ensemble(platform=""),
+        "no_platform/config.pbtxt:6",
+        "`platform` is missing",
+        'platform: "ensemble"',
+    ),
+    Mistake(
+        "ensemble_backend",
+        ensemble(platform='platform: "ensemble" backend: "onnxruntime"'),
+        "ensemble_backend/config.pbtxt:2",
+        "`backend` is of no use to an ensemble",
+        "leave it out",
+    ),
+    Mistake(
+        "ensemble_instances",
+        ensemble(platform='platform: "ensemble" instance_group { count: 1 }'),
+        "ensemble_instances/config.pbtxt:2",
+        "`instance_group` is of no use to an ensemble",
+        "leave it out",
+    ),
 ]
-
-
-def warmed_up_with(tensor: str) -> Callable[[Path], object]:
-    sample = f'inputs {{ key: "INPUT" value {{ data_type: TYPE_FP32 {tensor} }} }}'
-    return config("dynamic", f"model_warmup [ {{ batch_size: 1 {sample} }} ]\ndynamic")
 
 
 def without_config(folder: Path) -> None:

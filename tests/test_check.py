@@ -14,7 +14,15 @@ from typing import Any
 import onnx
 import pytest
 
-from tests.check_mistakes import DEADLY, MISTAKES, Mistake, write_mistake, write_right
+from tests.check_mistakes import (
+    DEADLY,
+    MISTAKES,
+    Mistake,
+    ensemble,
+    warmed_up_with,
+    write_mistake,
+    write_right,
+)
 from tests.conftest import PROJECT
 from tests.family_bench import tokenizer_at
 from tool.__main__ import main
@@ -212,6 +220,24 @@ def test_only_versions_that_are_served_are_looked_into(
         file.write(policy)
     code, found = check(tmp_path, "--no-clients")
     assert (code, [one["file"] for one in found]) == (bool(wrong), wrong)
+
+
+def test_an_ensemble_and_a_warm_up_that_work(tmp_path: Path, check: Check) -> None:
+    write_right(tmp_path, "right")
+    ensemble()(write_right(tmp_path, "both"))
+    warm = write_right(tmp_path, "warm")
+    (warm / "warmup").mkdir()
+    (warm / "warmup" / "x").write_bytes(bytes(12))
+    warmed_up_with('dims: [ 3 ] input_data_file: "x"')(warm)
+    assert check(tmp_path, "--no-clients") == (0, [])
+
+
+def test_a_warm_up_is_compared_with_the_inputs_in_the_file(tmp_path: Path, check: Check) -> None:
+    folder = write_right(tmp_path, "right")
+    sample = 'inputs { key: "%s" value { data_type: TYPE_FP32 dims: 3 zero_data: true } }'
+    for name, code in (("INPUT", 0), ("x", 1)):
+        (folder / "config.pbtxt").write_text(f"model_warmup {{ {sample % name} }}")
+        assert check(tmp_path, "--no-clients")[0] == code
 
 
 def test_no_file_of_labels_is_as_good_as_none(tmp_path: Path, check: Check) -> None:

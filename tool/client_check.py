@@ -11,11 +11,9 @@ from clients.older_class import OlderClass
 from clients.registry import Loaded
 from clients.sources import sources
 from container.repository import models_in
-from dispatcher.settings import PROJECT
 from tool.findings import Findings
+from tool.model_check import BUILT_IN
 from tool.offline import composed, fits, load_offline
-
-BUILT_IN = PROJECT / "model_repository"
 
 
 def check_clients(findings: Findings, folders: Iterable[Path], *, instead: bool) -> None:

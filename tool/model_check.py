@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,11 @@ from container.backends.model_config import (
     refuse_ragged,
 )
 from container.backends.onnxruntime.session import read_signature
+from container.backends.onnxruntime.session_settings import session_settings
 from container.repository import CONFIG, PLAIN_MODELS, is_model
+from dispatcher.settings import PROJECT
 from tool.findings import Findings
+from tool.refused import Refused, of_warmups, refused, steps, undescribed
 
 # What a backend looks for in a version folder, where the configuration names nothing else.
 # https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_repository.md
@@ -38,7 +41,7 @@ FILES = {
 }
 EMBEDDED = {"onnxruntime", "pytorch", "python"}  # what the Triton of the wheel can run
 OTHERS = {"dali", "ensemble", "fil", "identity", "openvino", "tensorflow", "tensorrt", "vllm"}
-TENSOR = {"name": '"x"', "data_type": "TYPE_FP32", "dims": "[ 3 ]"}  # what Triton wants of each
+BUILT_IN = PROJECT / "model_repository"
 LFS = b"version https://git-lfs"
 
 
@@ -88,7 +91,8 @@ class ModelCheck:
             self.batching(config, text, message)
             self.answering(config, text, message)
             self.labels(config, text, message)
-            self.tensors(config, text, message)
+            self.refused(refused(message, self.folder), text)
+            self.steps(config, text, message)
             self.versions(message, text)
 
     def folders(self) -> list[Path]:
@@ -224,16 +228,30 @@ class ModelCheck:
                     line=line_of(text, *fields),
                 )
 
-    def tensors(self, config: Path, text: str, message: Message) -> None:
-        for kind, field, key in undescribed(message):
+    def refused(self, found: Iterable[Refused], text: str) -> None:
+        for key, field, what, fix in found:
             self.findings.error(
-                config,
-                f"is missing in an {kind}; Triton refuses that",
-                f"write it, such as {key}: {TENSOR[key]}; or leave input and output out altogether "
-                "where the model's file knows them",
-                key=f"{kind}.{key}",
+                self.folder / CONFIG,
+                f"{what}; Triton refuses that",
+                fix,
+                key=key,
                 line=line_of(text, field),
             )
+
+    def steps(self, config: Path, text: str, message: Message) -> None:
+        """Note models that an ensemble asks and that are not there, beside it or built in."""
+        if self.folder == self.findings.root:  # nobody knows what will be beside it
+            return
+        for field in [field for step in steps(message) for field in step.all("model_name")]:
+            name = str(field.value)
+            if not any((folder / name).is_dir() for folder in (self.folder.parent, BUILT_IN)):
+                self.findings.error(
+                    config,
+                    f'is "{name}", which is not there',
+                    "put that model beside this one",
+                    key="ensemble_scheduling.step.model_name",
+                    line=line_of(text, field),
+                )
 
     def labels(self, config: Path, text: str, message: Message) -> None:
         """Compare each file of labels with the size of its output."""
@@ -347,25 +365,24 @@ class ModelCheck:
             except ModelConfigError as error:
                 self.findings.error(file, f"is no model of ONNX: {said(error)}", "export it again")
                 return
-            if any(undescribed(read(text))):
+            message = read(text)
+            if any(undescribed(message)):
                 return
             try:
-                compare(text, signature)
+                config = compare(text, signature)
             except ModelConfigError as error:
-                config = self.folder / CONFIG
                 self.findings.error(
-                    config,
+                    self.folder / CONFIG,
                     f"does not fit the model: {said(error)}",
                     "write it as the file has it, or leave input and output out",
                 )
-
-
-def undescribed(message: Message) -> Iterator[tuple[str, Field, str]]:
-    """Yield what tensors lack: whether it is an input or an output, which, and the key."""
-    for kind in ("input", "output"):
-        for field in message.all(kind):
-            if isinstance(field.value, Message):
-                yield from ((kind, field, key) for key in TENSOR if not field.value.all(key))
+                return
+            try:
+                session_settings(config)
+            except ModelConfigError as error:
+                self.findings.error(self.folder / CONFIG, str(error).removesuffix("."), "")
+            if not message.all("input"):
+                self.refused(of_warmups(message, [one["name"] for one in config["input"]]), text)
 
 
 def said(error: ModelConfigError) -> str:
@@ -373,8 +390,11 @@ def said(error: ModelConfigError) -> str:
     return (str(error).partition(": ")[2] or str(error)).removesuffix(".")
 
 
-def compare(text: str, signature: Signature) -> None:
+def compare(text: str, signature: Signature) -> dict[str, Any]:
     """Compare a configuration with the tensors of the model's file, as the backend does.
+
+    Returns:
+        it, completed.
 
     Raises:
         ModelConfigError: they do not fit.
@@ -382,7 +402,9 @@ def compare(text: str, signature: Signature) -> None:
     """
     config: dict[str, Any] = config_dictionary(text)
     refuse_ragged(config)
-    check({**config, **completion(config, signature)}, signature)
+    config |= completion(config, signature)
+    check(config, signature)
+    return config
 
 
 def served(message: Message, versions: list[Path]) -> list[Path]:
