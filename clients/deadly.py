@@ -20,9 +20,12 @@ CONFIG = "config.pbtxt"
 TRUE = {"true", "t", "1"}
 
 # A warm-up's tensor of more numbers than this is no request: a message of gRPC has 2 GiB.
-MOST_NUMBERS = 2**28
+MOST_NUMBERS = 2**31
 
-DEFAULT_MAX_BATCH_SIZE = 4  # Triton's, for a model that can batch and does not say how far
+# Triton's, for a model of these backends that can batch and does not say how far. Others have it in
+# the model itself.
+DEFAULT_MAX_BATCH_SIZE = 4
+DEFAULTED = ("onnxruntime", "pytorch", "onnxruntime_onnx", "pytorch_libtorch")
 
 
 @dataclass(frozen=True)
@@ -108,8 +111,9 @@ def is_no_file(folder: Path, name: object) -> bool:
 
 def largest_batch(message: Message, folder: Path) -> float:
     """Return the largest batch, as far as the configuration says it."""
-    if message.text("backend") == "python" or any(folder.glob("*/model.py")):
-        return math.inf  # its code may say another one
+    backend = message.text("backend") or message.text("platform")
+    if backend not in DEFAULTED and (backend or not any(folder.glob("*/model.onnx"))):
+        return math.inf  # its code, or its file, may say another one
     stated = message.all("input") and message.all("output")
     try:
         return message.number("max_batch_size") or (0 if stated else DEFAULT_MAX_BATCH_SIZE)

@@ -15,17 +15,17 @@ def declaration_fault(client: type[Client]) -> str:
     return (
         naming_fault(client)
         or method_fault(client)
-        or media_fault(client.media)
-        or shown_fault(client)
+        or example_fault(client)
+        or parameters_fault(client.parameters)
     )
 
 
-def shown_fault(client: Client | type[Client]) -> str:
-    """Return what is wrong with what is shown of a class, or of its object, which may have its own.
+def object_fault(client: Client) -> str:
+    """Return what is wrong with what is used of a class's object, which may have its own.
 
     All clients are shown on one page, which one of them must not break.
     """
-    return example_fault(client) or parameters_fault(client.parameters)
+    return example_fault(client) or parameters_fault(client.parameters) or media_fault(client.media)
 
 
 def naming_fault(client: type[Client]) -> str:

@@ -36,14 +36,14 @@ class InferenceError(Exception):
     """
 
     message: str
-    hint: str
-    position: int | None
+    hint: str = ""
+    position: int | None = None
 
     def __new__(cls, *arguments: Any, **_: Any) -> Self:
         """Make one that can be told, also where an author's `__init__` does not call this one's."""
         error = super().__new__(cls, *arguments)
-        error.message = ": ".join([cls.__name__, *map(str, arguments)])
-        error.hint, error.position = "", None
+        if not hasattr(cls, "message"):
+            error.message = ": ".join([cls.__name__, *map(str, arguments)])
         return error
 
     def __init__(self, message: str, *, hint: str = "", position: int | None = None) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clients.base import Client, Environment
-from clients.declarations import declaration_fault, shown_fault
+from clients.declarations import declaration_fault, object_fault
 from clients.errors import ClientDisabled
 from clients.sources import Source, names_in, sources
 
@@ -234,7 +234,7 @@ def register(
         try:
             made = client(environment)
             made.served_by  # noqa: B018  asked now, where a failure is its own
-            if fault := shown_fault(made):
+            if fault := object_fault(made):
                 loaded.broken[name] = f"{where}: {fault}"
             else:
                 loaded.clients[name] = made

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import index
@@ -304,7 +304,13 @@ class Triton(ModelServer):
             raise self._noted(
                 model, self._explained(told(error, signature), model, version, timeout, late=late)
             ) from error
-        if missing := missing_output(arrays, outputs or list(classes), signature):
+        wanted = {*outputs, *classes}
+        missing = missing_output(arrays, wanted, signature)
+        if missing and not wanted:  # it may have been loaded anew since
+            self._signatures.pop((model, version), None)
+            left = max(0.0, deadline - time.monotonic())
+            missing = missing_output(arrays, wanted, self.signature(model, version, timeout=left))
+        if missing:
             raise self._noted(model, ModelFailed(f"the model {model!r} answered {missing}"))
         self._failing.discard(model)
         if line is self._first:  # not for whatever name a caller thinks of
@@ -716,13 +722,13 @@ def too_late(model: str, timeout: float) -> DeadlineExceeded:
     )
 
 
-def missing_output(arrays: Arrays, wanted: Sequence[str], signature: Signature) -> str:
+def missing_output(arrays: Arrays, wanted: Collection[str], signature: Signature) -> str:
     """Return which output a model did not give, as those of the Python backend may; else nothing.
 
     Where none is named any that it says it has will do: it may have some that depend on inputs.
     """
     has = [spec.name for spec in signature.outputs]
-    missing = [name for name in wanted if name not in arrays]
+    missing = sorted(name for name in wanted if name not in arrays)
     if not missing and (wanted or not has or not arrays.keys().isdisjoint(has)):
         return ""
     gave = ", ".join(map(repr, arrays)) or "none"

@@ -428,6 +428,8 @@ class Canary:
         if client and has_example(client):
             try:
                 ask_example(client, self.timeout)
+            except TensorsRefused:  # by the model
+                raise
             except BadRequest as error:  # nobody else has to change it
                 hint = f" ({error.hint})" if error.hint else ""
                 reason = f"its client refuses its own `example`: {error.message}{hint}"

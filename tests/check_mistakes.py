@@ -413,7 +413,7 @@ DEADLY = [
         "warmup_huge",
         warmed_up_with("dims: [ 1000000, 1000000 ] zero_data: true"),
         "warmup_huge/config.pbtxt:6",
-        "dims` and batch_size make more than 268,435,456 numbers",
+        "dims` and batch_size make more than 2,147,483,648 numbers",
         "write smaller ones",
     ),
     Mistake(

@@ -214,6 +214,15 @@ def test_a_client_that_refuses_its_own_example_is_said_so(stage: Stage) -> None:
     assert reason.endswith("refuses its own `example`: `text` has 8 tokens (shorten it)")
 
 
+def test_a_model_that_refuses_what_its_client_sends_is_not_said_to_be_the_client(
+    stage: Stage,
+) -> None:
+    stage.server.models_run["echo"] = TensorsRefused("expected [2, 12], got [1, 12]")
+    stage.round()
+    (reason,) = stage.canary.reasons()
+    assert "does not answer: expected [2, 12], got [1, 12]" in reason
+
+
 def test_when_the_models_are_tried(stage: Stage) -> None:
     """Required ones every 8 s, sooner while they fail; others once, and when requests fail."""
     assert stage.round() == ["echo", "other"]

@@ -110,6 +110,9 @@ def test_a_model_of_which_triton_would_die_is_left_out(tmp_path: Path) -> None:
         "one_works": (passive % "true" + passive % "false").encode(),
         "unreadable": b"instance_group [ { passive: true",
         "warm": b'backend: "python" model_warmup { batch_size: 5 }',
+        "volume": b'model_warmup { batch_size: 1 inputs { key: "x" value '
+        b"{ data_type: TYPE_UINT8 dims: [ 1, 512, 1024, 1024 ] zero_data: true } } }",
+        "engine": b'platform: "tensorrt_plan" model_warmup { batch_size: 8 }',
         "long": b'output { label_filename: "%s" }' % (b"x" * 300),
         "of_windows": "# schön\n".encode("latin-1") + (passive % "True").encode(),
     }.items():
@@ -117,7 +120,7 @@ def test_a_model_of_which_triton_would_die_is_left_out(tmp_path: Path) -> None:
         (models / name / "config.pbtxt").write_bytes(config)
     said: list[str] = []
     made = compose(tmp_path / "repository", models, tmp_path, instead=True, say=said.append)
-    assert made == ("fine", "long", "one_works", "unreadable", "warm")
+    assert made == ("engine", "fine", "long", "one_works", "unreadable", "volume", "warm")
     assert sorted(p.name for p in (tmp_path / "repository").iterdir()) == list(made)
     (line,) = [line for line in said if "label_dot" in line and "is not served" in line]
     assert line == (

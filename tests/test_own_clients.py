@@ -108,6 +108,8 @@ def test_the_fault_of_one_client_does_not_spoil_the_others_answers(
 
 OWN_ERROR = """
 class TooLoud(BadPayload):
+    hint = "send a quieter one"
+
     def __init__(self, loudness):
         {body}
 
@@ -153,7 +155,38 @@ def test_an_error_of_one_s_own_that_is_written_oddly_is_that_model_s_alone(
         bad, *others = response.json["results"].values()
     assert (bad["status"], bad["error"]["code"]) == (status, code)
     assert message in bad["error"]["message"]
+    if status == 400:
+        assert bad["error"]["hint"] == "send a quieter one"
     assert all((other["status"], other["result"]) == (200, "well") for other in others)
+
+
+def test_an_author_s_own_texts_are_told(tmp_path: Path) -> None:
+    source = """
+        class TooLoud(BadPayload):
+            def __init__(self, loudness):
+                self.loudness = loudness
+
+            @property
+            def message(self):
+                return f"{self.loudness} is too loud"
+
+        class Mine(Client):
+            modelname = "mine"
+            example = {}
+
+            @property
+            def media(self):
+                return {"text": "text"}
+
+            def inference(self, payload):
+                raise TooLoud(5)
+    """
+    client = served(tmp_path, source)
+    response = client.post("/infer/mine", data="hello", content_type="text/plain")
+    assert (response.status_code, (response.json or {})["error"]["message"]) == (
+        400,
+        "5 is too loud",
+    )
 
 
 @pytest.mark.parametrize("size", ["0", "-3", "'four'", "None", "1.5"])

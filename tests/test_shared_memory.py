@@ -275,13 +275,17 @@ def test_the_room_of_a_model_that_comes_later_is_held_until_its_first_run() -> N
     held, grown = identity(OPEN / str(share.held)), list[int]()
     assert held in open_files()
 
-    def grow(size: int) -> None:
-        assert held not in open_files()
-        grown.append(size)
+    number, size = share.held, os.fstat(share.held).st_size
+
+    def grow(more: int) -> None:
+        assert os.fstat(number).st_blocks == 0
+        assert os.fstat(number).st_size == size, "it is counted until the region has it"
+        grown.append(more)
 
     for _ in range(2):
         share.reserve(MIB, grow)
     assert grown == [int(4.625 * MIB)]
+    assert held not in open_files()
 
 
 def test_a_model_that_comes_later_is_not_loaded_where_there_is_no_room(
@@ -291,6 +295,7 @@ def test_a_model_that_comes_later_is_not_loaded_where_there_is_no_room(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("os.posix_fallocate", full)
+    monkeypatch.setattr(shared_memory, "ENDING_S", 0.0)
     with pytest.raises(ModelConfigError, match=r"'b': No space left on device: .*--shm-size"):
         Share.of(part_model(), LITTLE)
     left = Path("/dev/shm").glob(f"*hold_{os.getpid()}*")
@@ -302,6 +307,7 @@ def test_what_all_models_have_is_no_more_than_they_may_where_others_have_the_res
 ) -> None:
     """5.6 MiB are held for each."""
     monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
+    monkeypatch.setattr(shared_memory, "ENDING_S", 0.0)
     environment = {**LITTLE, PREFIX: "ours_"}
     sizes = {"ours_region": 50 * MIB, "theirs": 100 * MIB}
     for name, size in sizes.items():
@@ -321,10 +327,26 @@ def test_what_all_models_have_is_no_more_than_they_may_where_others_have_the_res
     os.close(again.held)
 
 
+def test_what_others_have_only_for_a_moment_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a process has that only completes a configuration."""
+    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
+    (tmp_path / "ours_region").touch()
+    os.truncate(tmp_path / "ours_region", 62 * MIB)
+    leaving = threading.Timer(0.3, (tmp_path / "ours_region").unlink)
+    leaving.start()
+    share = Share.of(part_model(), {**LITTLE, PREFIX: "ours_"})
+    leaving.join()
+    assert share.held is not None
+    os.close(share.held)
+
+
 def test_what_a_planned_model_has_not_taken_yet_is_not_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
+    monkeypatch.setattr(shared_memory, "ENDING_S", 0.0)
     plan = {"size": 64 * MIB, "models": {"planned": [1000, 60 * MIB]}}
     environment = {SHARES: json.dumps(plan), PREFIX: "ours_"}
     planned = Share.of(part_model(name="planned"), environment)

@@ -64,6 +64,7 @@ FOLDER = Path("/dev/shm")  # noqa: S108  Triton's choice
 
 # How long a model waits for its room: where it was loaded before, until that one is gone.
 PATIENCE_S, LOOK_S = 10.0, 0.05
+ENDING_S = 2.0  # how long it waits for what others have only for a moment
 
 _BYTES = {
     **dict.fromkeys(("TYPE_BOOL", "TYPE_UINT8", "TYPE_INT8"), 1),
@@ -175,9 +176,10 @@ class Share:
 
         """
         with self._one_grows:  # it never shrinks: two runs that begin together would have twice
-            if self.held is not None:
-                os.close(self.held)
-                self.held = None
+            if self.held is not None:  # the room is free now; it counts until it was taken
+                size = os.fstat(self.held).st_size
+                os.ftruncate(self.held, 0)
+                os.ftruncate(self.held, size)
             until = time.monotonic() + self._patience
             while self.region:
                 try:
@@ -188,6 +190,9 @@ class Share:
                         self._patience = 0.0
                         raise self.refusal(self.region) from error
                     time.sleep(LOOK_S)
+            if self.held is not None:
+                os.close(self.held)
+                self.held = None
 
     def has_room(self, needed: int) -> bool:
         """Whether so many bytes of tensors may lie in the region at a time."""
@@ -284,26 +289,42 @@ def fit(config: dict[str, Any], environment: Mapping[str, str]) -> None:
 def hold(config: Mapping[str, Any], part: Part, size: int, environment: Mapping[str, str]) -> int:
     """Return an open file without a name that has the room of a part; it ends with this process.
 
-    Room is left for the inputs of the first run, which come before the file can be closed. `size`
-    may be less than there is, which others use as well.
+    What others have only while they are loaded, or until they are gone, is waited for.
 
     Raises:
         ModelConfigError: there is not enough.
 
     """
-    prefix, rest = environment.get(PREFIX, ""), part.region - BEGINNING
-    with one_at_a_time(shared_folder(environment)):
-        if prefix and taken(prefix) + rest > size:
-            raise no_room(config, size, f"{os.strerror(errno.ENOSPC)}: ")
-        opened = nameless(environment)
+    until = time.monotonic() + ENDING_S
+    while True:
         try:
-            if rest:
-                os.posix_fallocate(opened, 0, rest)
-                os.ftruncate(opened, max(0, rest - part.inputs))
-                os.ftruncate(opened, rest)  # no more room, but counted
+            with one_at_a_time(shared_folder(environment)):
+                return held_now(part, size, environment)
         except OSError as error:
-            os.close(opened)
-            raise no_room(config, size, f"{error.strerror}: ") from error
+            if time.monotonic() > until:
+                raise no_room(config, size, f"{error.strerror}: ") from error
+            time.sleep(LOOK_S)
+
+
+def held_now(part: Part, size: int, environment: Mapping[str, str]) -> int:
+    """Return such a file; room is left for the inputs of the first run, which come before.
+
+    Raises:
+        OSError: there is not enough of `size`, which may be less than there is, or at all.
+
+    """
+    prefix, rest = environment.get(PREFIX, ""), part.region - BEGINNING
+    if prefix and taken(prefix) + rest > size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    opened = nameless(environment)
+    try:
+        if rest:
+            os.posix_fallocate(opened, 0, rest)
+            os.ftruncate(opened, max(0, rest - part.inputs))
+            os.ftruncate(opened, rest)  # no more room, but counted
+    except OSError:
+        os.close(opened)
+        raise
     return opened
 
 
