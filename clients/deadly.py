@@ -83,9 +83,16 @@ def found(message: Message, folder: Path) -> Iterator[tuple[str, int, str, str]]
             if batch_size(sample) > max(1, most):
                 what = f"is {field.value}, but max_batch_size is {most}"
                 yield "model_warmup.batch_size", field.start, what, f"write at most {max(1, most)}"
+    for sample, tensor in warmup_tensors(message):
+        yield from of_a_warmup(sample, tensor, folder / "warmup")
+
+
+def warmup_tensors(message: Message) -> Iterator[tuple[Message, Message]]:
+    """Yield each tensor that a warm-up sends, behind its warm-up."""
+    for sample in message.messages("model_warmup"):
         for entry in sample.messages("inputs"):
             for tensor in entry.messages("value"):
-                yield from of_a_warmup(sample, tensor, folder / "warmup")
+                yield sample, tensor
 
 
 def of_a_warmup(

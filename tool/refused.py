@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from clients.config_text import Field, Message, NotReadable, whole
+from clients.deadly import warmup_tensors
 
 Refused = tuple[str, Field, str, str]
 """The key, where it stands or is missing, what is wrong, and how to mend it."""
@@ -87,19 +88,12 @@ def of_warmups(message: Message, inputs: Collection[str]) -> Iterator[Refused]:
 
 def without_a_file(message: Message, folder: Path) -> Iterator[Refused]:
     """Yield the files of warm-ups that are not there."""
-    for sample in message.messages("model_warmup"):
-        for entry in sample.messages("inputs"):
-            for tensor in entry.messages("value"):
-                for field in tensor.all("input_data_file"):
-                    # Path's own method raises where a name is too long.
-                    if not os.path.exists(f"{folder}/{field.value}"):  # noqa: PTH110
-                        key = "model_warmup.inputs.input_data_file"
-                        yield (
-                            key,
-                            field,
-                            f'is "{field.value}", which is not in warmup/',
-                            "put it there",
-                        )
+    for _, tensor in warmup_tensors(message):
+        for field in tensor.all("input_data_file"):
+            # Path's own method raises where a name is too long.
+            if not os.path.exists(f"{folder}/{field.value}"):  # noqa: PTH110
+                what = f'is "{field.value}", which is not in warmup/'
+                yield "model_warmup.inputs.input_data_file", field, what, "put it there"
 
 
 def steps(message: Message) -> list[Message]:
