@@ -510,9 +510,11 @@ def test_a_model_that_has_lost_one_of_two_processes_is_mended_as_well(
 ) -> None:
     """The other answers, and Triton goes on giving requests to the one that is gone."""
     config = small_repository / "bert_base" / "config.pbtxt"
-    two = config.read_text().replace("count: 1", "count: 2")
-    assert two != config.read_text()
-    config.write_text(two)
+    text = config.read_text()
+    for old, new in (("count: 1", "count: 2"), ("dynamic_batching { }", "")):
+        assert old in text
+        text = text.replace(old, new)
+    config.write_text(text)  # each request is a run of its own, and one at a time is lost
     settings = {"MODEL_REPOSITORY": str(small_repository), "CANARY_INTERVAL": "1"}
     with running(tmp_path, **settings) as endpoint:
         os.kill(stub_of(endpoint, "bert_base"), signal.SIGKILL)
