@@ -64,6 +64,18 @@ class Message:
         """Return the value of a field that holds a whole number."""
         return whole(self.text(name) or str(default))
 
+    def readable_number(self, name: str) -> int:
+        """Return the same; 0 where it is none, which Triton says."""
+        try:
+            return self.number(name)
+        except NotReadable:
+            return 0
+
+
+def line_of(text: str, *fields: Field) -> int:
+    """Return the line of the first of some fields, counted from 1."""
+    return text.count("\n", 0, fields[0].start) + 1 if fields else 0
+
 
 def whole(text: str) -> int:
     """Read a whole number.

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from clients.config_text import Message, NotReadable, read, whole
+from clients.config_text import Field, Message, NotReadable, line_of, read, whole
 
 CONFIG = "config.pbtxt"
 TRUE = {"true", "t", "1"}
@@ -26,6 +26,10 @@ MOST_NUMBERS = 2**31
 # the model itself.
 DEFAULT_MAX_BATCH_SIZE = 4
 DEFAULTED = ("onnxruntime", "pytorch", "onnxruntime_onnx", "pytorch_libtorch")
+
+
+Fault = tuple[str, Field, str, str]
+"""The key, where it stands or is missing, what is wrong, and how to mend it."""
 
 
 @dataclass(frozen=True)
@@ -60,29 +64,29 @@ def deadly(folder: Path) -> list[Deadly]:
     except (OSError, NotReadable):  # there is none, or Triton says what is wrong with it
         return []
     return [
-        Deadly(key, text.count("\n", 0, start) + 1, f"{what}, over which Triton ends", fix)
-        for key, start, what, fix in found(message, folder)
+        Deadly(key, line_of(text, field), f"{what}, over which Triton ends", fix)
+        for key, field, what, fix in found(message, folder)
     ]
 
 
-def found(message: Message, folder: Path) -> Iterator[tuple[str, int, str, str]]:
-    """Yield key, place in the text, what is wrong and how to mend it."""
+def found(message: Message, folder: Path) -> Iterator[Fault]:
+    """Yield what is wrong in a configuration that can be read."""
     groups = message.messages("instance_group")
     passive = [field for group in groups for field in group.all("passive")]
     if groups and all(group.text("passive").lower() in TRUE for group in groups):
         what = "leaves no instance for requests"
-        yield "instance_group.passive", passive[0].start, what, "leave it out"
+        yield "instance_group.passive", passive[0], what, "leave it out"
     for output in message.messages("output"):
         for field in output.all("label_filename"):
             if field.value and is_no_file(folder, field.value):
                 what = f'is "{field.value}", which is no file'
-                yield "label_filename", field.start, what, "name a file with a label in each line"
+                yield "label_filename", field, what, "name a file with a label in each line"
     most = largest_batch(message, folder)
     for sample in message.messages("model_warmup"):
         for field in sample.all("batch_size"):
-            if batch_size(sample) > max(1, most):
+            if sample.readable_number("batch_size") > max(1, most):
                 what = f"is {field.value}, but max_batch_size is {most}"
-                yield "model_warmup.batch_size", field.start, what, f"write at most {max(1, most)}"
+                yield "model_warmup.batch_size", field, what, f"write at most {max(1, most)}"
     for sample, tensor in warmup_tensors(message):
         yield from of_a_warmup(sample, tensor, folder / "warmup")
 
@@ -95,18 +99,16 @@ def warmup_tensors(message: Message) -> Iterator[tuple[Message, Message]]:
                 yield sample, tensor
 
 
-def of_a_warmup(
-    sample: Message, tensor: Message, folder: Path
-) -> Iterator[tuple[str, int, str, str]]:
+def of_a_warmup(sample: Message, tensor: Message, folder: Path) -> Iterator[Fault]:
     """Yield the same of one tensor of a warm-up, whose files lie in a folder."""
     for field in tensor.all("input_data_file"):
         if is_no_file(folder, field.value):
             what = f'is "{field.value}", which is no file in warmup/'
-            yield "model_warmup.inputs.input_data_file", field.start, what, "name one"
+            yield "model_warmup.inputs.input_data_file", field, what, "name one"
     dims = tensor.all("dims")
     if dims and numbers(sample, tensor) > MOST_NUMBERS:
         what = f"and batch_size make more than {MOST_NUMBERS:,} numbers"
-        yield "model_warmup.inputs.dims", dims[0].start, what, "write smaller ones"
+        yield "model_warmup.inputs.dims", dims[0], what, "write smaller ones"
 
 
 def is_no_file(folder: Path, name: object) -> bool:
@@ -128,18 +130,10 @@ def largest_batch(message: Message, folder: Path) -> float:
         return math.inf  # Triton says so
 
 
-def batch_size(sample: Message) -> int:
-    """Return the batch size of a warm-up; 0 where it has none that can be read."""
-    try:
-        return sample.number("batch_size")
-    except NotReadable:
-        return 0
-
-
 def numbers(sample: Message, tensor: Message) -> int:
     """Return how many numbers a tensor of a warm-up has."""
     try:
-        sizes = [batch_size(sample), *map(whole, tensor.texts("dims"))]
+        sizes = [sample.readable_number("batch_size"), *map(whole, tensor.texts("dims"))]
     except NotReadable:
         return 0
     return math.prod(max(1, size) for size in sizes)

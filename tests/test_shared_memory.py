@@ -302,23 +302,32 @@ def test_a_model_that_comes_later_is_not_loaded_where_there_is_no_room(
     assert list(left) == []
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In the place of /dev/shm."""
+    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
+    return tmp_path
+
+
+def write_region(path: Path, size: int) -> None:
+    path.touch()
+    os.truncate(path, size)
+
+
 def test_what_all_models_have_is_no_more_than_they_may_where_others_have_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """5.6 MiB are held for each."""
-    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
     monkeypatch.setattr(shared_memory, "ENDING_S", 0.0)
     environment = {**LITTLE, PREFIX: "ours_"}
-    sizes = {"ours_region": 50 * MIB, "theirs": 100 * MIB}
-    for name, size in sizes.items():
-        (tmp_path / name).touch()
-        os.truncate(tmp_path / name, size)
+    write_region(folder / "ours_region", 50 * MIB)
+    write_region(folder / "theirs", 100 * MIB)
     share = Share.of(part_model(), environment)
     other = Share.of(part_model(), environment)
     assert other.held is not None
     with pytest.raises(ModelConfigError, match=r"'b': No space left on device: .*in 64 MB"):
         Share.of(part_model(), environment)
-    share.reserve(0, lambda size: os.truncate(tmp_path / "ours_region", 50 * MIB + size))
+    share.reserve(0, lambda size: os.truncate(folder / "ours_region", 50 * MIB + size))
     with pytest.raises(ModelConfigError):
         Share.of(part_model(), environment)
     os.close(other.held)
@@ -327,14 +336,10 @@ def test_what_all_models_have_is_no_more_than_they_may_where_others_have_the_res
     os.close(again.held)
 
 
-def test_what_others_have_only_for_a_moment_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_others_have_only_for_a_moment_is_waited_for(folder: Path) -> None:
     """As a process has that only completes a configuration."""
-    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
-    (tmp_path / "ours_region").touch()
-    os.truncate(tmp_path / "ours_region", 62 * MIB)
-    leaving = threading.Timer(0.3, (tmp_path / "ours_region").unlink)
+    write_region(folder / "ours_region", 62 * MIB)
+    leaving = threading.Timer(0.3, (folder / "ours_region").unlink)
     leaving.start()
     share = Share.of(part_model(), {**LITTLE, PREFIX: "ours_"})
     leaving.join()
@@ -342,10 +347,10 @@ def test_what_others_have_only_for_a_moment_is_waited_for(
     os.close(share.held)
 
 
+@pytest.mark.usefixtures("folder")
 def test_what_a_planned_model_has_not_taken_yet_is_not_for_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
     monkeypatch.setattr(shared_memory, "ENDING_S", 0.0)
     plan = {"size": 64 * MIB, "models": {"planned": [1000, 60 * MIB]}}
     environment = {SHARES: json.dumps(plan), PREFIX: "ours_"}
@@ -360,13 +365,9 @@ def test_what_a_planned_model_has_not_taken_yet_is_not_for_others(
     os.close(later.held)
 
 
-def test_of_models_that_are_loaded_at_once_each_counts_what_the_others_hold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
-    environment = {**LITTLE, PREFIX: "ours_", shared_folder.VARIABLE: str(tmp_path)}
-    (tmp_path / "ours_region").touch()
-    os.truncate(tmp_path / "ours_region", 50 * MIB)
+def test_of_models_that_are_loaded_at_once_each_counts_what_the_others_hold(folder: Path) -> None:
+    environment = {**LITTLE, PREFIX: "ours_", shared_folder.VARIABLE: str(folder)}
+    write_region(folder / "ours_region", 50 * MIB)
 
     def load(_: int) -> int | None:
         try:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clients.config_text import Field, Message, NotReadable, read, whole
-from clients.deadly import deadly
+from clients.config_text import Message, NotReadable, line_of, read, whole
+from clients.deadly import Fault, deadly
 from clients.triton import config_dictionary, config_fault, config_fields
 from container.backends.model_config import (
     ModelConfigError,
@@ -23,7 +23,7 @@ from container.backends.onnxruntime.session_settings import session_settings
 from container.repository import CONFIG, PLAIN_MODELS, is_model
 from dispatcher.settings import PROJECT
 from tool.findings import Findings
-from tool.refused import Refused, of_warmups, refused, steps, undescribed
+from tool.refused import of_warmups, refused, steps, undescribed
 
 # What a backend looks for in a version folder, where the configuration names nothing else.
 # https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_repository.md
@@ -159,7 +159,7 @@ class ModelCheck:
 
     def batching(self, config: Path, text: str, message: Message) -> None:
         """Note batch settings that cannot work, or that never come into effect."""
-        most = number(message, "max_batch_size")
+        most = message.readable_number("max_batch_size")
         scheduled = message.all("dynamic_batching")
         if most < 0:
             self.findings.error(
@@ -228,7 +228,7 @@ class ModelCheck:
                     line=line_of(text, *fields),
                 )
 
-    def refused(self, found: Iterable[Refused], text: str) -> None:
+    def refused(self, found: Iterable[Fault], text: str) -> None:
         for key, field, what, fix in found:
             self.findings.error(
                 self.folder / CONFIG,
@@ -309,7 +309,8 @@ class ModelCheck:
         config = self.folder / CONFIG
         for policy in message.messages("version_policy"):
             for latest in policy.all("latest"):
-                if isinstance(latest.value, Message) and number(latest.value, "num_versions") < 1:
+                value = latest.value
+                if isinstance(value, Message) and value.readable_number("num_versions") < 1:
                     self.findings.error(
                         config,
                         "is 0: no version is served",
@@ -417,7 +418,7 @@ def served(message: Message, versions: list[Path]) -> list[Path]:
         for specific in policy.messages("specific"):
             return [path for path in versions if path.name in specific.texts("versions")]
         for latest in policy.messages("latest"):
-            count = number(latest, "num_versions")
+            count = latest.readable_number("num_versions")
     return versions[-count:] if count > 0 else []
 
 
@@ -425,18 +426,6 @@ def looks_like_a_version(name: str) -> bool:
     """Whether a folder seems to be meant as one, such as `v1`, `version_2` or `1.0`."""
     letters = name.lower().strip("0123456789._-")
     return letters in {"", "v", "ver", "version"} and any(one.isdigit() for one in name)
-
-
-def number(message: Message, name: str) -> int:
-    try:
-        return message.number(name)
-    except NotReadable:  # a name of the format's, which the configuration has been read without
-        return 0
-
-
-def line_of(text: str, *fields: Field) -> int:
-    """Return the line of the first of some fields, counted from 1."""
-    return text.count("\n", 0, fields[0].start) + 1 if fields else 0
 
 
 def links(folder: Path, root: Path) -> Iterator[tuple[Path, str]]:

@@ -11,16 +11,13 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from clients.config_text import Field, Message, NotReadable, whole
-from clients.deadly import warmup_tensors
-
-Refused = tuple[str, Field, str, str]
-"""The key, where it stands or is missing, what is wrong, and how to mend it."""
+from clients.deadly import Fault, warmup_tensors
 
 TENSOR = {"name": '"x"', "data_type": "TYPE_FP32", "dims": "[ 3 ]"}  # what Triton wants of each
 PICTURE_DIMS = 3
 
 
-def refused(message: Message, folder: Path) -> Iterator[Refused]:
+def refused(message: Message, folder: Path) -> Iterator[Fault]:
     """Yield what Triton refuses in a model's configuration."""
     yield from undescribed(message)
     yield from of_tensors(message)
@@ -31,7 +28,7 @@ def refused(message: Message, folder: Path) -> Iterator[Refused]:
     yield from without_a_file(message, folder / "warmup")
 
 
-def undescribed(message: Message) -> Iterator[Refused]:
+def undescribed(message: Message) -> Iterator[Fault]:
     """Yield what tensors lack."""
     for kind, field, tensor in tensors(message):
         for key, such_as in TENSOR.items():
@@ -43,7 +40,7 @@ def undescribed(message: Message) -> Iterator[Refused]:
                 yield f"{kind}.{key}", field, f"is missing in an {kind}", fix
 
 
-def of_tensors(message: Message) -> Iterator[Refused]:
+def of_tensors(message: Message) -> Iterator[Fault]:
     for kind, _, tensor in tensors(message):
         dims = tensor.texts("dims")
         for field in tensor.all("format"):
@@ -58,13 +55,13 @@ def of_tensors(message: Message) -> Iterator[Refused]:
                     yield f"{kind}.reshape", field, what, "write a shape of as many"
 
 
-def of_instances(message: Message) -> Iterator[Refused]:
+def of_instances(message: Message) -> Iterator[Fault]:
     for group in message.messages("instance_group"):
         if group.text("kind") == "KIND_CPU" and (gpus := group.all("gpus")):
             yield "instance_group.gpus", gpus[0], "stands beside KIND_CPU", "leave it out"
 
 
-def of_an_ensemble(message: Message) -> Iterator[Refused]:
+def of_an_ensemble(message: Message) -> Iterator[Fault]:
     is_one = [one for one in message.all("platform") if one.value == "ensemble"]
     scheduled = message.all("ensemble_scheduling")
     if is_one and not steps(message):
@@ -76,7 +73,7 @@ def of_an_ensemble(message: Message) -> Iterator[Refused]:
             yield key, fields[0], "is of no use to an ensemble, whose steps have it", "leave it out"
 
 
-def of_warmups(message: Message, inputs: Collection[str]) -> Iterator[Refused]:
+def of_warmups(message: Message, inputs: Collection[str]) -> Iterator[Fault]:
     """Yield the inputs of warm-ups that the model has not."""
     for sample in message.messages("model_warmup"):
         for entry in sample.messages("inputs"):
@@ -86,7 +83,7 @@ def of_warmups(message: Message, inputs: Collection[str]) -> Iterator[Refused]:
                     yield "model_warmup.inputs.key", field, what, f"it has {', '.join(inputs)}"
 
 
-def without_a_file(message: Message, folder: Path) -> Iterator[Refused]:
+def without_a_file(message: Message, folder: Path) -> Iterator[Fault]:
     """Yield the files of warm-ups that are not there."""
     for _, tensor in warmup_tensors(message):
         for field in tensor.all("input_data_file"):
