@@ -7,12 +7,13 @@ Triton reads, of links and with a configuration under the new name; then Triton 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from clients.deadly import deadly
@@ -85,24 +86,29 @@ class Hosting:
                 hint="expected letters, digits, '_', '.' and '-', at most 255, beginning with one "
                 "of the first two",
             )
-        try:
-            source = model_folder(self.allowed(url))
-            self.refuse_too_large(source)
-            placed = self.place(source, name, url)
-        except OSError as error:
-            raise not_placed(url, error) from error
-        if not placed:
-            if self.is_loaded(name):
-                raise AlreadyLoaded(f"there is a model {name!r}")
-            if self.was_lost(name):
-                self.load(name, url)
+        with ExitStack() as until_loaded:
+            try:
+                source = model_folder(self.allowed(url))
+                self.refuse_too_large(source)
+                placed = until_loaded.enter_context(self.placed(source, name, url))
+            except OSError as error:
+                raise not_placed(url, error) from error
+            if placed:
+                self._load_placed(name, url)
                 return
-            if self.is_own(name):
-                raise BadModel(
-                    f"the repository has a model {name!r} of its own that is not loaded",
-                    hint=f"POST /load_model/{name} loads it; or choose another name",
-                )
-            raise AlreadyLoaded(f"the model {name!r} is being loaded, or unloaded")
+        if self.is_loaded(name):
+            raise AlreadyLoaded(f"there is a model {name!r}")
+        if self.was_lost(name):
+            self.load(name, url)
+            return
+        if self.is_own(name):
+            raise BadModel(
+                f"the repository has a model {name!r} of its own that is not loaded",
+                hint=f"POST /load_model/{name} loads it; or choose another name",
+            )
+        raise AlreadyLoaded(f"the model {name!r} is being loaded, or unloaded")
+
+    def _load_placed(self, name: str, url: str) -> None:
         try:
             self._load(name)
         except DeadlineExceeded:
@@ -114,21 +120,43 @@ class Hosting:
             self.remove(name)
             raise
 
-    def place(self, source: Path, name: str, url: str) -> bool:
-        """Put a model's folder into the repository, whole at once; return whether there was none.
+    @contextmanager
+    def placed(self, source: Path, name: str, url: str) -> Iterator[bool]:
+        """Put a model's folder into the repository, and hold it; yield whether there was none.
 
-        Others list the repository meanwhile, and ask whose a folder is that they find there.
+        It is put there whole at once: others list the repository meanwhile, and ask whose a folder
+        is that they find there.
         """
         folder, made = self.repository / name, self.aside()
         if os.path.lexists(folder):
-            return False
+            yield False
+            return
         made.mkdir()
         try:
             self.link(source, made, name)
             (made / ADDRESS).write_text(url)
-            return moved(made, folder)
+            with (made / ADDRESS).open() as address:
+                fcntl.flock(address, fcntl.LOCK_EX)
+                yield moved(made, folder)
         finally:
             shutil.rmtree(made, ignore_errors=True)
+
+    @contextmanager
+    def held(self, name: str, *, wait: bool) -> Iterator[bool]:
+        """Hold the folder of a model from elsewhere; yield whether that can be done.
+
+        Whoever loads or unloads the model holds it, and lets go of it even by being killed.
+        """
+        place = self.repository / name / ADDRESS
+        with ExitStack() as until_done:
+            try:
+                address = until_done.enter_context(place.open())
+                fcntl.flock(address, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                # It may have been taken away meanwhile, and another one put into its place.
+                is_held = os.path.samestat(os.fstat(address.fileno()), place.stat())
+            except (FileNotFoundError, BlockingIOError):
+                is_held = False
+            yield is_held
 
     def remove(self, name: str) -> None:
         """Take a model's folder out of the repository, whole at once."""
@@ -188,17 +216,16 @@ class Hosting:
             (self.wanted / name).unlink(missing_ok=True)
 
     def was_lost(self, name: str) -> bool:
-        """Whether a model from elsewhere did not load, late or anew; forget it."""
-        if self.wanted is None or not (self.repository / name / ADDRESS).exists():
-            return False
-        if not {"LOADING", "READY"}.isdisjoint(self.states(name)):
-            return False  # another caller has just loaded it
-        try:
-            (self.wanted / name).unlink()  # of two callers one succeeds
-        except FileNotFoundError:
-            return False
-        self.remove(name)
-        return True
+        """Whether a model from elsewhere is not loaded, and nobody sees to it; forget it.
+
+        It did not load, late or anew, or whoever loaded it was killed.
+        """
+        with self.held(name, wait=False) as is_held:
+            if not is_held or not {"LOADING", "READY"}.isdisjoint(self.states(name)):
+                return False
+            self.want(name, yes=False)
+            self.remove(name)
+            return True
 
     def unload(self, name: str) -> None:
         """Unload a model; its memory is given back when this returns.
@@ -211,14 +238,18 @@ class Hosting:
             if NAME.fullmatch(name) and self.was_lost(name):
                 return
             raise UnknownModel(f"the model {name[:100]!r} is not loaded")
-        self.want(name, yes=False)
-        try:
-            self.server.unload(name, timeout=UNLOAD_S)
-        except InferenceError:
-            self.want(name)  # so that whoever unloads or loads it next finds it
-            raise
-        if (self.repository / name / ADDRESS).exists():
-            self.remove(name)
+        is_from_elsewhere = (self.repository / name / ADDRESS).exists()
+        with self.held(name, wait=True) as is_held:
+            if is_from_elsewhere and not is_held:
+                raise UnknownModel(f"the model {name!r} has just been unloaded")
+            self.want(name, yes=False)
+            try:
+                self.server.unload(name, timeout=UNLOAD_S)
+            except InferenceError:
+                self.want(name)  # so that whoever unloads or loads it next finds it
+                raise
+            if is_held:
+                self.remove(name)
 
     def is_loaded(self, name: str) -> bool:
         """Whether a model is ready to be asked."""

@@ -6,10 +6,14 @@ import errno
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE, Popen
 from tempfile import TemporaryDirectory
+from threading import Event
 from typing import Any
 
 import pytest
@@ -111,6 +115,70 @@ def test_one_that_takes_too_long_and_fails_can_be_loaded_again(
     server.loading_s = 0
     hosting.load("one", str(tmp_path / "elsewhere"))
     assert hosting.is_loaded("one")
+
+
+LOADER = """
+import sys, time
+from pathlib import Path
+from dispatcher.hosting import Hosting
+from tests.fake_triton import FakeTriton
+
+class Slow(FakeTriton):
+    def load(self, model, *, timeout):
+        print("loading", flush=True)
+        time.sleep(60)
+
+folder = Path(sys.argv[1])
+Hosting(Slow(), folder / "repository", (), str, 10, folder / "wanted").load(
+    "one", str(folder / "elsewhere"))
+"""
+
+
+@pytest.mark.parametrize("again", ["load", "unload"])
+def test_a_model_whose_loader_was_killed(hosting: Hosting, tmp_path: Path, again: str) -> None:
+    """As a web worker is by a system that is short of memory; nobody else sees to the model."""
+    url = str(tmp_path / "elsewhere")
+    with Popen([sys.executable, "-c", LOADER, str(tmp_path)], stdout=PIPE) as loader:
+        assert loader.stdout
+        assert loader.stdout.readline() == b"loading\n"
+        with pytest.raises(AlreadyLoaded, match="being loaded"):
+            hosting.load("one", url)
+        with pytest.raises(UnknownModel):
+            hosting.unload("one")
+        loader.kill()
+    if again == "load":
+        hosting.load("one", url)
+        assert hosting.is_loaded("one")
+        assert wanted(hosting) == ["one"]
+    else:
+        hosting.unload("one")
+        assert not (hosting.repository / "one").exists()
+
+
+def test_who_unloads_a_model_leaves_alone_what_another_one_has_put_into_its_place(
+    hosting: Hosting, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, looked, states = str(tmp_path / "elsewhere"), Event(), hosting.states
+
+    def slow_states(name: str) -> list[str]:
+        looked.set()
+        return states(name)
+
+    hosting.load("one", url)
+    monkeypatch.setattr(hosting, "states", slow_states)
+    with ThreadPoolExecutor() as pool:
+        with hosting.held("one", wait=True) as is_held:
+            assert is_held
+            late = pool.submit(hosting.unload, "one")
+            assert looked.wait(20)
+            with pytest.raises(TimeoutError):
+                late.result(0.2)
+            hosting.remove("one")
+            hosting.load("one", url)
+        with pytest.raises(UnknownModel, match="just been unloaded"):
+            late.result()
+    assert hosting.is_loaded("one")
+    assert (hosting.repository / "one" / "1" / "model.onnx").exists()
 
 
 def test_a_folder_is_in_the_repository_whole_or_not_at_all(
