@@ -2,8 +2,8 @@
 
 Through gRPC a tensor of 8 MB is copied five times on its way; here the web worker writes or reads
 it where Triton has it. A region is told to Triton once and used again and again, by one request at
-a time. Its name is gone from /dev/shm as soon as Triton knows it, so nothing is left behind by a
-worker that is killed.
+a time. Its name is gone from /dev/shm as soon as Triton knows it; where a worker is killed before
+that, the others remove what it left, and `serve` does at the end.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ SWEEP_S = 10.0
 
 AGAIN_S = 60.0  # after a failure, until shared memory is tried again
 
-NAME = "triton_dispatcher_web_"
+NAME = os.environ.get("SHARED_MEMORY_PREFIX", "triton_dispatcher_") + "web_"
+"""What the names of all regions begin with: `serve` says what its programs' names begin with."""
 
 
 class Server(Protocol):
@@ -199,16 +200,23 @@ class Regions:
             self.sweep()
 
     def sweep(self) -> None:
-        """Let Triton forget the regions of workers that are gone.
+        """Remove the regions of workers that are gone, and let Triton forget them.
 
         It refuses where it has not done yet with what such a worker asked for: the next sweep is
         soon enough.
         """
+        for left in self._folder.glob(f"{NAME}*"):
+            if is_gone(left.name):
+                left.unlink(missing_ok=True)
         try:
             names = self._server.registered()
         except InferenceError:
             return
-        for name in names:
-            pid = name.removeprefix(NAME).partition("_")[0]
-            if name.startswith(NAME) and not Path("/proc", pid).exists():
-                self._unregister(name)
+        for name in filter(is_gone, names):
+            self._unregister(name)
+
+
+def is_gone(name: str) -> bool:
+    """Whether a name is of a region whose worker is gone."""
+    pid = name.removeprefix(NAME).partition("_")[0]
+    return name.startswith(NAME) and not Path("/proc", pid).exists()

@@ -123,7 +123,8 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         say(str(error))
         return 1
     say(f"Triton: {triton.kind}; models: {', '.join(settings.required_models) or 'none'}")
-    # Names what Triton's Python backends leave in shared memory when they are killed.
+    # Names what Triton's Python backends and web workers leave in shared memory where they are
+    # killed.
     shm_prefix = f"triton_dispatcher_{os.getpid()}_"
     plan = shared_memory_plan(settings, triton)
     for line in plan.told():
@@ -138,7 +139,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         replace(program, output=log.sink(program.name.lower()))
         for program in (
             triton_program(settings, triton, run_dir, shm_prefix, plan),
-            gunicorn_program(settings, run_dir, plan),
+            gunicorn_program(settings, run_dir, shm_prefix, plan),
             nginx_program(settings, run_dir, nginx, door),
         )
     ]
@@ -164,7 +165,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
 
 def with_workers(environment: Mapping[str, str], cpus: int) -> dict[str, str]:
     """Return the environment with the number of web workers, where that is left to `serve`."""
-    if environment.get(WORKERS, AUTO) != AUTO:
+    if environment.get(WORKERS, AUTO).strip() != AUTO:
         return dict(environment)
     workers = min(MOST_WORKERS, max(1, cpus // CPUS_PER_WORKER))
     return {**environment, WORKERS: str(workers)}

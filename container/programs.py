@@ -120,7 +120,7 @@ def triton_program(
     )
 
 
-def gunicorn_program(settings: Settings, run_dir: Path, plan: Plan) -> Program:
+def gunicorn_program(settings: Settings, run_dir: Path, shm_prefix: str, plan: Plan) -> Program:
     """Return gunicorn: threads, on a Unix socket, each worker making its own application."""
     socket_path = run_dir / SOCKET
     command = [
@@ -154,6 +154,7 @@ def gunicorn_program(settings: Settings, run_dir: Path, plan: Plan) -> Program:
         ),
         # The library reads it when it is imported.
         "PROMETHEUS_MULTIPROC_DIR": str(run_dir / "metrics"),
+        PREFIX: shm_prefix,
         **({SCARCE: "1"} if plan.is_scarce else {}),
         # Models and tokenizers are files on this machine; nothing is looked up outside.
         "HF_HUB_OFFLINE": "1",

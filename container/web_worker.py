@@ -6,8 +6,11 @@ caller with half an answer, for NGINX has sent the head on by then.
 
 from __future__ import annotations
 
+import os
 import select
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from gunicorn import util
@@ -79,6 +82,27 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.in_hand = 0  # connections that have a thread, or wait for one
+
+    def get_thread_pool(self) -> ThreadPoolExecutor:
+        """Return a pool whose threads are all there.
+
+        Where the container may have no more of them that shows now, not under load, when whatever
+        the worker has in hand would end with it.
+        """
+        count = self.cfg.threads
+        pool = ThreadPoolExecutor(count)
+        started = threading.Barrier(count)
+        try:
+            for _ in range(count):
+                pool.submit(started.wait)
+        except RuntimeError:
+            self.log.critical(
+                "there is no room for the %d threads of a web worker: let the container have more "
+                "processes (a limit of pids), or set MODEL_SERVER_THREADS to fewer",
+                count,
+            )
+            os._exit(1)  # those that are there wait for the others
+        return pool
 
     def enqueue_req(self, connection: Any) -> None:
         self.in_hand += 1

@@ -194,13 +194,13 @@ class Canary:
             time.sleep(TICK_S)
 
     def _begin_what_is_due(self) -> None:
+        self.give_up()
+        self.see_deaths()
         # Each in a thread of its own: one that hangs must not keep the others from theirs.
         if self._listing_is_due():
             # The disk with the models may hang, or be away.
             threading.Thread(target=self.mend_if_idle, daemon=True).start()
             threading.Thread(target=self.list_models, daemon=True).start()
-        self.give_up()
-        self.see_deaths()
         for model, trial in list(self.due()):
             trial.began = self.clock()
             look = threading.Thread(target=self.look, args=(model, trial), daemon=True)

@@ -272,6 +272,21 @@ def test_nothing_is_tried_while_triton_is_away_and_all_is_when_it_is_back(stage:
     assert stage.canary.reasons() == []
 
 
+def test_where_there_is_no_room_for_a_thread_deaths_are_seen_all_the_same(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    done: list[str] = []
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(stage.canary, "give_up", lambda: done.append("give up"))
+    monkeypatch.setattr(stage.canary, "see_deaths", lambda: done.append("see deaths"))
+    with pytest.raises(RuntimeError):
+        stage.canary._begin_what_is_due()
+    assert done == ["give up", "see deaths"]
+
+
 def test_stopping_is_the_first_thing_to_say(stage: Stage) -> None:
     stage.round()
     stage.notice = Notice(stopping=True, programs=stage.notice.programs)

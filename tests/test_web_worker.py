@@ -6,6 +6,8 @@ import hashlib
 import inspect
 import logging
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -300,3 +302,44 @@ def test_a_connection_is_kept_where_its_other_end_keeps_it(line: bytes, *, kept:
     with worker(application) as (one, connection, theirs):
         theirs.sendall(line)
         assert one.handle(connection) is kept
+
+
+POOL = """
+import logging, sys, threading
+from gunicorn.config import Config
+from container.web_worker import WebWorker
+
+room, start = int(sys.argv[1]), threading.Thread.start
+
+def start_where_there_is_room(thread):
+    if threading.active_count() > room:
+        raise RuntimeError("can't start new thread")
+    start(thread)
+
+threading.Thread.start = start_where_there_is_room
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+configuration = Config()
+configuration.set("threads", 8)
+worker = WebWorker(1, 0, [], None, 15, configuration, logging.getLogger())
+pool = worker.get_thread_pool()
+print(threading.active_count() - 1, [pool.submit(abs, -n).result() for n in range(9)])
+"""
+
+
+@pytest.mark.parametrize(
+    ("room", "code", "said"),
+    [
+        (8, 0, "8 [0, 1, 2, 3, 4, 5, 6, 7, 8]\n"),
+        (7, 1, "there is no room for the 8 threads of a web worker"),
+    ],
+)
+def test_a_worker_has_all_its_threads_or_does_not_begin(room: int, code: int, said: str) -> None:
+    """Started by need, the one that is too many would end it with all that it has in hand."""
+    ran = subprocess.run(
+        [sys.executable, "-c", POOL, str(room)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (ran.returncode, ran.stdout[: len(said)]) == (code, said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -284,6 +285,14 @@ class TestRegions:
         monkeypatch.setattr(regions.time, "monotonic", lambda: now + 22)
         held.tidy()
         assert server.names == ["another's", own.name]
+
+    def test_what_a_killed_worker_left_in_the_folder_is_removed(self, tmp_path: Path) -> None:
+        """It was killed while it told Triton of a region: the name was there still."""
+        gone, own = f"{NAME}{2**22 + 1}_1", f"{NAME}{os.getpid()}_1"
+        for name in (gone, own, "another's"):
+            (tmp_path / name).touch()
+        Regions(FakeServer(), 8 * MIB, tmp_path).tidy()
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["another's", own]
 
     def test_triton_forgets_no_region_that_it_is_using(self, triton: triton_process.Triton) -> None:
         """What `sweep` builds on. The model waits for a second request, ten seconds at most."""
