@@ -43,20 +43,33 @@ def offers(ask: Ask, client: Client) -> tuple[str, ...]:
 def accepted(header: str, offered: tuple[str, ...]) -> str:
     """Return the best of the types offered.
 
+    A picture that stands beside text/html does not count where JSON is taken as well: so do the
+    defaults of programs that say nothing themselves, Java's and those of browsers' forms.
+
     Raises:
         NotAcceptable: the caller takes none of them.
 
     """
     if not header.strip():
         return offered[0]
-    # Parameters such as charset or verbose do not make another type of these.
-    plain = re.sub(r";(?!\s*q\s*=)[^;,]*", "", header)
-    wanted = parse_accept_header(plain, MIMEAccept)
-    if chosen := wanted.best_match(offered):
-        return str(chosen)
+    wanted = parse_accept_header(plain(header), MIMEAccept)
+    chosen = wanted.best_match(offered)
+    if chosen in DRAWN and "text/html" in wanted.values():
+        chosen = wanted.best_match([JSON], chosen)
+    if chosen:
+        return chosen
     raise NotAcceptable(
         f"the answer cannot be given as {header[:100]!r}", hint=f"accept {', '.join(offered)}"
     )
+
+
+def plain(header: str) -> str:
+    """Return an Accept header as RFC 9110 has it; Java says `text/html, *; q=.2` by default."""
+    # Parameters such as charset or verbose do not make another type of these.
+    header = re.sub(r";(?!\s*q\s*=)[^;,]*", "", header, flags=re.IGNORECASE)
+    header = re.sub(r"(^|,)\s*\*\s*(?=[;,]|$)", r"\1*/*", header)
+    # A zero before and behind makes `.2` and `1.` numbers, and no other one of `0.5`.
+    return re.sub(r"(=\s*)(?=[\d.])(\d*)\.?(\d*)", r"\g<1>0\2.\g<3>0", header)
 
 
 def json_answer(document: Any) -> Response:

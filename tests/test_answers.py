@@ -37,6 +37,13 @@ __all__ = ["built_in", "client", "repository", "server"]  # fixtures
         ("image/*;q=0.9, application/json;q=0.8", "image/jpeg"),
         ("image/png; q=0.9, application/json; q=0.1", "image/png"),
         ("application/json; verbose=true ; q=0.1, image/png; q=0.9", "image/png"),
+        ("text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2", "application/json"),
+        ("text/html, image/gif, image/jpeg, */*; q=0.2", "application/json"),
+        ("text/html,image/webp,image/png,image/svg+xml,*/*;q=0.8", "application/json"),
+        ("text/html;q=0.1, image/png", "image/png"),
+        ("*", "application/json"),
+        ("application/json;q=.5, image/png;q=1.", "image/png"),
+        ("application/json;Q=.1, image/png;q=.05", "application/json"),
     ],
 )
 def test_the_answer_is_of_a_type_that_is_accepted(
@@ -57,6 +64,8 @@ def test_the_answer_is_of_a_type_that_is_accepted(
         ("/infer/yolov5", "application/jsonlines"),
         ("/infer/yolov5", "application/json;q=0"),
         ("/infer/yolov5", "application/json; q=0"),
+        ("/infer/yolov5", "application/json; q=.0"),
+        ("/infer/yolov5", "text/html, *;q=0."),
     ],
 )
 def test_else_it_is_406_and_the_model_is_not_asked(
