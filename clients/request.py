@@ -127,8 +127,9 @@ class Request:
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise DeadlineExceeded(
-                "the time for this request was used up by decoding or drawing, not by the model",
-                hint="send fewer or smaller items in one request",
+                "the time for this request was used up before it was done",
+                hint="Server-Timing says by what: for `queue` send fewer requests at a time, else "
+                "fewer or smaller items in one",
             )
         return left
 

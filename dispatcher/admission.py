@@ -89,6 +89,10 @@ class Turn:
     wake: threading.Lock | None = None
     answered: threading.Event | None = None
 
+    def late(self) -> bool:
+        """Whether the caller wanted an answer before now."""
+        return time.monotonic() >= self.deadline
+
     def release(self) -> None:
         """Give the turn back.
 
@@ -176,7 +180,7 @@ class Turns:
 
         Raises:
             TooManyRequests: as many wait as may.
-            DeadlineExceeded: the turn did not come in time.
+            DeadlineExceeded: the turn did not come in time; nothing is begun that would be late.
             CallerGone: nobody wants the answer any more.
             ModelUnavailable: too many calls of the model hang.
 
@@ -185,6 +189,11 @@ class Turns:
         with self._lock:
             self._refuse_lost(model)
             if model not in self.queues and self._may_have(model):
+                if turn.late():
+                    raise DeadlineExceeded(
+                        "the time for this request was used up before its turn",
+                        hint="send fewer requests at a time, or fewer or smaller items in one",
+                    )
                 self._grant(turn)
                 return turn
             if not in_job:
@@ -204,6 +213,9 @@ class Turns:
             raise CallerGone("the caller has left before it was this request's turn")
         if turn.refused:
             raise too_many()
+        if granted and turn.late():
+            turn.release()
+            granted = False
         if not granted:
             self._refuse_lost(model)
             raise DeadlineExceeded(
@@ -214,8 +226,10 @@ class Turns:
         return turn
 
     def spare(self, model: str, deadline: float) -> Turn | None:
-        """Return a turn if there is one that nobody waits for."""
+        """Return a turn if there is one that nobody waits for, and time for it."""
         turn = Turn(self, model, deadline, Caller(), in_job=True)
+        if turn.late():
+            return None
         with self._lock:
             if model in self.queues or model in self.lost or not self._may_have(model):
                 return None

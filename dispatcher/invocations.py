@@ -142,9 +142,11 @@ class Invocation:
         if caller.connection:
             cut = partial(self.cut, caller.connection, record, ask.modelname)
         model = self.dispatcher.registry.name(ask.modelname)
-        turn = self.admission.calls.enter(model, deadline, caller, cut)
         try:
-            begun(record)
+            turn = self.admission.calls.enter(model, deadline, caller, cut)
+        finally:
+            waited(record)
+        try:
             prepared = self.prepared(ask, envelope, deadline, record)
             chosen = accepted(envelope.accept, offers(prepared.ask, prepared.client))
             result = prepared.result()
@@ -218,8 +220,10 @@ class Invocation:
         """Answer with several calls, in a turn that lasts until all is sent."""
         budget = self.budget(envelope, g.record, stream=stream)
         name = self.dispatcher.registry.name(model)
-        turn = self.admission.jobs.enter(name, budget.deadline(), g.caller)
-        begun(g.record)
+        try:
+            turn = self.admission.jobs.enter(name, budget.deadline(), g.caller)
+        finally:
+            waited(g.record)
         if stream and g.caller.connection:
             # Whoever reads too slowly is not waited for.
             turn.deadline = budget.ends + self.settings.client_timeout
@@ -253,8 +257,8 @@ class Invocation:
         return Budget(record.since + (self.settings.stream_timeout if stream else each), each)
 
 
-def begun(record: Record) -> None:
-    """Note that it is this request's turn."""
+def waited(record: Record) -> None:
+    """Note that it is this request's turn, or that it waits no longer."""
     record.queue = time.monotonic() - record.since
 
 

@@ -20,7 +20,8 @@ class Record:
         route: the rule that its path matched; nothing where it matched none.
         path: without the query.
         bytes_in: of the body, as it came.
-        queue: seconds until it was its turn; before that, until a web worker had it.
+        queue: seconds until it was its turn or waited no longer; before that, until a web worker
+            had it.
         modelname: the model that it names, as far as it was read.
         key: whose API key it has.
         models: the models it asked.

@@ -167,6 +167,31 @@ def test_a_turn_that_does_not_come_in_time() -> None:
     assert calls.enter("a", soon()), "the one who gave up is not in the line any more"
 
 
+def test_nothing_is_begun_that_would_be_late() -> None:
+    calls = admission().calls
+    with pytest.raises(DeadlineExceeded, match="before its turn"):
+        calls.enter("a", time.monotonic())
+    assert calls.spare("a", time.monotonic()) is None
+    assert calls.free == calls.total
+
+
+class SlowlySeen(Caller):
+    """Whether he has left takes so long to find out that the time is over then."""
+
+    def gone(self) -> bool:
+        time.sleep(0.4)
+        return False
+
+
+def test_a_turn_that_comes_too_late_goes_to_the_next() -> None:
+    calls = admission(1, 1).calls
+    running = calls.enter("a", soon())
+    threading.Timer(0.02, running.release).start()
+    with pytest.raises(DeadlineExceeded, match="waited for others"):
+        calls.enter("a", soon(0.3), SlowlySeen())
+    assert calls.free == calls.total
+
+
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     ends = socket.socketpair()
@@ -310,7 +335,7 @@ def test_a_caller_who_cannot_be_answered_keeps_nobody_waiting() -> None:
     def fail() -> None:
         raise OSError("no answer was written")
 
-    turn = calls.enter("a", time.monotonic(), cut=fail)
+    turn = calls.enter("a", soon(0.5), cut=fail)
     calls.cut_late(time.monotonic() + 1)
     ended = threading.Thread(target=lambda: suppressed(turn), daemon=True)
     ended.start()

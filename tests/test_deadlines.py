@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
 
 from clients.base import Client, Environment, Payload
 from clients.registry import Registry
@@ -105,6 +106,12 @@ def lines(client: FlaskClient, asks: list[Any], **arguments: Any) -> list[Any]:
     return answers
 
 
+def milliseconds(response: TestResponse, phase: str) -> float:
+    """Return how long a phase took, as the answer's Server-Timing says."""
+    timing = response.headers["Server-Timing"]
+    return float(next(p for p in timing.split(", ") if p.startswith(phase)).partition("=")[2])
+
+
 def slow(**payload: Any) -> dict[str, Any]:
     return {"modelname": "slow", "payload": payload}
 
@@ -153,7 +160,29 @@ def test_time_that_was_spent_on_decoding_is_gone(client: FlaskClient) -> None:
     response = client.post(
         "/infer/slow?timeout_ms=50", json={"payload": {"before": 0.1, "model": 1}}
     )
-    assert_error(response, 504, "deadline_exceeded")
+    assert_error(response, 504, "deadline_exceeded", "Server-Timing")
+    assert milliseconds(response, "decode") >= 100
+
+
+@pytest.mark.parametrize("payload", [{"n": 1}, [{"n": 1}]], ids=["a call", "a job"])
+def test_time_that_was_spent_on_waiting_is_told_as_that(
+    client: FlaskClient, admission: Admission, payload: Any
+) -> None:
+    for turns in (admission.calls, admission.jobs):
+        turns.per_model = 1
+        turns.enter("slow", time.monotonic() + 10)
+    response = client.post("/infer/slow?timeout_ms=100", json={"payload": payload})
+    assert_error(response, 504, "deadline_exceeded", "waited for others", "fewer requests")
+    assert milliseconds(response, "queue") >= 100
+    assert not Model.asked
+
+
+def test_what_comes_too_late_is_not_begun(client: FlaskClient) -> None:
+    headers = {"X-Request-Start": str(time.time() - 5)}
+    response = client.post("/infer/slow", json={"payload": {}}, headers=headers)
+    assert_error(response, 504, "deadline_exceeded", "before its turn", "fewer requests")
+    assert milliseconds(response, "queue") >= 5000
+    assert not Model.asked
 
 
 def test_each_line_has_a_time_of_its_own(client: FlaskClient) -> None:
