@@ -127,7 +127,10 @@ ANSWERS: Final[dict[type[InferenceError], tuple[int, str]]] = {
 
 # What is refused before there is an ask: by Flask, or by NGINX in its own configuration.
 ROUTING: Final[Mapping[int, tuple[str, str]]] = {
-    400: ("bad_request", "check the request line and the headers, whose total may be 32 kB"),
+    400: (
+        "bad_request",
+        "check the request line and the headers: a single one may have 8 kB, all 32 kB",
+    ),
     404: ("not_found", "POST /invocations asks a model; GET /docs shows every route"),
     405: ("method_not_allowed", "the Allow header says which methods this path takes"),
     408: ("request_timeout", "send the whole body without a pause of a minute"),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.errors import ROUTING
 from tests.conftest import PROJECT, Endpoint
 from tests.front import front
 
@@ -152,6 +153,20 @@ def test_a_host_of_the_caller_s_is_shown_as_text(gate: Endpoint) -> None:
         gate, b'GET /docs HTTP/1.1\r\nHost: x"><script>\r\nConnection: close\r\n\r\n'
     )
     assert b"<script" not in page.body
+
+
+@pytest.mark.parametrize(
+    ("sizes", "status"), [([8000] * 3, 200), ([8200], 400), ([8000] * 5, 400)], ids=str
+)
+def test_headers_may_be_as_long_as_is_documented(
+    gate: Endpoint, sizes: list[int], status: int
+) -> None:
+    (answer,) = exchange(gate, get(b"/ping", *(b"X: " + b"x" * size for size in sizes)))
+    assert answer.status == status
+    if status == 400:
+        hint = json.loads(answer.body)["error"]["hint"]
+        assert "a single one may have 8 kB, all 32 kB" in hint
+        assert hint == ROUTING[400][1]
 
 
 def get(path: bytes, *headers: bytes) -> bytes:
