@@ -125,7 +125,8 @@ ANSWERS: Final[dict[type[InferenceError], tuple[int, str]]] = {
     OutOfMemory: (507, "out_of_memory"),
 }
 
-# What is refused before there is an ask: by Flask, or by NGINX in its own configuration.
+# What is refused before there is an ask: by Flask, or by NGINX in its own configuration. (Of 408
+# only the log tells: NGINX closes such a connection without an answer.)
 ROUTING: Final[Mapping[int, tuple[str, str]]] = {
     400: (
         "bad_request",

@@ -26,7 +26,7 @@ REASONS: Mapping[int, str] = {
     404: "There is no such model, version or path; the hint lists what is served.",
     405: "The path does not take this method.",
     406: "The answer cannot be given in any type that is accepted.",
-    408: "The request came too slowly (NGINX).",
+    408: "The request came too slowly, and was cut off: nobody sees this but the log (NGINX).",
     409: "There is a model of this name.",
     413: "The body is larger than the limit.",
     414: "The address is too long (NGINX).",

@@ -84,9 +84,11 @@ def test_nginx_s_own_codes_are_those_of_the_table() -> None:
     statuses = {
         name: re.findall(r"^ *(\d{3}) ", table, re.MULTILINE) for name, table in tables.items()
     }
-    assert statuses["code"] == statuses["message"] == statuses["hint"]
+    assert statuses["code"] == statuses["message"]
+    for_the_log_alone = {"408"}  # NGINX closes such a connection, whatever `error_page` says
+    assert set(statuses["hint"]) == set(statuses["code"]) - for_the_log_alone
     answered = set(re.findall(r"\d{3}", " ".join(re.findall(r"error_page (.*?)/", configuration))))
-    assert set(statuses["code"]) == answered - {"494", "495", "496", "497", "505", "502"}
+    assert set(statuses["hint"]) == answered - {"494", "495", "496", "497", "505", "502"}
     for status, code in re.findall(r"(\d{3}) +(\w+);", tables["code"]):
         assert ROUTING[int(status)][0] == code
 
