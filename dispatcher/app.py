@@ -83,6 +83,8 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
 
     """
     app = Application(__name__, static_folder=None)
+    # `/infer//resnet` is no path: a redirect would be HTML, and lead away from https.
+    app.url_map.merge_slashes = False
     errors.register(app)
     server, repository = environment.server, environment.model_repository
     admission = admission or admission_of(settings)

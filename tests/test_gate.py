@@ -156,6 +156,19 @@ def test_a_host_of_the_caller_s_is_shown_as_text(gate: Endpoint) -> None:
 
 
 @pytest.mark.parametrize(
+    "path", ["/.refused", "/infer//double", "/models//double/invoke", "/infer/"]
+)
+def test_a_path_that_is_none_is_404_in_json(gate: Endpoint, path: str) -> None:
+    sent = post(LENGTH + CLOSE + b"Content-Type: application/json\r\n")
+    (answer,) = exchange(gate, sent.replace(b"/invocations", path.encode(), 1))
+    assert (answer.status, answer.all("Location")) == (404, [])
+    assert answer.all("Content-Type") == ["application/json"]
+    error = json.loads(answer.body)["error"]
+    assert (error["code"], error["hint"]) == ROUTING[404]
+    assert_safe(answer)
+
+
+@pytest.mark.parametrize(
     ("sizes", "status"), [([8000] * 3, 200), ([8200], 400), ([8000] * 5, 400)], ids=str
 )
 def test_headers_may_be_as_long_as_is_documented(
