@@ -106,7 +106,12 @@ def read_npy(request: Request, envelope: Envelope, _: Settings) -> Asked:
 
 
 def read_form(request: Request, envelope: Envelope, settings: Settings) -> Asked:
-    """Read files and fields: `modelname`, `modelversion`, `parameters`; each file is an item."""
+    """Read files and fields: `modelname`, `modelversion`, `parameters`; each file is an item.
+
+    Raises:
+        BadBody: it is no such form.
+
+    """
     if not request.mimetype_params.get("boundary"):
         raise BadBody(
             "the form has no boundary in its Content-Type",
@@ -118,18 +123,29 @@ def read_form(request: Request, envelope: Envelope, settings: Settings) -> Asked
     # By itself it takes a form that it cannot read for an empty one.
     request.form_data_parser_class = partial(FormDataParser, silent=False)  # type: ignore[assignment]
     try:
-        files = [file for _, file in cast("Parts", request.files).in_order]
+        files = cast("Parts", request.files).in_order
     except ValueError as error:
         raise BadBody(
             f"the form cannot be read: {error}",
             hint="it is cut off, or its parts have another boundary than its Content-Type says",
         ) from error
+    if named_as_fields := [name for name, _ in files if name in FIELDS]:
+        raise BadBody(
+            f"the form's field `{named_as_fields[0]}` came as a file",
+            hint="send it as a field, without a file name",
+        )
     fields: Mapping[str, str] = request.form
     if unknown := [name for name in fields if name not in FIELDS]:
         raise BadBody(
             f"the form has an unknown field {brief(unknown[0])}",
             hint=f"beside files it may have {', '.join(FIELDS)}; settings of the model go into "
             'parameters, such as {"top_k": 1}',
+        )
+    times = {name: len(values) for name, values in request.form.lists()}
+    if repeated := [name for name in times if times[name] > 1]:
+        raise BadBody(
+            f"the form has the field `{repeated[0]}` {times[repeated[0]]} times",
+            hint="each of a form's fields may come once",
         )
     checked_length(files, "files", settings.max_batch)
     try:
@@ -142,7 +158,7 @@ def read_form(request: Request, envelope: Envelope, settings: Settings) -> Asked
     return One(
         Ask(
             named(envelope, fields.get("modelname")),
-            [part(file.mimetype, file.stream) for file in files],
+            [part(file.mimetype, file.stream) for _, file in files],
             is_list=True,
             parameters=parameters,
             modelversion=version(fields.get("modelversion") or envelope.modelversion or None),

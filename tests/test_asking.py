@@ -296,6 +296,12 @@ def test_files_of_a_form_are_answered_as_they_came_whatever_their_fields(
             ["JSON", "`parameters` is '{'"],
         ),
         ({"modelname": "resnet", "top_k": "1"}, ["'top_k'", "parameters"]),
+        ({"modelname": ["resnet", "yolov5"]}, ["`modelname` 2 times", "once"]),
+        ({"modelname": "resnet", "parameters": ["{}"] * 3}, ["`parameters` 3 times"]),
+        (
+            {"modelname": "resnet", "parameters": (io.BytesIO(b"{}"), "blob", "application/json")},
+            ["`parameters` came as a file", "without a file name"],
+        ),
     ],
 )
 def test_a_form_that_cannot_be_read(client: FlaskClient, fields: Any, words: list[str]) -> None:
