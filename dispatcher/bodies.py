@@ -181,7 +181,7 @@ def part(media_type: str, stream: IO[bytes]) -> Media:
 
 def text_of(content: bytes) -> Media:
     try:
-        return Media("text", content.decode())
+        return Media("text", content.decode("utf-8-sig"))  # a byte order mark is none of the text
     except UnicodeDecodeError as error:
         raise BadBody(f"the text is not UTF-8: {error}") from error
 

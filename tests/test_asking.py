@@ -225,9 +225,10 @@ def test_a_form_without_a_boundary_is_told_so(client: FlaskClient) -> None:
     assert_error(response, 400, "bad_body", "boundary")
 
 
-def test_a_text_as_it_is(client: FlaskClient) -> None:
+@pytest.mark.parametrize("coding", ["utf-8", "utf-8-sig"])
+def test_a_text_as_it_is(client: FlaskClient, coding: str) -> None:
     response = client.post(
-        "/infer/bert_base?top_k=1", data="A [MASK] café.".encode(), content_type="text/plain"
+        "/infer/bert_base?top_k=1", data="A [MASK] café.".encode(coding), content_type="text/plain"
     )
     assert (response.json or {})["result"] == [{"token": "A many café.", "score": 0.5}]
 
