@@ -34,13 +34,14 @@ def read_timeout(text: str) -> float:
     """Return the seconds that a caller gives a request; nothing means as many as there are.
 
     Raises:
-        BadParameter: it is no whole number of milliseconds from 1.
+        BadParameter: it is no whole number of milliseconds from 1, or has more than nine digits.
 
     """
     if not text:
         return math.inf
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
         raise BadParameter(
-            f"`{TIMEOUT}` is {text[:60]!r}", hint="expected milliseconds, a whole number from 1"
+            f"`{TIMEOUT}` is {text[:60]!r}",
+            hint="expected milliseconds, a whole number from 1 to 999999999",
         )
     return int(text) / 1000
