@@ -226,7 +226,7 @@ def unpack(request: Request, limit: int) -> None:
     encoding = request.headers.get("Content-Encoding", "").strip().lower()
     if encoding in ("", "identity"):
         return
-    if encoding != "gzip":
+    if encoding not in {"gzip", "x-gzip"}:  # which mean the same: RFC 9110, 8.4.1.3
         raise UnsupportedType(
             f"a body with Content-Encoding {encoding[:40]!r} is not taken", hint="expected gzip"
         )

@@ -139,13 +139,14 @@ def test_objects_have_named_fields(client: FlaskClient) -> None:
 # Packing, headers
 
 
-def test_a_packed_body_is_unpacked(client: FlaskClient) -> None:
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZip"])
+def test_a_packed_body_is_unpacked(client: FlaskClient, encoding: str) -> None:
     body = json.dumps({"modelname": "bert_base", "payload": {"text": "a [MASK]"}}).encode()
     for content_type in ("application/json", "application/jsonlines", ""):
         response = client.post(
             "/invocations",
             data=gzip.compress(body),
-            headers={"Content-Encoding": "gzip", "Content-Type": content_type},
+            headers={"Content-Encoding": encoding, "Content-Type": content_type},
         )
         assert response.status_code == 200
         assert "a many" in response.text
