@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from clients.base import Client, Environment
 from clients.declarations import declaration_fault, object_fault
 from clients.errors import ClientDisabled
-from clients.sources import Source, names_in, sources
+from clients.sources import Mark, Source, changes, names_in, sources
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class Loaded:
     """What became of one source.
 
     Args:
-        mark: the source's, when it was loaded.
+        mark: the source's, when it was loaded or tried before that.
         clients: by model name.
         broken: why others are not among them; by model name where one is known, else by the
             source.
@@ -33,7 +33,7 @@ class Loaded:
 
     """
 
-    mark: str
+    mark: Mark
     clients: dict[str, Client] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
     absent: dict[str, Path] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Loaded:
     def is_all(self, source: Source) -> bool:
         """Whether loading the source again would change nothing."""
         come = any(folder.exists() for folder in self.absent.values())
-        return self.mark == source.mark and not self.broken and not come
+        return not changes(self.mark, source.mark) and not self.broken and not come
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class Verdict:
     """What a trial said of a source in the state that `mark` stands for.
 
     Args:
-        mark: the source's, when it was tried.
+        mark: the source's, when it was tried, as `clients.sources.tried` returns it.
         good: the clients in it that work.
         bad: why others do not; by model name where one is known, else by the source.
 
     """
 
-    mark: str
+    mark: Mark
     good: tuple[str, ...] = ()
     bad: Mapping[str, str] = field(default_factory=dict)
 
@@ -126,13 +126,16 @@ def take(
     loaded: dict[str, Loaded] = {}
     for source in found:
         verdict = verdict_of(source, verdicts)
+        if source.foreign and not before:  # it counts though the code has written itself anew
+            verdict = verdicts.get(source.where)
         if source.where in kept:
             loaded[source.where] = kept[source.where]
         elif verdict and verdict.bad and not verdict.good:
-            loaded[source.where] = Loaded(source.mark, broken=dict(verdict.bad))
+            loaded[source.where] = Loaded(verdict.mark, broken=dict(verdict.bad))
         elif verdict or not before:
             bad = verdict.bad if verdict else {}
             new = load(source, environment, owners({**loaded, **kept}), bad)
+            new = replace(new, mark=verdict.mark) if verdict else new
             old = before.get(source.where)
             loaded[source.where] = old if old and old.clients and new.broken else new
     registry.loaded = loaded
@@ -148,7 +151,7 @@ def take(
 def verdict_of(source: Source, verdicts: Mapping[str, Verdict]) -> Verdict | None:
     """Return what a trial said of a source as it is now; `None` where there was none since."""
     verdict = verdicts.get(source.where)
-    return verdict if verdict and verdict.mark == source.mark else None
+    return verdict if verdict and not changes(verdict.mark, source.mark) else None
 
 
 def is_kept(source: Source, before: Mapping[str, Loaded], verdicts: Mapping[str, Verdict]) -> bool:
@@ -158,7 +161,7 @@ def is_kept(source: Source, before: Mapping[str, Loaded], verdicts: Mapping[str,
     old, verdict = before[source.where], verdict_of(source, verdicts)
     if verdict is None or old.is_all(source) or (source.installed and old.clients):
         return True
-    return bool(verdict.bad) and (bool(old.clients) or old.mark == source.mark)
+    return bool(verdict.bad) and (bool(old.clients) or not changes(old.mark, source.mark))
 
 
 def owners(loaded: Mapping[str, Loaded]) -> dict[str, str]:

@@ -14,12 +14,13 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
+from typing import TypeAlias
 
 import clients
 from clients.base import Client
@@ -33,7 +34,12 @@ DECLARED = re.compile(r"""^[ \t]+modelname\b[^=\n]*=\s*["']([^"'\n]+)""", re.MUL
 
 log = logging.getLogger(__name__)
 count = itertools.count(1)
-imported: dict[str, str] = {}  # the marks that the files of this folder had, by module
+imported: dict[str, Mark] = {}  # the marks that the files of this folder had, by module
+
+Mark: TypeAlias = Mapping[str, str]
+"""What differs when a source was changed: the state of each of its files, by path."""
+
+WRITTEN = "written by the source itself"
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,8 @@ class Source:
 
     Args:
         where: its path, or the entry point in words.
-        mark: another one when it was changed.
+        mark: what `look` returned when it was found.
+        look: returns its mark as it is now.
         classes: imports it; returns the classes, or raises whatever the import raises.
         foreign: it is code that is no part of this project.
         installed: it belongs to an installed package, of which a process sees one state only.
@@ -51,7 +58,8 @@ class Source:
     """
 
     where: str
-    mark: str
+    mark: Mark
+    look: Callable[[], Mark]
     classes: Callable[[], list[type[Client]]]
     foreign: bool = False
     installed: bool = False
@@ -99,28 +107,39 @@ def client_files(folder: Path) -> Iterator[Path]:
 
 
 def file_source(path: Path, *, built_in: bool) -> Source:
-    files = [path] if path.name != "__init__.py" else sorted(path.parent.rglob("*"))
-    mark = " ".join(filter(None, map(file_mark, files)))
+    def look() -> Mark:
+        return marked([path] if path.name != "__init__.py" else path.parent.rglob("*"))
+
+    mark = look()
     return Source(
         str(path),
         mark,
+        look,
         lambda: classes_of_built_in(path, mark) if built_in else classes_of_file(path),
         foreign=not built_in,
     )
 
 
 def model_source(path: Path) -> Source:
-    """Return the source for a model with a `dispatch.toml`; what it names lies beside it."""
+    """Return the source for a model with a `dispatch.toml`."""
+
+    def look() -> Mark:
+        return marked(model_files(path))
+
+    return Source(str(path), look(), look, lambda: [client_class(path)], model=path.parent.name)
+
+
+def model_files(path: Path) -> Iterator[Path]:
+    """Yield what a `dispatch.toml` may be about: what lies beside it, and what it names."""
     try:
         beside = [one for one in path.parent.iterdir() if not one.name.isdigit()]
         inside = [one for folder in beside if folder.is_dir() for one in folder.iterdir()]
     except OSError:  # it is being unloaded
         beside, inside = [path], []
+    yield from beside
+    yield from inside
     with suppress(OSError, ValueError):  # no text that can be a path; or as above
-        inside += named(path)
-    files = sorted({*beside, *inside})
-    mark = " ".join(filter(None, map(file_mark, files)))
-    return Source(str(path), mark, lambda: [client_class(path)], model=path.parent.name)
+        yield from named(path)
 
 
 def named(path: Path) -> Iterator[Path]:
@@ -131,6 +150,40 @@ def named(path: Path) -> Iterator[Path]:
         return
     for place in (path.parent / value for value in values if is_inside(value)):
         yield from place.rglob("*") if place.is_dir() else [place]
+
+
+def marked(files: Iterable[Path]) -> Mark:
+    return {str(path): state for path in files if (state := file_mark(path))}
+
+
+def changes(mark: Mark, now: Mark) -> Mark:
+    """Return the state that files have now and had not when a source had a mark.
+
+    What the source has written itself does not count, nor what else was added to a folder in
+    which it has: else it would be another one each time that it is used.
+    """
+    own = {path for path, state in mark.items() if state == WRITTEN}
+    return {
+        path: now.get(path, "gone")
+        for path in {*mark, *now} - own
+        if mark.get(path) != now.get(path)
+        and (path in mark or path.endswith(".py") or str(Path(path).parent) not in own)
+    }
+
+
+def tried(source: Source) -> Mark:
+    """Return the mark for a source that was tried since it was found.
+
+    What has been written meanwhile it has written itself: a log, a cache, a vocabulary. Code and
+    what stands for it are never taken for that.
+    """
+    written = [
+        path
+        for path in changes(source.mark, source.look())
+        if not path.endswith(".py") and path != source.where
+    ]
+    folders = [str(Path(path).parent) for path in written if path not in source.mark]
+    return {**source.mark, **dict.fromkeys([*written, *folders], WRITTEN)}
 
 
 def file_mark(path: Path) -> str:
@@ -146,9 +199,12 @@ def file_mark(path: Path) -> str:
 
 def entry_source(point: EntryPoint) -> Source:
     package = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
+    where = f"the entry point {point.name!r} of {package.partition(' ')[0]}"
+    mark = {where: f"{package} {point.value}"}
     return Source(
-        f"the entry point {point.name!r} of {package.partition(' ')[0]}",
-        f"{package} {point.value}",
+        where,
+        mark,
+        lambda: mark,
         lambda: classes_of_entry_point(point),
         foreign=True,
         installed=True,
@@ -168,7 +224,7 @@ def classes_of_entry_point(point: EntryPoint) -> list[type[Client]]:
     )
 
 
-def classes_of_built_in(path: Path, mark: str) -> list[type[Client]]:
+def classes_of_built_in(path: Path, mark: Mark) -> list[type[Client]]:
     """Return the clients in a file of this folder; what they are built on is imported once only."""
     name = f"{clients.__name__}.{stem(path)}"
     module = importlib.import_module(name)

@@ -23,7 +23,7 @@ from typing import IO
 
 from clients.base import Environment
 from clients.registry import Registry, Verdict, owners, take, verdict_of
-from clients.sources import Source, sources
+from clients.sources import Mark, Source, changes, sources
 from dispatcher.settings import Settings
 from dispatcher.trial import try_sources
 
@@ -235,12 +235,21 @@ class Reloader:
         self.take_up()
         self.wait_for_others(noted.number)
         faults = {where: one.reason for where, one in tried.items() if one.reason}
-        as_before = {w for w, one in loaded.items() if w in tried and one.mark == tried[w].mark}
+        as_before = {
+            s.where
+            for s in changed
+            if s.where in loaded and not changes(loaded[s.where].mark, s.mark)
+        }
+        late = {
+            s.where: f"{s.where} was changed while it was tried: POST /reload again"
+            for s in self.sources()
+            if s.where in tried and s.where not in faults and not verdict_of(s, tried)
+        }
         after, now = self.registry.clients, self.registry.loaded
         report = Report(
             taken=sorted(name for name, one in after.items() if before.get(name) is not one),
             removed=sorted(before.keys() - after.keys()),
-            refused=restart | {w: why for w, why in faults.items() if w not in as_before},
+            refused=restart | late | {w: why for w, why in faults.items() if w not in as_before},
             broken={w: why for w, why in faults.items() if w in as_before},
             absent={
                 name: str(folder)
@@ -277,16 +286,16 @@ class Reloader:
     def follow(self) -> None:
         """Take up what others note; where a watch is set, note what has changed."""
         interval = self.settings.clients_watch
-        due, before = time.monotonic(), self.state()
+        due, before = time.monotonic(), self.news()
         while True:
             time.sleep(LOOK_S)
             try:
                 if self.verdicts.read().number != self._number:
                     self.take_up()
                 if interval is not None and time.monotonic() >= due + interval:
-                    due, now = time.monotonic(), self.state()
+                    due, now = time.monotonic(), self.news()
                     # Twice the same: whoever writes there is done.
-                    if now == before and self.has_news():
+                    if now and now == before:
                         self.renew_if_alone()
                     before = now
             except Exception:
@@ -299,19 +308,17 @@ class Reloader:
                 return
             if self.verdicts.read().number != self._number:
                 self.take_up()  # another worker has just been done with it
-            if self.has_news():
+            if self.news():
                 self.renew()
 
-    def state(self) -> dict[str, str]:
-        return {source.where: source.mark for source in self.sources()}
-
-    def has_news(self) -> bool:
-        """Whether there is a source that was neither loaded nor tried as it is now, or one gone."""
+    def news(self) -> dict[str, Mark]:
+        """Return what is neither loaded nor tried as it is now, by source, and what is gone."""
         loaded, noted = self.registry.loaded, self.verdicts.read().by_source
-        now = self.state()
-        marks = {where: {one.mark} for where, one in loaded.items()}
-        for where, verdict in noted.items():
-            marks.setdefault(where, set()).add(verdict.mark)
-        return any(mark not in marks.get(w, ()) for w, mark in now.items()) or bool(
-            loaded.keys() - now.keys()
-        )
+        now = {source.where: source.mark for source in self.sources()}
+        news: dict[str, Mark] = {where: {} for where in loaded.keys() - now.keys()}
+        for where, mark in now.items():
+            known = [one[where].mark for one in (loaded, noted) if where in one]
+            differ = [changes(one, mark) for one in known] or [mark]
+            if all(differ):
+                news[where] = differ[0]
+        return news

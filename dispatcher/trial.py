@@ -25,7 +25,7 @@ from signal import Signals
 from clients.base import Client, Environment
 from clients.errors import InferenceError
 from clients.registry import Loaded, Verdict, described, load
-from clients.sources import Source, names_in, sources
+from clients.sources import Source, names_in, sources, tried
 from clients.triton import Triton
 from dispatcher.canary import ask_example
 from dispatcher.settings import Settings, read_settings
@@ -97,7 +97,7 @@ def try_sources(
 
 def fallen(source: Source, end: str) -> Verdict:
     """Return what is to be thought of a source over which a process ended."""
-    return Verdict(source.mark, bad=dict.fromkeys(names_in(source), f"{source.where}: {end}"))
+    return Verdict(tried(source), bad=dict.fromkeys(names_in(source), f"{source.where}: {end}"))
 
 
 def one_process(
@@ -150,7 +150,7 @@ def main(arguments: list[str]) -> int:
             loaded = load(source, environment, taken)
             failing = failures(loaded, settings.client_timeout) if job["ask"] else {}
             good = tuple(name for name in loaded.clients if name not in failing)
-            verdict = Verdict(source.mark, good, loaded.broken | failing)
+            verdict = Verdict(tried(source), good, loaded.broken | failing)
             taken |= dict.fromkeys(good, source.where)
             lines.write(json.dumps({"where": source.where, **asdict(verdict)}) + "\n")
     return 0

@@ -223,6 +223,95 @@ def test_what_ends_the_process_at_its_import_is_left_out_by_workers_that_start(
     assert first.ask("fatal") == "mended"
 
 
+WRITES = """
+from pathlib import Path
+from random import random
+from clients.base import Client
+
+HERE = Path(__file__).parent
+
+class Packed(Client):
+    modelname = "packed"
+    example = {}
+
+    def __init__(self, environment):
+        super().__init__(environment)
+        (HERE / "vocabulary.json").write_text(str(random()))
+        self.words = (HERE / "labels.json").read_text()
+
+    def inference(self, payload):
+        (HERE / "cache").mkdir(exist_ok=True)
+        (HERE / "cache" / str(random())).touch()
+        return self.words + "RESULT"
+"""
+
+
+@pytest.fixture
+def packed(folder: Path) -> Path:
+    """A package that writes into its own folder whenever it is made or asked."""
+    package = folder / "clients" / "packed"
+    package.mkdir()
+    (package / "labels.json").write_text("one")
+    (package / "__init__.py").write_text(WRITES)
+    return package
+
+
+def test_a_package_that_writes_into_its_own_folder_is_taken_up_like_any_other(
+    folder: Path, packed: Path
+) -> None:
+    packed.rename(folder / "later")
+    first, second = Worker(folder, try_at_start), Worker(folder, try_at_start)
+    (folder / "later").rename(packed)
+    assert first.reload().json == {"taken": ["packed"], "removed": [], **FINE}
+    second.reloader.take_up()
+    assert [one.ask("packed") for one in (first, second)] == ["oneRESULT"] * 2
+    assert first.reload().json == {"taken": [], "removed": [], **FINE}, "it has changed nothing"
+    (packed / "__init__.py").write_text(WRITES.replace("RESULT", "new"))
+    assert first.reload().json["taken"] == ["packed"]
+    assert first.ask("packed") == "onenew"
+    (packed / "labels.json").write_text("two")
+    assert first.reload().json["taken"] == ["packed"], "what its author writes is news"
+    second.reloader.take_up()
+    assert [one.ask("packed") for one in (first, second)] == ["twonew"] * 2
+
+
+def test_with_a_watch_what_a_package_writes_is_no_news(folder: Path, packed: Path) -> None:
+    worker = Worker(folder, try_at_start)
+    assert worker.reloader.news() == {}
+    (packed / "labels.json").write_text("two")
+    assert list(worker.reloader.news()) == [str(packed / "__init__.py")]
+    worker.reloader.renew_if_alone()
+    assert worker.ask("packed") == "twoRESULT"
+    assert worker.ask("packed") == "twoRESULT"
+    assert worker.reloader.news() == {}
+
+
+@pytest.mark.parametrize("file", ["log.txt", "made.py"])
+def test_what_writes_a_file_before_it_ends_the_process_is_left_out_too(
+    folder: Path, file: str
+) -> None:
+    package = folder / "clients" / "fatal"
+    write(folder / "clients", "fatal", "1", "fatal/__init__.py")
+    with (package / "__init__.py").open("a") as code:
+        code.write(f"import os\nopen({str(package / file)!r}, 'a').write('x = 1\\n')\nos._exit(7)")
+    for _ in range(2):
+        worker = Worker(folder, try_at_start)
+        assert worker.ask("kept") == "kept"
+        assert worker.ask("fatal") == "client_disabled"
+    assert "ended with exit code 7" in worker.reload().text
+
+
+def test_one_that_writes_its_own_code_anew_is_not_taken_and_the_answer_says_why(
+    folder: Path,
+) -> None:
+    worker = Worker(folder)
+    write(folder / "clients", "mine", "open(__file__, 'a').write('#') and 'new'")
+    response = worker.reload()
+    assert (response.status_code, response.json["error"]["code"]) == (400, "bad_client")
+    assert "mine.py was changed while it was tried" in response.json["error"]["message"]
+    assert worker.ask("mine") == "old"
+
+
 def test_of_two_classes_in_a_new_file_the_good_one_is_taken(folder: Path) -> None:
     """A file that is served is replaced as a whole, or not at all."""
     file, worker = folder / "clients" / "two.py", Worker(folder)
