@@ -129,7 +129,7 @@ class Client(ABC):
         """Return the payload's picture with the result drawn on it, as a file of a media type.
 
         Only for clients that find things in pictures: they override it. `media_type` is image/jpeg
-        or image/png.
+        or image/png. What holds bytes as `bytes` does, as cv2.imencode's array, is taken as well.
         """
         raise UnsupportedMedia(f"{self.modelname} draws no pictures")
 

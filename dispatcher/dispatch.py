@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -78,6 +78,24 @@ def as_many(results: Any, expected: int) -> list[Any]:
             hint="inference_batch returns a list with a result for each payload, in their order",
         )
     return results
+
+
+def as_file(drawn: Any) -> bytes:
+    """Return what a client has drawn, which must be a file's bytes, whatever holds them.
+
+    Raises:
+        ClientBug: it is not.
+
+    """
+    with suppress(TypeError, ValueError):  # it holds no bytes, or none that can be looked at
+        view = memoryview(drawn)
+        if view.ndim == 1 and view.format == "B" and view.nbytes:
+            return bytes(view)
+    empty = "an empty" if isinstance(drawn, bytes) else "a"
+    raise ClientBug(
+        f"the model's client has drawn {empty} value of the type {type(drawn).__name__}",
+        hint='draw returns the bytes of a file: cv2.imencode(".png", picture)[1].tobytes()',
+    )
 
 
 @dataclass(frozen=True)
@@ -173,9 +191,14 @@ class Prepared:
         return done + self.batch(start + half, len(batch) - half, deadline)
 
     def drawn(self, result: Any, media_type: str) -> bytes:
-        """Return the picture with the result on it."""
+        """Return the picture with the result on it.
+
+        Raises:
+            InferenceError: one of its subclasses.
+
+        """
         with self.request.active(), client_at_fault:
-            return self.client.draw(self.payloads[0], result, media_type)
+            return as_file(self.client.draw(self.payloads[0], result, media_type))
 
 
 class Dispatcher:

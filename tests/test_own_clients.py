@@ -200,6 +200,57 @@ def test_a_batch_of_no_size_is_the_client_s_fault(
     assert ask(client).json["result"] == 1
 
 
+DRAWING = """
+class Mine(Client):
+    modelname = "mine"
+    example = {{}}
+
+    def inference(self, payload):
+        return 1
+
+    def draw(self, payload, result, media_type):
+        return {made}
+"""
+
+
+def drawn(folder: Path, made: str) -> Any:
+    body = json.dumps({"payload": {}})
+    client = served(folder, DRAWING.format(made=made))
+    return client.post("/infer/mine", data=body, headers={"Accept": "image/png"})
+
+
+@pytest.mark.parametrize(
+    "made", ["b'file'", "bytearray(b'file')", "memoryview(b'file')", "np.array([*b'file'], 'u1')"]
+)
+def test_what_is_drawn_may_be_bytes_in_whatever_holds_them(tmp_path: Path, made: str) -> None:
+    response = drawn(tmp_path, made)
+    assert (response.status_code, response.mimetype) == (200, "image/png")
+    assert response.data == b"file"
+
+
+@pytest.mark.parametrize(
+    ("made", "kind"),
+    [
+        ("None", "NoneType"),
+        ("b''", "empty value of the type bytes"),
+        ("'file'", "str"),
+        ("5", "int"),
+        ("iter([b'file'])", "list_iterator"),
+        ("__import__('io').BytesIO(b'file')", "BytesIO"),
+        ("np.zeros((2, 2, 3), 'u1')", "ndarray"),
+        ("np.zeros(3)", "ndarray"),
+        ("np.zeros(3, 'M8[s]')", "ndarray"),
+    ],
+)
+def test_what_is_drawn_and_is_no_file_is_the_client_s_fault(
+    tmp_path: Path, made: str, kind: str
+) -> None:
+    response = drawn(tmp_path, made)
+    assert (response.status_code, response.json["error"]["code"]) == (500, "client_failed")
+    assert kind in response.json["error"]["message"]
+    assert "draw returns the bytes of a file" in response.json["error"]["hint"]
+
+
 def test_a_list_is_never_answered_with_the_results_of_others(tmp_path: Path) -> None:
     source = answering("payload") + (
         "\n            def inference_batch(self, payloads):\n                return payloads[1:]"
