@@ -216,7 +216,8 @@ class Client(ABC):
                 the latest for another.
 
         Returns:
-            an array per output tensor.
+            an array per output tensor, mostly a read-only view of the answer: `scores - 1`, or a
+            `copy()`, for `scores -= 1`. Texts are `bytes`.
 
         Raises:
             InferenceError: one of its subclasses, as `clients.model_server` says.

@@ -106,9 +106,8 @@ class OnnxModels(ModelServer):
         session, classes = self._session(model, version), classes or {}
         names = list(outputs or classes) or [one.name for one in session.get_outputs()]
         try:
-            # What is read only, or not in one piece, it would refuse.
-            given = {name: np.array(array) for name, array in inputs.items()}
-            results = session.run(names, given)
+            given = {name: as_taken(array) for name, array in inputs.items()}
+            results = [as_served(result) for result in session.run(names, given)]
         except ValueError as error:  # a name that is not there, or is missing
             raise TensorsRefused(f"the model {model!r}: {error}") from error
         except Exception as error:
@@ -182,6 +181,23 @@ def datatype(kind: str) -> str:
 
 def sizes(shape: Sequence[int | str | None]) -> tuple[int, ...]:
     return tuple(size if isinstance(size, int) else -1 for size in shape)
+
+
+def as_taken(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an input as ONNX Runtime takes it: in one piece, not read only, texts no bytes."""
+    if array.dtype.kind not in "OS":
+        return np.array(array)
+    texts = [one.decode() if isinstance(one, bytes) else one for one in array.flat]
+    return np.array(texts, np.object_).reshape(array.shape)
+
+
+def as_served(output: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an output as it comes from Triton: texts as bytes, and not to be written into."""
+    if output.dtype == np.object_:
+        texts = [one.encode() if isinstance(one, str) else one for one in output.flat]
+        output = np.array(texts, np.object_).reshape(output.shape)
+    output.flags.writeable = False
+    return output
 
 
 def best_classes(scores: npt.NDArray[Any], most: int) -> npt.NDArray[np.object_]:
