@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -71,14 +72,29 @@ def culprit(value: Any, where: str = "", depth: int = 0) -> tuple[str, str]:
         return "", "lists or objects that hold themselves, or are too deep"
     children: Iterable[tuple[str, Any]] = ()
     if isinstance(value, dict):
-        if odd := [key for key in value if not isinstance(key, str | int | float | None)]:
-            return where, f"a key of the type {type(odd[0]).__name__}"
+        for key in value:
+            if isinstance(key, float) and not math.isfinite(key):
+                return where, f"a key that is {float(key)}"
+            if what := fault(key):
+                return where, f"a key of {what}"
         children = ((f"{where}.{key}" if where else str(key), one) for key, one in value.items())
     elif isinstance(value, list | tuple):
         children = ((f"{where}[{place}]", one) for place, one in enumerate(value))
-    elif value is not None and not isinstance(value, str | int | float):
-        return where, f"a value of the type {type(value).__name__}"
+    elif what := fault(value):
+        return where, f"a value of {what}"
     for place, one in children:
         if (found := culprit(one, place, depth + 1))[1]:
             return found
     return where, ""
+
+
+def fault(value: Any) -> str:
+    """Return of what a key or a value is that JSON cannot hold; nothing where it can."""
+    if value is not None and not isinstance(value, str | int | float):
+        return f"the type {type(value).__name__}"
+    if isinstance(value, int):
+        try:
+            int.__repr__(value)
+        except ValueError:
+            return f"more than {sys.get_int_max_str_digits()} digits"
+    return ""
