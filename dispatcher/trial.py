@@ -7,6 +7,7 @@ or dies, the last line says over what.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import math
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 
 MODULE = "dispatcher.trial"
 MOST_OF_IT = 0.6
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def environment_of(
@@ -109,21 +111,24 @@ def one_process(
         lines.touch()
         # What hangs must leave some time to the others.
         time_left = max(0.0, deadline - time.monotonic()) * MOST_OF_IT
-        try:
-            ended = subprocess.run(
-                [*command, str(lines)],
-                input=json.dumps(job).encode(),
-                stdout=sys.stderr,
-                timeout=time_left,
-                env={**os.environ, **settings.environment()},
-                check=False,
-            )
-            code = ended.returncode
-            end = "the process that tried it ended with " + (
-                f"exit code {code}" if code >= 0 else Signals(-code).name
-            )
-        except subprocess.TimeoutExpired:
-            end = f"it was not done within {time_left:.0f} s, and was stopped"
+        with subprocess.Popen(
+            [*command, str(lines)],
+            stdin=subprocess.PIPE,
+            stdout=sys.stderr,
+            env={**os.environ, **settings.environment()},
+            process_group=0,  # what a class starts belongs to it
+        ) as process:
+            try:
+                process.communicate(json.dumps(job).encode(), timeout=time_left)
+                code = process.returncode
+                end = "the process that tried it ended with " + (
+                    f"exit code {code}" if code >= 0 else Signals(-code).name
+                )
+            except subprocess.TimeoutExpired:
+                end = f"it was not done within {time_left:.0f} s, and was stopped"
+            finally:
+                with suppress(ProcessLookupError):  # there is nothing left of it
+                    os.killpg(process.pid, signal.SIGKILL)
         told = [json.loads(line) for line in lines.read_text().splitlines()]
     done = {line["where"]: Verdict.of_json(line) for line in told if "mark" in line}
     begun = told[-1]["where"] if told and "mark" not in told[-1] else ""
@@ -133,7 +138,9 @@ def one_process(
 def main(arguments: list[str]) -> int:
     """Try what the input names; return the exit code."""
     settings = read_settings(os.environ)
-    # Where the worker that waits for this one dies, nobody else would stop it.
+    # Where the worker that waits for this one dies, nobody else would stop it and what it started.
+    signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.alarm(math.ceil(settings.client_timeout))
     with suppress(OSError):  # where memory runs out, this process is the one to go
         Path("/proc/self/oom_score_adj").write_text("1000")

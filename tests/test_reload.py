@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from dispatcher import trial
 from dispatcher.app import create_app
 from dispatcher.reload import Noted, Reloader, Try, Verdicts, tried_at_start, try_at_start
 from dispatcher.settings import WANTED, Settings, read_settings
+from tests.conftest import PROJECT, alive, descendants
 from tests.fake_triton import FakeTriton
 from tests.test_http import quiet
 
@@ -310,6 +312,61 @@ def test_one_that_writes_its_own_code_anew_is_not_taken_and_the_answer_says_why(
     assert (response.status_code, response.json["error"]["code"]) == (400, "bad_client")
     assert "mine.py was changed while it was tried" in response.json["error"]["message"]
     assert worker.ask("mine") == "old"
+
+
+STARTS = """
+import os, subprocess
+from clients.base import Client
+
+class Starts(Client):
+    modelname = "starts"
+    example = {{}}
+
+    def __init__(self, environment):
+        super().__init__(environment)
+        self.helper = subprocess.Popen(["sleep", "60"])
+        with open({pids!r}, "a") as pids:
+            pids.write(f"{{self.helper.pid}}\\n")
+        {then}
+
+    def inference(self, payload):
+        return 1
+"""
+
+
+def started(folder: Path) -> set[int]:
+    """Return the processes that objects of the class have started."""
+    pids = folder / "pids"
+    return {int(line) for line in pids.read_text().splitlines()} if pids.exists() else set()
+
+
+@pytest.mark.parametrize("then", ["pass", "os._exit(7)", "__import__('time').sleep(60)"])
+def test_what_a_class_starts_ends_with_its_trial(folder: Path, then: str) -> None:
+    worker = Worker(folder, MODEL_SERVER_TIMEOUT="6")
+    pids = str(folder / "pids")
+    (folder / "clients" / "starts.py").write_text(STARTS.format(pids=pids, then=then))
+    assert worker.reload().status_code == (200 if then == "pass" else 400)
+    assert started(folder)
+    own = {worker.registry.clients["starts"].helper} if then == "pass" else set()
+    until(lambda: alive(started(folder)) == {one.pid for one in own})
+    for helper in own:
+        helper.kill()
+        helper.wait()
+
+
+def test_a_trial_ends_with_the_worker_that_waits_for_it(folder: Path) -> None:
+    """And so does what a class has started, though both are in a group of their own."""
+    pids = str(folder / "pids")
+    then = "__import__('time').sleep(60)"
+    (folder / "clients" / "starts.py").write_text(STARTS.format(pids=pids, then=then))
+    code = "import pathlib, sys, tests.test_reload as t; "
+    code += "t.Worker(pathlib.Path(sys.argv[1]), t.try_at_start)"
+    with subprocess.Popen([sys.executable, "-c", code, folder], cwd=PROJECT) as worker:
+        until(lambda: started(folder))
+        tried = descendants(worker.pid)
+        assert started(folder) < tried
+        worker.kill()
+    until(lambda: not alive(tried))
 
 
 def test_of_two_classes_in_a_new_file_the_good_one_is_taken(folder: Path) -> None:
