@@ -77,6 +77,7 @@ class Verdicts:
         self.file = folder / "verdicts.json"
         self.lock = folder / "lock"
         self.workers = folder / "workers"
+        self._read: tuple[tuple[int, int], Noted] = (0, 0), Noted()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -102,13 +103,21 @@ class Verdicts:
         return self.lock.open("w")
 
     def read(self) -> Noted:
-        """Return what was noted last."""
+        """Return what was noted last; read only where it is another file than the last time."""
         try:
-            noted = json.loads(self.file.read_text())
+            with self.file.open() as file:
+                status = os.fstat(file.fileno())
+                state = status.st_ino, status.st_mtime_ns
+                known, last = self._read
+                if state == known:
+                    return last
+                noted = json.load(file)
         except FileNotFoundError:
             return Noted()
         by_source = {where: Verdict.of_json(one) for where, one in noted["by_source"].items()}
-        return Noted(noted["number"], by_source)
+        last = Noted(noted["number"], by_source)
+        self._read = state, last
+        return last
 
     def write(self, noted: Noted) -> None:
         """Note it, at once for all who read."""
