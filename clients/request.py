@@ -67,10 +67,11 @@ class Timings:
 class Once:
     """What several clients make of one payload, made by the first of them.
 
-    A key is the identity of a value in the payload, which lives as long as this does.
+    A key is a value's identity: to compare pictures of 20 MB would cost more. The value is kept
+    beside what was made of it, or another one would come to have the same identity.
     """
 
-    _made: dict[int, Any] = field(default_factory=dict)
+    _made: dict[int, tuple[object, Any]] = field(default_factory=dict)
     _locks: dict[int, threading.Lock] = field(default_factory=dict)
 
     def __call__(self, value: object, make: Callable[[], T]) -> T:
@@ -78,8 +79,8 @@ class Once:
         key = id(value)
         with self._locks.setdefault(key, threading.Lock()):
             if key not in self._made:
-                self._made[key] = make()
-            return cast("T", self._made[key])
+                self._made[key] = value, make()
+            return cast("T", self._made[key][1])
 
 
 @dataclass(frozen=True)

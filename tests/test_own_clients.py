@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import numpy as np
 import pytest
 from flask.testing import FlaskClient
 
@@ -334,6 +336,33 @@ def test_the_request_s_context_is_read_and_attributes_go_back(tmp_path: Path) ->
     response = ask(client, payload={"dark": True})
     assert (response.status_code, response.json["error"]["code"]) == (400, "bad_payload")
     assert response.json["error"]["hint"] == "switch on the light"
+
+
+STRIPPED = """
+class Mine(Client):
+    modelname = "mine"
+    example = {}
+
+    def inference(self, payload):
+        return [
+            self.picture({"img": payload[name].partition(",")[2]}).tolist() for name in ("a", "b")
+        ]
+
+class Other(Mine):
+    modelname = "other"
+"""
+
+
+def test_texts_that_a_client_makes_itself_are_told_from_each_other(tmp_path: Path) -> None:
+    """Where several models are asked too, for which a picture is decoded once."""
+    client = served(tmp_path, STRIPPED)
+    pixels = {"a": [[[0, 0, 0]]], "b": [[[200, 200, 200]]]}
+    payload = {}
+    for name, rows in pixels.items():
+        file = cv2.imencode(".bmp", np.array(rows, np.uint8))[1].tobytes()
+        payload[name] = f"data:image/bmp;base64,{base64.b64encode(file).decode()}"
+    results = ask(client, ["mine", "other"], payload).json["results"]
+    assert [one["result"] for one in results.values()] == [list(pixels.values())] * 2
 
 
 CAUGHT = """
