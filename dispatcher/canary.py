@@ -25,6 +25,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -132,7 +133,8 @@ def ask_example(client: Client, timeout: float) -> None:
     deadline = time.monotonic() + timeout
     with Request(parameters=client.read_parameters({}), deadline=deadline).active():
         if has_example(client):
-            encoded(client.inference(client.example))
+            # It may change what it is given: the next trial, and people, want the example itself.
+            encoded(client.inference(deepcopy(dict(client.example))))
         else:
             client.signature()
 

@@ -24,6 +24,7 @@ from clients.errors import (
     TooLargeAtOnce,
     UnknownModel,
 )
+from clients.nested import unshared
 from clients.registry import Registry
 from clients.request import Media, Once, Request, Timings
 from clients.shown import brief
@@ -172,9 +173,11 @@ class Prepared:
         request = replace(self.request, timings=Timings(), deadline=deadline)
         with request.active():
             request.timings.begin()
+            # Of what is too large the halves are asked again, as they came.
+            given = unshared(batch) if len(batch) > 1 else batch
             try:
                 with client_at_fault:
-                    return as_many(self.client.inference_batch(batch), len(batch))
+                    return as_many(self.client.inference_batch(given), len(batch))
             except TooLargeAtOnce as error:
                 if len(batch) == 1:
                     error.message = f"payload[{start}]: {error.message}"
@@ -260,10 +263,12 @@ class Dispatcher:
             timings=timings or Timings(),
             once=once,
         )
+        # A client may change what it is given, while another one reads it.
+        given = unshared(ask.payloads) if ask.shared else ask.payloads
         with client_at_fault:
             payloads = [
                 client.payload_of(payload) if isinstance(payload, Media) else payload
-                for payload in ask.payloads
+                for payload in given
             ]
         return Prepared(ask, client, request, payloads)
 

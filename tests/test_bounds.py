@@ -18,7 +18,7 @@ from PIL import Image
 
 from clients.base import Client, Environment
 from clients.errors import BadPayload
-from clients.nested import flattened
+from clients.nested import flattened, unshared
 from clients.pictures import decode_picture, scans
 from clients.registry import load_clients
 from clients.request import Request
@@ -147,6 +147,10 @@ def test_deep_lists_are_walked_once() -> None:
     data = [*[0.5] * 1_000_000, deep(900)]
     with at_once():
         assert flattened(data) == [0.5] * 1_000_001
+    with at_once():
+        copied = unshared(data)
+    data[-1].clear()
+    assert flattened(copied) == [0.5] * 1_000_001
 
 
 @pytest.mark.parametrize(

@@ -207,6 +207,21 @@ def test_a_client_that_fails_on_its_own_example_is_said_so(stage: Stage) -> None
     assert "its own example" in stage.canary.reasons()[0]
 
 
+def test_a_client_that_changes_what_it_is_given_has_its_example_again(stage: Stage) -> None:
+    class Emptying(Echo):
+        example = {"x": 1, "boxes": [{"left": 5}]}
+
+        def inference(self, payload: Any) -> Any:
+            payload["boxes"].pop()["left"] += 1
+            return payload.pop("x")
+
+    stage.canary.registry.clients["echo"] = Emptying(Environment(stage.server, Path()))
+    for _ in range(2):
+        stage.look()
+        assert stage.canary.trials["echo"].reason == ""
+    assert Emptying.example == {"x": 1, "boxes": [{"left": 5}]}
+
+
 def test_a_client_that_refuses_its_own_example_is_said_so(stage: Stage) -> None:
     stage.server.models_run["echo"] = BadPayload("`text` has 8 tokens", hint="shorten it")
     stage.round()

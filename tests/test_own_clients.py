@@ -365,6 +365,27 @@ def test_texts_that_a_client_makes_itself_are_told_from_each_other(tmp_path: Pat
     assert [one["result"] for one in results.values()] == [list(pixels.values())] * 2
 
 
+def test_what_a_client_changes_in_its_payload_no_other_model_sees(tmp_path: Path) -> None:
+    source = """
+        class Mine(Client):
+            modelname = "mine"
+            example = {}
+
+            def inference(self, payload):
+                return [payload.pop("scale"), payload["box"]["corners"].pop()]
+
+        class Other(Mine):
+            modelname = "other"
+    """
+    client = served(tmp_path, source)
+    payload = {"scale": 2, "box": {"corners": [1, 5]}}
+    one = {"status": 200, "result": [2, 5]}
+    results = ask(client, ["mine", "other"], payload).json["results"]
+    assert results == {"mine": one, "other": one}
+    results = ask(client, ["mine", "other"], [payload] * 3).json["results"]
+    assert [one["result"] for one in results.values()] == [[[2, 5]] * 3] * 2
+
+
 CAUGHT = """
 from clients.base import Client
 from clients.errors import BadPayload

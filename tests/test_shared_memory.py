@@ -440,9 +440,10 @@ class Halving(Client):
 
     def inference_batch(self, payloads: Any) -> list[Any]:
         self.runs.append(len(payloads))
+        numbers = [payload.pop("n") for payload in payloads]  # as authors do
         if len(payloads) > 3 or any("large" in payload for payload in payloads):
             raise TooLargeAtOnce("too large")
-        return [payload["n"] for payload in payloads]
+        return numbers
 
 
 def halving() -> Halving:
@@ -471,7 +472,7 @@ def test_a_batch_that_has_no_room_is_halved_until_it_has() -> None:
 
 def test_a_payload_that_has_no_room_by_itself_is_named() -> None:
     with pytest.raises(TooLargeAtOnce) as caught:
-        result(halving(), [{"n": 0}, {"large": 1}])
+        result(halving(), [{"n": 0}, {"n": 1, "large": 1}])
     assert caught.value.message == "payload[1]: too large"
 
 
