@@ -7,6 +7,7 @@ be used is disabled by itself, with the reason.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -245,13 +246,33 @@ def register(
             loaded.broken[name] = error.message
         except (Exception, SystemExit) as error:
             folder = environment.model_repository / (client.model or client.modelname)
-            if not folder.exists():
+            if not folder.exists() and is_for_lack_of(folder, error):
                 # Its labels or its tokenizer lie in a folder that was left out.
                 loaded.absent[name] = folder
-                log.info("%s is not served: there is no folder %s", where, folder)
+                why = described(error)
+                log.info("%s is not served: there is no folder %s (%s)", where, folder, why)
                 return
             log.exception("%s cannot be made", where)
             loaded.broken[name] = f"{where}: it cannot be made: {described(error)}"
+
+
+def is_for_lack_of(folder: Path, error: BaseException | None) -> bool:
+    """Whether a folder that is not there may be why an error, or one before it, was raised.
+
+    Libraries that do not name the file raise nothing more special than these: `transformers` an
+    `OSError`, `tokenizers` an `Exception`. A mistake in a class has a kind of its own.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        file = getattr(error, "filename", None) if isinstance(error, OSError) else None
+        if isinstance(file, str | bytes):
+            if Path(os.fsdecode(file)).resolve().is_relative_to(folder.resolve()):
+                return True
+        elif type(error) in {Exception, OSError, FileNotFoundError}:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def name_fault(client: type[Client], environment: Environment, taken: Mapping[str, str]) -> str:

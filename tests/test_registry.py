@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clients.base import Environment
-from clients.registry import load_clients
+from clients.registry import Registry, load_clients
 from clients.sources import client_files
 from container.repository import models_in
 from tests.conftest import PROJECT
@@ -99,16 +99,63 @@ def test_a_broken_one_disables_itself_and_is_named(
         assert word in reason
 
 
-def test_a_client_whose_model_was_left_out_is_not_served_and_not_broken(tmp_path: Path) -> None:
-    (tmp_path / "clients").mkdir()
-    needs_labels = "    def __init__(self, environment):\n        (self.folder / 'x').read_text()\n"
-    (tmp_path / "clients" / "mine.py").write_text(GOOD + needs_labels)
-    (tmp_path / "repository").mkdir()
-    registry = load_clients(
-        Environment(FakeTriton(), tmp_path / "repository"), [tmp_path / "clients"]
+def registry_without_models(folder: Path, statement: str) -> Registry:
+    """Return a registry with a class whose `__init__` has one statement more, and no models."""
+    (folder / "clients").mkdir()
+    (folder / "repository").mkdir()
+    (folder / "clients" / "mine.py").write_text(
+        GOOD
+        + "    def __init__(self, environment):\n"
+        + "        super().__init__(environment)\n"
+        + textwrap.indent(textwrap.dedent(statement), " " * 8)
     )
+    return load_clients(Environment(FakeTriton(), folder / "repository"), [folder / "clients"])
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "(self.folder / 'labels.txt').read_text()",
+        "open(bytes(self.folder / 'labels.txt'))",
+        "from clients.tokenizer import load_tokenizer\nload_tokenizer(self.folder / 'x', ())",
+        "from tokenizers import Tokenizer\nTokenizer.from_file(str(self.folder / 'x.json'))",
+        """
+        try:
+            (self.folder / "labels.txt").read_text()
+        except OSError:
+            raise ValueError("no labels")
+        """,
+    ],
+    ids=["a file", "by its bytes", "transformers", "tokenizers", "an error of one's own"],
+)
+def test_a_client_whose_model_was_left_out_is_not_served_and_not_broken(
+    tmp_path: Path, statement: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    registry = registry_without_models(tmp_path, statement)
     assert registry.clients == {}
     assert registry.broken == {}
+    assert f"there is no folder {tmp_path / 'repository' / 'mine'}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("self.top = topp", "NameError: name 'topp' is not defined"),
+        ("open('/no/such/file')", "FileNotFoundError: "),
+        ("raise ConnectionRefusedError('the database')", "ConnectionRefusedError: the database"),
+        ("error = ValueError('round')\nraise error from error", "ValueError: round"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+    ],
+)
+def test_a_mistake_in_a_client_without_a_model_of_its_own_is_named(
+    tmp_path: Path, statement: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is not taken for the lack of a model's folder, which such a class may not need."""
+    registry = registry_without_models(tmp_path, statement)
+    assert registry.clients == {}
+    assert f"it cannot be made: {reason}" in registry.broken["mine"]
+    assert "Traceback" in caplog.text
 
 
 @pytest.mark.parametrize("bad", ["import nothing_of_this_name\n", "def broken(:\n"])
