@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -251,8 +252,7 @@ class Client(ABC):
             try:
                 done.append(read(payload))
             except InferenceError as error:
-                error.position = position
-                raise
+                raise placed(error, position) from error
         return done
 
     def picture(self, payload: Payload, name: str = "img") -> Picture:
@@ -358,3 +358,10 @@ class Client(ABC):
             else:
                 values[name] = parameter.default
         return values
+
+
+def placed(error: InferenceError, position: int) -> InferenceError:
+    """Return a copy that says which payload of a batch it was: its author may raise it again."""
+    copied = copy(error)
+    copied.position = position
+    return copied

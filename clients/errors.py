@@ -53,6 +53,12 @@ class InferenceError(Exception):
         self.hint = str(hint or "")
         self.position = position
 
+    def __copy__(self) -> Self:
+        """Copy what it holds: an author's `__init__` may want other arguments than `args`."""
+        copied = super().__new__(type(self), *self.args)
+        vars(copied).update(vars(self))
+        return copied
+
 
 class BadRequest(InferenceError):
     """The caller has to change the request."""

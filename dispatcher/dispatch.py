@@ -180,12 +180,11 @@ class Prepared:
                     return as_many(self.client.inference_batch(given), len(batch))
             except TooLargeAtOnce as error:
                 if len(batch) == 1:
-                    error.message = f"payload[{start}]: {error.message}"
-                    raise
+                    raise errors.of_payload(error, start) from error
             except InferenceError as error:
-                if error.position is not None:
-                    error.message = f"payload[{start + error.position}]: {error.message}"
-                raise
+                if error.position is None:
+                    raise
+                raise errors.of_payload(error, start + error.position) from error
             finally:
                 request.timings.lap()
                 self.request.timings.add(request.timings)

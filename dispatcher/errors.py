@@ -188,7 +188,20 @@ def answer(status: int, code: str, message: str, hint: str = "") -> Response:
 
 def status_and_code(error: InferenceError) -> tuple[int, str]:
     """Look an error up in the table, by its class or the nearest of its bases."""
-    return next(ANSWERS[kind] for kind in type(error).__mro__ if kind in ANSWERS)
+    return ANSWERS[contract(error)]
+
+
+def contract(error: InferenceError) -> type[InferenceError]:
+    """Return the class by which an error is answered."""
+    return next(kind for kind in type(error).__mro__ if kind in ANSWERS)
+
+
+def of_payload(error: InferenceError, position: int) -> InferenceError:
+    """Return an error that is answered alike, and says which payload of a list it was.
+
+    Its author may raise one object again and again, or write its message as a property.
+    """
+    return contract(error)(f"payload[{position}]: {error.message}", hint=error.hint)
 
 
 def item(error: Exception, modelname: str = "") -> dict[str, Any]:
@@ -287,6 +300,7 @@ def let_go(error: BaseException) -> None:
             if not frame.f_code.co_flags & inspect.CO_GENERATOR:
                 with suppress(RuntimeError):  # it runs
                     frame.clear()
+        one.__traceback__ = None  # one that is raised again would add to it
 
 
 def too_large(limit: int, came: int | None = None) -> RequestEntityTooLarge:

@@ -26,6 +26,9 @@ from tests.test_http import quiet
 LONG = 12_347  # numbers of a list that is found again
 
 
+AGAIN = BadPayload("one object, raised for ever")
+
+
 def _raise_later(numbers: list[float]) -> None:
     error = BadPayload(f"{numbers[0]} is wrong")
     raise error
@@ -42,6 +45,8 @@ class Circular(Client):
         error = BadPayload("it holds the frame that holds it")
         if numbers[0] == -1:
             raise error
+        if numbers[0] == -5:
+            raise AGAIN
         if numbers[0] == -2:
             kept = KeyError(numbers[0])
             raise kept
@@ -92,7 +97,7 @@ def _text(form: str, fault: Any) -> str:
     return json.dumps(bodies[form])
 
 
-@pytest.mark.parametrize("fault", [-1, -2, -3, -4, "text"])
+@pytest.mark.parametrize("fault", [-1, -2, -3, -4, -5, "text"])
 @pytest.mark.parametrize("form", ["one", "list", "requests", "models", "lines"])
 def test_what_failed_is_not_kept(
     client: FlaskClient, form: str, fault: Any, caplog: pytest.LogCaptureFixture
@@ -105,6 +110,7 @@ def test_what_failed_is_not_kept(
         assert failed == [False, True, True, False, True, False]
     assert '"error"' in answer
     wait_for(lambda: not _kept(), 5, "the end of the threads that answered")
+    assert AGAIN.__traceback__ is None  # it would have grown with every request
 
 
 def _kept() -> list[Any]:

@@ -306,6 +306,59 @@ def test_several_models_and_their_versions_are_asked(tmp_path: Path) -> None:
     assert all(0 < call["timeout"] <= 54 for call in server.calls)
 
 
+KEPT = """
+class TooLoud(BadPayload):
+    def __init__(self, loudness, *, limit):
+        self.loudness, self.limit = loudness, limit
+
+    @property
+    def message(self):
+        return f"{self.loudness} is above {self.limit}"
+
+ERROR = <error>
+
+class Mine(Client):
+    modelname = "mine"
+    example = {}
+    max_batch_size = 2
+
+    def inference(self, payload):
+        if payload:
+            raise ERROR
+
+class Other(Mine):
+    modelname = "other"
+
+    def inference_batch(self, payloads):
+        raise ERROR
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ("BadPayload('bad number', hint='mend it')", "bad number"),
+        ("TooLoud(5, limit=3)", "5 is above 3"),
+    ],
+)
+def test_one_error_object_may_be_raised_again_and_again(
+    tmp_path: Path, error: str, message: str
+) -> None:
+    client = served(tmp_path, KEPT.replace("<error>", error))
+
+    def told(name: str, payload: Any) -> str:
+        response = ask(client, name, payload)
+        assert (response.status_code, response.json["error"]["code"]) == (400, "bad_payload")
+        assert response.json["error"]["hint"] == ("mend it" if "mend" in error else "")
+        return str(response.json["error"]["message"])
+
+    for _ in range(2):
+        assert told("mine", [{}, {}, {}, {"x": 1}]) == f"payload[3]: {message}"
+        assert told("mine", [{"x": 1}]) == f"payload[0]: {message}"
+        assert told("mine", {"x": 1}) == message
+        assert told("other", [{}]) == message
+
+
 CONTEXT = """
 class TooDark(BadPayload):
     pass
