@@ -123,8 +123,19 @@ class Client(ABC):
 
     @property
     def request(self) -> Request:
-        """The request that is being answered in this thread."""
-        return current.get()
+        """The request that is being answered in this thread.
+
+        Raises:
+            LookupError: there is none.
+
+        """
+        try:
+            return current.get()
+        except LookupError:
+            raise LookupError(
+                "there is no request here: in `__init__` there is none yet, and a thread of one's "
+                "own has it where it is run by `contextvars.copy_context().run`"
+            ) from None
 
     def draw(self, payload: Payload, result: Any, media_type: str) -> bytes:  # noqa: ARG002  for those who override it
         """Return the payload's picture with the result drawn on it, as a file of a media type.

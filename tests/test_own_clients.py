@@ -166,6 +166,48 @@ def test_an_error_of_one_s_own_that_is_written_oddly_is_that_model_s_alone(
     assert all((other["status"], other["result"]) == (200, "well") for other in others)
 
 
+THREADS = """
+import contextvars
+from concurrent.futures import ThreadPoolExecutor
+
+class Mine(Client):
+    modelname = "mine"
+    example = {}
+
+    def inference(self, payload):
+        with ThreadPoolExecutor(2) as pool:
+            asks = [
+                pool.submit(*self.run(payload), self.infer, {"x": np.array([n])}) for n in (1, 2)
+            ]
+            return [ask.result()["y"].tolist() for ask in asks]
+
+    def run(self, payload):
+        return [contextvars.copy_context().run] if "copied" in payload else []
+
+class Eager(Mine):
+    modelname = "eager"
+
+    def __init__(self, environment):
+        super().__init__(environment)
+        self.size = self.max_batch_size
+"""
+
+
+def test_where_there_is_no_request_its_author_is_told_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = FakeTriton({"mine": lambda inputs: {"y": inputs["x"] + 1}})
+    client = served(tmp_path, THREADS, server)
+    assert ask(client, payload={"copied": True}).json["result"] == [[2], [3]]
+    response = ask(client)
+    assert (response.status_code, response.json["error"]["code"]) == (500, "client_failed")
+    assert "there is no request here" in caplog.text
+    assert "`contextvars.copy_context().run`" in caplog.text
+    error = ask(client, "eager").json["error"]
+    assert error["code"] == "client_disabled"
+    assert "there is no request here: in `__init__` there is none yet" in error["message"]
+
+
 def test_an_author_s_own_texts_are_told(tmp_path: Path) -> None:
     source = """
         class TooLoud(BadPayload):
