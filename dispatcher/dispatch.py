@@ -57,12 +57,15 @@ client_at_fault = ClientAtFault()
 
 def is_told(error: BaseException) -> bool:
     """Whether a caller can be told what a client let out; its author may have written into it."""
-    return (
-        isinstance(error, InferenceError)
-        and isinstance(error.message, str)
-        and isinstance(error.hint, str)
-        and isinstance(error.position, int | None)
-    )
+    try:
+        return (
+            isinstance(error, InferenceError)
+            and isinstance(error.message, str)
+            and isinstance(error.hint, str)
+            and isinstance(error.position, int | None)
+        )
+    except Exception:  # of a property of his
+        return False
 
 
 def as_many(results: Any, expected: int) -> list[Any]:

@@ -25,14 +25,14 @@ def encoded(document: Any) -> tuple[str, int]:
 
     """
     try:
-        return dumps(document), 0
-    except ValueError:  # not finite, or a list that holds itself
-        lost: list[float] = []
         try:
+            return dumps(document), 0
+        except ValueError:  # not finite, a list that holds itself, or such as 10**5000
+            lost: list[float] = []
             return dumps(without_non_finite(document, lost)), len(lost)
-        except (TypeError, ValueError, RecursionError) as error:  # such as 10**5000
-            raise not_json(document) from error
-    except (TypeError, RecursionError) as error:
+    except MemoryError:  # nobody's fault in particular
+        raise
+    except Exception as error:  # whatever an author's own kind of dictionary raises as well
         raise not_json(document) from error
 
 
@@ -55,7 +55,10 @@ def without_non_finite(value: Any, lost: list[float]) -> Any:
 
 def not_json(document: Any) -> NotJson:
     """Return the error that names the first thing in a document that JSON cannot hold."""
-    where, what = culprit(document)
+    try:
+        where, what = culprit(document)
+    except Exception:  # of an author's own kind of dictionary
+        where, what = "", "an object that fails when it is read"
     return NotJson(
         f"the model's client answered what JSON cannot hold: {what}, in {where or 'the answer'}",
         hint="a client returns dictionaries, lists, texts and numbers of Python's own: "

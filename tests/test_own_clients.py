@@ -401,6 +401,48 @@ def test_one_error_object_may_be_raised_again_and_again(
         assert told("other", [{}]) == message
 
 
+FAILING = """
+class Odd(dict):
+    def items(self):
+        raise {error}("boo")
+
+class TooLoud(BadPayload):
+    @property
+    def message(self):
+        raise {error}("boo")
+
+    @message.setter
+    def message(self, text):
+        pass
+
+class Mine(Client):
+    modelname = "mine"
+    example = {{}}
+
+    def inference(self, payload):
+        if "loud" in payload:
+            raise TooLoud("5")
+        return {{"boxes": Odd(x=float("nan"))}}
+"""
+
+
+@pytest.mark.parametrize("error", ["KeyError", "ValueError", "RecursionError"])
+@pytest.mark.parametrize("payload", [{}, {"loud": True}])
+def test_a_result_or_an_error_that_fails_when_it_is_read_is_the_client_s_fault(
+    tmp_path: Path, error: str, payload: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = served(tmp_path, FAILING.format(error=error))
+    for sent in (payload, [payload]):
+        caplog.clear()
+        response = ask(client, payload=sent)
+        assert (response.status_code, response.json["error"]["code"]) == (500, "client_failed")
+        assert "Traceback" in caplog.text
+        assert "'mine'" in caplog.text
+    results = ask(client, ["mine", "healthy"], payload).json["results"]
+    assert results["mine"]["error"]["code"] == "client_failed"
+    assert results["healthy"]["result"] == "well"
+
+
 CONTEXT = """
 class TooDark(BadPayload):
     pass
