@@ -6,10 +6,9 @@ caller with half an answer, for NGINX has sent the head on by then.
 
 from __future__ import annotations
 
-import os
+import logging
 import select
 import socket
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,6 +17,8 @@ from gunicorn.http import wsgi
 from gunicorn.workers.gthread import ThreadWorker
 
 from container.http_requests import Request, Requests
+
+log = logging.getLogger(__name__)
 
 # What fits into the socket goes out in one piece, whoever is killed meanwhile. The kernel doubles
 # this, and gives no more than twice net.core.wmem_max. (Of 200 workers killed while they sent
@@ -72,6 +73,31 @@ class Answer(wsgi.Response):  # type: ignore[misc]  # gunicorn has no types
         self.sock.flush()
 
 
+class Threads(ThreadPoolExecutor):
+    """Threads that come by need, and do the work of those for which there is no room.
+
+    Where a container may have no more of them, `submit` fails otherwise after it has put the work
+    into the queue, and the worker ends with all that it has under way.
+    """
+
+    is_told = False
+
+    def _adjust_thread_count(self) -> None:
+        try:
+            super()._adjust_thread_count()
+        except RuntimeError:
+            if not self._threads:
+                raise
+            if not self.is_told:
+                self.is_told = True
+                log.warning(
+                    "there is no room for more than %d of the %d threads of a web worker: let the "
+                    "container have more processes (a limit of pids counts threads)",
+                    len(self._threads),
+                    self._max_workers,
+                )
+
+
 class WebWorker(ThreadWorker):  # type: ignore[misc]
     """Answers requests in threads.
 
@@ -84,25 +110,7 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
         self.in_hand = 0  # connections that have a thread, or wait for one
 
     def get_thread_pool(self) -> ThreadPoolExecutor:
-        """Return a pool whose threads are all there.
-
-        Where the container may have no more of them that shows now, not under load, when whatever
-        the worker has in hand would end with it.
-        """
-        count = self.cfg.threads
-        pool = ThreadPoolExecutor(count)
-        started = threading.Barrier(count)
-        try:
-            for _ in range(count):
-                pool.submit(started.wait)
-        except RuntimeError:
-            self.log.critical(
-                "there is no room for the %d threads of a web worker: let the container have more "
-                "processes (a limit of pids), or set MODEL_SERVER_THREADS to fewer",
-                count,
-            )
-            os._exit(1)  # those that are there wait for the others
-        return pool
+        return Threads(self.cfg.threads)
 
     def enqueue_req(self, connection: Any) -> None:
         self.in_hand += 1

@@ -6,8 +6,6 @@ import hashlib
 import inspect
 import logging
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -304,42 +302,31 @@ def test_a_connection_is_kept_where_its_other_end_keeps_it(line: bytes, *, kept:
         assert one.handle(connection) is kept
 
 
-POOL = """
-import logging, sys, threading
-from gunicorn.config import Config
-from container.web_worker import WebWorker
+def test_the_threads_that_are_there_do_the_work_of_those_for_which_there_is_no_room(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in a container whose limit of processes is reached."""
+    start, room = threading.Thread.start, iter([True, True])
 
-room, start = int(sys.argv[1]), threading.Thread.start
+    def start_where_there_is_room(thread: threading.Thread) -> None:
+        if not next(room, False):
+            raise RuntimeError("can't start new thread")
+        start(thread)
 
-def start_where_there_is_room(thread):
-    if threading.active_count() > room:
+    monkeypatch.setattr(threading.Thread, "start", start_where_there_is_room)
+    with worker(lambda *_: Pieces([])) as (one, _, _), one.get_thread_pool() as pool:
+        both = threading.Barrier(2)
+        waiting = [pool.submit(both.wait, 20) for _ in range(2)]
+        later = [pool.submit(abs, -n) for n in range(9)]
+        assert [one.result(20) for one in later] == list(range(9))
+        assert sorted(one.result() for one in waiting) == [0, 1]
+    assert caplog.text.count("there is no room for more than 2 of the 4 threads") == 1
+
+
+def test_a_worker_without_any_thread_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
-    start(thread)
 
-threading.Thread.start = start_where_there_is_room
-logging.basicConfig(stream=sys.stdout, format="%(message)s")
-configuration = Config()
-configuration.set("threads", 8)
-worker = WebWorker(1, 0, [], None, 15, configuration, logging.getLogger())
-pool = worker.get_thread_pool()
-print(threading.active_count() - 1, [pool.submit(abs, -n).result() for n in range(9)])
-"""
-
-
-@pytest.mark.parametrize(
-    ("room", "code", "said"),
-    [
-        (8, 0, "8 [0, 1, 2, 3, 4, 5, 6, 7, 8]\n"),
-        (7, 1, "there is no room for the 8 threads of a web worker"),
-    ],
-)
-def test_a_worker_has_all_its_threads_or_does_not_begin(room: int, code: int, said: str) -> None:
-    """Started by need, the one that is too many would end it with all that it has in hand."""
-    ran = subprocess.run(
-        [sys.executable, "-c", POOL, str(room)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    assert (ran.returncode, ran.stdout[: len(said)]) == (code, said)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with worker(lambda *_: Pieces([])) as (one, _, _), pytest.raises(RuntimeError):
+        one.get_thread_pool().submit(abs, -1)
