@@ -6,10 +6,14 @@ caller with half an answer, for NGINX has sent the head on by then.
 
 from __future__ import annotations
 
-import logging
+import os
 import select
 import socket
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import Any
 
 from gunicorn import util
@@ -17,8 +21,6 @@ from gunicorn.http import wsgi
 from gunicorn.workers.gthread import ThreadWorker
 
 from container.http_requests import Request, Requests
-
-log = logging.getLogger(__name__)
 
 # What fits into the socket goes out in one piece, whoever is killed meanwhile. The kernel doubles
 # this, and gives no more than twice net.core.wmem_max. (Of 200 workers killed while they sent
@@ -73,29 +75,58 @@ class Answer(wsgi.Response):  # type: ignore[misc]  # gunicorn has no types
         self.sock.flush()
 
 
-class Threads(ThreadPoolExecutor):
-    """Threads that come by need, and do the work of those for which there is no room.
+Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
 
-    Where a container may have no more of them, `submit` fails otherwise after it has put the work
-    into the queue, and the worker ends with all that it has under way.
+
+class Threads:
+    """Threads that are all there from the start; the one that was busy last is the next.
+
+    Started by need, the one for which a container has no room would end the worker with all that
+    it has under way, and those that are there would leave none for `/ping`. Taken in turn, as by
+    concurrent.futures, each would come to its work with cold caches.
+
+    Args:
+        count: how many.
+
+    Raises:
+        RuntimeError: there is no room for so many.
+
     """
 
-    is_told = False
+    def __init__(self, count: int) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[SimpleQueue[Work]] = []
+        self._waiting: deque[Work] = deque()
+        for _ in range(count):
+            threading.Thread(target=self._work, daemon=True).start()
 
-    def _adjust_thread_count(self) -> None:
-        try:
-            super()._adjust_thread_count()
-        except RuntimeError:
-            if not self._threads:
-                raise
-            if not self.is_told:
-                self.is_told = True
-                log.warning(
-                    "there is no room for more than %d of the %d threads of a web worker: let the "
-                    "container have more processes (a limit of pids counts threads)",
-                    len(self._threads),
-                    self._max_workers,
-                )
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Have a function called in a thread, after those that wait for one."""
+        work = Future[Any](), function, arguments
+        with self._lock:
+            hand = self._idle.pop() if self._idle else None
+            if hand is None:
+                self._waiting.append(work)
+        if hand is not None:
+            hand.put(work)
+        return work[0]
+
+    def _work(self) -> None:
+        hand = SimpleQueue[Work]()
+        while True:
+            with self._lock:
+                work = self._waiting.popleft() if self._waiting else None
+                if work is None:
+                    self._idle.append(hand)
+            future, function, arguments = work or hand.get()
+            try:
+                future.set_result(function(*arguments))
+            except BaseException as error:
+                future.set_exception(error)
+            del work, future, function, arguments  # an idle thread keeps nothing
+
+    def shutdown(self, *, wait: bool) -> None:
+        """Do nothing: they end with the process, which has waited for those that answer."""
 
 
 class WebWorker(ThreadWorker):  # type: ignore[misc]
@@ -109,8 +140,17 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
         super().__init__(*arguments, **named)
         self.in_hand = 0  # connections that have a thread, or wait for one
 
-    def get_thread_pool(self) -> ThreadPoolExecutor:
-        return Threads(self.cfg.threads)
+    def get_thread_pool(self) -> Threads:
+        """Return the threads that answer; where there is no room for them all, end the worker."""
+        try:
+            return Threads(self.cfg.threads)
+        except RuntimeError:
+            self.log.critical(
+                "there is no room for the %d threads of a web worker: let the container have more "
+                "processes (a limit of pids counts threads)",
+                self.cfg.threads,
+            )
+            os._exit(1)  # gunicorn would end the others too over a worker that cannot begin
 
     def enqueue_req(self, connection: Any) -> None:
         self.in_hand += 1

@@ -6,7 +6,10 @@ import hashlib
 import inspect
 import logging
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +21,7 @@ from gunicorn.http.parser import Parser, RequestParser
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
 from container.http_requests import Body
-from container.web_worker import WebWorker
+from container.web_worker import Threads, WebWorker
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Any]
 
@@ -302,31 +305,71 @@ def test_a_connection_is_kept_where_its_other_end_keeps_it(line: bytes, *, kept:
         assert one.handle(connection) is kept
 
 
-def test_the_threads_that_are_there_do_the_work_of_those_for_which_there_is_no_room(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As in a container whose limit of processes is reached."""
-    start, room = threading.Thread.start, iter([True, True])
+POOL = """
+import logging, sys, threading
+from gunicorn.config import Config
+from container.web_worker import WebWorker
 
-    def start_where_there_is_room(thread: threading.Thread) -> None:
-        if not next(room, False):
-            raise RuntimeError("can't start new thread")
-        start(thread)
+room, start = int(sys.argv[1]), threading.Thread.start
 
-    monkeypatch.setattr(threading.Thread, "start", start_where_there_is_room)
-    with worker(lambda *_: Pieces([])) as (one, _, _), one.get_thread_pool() as pool:
-        both = threading.Barrier(2)
-        waiting = [pool.submit(both.wait, 20) for _ in range(2)]
-        later = [pool.submit(abs, -n) for n in range(9)]
-        assert [one.result(20) for one in later] == list(range(9))
-        assert sorted(one.result() for one in waiting) == [0, 1]
-    assert caplog.text.count("there is no room for more than 2 of the 4 threads") == 1
-
-
-def test_a_worker_without_any_thread_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(_: threading.Thread) -> None:
+def start_where_there_is_room(thread):
+    if threading.active_count() > room:
         raise RuntimeError("can't start new thread")
+    start(thread)
 
-    monkeypatch.setattr(threading.Thread, "start", start)
-    with worker(lambda *_: Pieces([])) as (one, _, _), pytest.raises(RuntimeError):
-        one.get_thread_pool().submit(abs, -1)
+threading.Thread.start = start_where_there_is_room
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+configuration = Config()
+configuration.set("threads", 8)
+worker = WebWorker(1, 0, [], None, 15, configuration, logging.getLogger())
+pool = worker.get_thread_pool()
+print(threading.active_count() - 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("room", "code", "said"),
+    [(8, 0, "8\n"), (7, 1, "there is no room for the 8 threads of a web worker")],
+)
+def test_a_worker_has_all_its_threads_or_does_not_begin(room: int, code: int, said: str) -> None:
+    """Started by need, the one that is too many would end it with all that it has in hand."""
+    ran = subprocess.run(
+        [sys.executable, "-c", POOL, str(room)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (ran.returncode, ran.stdout[: len(said)]) == (code, said)
+
+
+def test_work_is_done_in_the_order_in_which_it_comes_and_each_has_its_own_outcome() -> None:
+    begun: list[int] = []
+    go = threading.Event()
+
+    def do(number: int) -> int:
+        begun.append(number)
+        go.wait(20)
+        return 12 // number
+
+    pool = Threads(1)
+    outcomes = [pool.submit(do, number) for number in (4, 3, 0, 2)]
+    go.set()
+    assert isinstance(outcomes[2].exception(20), ZeroDivisionError)
+    assert [outcomes[place].result(20) for place in (0, 1, 3)] == [3, 4, 6]
+    assert begun == [4, 3, 0, 2]
+
+
+def test_as_many_as_there_are_threads_work_at_a_time() -> None:
+    pool, all_of_them = Threads(8), threading.Barrier(8)
+    assert sorted(p.result(20) for p in [pool.submit(all_of_them.wait, 20) for _ in range(8)]) == [
+        *range(8)
+    ]
+
+
+def test_the_thread_that_was_busy_last_is_the_next() -> None:
+    pool, seen = Threads(8), list[int]()
+    for _ in range(20):
+        seen.append(pool.submit(threading.get_ident).result(20))
+        time.sleep(0.02)  # until it is idle again
+    assert len(set(seen)) <= 3
