@@ -198,7 +198,7 @@ def sample(
     """Ask one contender."""
     known = results.of(model, LIMIT, callers).values()
     # Until all have waited for all others once, the last ones' times are too short.
-    warm = max(LEAST_WARM_S, *(1.2 * callers / one.per_second for one in known), 0)
+    warm = max(LEAST_WARM_S, *(2 * callers / one.per_second for one in known), 0)
     elsewhere, before = Elsewhere(results.cpus), cpu_ms(server.pid)
     loop = load.closed_loop(server.port, [asked], callers, results.lasts(model), warm)
     used = cpu_ms(server.pid) - before
