@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -39,9 +40,13 @@ QUARANTINE_S = 600.0
 
 SWEEP_S = 10.0
 
+# Triton is told of a region at once: what is older than this nobody tells it of any more. (Another
+# container that shares the folder may have workers that are not seen here.)
+LEFT_S = 60.0
+
 AGAIN_S = 60.0  # after a failure, until shared memory is tried again
 
-NAME = os.environ.get("SHARED_MEMORY_PREFIX", "triton_dispatcher_") + "web_"
+NAME = (os.environ.get("SHARED_MEMORY_PREFIX") or "triton_dispatcher_") + "web_"
 """What the names of all regions begin with: `serve` says what its programs' names begin with."""
 
 
@@ -206,8 +211,9 @@ class Regions:
         soon enough.
         """
         for left in self._folder.glob(f"{NAME}*"):
-            if is_gone(left.name):
-                left.unlink(missing_ok=True)
+            with suppress(OSError):  # another worker was sooner; or it is another user's
+                if is_gone(left.name) and time.time() > left.stat().st_mtime + LEFT_S:
+                    left.unlink()
         try:
             names = self._server.registered()
         except InferenceError:
@@ -219,4 +225,4 @@ class Regions:
 def is_gone(name: str) -> bool:
     """Whether a name is of a region whose worker is gone."""
     pid = name.removeprefix(NAME).partition("_")[0]
-    return name.startswith(NAME) and not Path("/proc", pid).exists()
+    return name.startswith(NAME) and pid.isdigit() and not Path("/proc", pid).exists()

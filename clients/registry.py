@@ -260,7 +260,8 @@ def is_for_lack_of(folder: Path, error: BaseException | None) -> bool:
     """Whether a folder that is not there may be why an error, or one before it, was raised.
 
     Libraries that do not name the file raise nothing more special than these: `transformers` an
-    `OSError`, `tokenizers` an `Exception`. A mistake in a class has a kind of its own.
+    `OSError`, `tokenizers` an `Exception`, `onnxruntime` a `NoSuchFile`. A mistake in a class has
+    a kind of its own.
     """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -269,7 +270,7 @@ def is_for_lack_of(folder: Path, error: BaseException | None) -> bool:
         if isinstance(file, str | bytes):
             if Path(os.fsdecode(file)).resolve().is_relative_to(folder.resolve()):
                 return True
-        elif type(error) in {Exception, OSError, FileNotFoundError}:
+        elif type(error).__name__ in {"Exception", "OSError", "FileNotFoundError", "NoSuchFile"}:
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -175,8 +175,10 @@ def tried(source: Source) -> Mark:
     """Return the mark for a source that was tried since it was found.
 
     What has been written meanwhile it has written itself: a log, a cache, a vocabulary. Code and
-    what stands for it are never taken for that.
+    what stands for it are never taken for that, and what is no code writes nothing.
     """
+    if not source.foreign:
+        return source.mark
     written = [
         path
         for path in changes(source.mark, source.look())

@@ -10,6 +10,7 @@ import os
 import select
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -150,6 +151,7 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
                 "processes (a limit of pids counts threads)",
                 self.cfg.threads,
             )
+            time.sleep(1)  # until the next one is tried
             os._exit(1)  # gunicorn would end the others too over a worker that cannot begin
 
     def enqueue_req(self, connection: Any) -> None:

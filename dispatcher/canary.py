@@ -25,7 +25,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,6 +41,7 @@ from clients.errors import (
     TooLargeAtOnce,
 )
 from clients.model_server import ModelServer, ModelState
+from clients.nested import unshared
 from clients.registry import Registry
 from clients.request import Request
 from clients.tensors import has_example, zeros
@@ -134,7 +134,7 @@ def ask_example(client: Client, timeout: float) -> None:
     with Request(parameters=client.read_parameters({}), deadline=deadline).active():
         if has_example(client):
             # It may change what it is given: the next trial, and people, want the example itself.
-            encoded(client.inference(deepcopy(dict(client.example))))
+            encoded(client.inference(unshared(dict(client.example))))
         else:
             client.signature()
 

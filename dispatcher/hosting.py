@@ -11,10 +11,12 @@ import fcntl
 import os
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from clients.deadly import deadly
 from clients.errors import (
@@ -33,6 +35,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 CONFIG = "config.pbtxt"
 PLAIN_MODELS = ("model.onnx", "model.pt")
 MODEL = "config.pbtxt and 1/model.onnx, or a plain model.onnx"
+LOOK_S = 0.05  # between two looks at whether another caller is done with a model
 ADDRESS = "model.url"  # beside the links: where the model came from
 
 # What a loaded model takes besides its file, measured with `make bench`: a process with ONNX
@@ -142,19 +145,27 @@ class Hosting:
             shutil.rmtree(made, ignore_errors=True)
 
     @contextmanager
-    def held(self, name: str, *, wait: bool) -> Iterator[bool]:
+    def held(self, name: str, until: float = 0.0) -> Iterator[bool]:
         """Hold the folder of a model from elsewhere; yield whether that can be done.
 
         Whoever loads or unloads the model holds it, and lets go of it even by being killed.
+
+        Args:
+            name: the model's.
+            until: when it is too late, on the clock of `time.monotonic()`.
+
         """
         place = self.repository / name / ADDRESS
         with ExitStack() as until_done:
             try:
                 address = until_done.enter_context(place.open())
-                fcntl.flock(address, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                while not locked(address):
+                    if time.monotonic() >= until:
+                        raise BlockingIOError
+                    time.sleep(LOOK_S)
                 # It may have been taken away meanwhile, and another one put into its place.
                 is_held = os.path.samestat(os.fstat(address.fileno()), place.stat())
-            except (FileNotFoundError, BlockingIOError):
+            except OSError:  # there is no such folder
                 is_held = False
             yield is_held
 
@@ -220,7 +231,7 @@ class Hosting:
 
         It did not load, late or anew, or whoever loaded it was killed.
         """
-        with self.held(name, wait=False) as is_held:
+        with self.held(name) as is_held:
             if not is_held or not {"LOADING", "READY"}.isdisjoint(self.states(name)):
                 return False
             self.want(name, yes=False)
@@ -239,12 +250,16 @@ class Hosting:
                 return
             raise UnknownModel(f"the model {name[:100]!r} is not loaded")
         is_from_elsewhere = (self.repository / name / ADDRESS).exists()
-        with self.held(name, wait=True) as is_held:
+        until = time.monotonic() + UNLOAD_S
+        with self.held(name, until) as is_held:
+            left = until - time.monotonic()
+            if is_from_elsewhere and left <= 0:
+                raise DeadlineExceeded(f"another caller loads or unloads the model {name!r}")
             if is_from_elsewhere and not is_held:
                 raise UnknownModel(f"the model {name!r} has just been unloaded")
             self.want(name, yes=False)
             try:
-                self.server.unload(name, timeout=UNLOAD_S)
+                self.server.unload(name, timeout=left)
             except InferenceError:
                 self.want(name)  # so that whoever unloads or loads it next finds it
                 raise
@@ -313,6 +328,15 @@ class Hosting:
         for path in source.iterdir():
             if path.name not in {CONFIG, ADDRESS, *PLAIN_MODELS}:
                 (folder / path.name).symlink_to(path)
+
+
+def locked(file: IO[str]) -> bool:
+    """Lock a file; return whether nobody else has."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def moved(folder: Path, place: Path) -> bool:

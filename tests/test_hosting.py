@@ -14,10 +14,11 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 from tempfile import TemporaryDirectory
 from threading import Event
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
+import dispatcher.hosting
 from clients.errors import (
     DeadlineExceeded,
     InferenceError,
@@ -158,27 +159,50 @@ def test_a_model_whose_loader_was_killed(hosting: Hosting, tmp_path: Path, again
 def test_who_unloads_a_model_leaves_alone_what_another_one_has_put_into_its_place(
     hosting: Hosting, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, looked, states = str(tmp_path / "elsewhere"), Event(), hosting.states
+    url, waits, locked = str(tmp_path / "elsewhere"), Event(), dispatcher.hosting.locked
 
-    def slow_states(name: str) -> list[str]:
-        looked.set()
-        return states(name)
+    def seen(file: IO[str]) -> bool:
+        is_locked = locked(file)
+        if not is_locked:
+            waits.set()
+        return is_locked
 
     hosting.load("one", url)
-    monkeypatch.setattr(hosting, "states", slow_states)
+    monkeypatch.setattr("dispatcher.hosting.locked", seen)
     with ThreadPoolExecutor() as pool:
-        with hosting.held("one", wait=True) as is_held:
+        with hosting.held("one") as is_held:
             assert is_held
             late = pool.submit(hosting.unload, "one")
-            assert looked.wait(20)
-            with pytest.raises(TimeoutError):
-                late.result(0.2)
+            assert waits.wait(20)
             hosting.remove("one")
             hosting.load("one", url)
         with pytest.raises(UnknownModel, match="just been unloaded"):
             late.result()
     assert hosting.is_loaded("one")
     assert (hosting.repository / "one" / "1" / "model.onnx").exists()
+
+
+def test_who_waits_for_another_one_to_unload_a_model_does_not_wait_for_ever(
+    hosting: Hosting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dispatcher.hosting.UNLOAD_S", 0.2)
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    with hosting.held("one"), pytest.raises(DeadlineExceeded, match="another caller"):
+        hosting.unload("one")
+    assert hosting.is_loaded("one")
+    assert wanted(hosting) == ["one"]
+
+
+@pytest.mark.parametrize("name", ["README.md", "around"])
+def test_what_is_no_folder_in_the_repository_is_no_model(
+    hosting: Hosting, tmp_path: Path, name: str
+) -> None:
+    (hosting.repository / "README.md").touch()
+    (hosting.repository / "around").symlink_to("around")
+    with pytest.raises(UnknownModel):
+        hosting.unload(name)
+    with pytest.raises(BadModel, match="of its own"):
+        hosting.load(name, str(tmp_path / "elsewhere"))
 
 
 def test_a_folder_is_in_the_repository_whole_or_not_at_all(

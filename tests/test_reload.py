@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from flask.testing import FlaskClient
 
 from clients.base import Environment
 from clients.registry import Verdict, load_clients
+from clients.sources import changes, model_source, tried
 from clients.triton import renamed_config
 from dispatcher import trial
 from dispatcher.app import create_app
@@ -340,9 +342,12 @@ def started(folder: Path) -> set[int]:
     return {int(line) for line in pids.read_text().splitlines()} if pids.exists() else set()
 
 
-@pytest.mark.parametrize("then", ["pass", "os._exit(7)", "__import__('time').sleep(60)"])
-def test_what_a_class_starts_ends_with_its_trial(folder: Path, then: str) -> None:
-    worker = Worker(folder, MODEL_SERVER_TIMEOUT="6")
+@pytest.mark.parametrize(
+    ("then", "timeout"),
+    [("pass", "30"), ("os._exit(7)", "30"), ("__import__('time').sleep(60)", "6")],
+)
+def test_what_a_class_starts_ends_with_its_trial(folder: Path, then: str, timeout: str) -> None:
+    worker = Worker(folder, MODEL_SERVER_TIMEOUT=timeout)
     pids = str(folder / "pids")
     (folder / "clients" / "starts.py").write_text(STARTS.format(pids=pids, then=then))
     assert worker.reload().status_code == (200 if then == "pass" else 400)
@@ -352,6 +357,40 @@ def test_what_a_class_starts_ends_with_its_trial(folder: Path, then: str) -> Non
     for helper in own:
         helper.kill()
         helper.wait()
+
+
+FORKS = """
+import multiprocessing, time
+from clients.base import Client
+
+class Forks(Client):
+    modelname = "forks"
+    example = {}
+
+    def inference(self, payload):
+        process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        process.start()
+        process.terminate()
+        process.join()
+        return -process.exitcode
+"""
+
+
+def test_a_process_that_a_class_ends_itself_takes_its_trial_not_along(folder: Path) -> None:
+    worker = Worker(folder, MODEL_SERVER_TIMEOUT="30")
+    (folder / "clients" / "forks.py").write_text(FORKS)
+    came = worker.reload()
+    assert came.status_code == 200, came.text
+    assert worker.ask("forks") == signal.SIGTERM
+
+
+def test_what_is_edited_while_a_model_without_code_is_tried_is_news(tmp_path: Path) -> None:
+    labels = tmp_path / "labels.txt"
+    (tmp_path / "dispatch.toml").write_text('family = "classification"')
+    labels.write_text("cat")
+    source = model_source(tmp_path / "dispatch.toml")
+    labels.write_text("dog, while it is tried")
+    assert list(changes(tried(source), source.look())) == [str(labels)]
 
 
 def test_a_trial_ends_with_the_worker_that_waits_for_it(folder: Path) -> None:

@@ -289,10 +289,14 @@ class TestRegions:
     def test_what_a_killed_worker_left_in_the_folder_is_removed(self, tmp_path: Path) -> None:
         """It was killed while it told Triton of a region: the name was there still."""
         gone, own = f"{NAME}{2**22 + 1}_1", f"{NAME}{os.getpid()}_1"
-        for name in (gone, own, "another's"):
+        younger = f"{NAME}{2**22 + 2}_1"  # of another container, whose processes are not seen here
+        for name in (gone, own, younger, "another's"):
             (tmp_path / name).touch()
+            if name != younger:
+                os.utime(tmp_path / name, times=(0, time.time() - 61))
         Regions(FakeServer(), 8 * MIB, tmp_path).tidy()
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["another's", own]
+        left = {path.name for path in tmp_path.iterdir()}
+        assert left == {"another's", own, younger}
 
     def test_triton_forgets_no_region_that_it_is_using(self, triton: triton_process.Triton) -> None:
         """What `sweep` builds on. The model waits for a second request, ten seconds at most."""
