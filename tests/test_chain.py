@@ -326,6 +326,7 @@ def test_ping_is_503_with_the_reason_while_a_required_model_is_broken(
         assert "NOT ready" in endpoint.log.read_text()
 
 
+@pytest.mark.slow
 def test_ping_is_200_when_the_broken_model_is_not_required(
     small_repository: Path, tmp_path: Path
 ) -> None:
@@ -335,7 +336,9 @@ def test_ping_is_200_when_the_broken_model_is_not_required(
         assert endpoint.call("/ping").status == 200
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_signal_drains_and_exits_0(
     small_repository: Path, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -329,6 +329,7 @@ def test_wrong_tensors_are_told_what_the_model_wants(endpoint: Endpoint) -> None
     assert "`input` FP32 [-1, 3, 224, 224]" in answer.json["error"]["hint"]
 
 
+@pytest.mark.slow
 def test_roots_narrow_where_models_come_from(adder: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()

@@ -253,6 +253,7 @@ def test_no_name_is_too_long_to_be_unknown(hosting: Hosting) -> None:
         hosting.unload("x" * 300)
 
 
+@pytest.mark.slow
 def test_a_model_may_take_longer_to_load_than_an_answer(tmp_path: Path) -> None:
     for name in ("wanted", "elsewhere"):
         (tmp_path / name).mkdir()

@@ -168,6 +168,7 @@ def test_what_does_not_work_is_not_taken_and_the_answer_says_why(
     assert worker.ask("mine") == "mended"
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_stopped_and_the_others_are_taken(folder: Path) -> None:
     worker = Worker(folder, MODEL_SERVER_TIMEOUT="12")
     write(folder / "clients", "mine", "__import__('time').sleep(60)")
@@ -344,7 +345,11 @@ def started(folder: Path) -> set[int]:
 
 @pytest.mark.parametrize(
     ("then", "timeout"),
-    [("pass", "30"), ("os._exit(7)", "30"), ("__import__('time').sleep(60)", "6")],
+    [
+        ("pass", "30"),
+        ("os._exit(7)", "30"),
+        pytest.param("__import__('time').sleep(60)", "6", marks=pytest.mark.slow),
+    ],
 )
 def test_what_a_class_starts_ends_with_its_trial(folder: Path, then: str, timeout: str) -> None:
     worker = Worker(folder, MODEL_SERVER_TIMEOUT=timeout)
