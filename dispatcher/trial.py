@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -135,24 +135,13 @@ def one_process(
     return done, begun, end
 
 
-def ender(own: int) -> Callable[..., None]:
-    """Return what SIGTERM calls, in this process and in those that a class forks."""
-
-    def end(*_: object) -> None:
-        if os.getpid() == own:
-            os.killpg(0, signal.SIGKILL)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a class ends it: nobody is taken along
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    return end
-
-
 def main(arguments: list[str]) -> int:
     """Try what the input names; return the exit code."""
     settings = read_settings(os.environ)
     # Where the worker that waits for this one dies, nobody else would stop it and what it started.
-    signal.signal(signal.SIGTERM, ender(os.getpid()))
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    # (Not by SIGTERM: forked processes have the same handlers, and a class ends its own by that.)
+    signal.signal(signal.SIGRTMIN, lambda *_: os.killpg(0, signal.SIGKILL))
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGRTMIN)
     signal.alarm(math.ceil(settings.client_timeout))
     with suppress(OSError):  # where memory runs out, this process is the one to go
         Path("/proc/self/oom_score_adj").write_text("1000")
