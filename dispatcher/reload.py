@@ -167,7 +167,7 @@ def tried_at_start(settings: Settings, verdicts: Verdicts, trial: Try = try_at_s
     if not found:
         return noted
     with starts.alone():
-        tried = starts.read().by_source
+        tried = dict(starts.read().by_source)  # what was read is kept
         if untried := [source for source in found if not verdict_of(source, tried)]:
             tried |= trial(untried, {}, settings)
             starts.write(Noted(by_source=tried))
