@@ -18,6 +18,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _CLOSING = {"{": "}", "<": ">"}
+_OCTAL = re.compile(r"-?0[0-7]+")
 
 
 class NotReadable(ValueError):
@@ -78,14 +79,14 @@ def line_of(text: str, *fields: Field) -> int:
 
 
 def whole(text: str) -> int:
-    """Read a whole number.
+    """Read a whole number: `0x1F` is one of base 16, and `017` one of base 8, as in C.
 
     Raises:
         NotReadable: it is none.
 
     """
     try:
-        return int(text, 0)
+        return int(text, 8 if _OCTAL.fullmatch(text) else 0)
     except ValueError as error:
         raise NotReadable(f"{text!r} is no whole number") from error
 

@@ -251,6 +251,20 @@ MISTAKES = [
         "a label in each line",
     ),
     Mistake(
+        "label_too_long",
+        config("labels.txt", "x" * 300),
+        "label_too_long/config.pbtxt:5",
+        f'is "{"x" * 300}", which is not there',
+        "a label in each line",
+    ),
+    Mistake(
+        "file_too_long",
+        config("dynamic", f'default_model_filename: "{"x" * 300}"\ndynamic'),
+        "file_too_long/1",
+        f"has no {'x' * 300}",
+        "put the model's file there",
+    ),
+    Mistake(
         "label_too_many",
         config("dims: [ -1 ]", "dims: [ 2 ]"),
         "label_too_many/labels.txt",
@@ -359,6 +373,15 @@ MISTAKES = [
         "leave it out",
     ),
 ]
+
+
+# What only looks like a mistake: Triton takes it, and nothing is said of it.
+TAKEN = {
+    "octal_count": config("dynamic", "instance_group { count: 01 }\ndynamic"),
+    "octal_dims": config("dims: [ 3 ]", "dims: [ 03 ]"),
+    "octal_sizes": config("[ 4, 8 ]", "[ 04, 010 ]"),
+    "hexadecimal": config("dynamic", "version_policy { specific { versions: 0x1 } }\ndynamic"),
+}
 
 
 def without_config(folder: Path) -> None:

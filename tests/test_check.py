@@ -17,6 +17,7 @@ import pytest
 from tests.check_mistakes import (
     DEADLY,
     MISTAKES,
+    TAKEN,
     Mistake,
     ensemble,
     warmed_up_with,
@@ -26,6 +27,7 @@ from tests.check_mistakes import (
 from tests.conftest import PROJECT
 from tests.family_bench import tokenizer_at
 from tool.__main__ import main
+from tool.model_check import ModelCheck
 from tool.new_client import TEMPLATE
 
 Check = Callable[..., tuple[int, list[dict[str, Any]]]]
@@ -57,6 +59,46 @@ def test_a_mistake_is_named_with_its_place_and_its_fix(
     assert mistake.words in f"`{one['key']}` {one['message']}"
     assert mistake.fix in one["fix"]
     assert {Path(each["file"]).parts[0] for each in found} == {mistake.name}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_nothing_is_said_of_what_triton_takes(name: str, tmp_path: Path, check: Check) -> None:
+    write_right(tmp_path, "right")
+    TAKEN[name](write_right(tmp_path, name))
+    assert check(tmp_path, "--no-clients") == (0, [])
+
+
+def test_a_number_is_read_as_triton_reads_it(tmp_path: Path, check: Check) -> None:
+    """With labels, and with eight of them."""
+    folder = write_right(tmp_path, "right")
+    (folder / "config.pbtxt").write_text(
+        'backend: "python"\ninput { name: "x" data_type: TYPE_FP32 dims: -01 }\n'
+        'output { name: "y" data_type: TYPE_FP32 dims: 010 label_filename: "labels.txt" }\n'
+    )
+    (folder / "1" / "model.py").write_text("class TritonPythonModel: ...")
+    _, (one,) = check(tmp_path, "--no-clients")
+    assert "has 3 lines, but the output `y` has 8 classes" in one["message"]
+
+
+def test_what_nobody_has_foreseen_ends_the_check_of_one_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_right(tmp_path, "first")
+    write_mistake(tmp_path, next(one for one in MISTAKES if one.name == "preferred"))
+    run = ModelCheck.run
+
+    def failing(checked: ModelCheck) -> None:
+        if checked.name == "first":
+            raise RuntimeError("a bug\nof two lines")
+        run(checked)
+
+    monkeypatch.setattr(ModelCheck, "run", failing)
+    assert main(["check", str(tmp_path), "--no-clients"]) == 1
+    said = capsys.readouterr()
+    first, second, _ = said.out.splitlines()
+    assert first == "error: first: could not be checked: RuntimeError: a bug of two lines"
+    assert second.startswith("error: preferred/config.pbtxt:6: ")
+    assert "Traceback" in said.err
 
 
 def test_nothing_is_said_where_nothing_is_wrong(

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -104,11 +105,12 @@ def check_models(findings: Findings) -> list[str]:
         )
         found = {path.name: path for path in inside}
     for name, folder in found.items():
-        for link, what in links(folder, root):
-            findings.error(link, what, "put the files themselves there; `cp -rL` follows links")
-        if not NAME.fullmatch(name):
-            findings.error(folder, f"is not served: {NAMED}", "rename the folder")
-        ModelCheck(folder, name, findings).run()
+        try:
+            check_model(name, folder, findings)
+        except Exception as error:  # the other models are checked all the same
+            traceback.print_exc()
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            findings.error(folder, f"could not be checked: {reason}", "")
     if root not in found.values():
         astray([one for one in folders(root) if one not in found.values()], findings)
     if not found:
@@ -118,6 +120,14 @@ def check_models(findings: Findings) -> list[str]:
             "expected a folder for each model, with config.pbtxt and 1/model.onnx in it",
         )
     return sorted(found)
+
+
+def check_model(name: str, folder: Path, findings: Findings) -> None:
+    for link, what in links(folder, findings.root):
+        findings.error(link, what, "put the files themselves there; `cp -rL` follows links")
+    if not NAME.fullmatch(name):
+        findings.error(folder, f"is not served: {NAMED}", "rename the folder")
+    ModelCheck(folder, name, findings).run()
 
 
 def folders(root: Path) -> list[Path]:

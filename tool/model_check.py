@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -244,7 +245,7 @@ class ModelCheck:
             return
         for field in [field for step in steps(message) for field in step.all("model_name")]:
             name = str(field.value)
-            if not any((folder / name).is_dir() for folder in (self.folder.parent, BUILT_IN)):
+            if not any(exists(folder / name) for folder in (self.folder.parent, BUILT_IN)):
                 self.findings.error(
                     config,
                     f'is "{name}", which is not there',
@@ -258,9 +259,7 @@ class ModelCheck:
         for output in message.messages("output"):
             for field in output.all("label_filename"):
                 file, line = self.folder / str(field.value).lstrip("/"), line_of(text, field)
-                if file.is_dir():
-                    continue  # that it is deadly was said
-                if not file.is_file():
+                if not exists(file):
                     self.findings.error(
                         config,
                         f'is "{field.value}", which is not there',
@@ -269,6 +268,8 @@ class ModelCheck:
                         line=line,
                     )
                     continue
+                if file.is_dir():
+                    continue  # that it is deadly was said
                 count = len(file.read_text(errors="replace").removesuffix("\n").split("\n"))
                 dims = [whole(dim) for dim in output.texts("dims")]
                 classes = next((dim for dim in reversed(dims) if dim != 1), -1)
@@ -296,7 +297,7 @@ class ModelCheck:
                 "has no version folder",
                 f"put the model's file into {self.folder.name}/1/",
             )
-        self.policy(message, text, [path.name for path in versions])
+        self.policy(message, text, [int(path.name) for path in versions])
         backend = message.text("backend") or message.text("platform")
         wanted = message.text("default_model_filename") or FILES.get(backend, "")
         if message.text("platform") == "ensemble":
@@ -304,7 +305,7 @@ class ModelCheck:
         for version in served(message, versions):
             self.version(version, wanted, text)
 
-    def policy(self, message: Message, text: str, versions: list[str]) -> None:
+    def policy(self, message: Message, text: str, versions: list[int]) -> None:
         """Note versions that are to be served, but are not there."""
         config = self.folder / CONFIG
         for policy in message.messages("version_policy"):
@@ -320,11 +321,11 @@ class ModelCheck:
                     )
             for specific in policy.messages("specific"):
                 for field in specific.all("versions"):
-                    if field.value not in versions:
+                    if whole(str(field.value)) not in versions:
                         self.findings.error(
                             config,
                             f"names {field.value}, which is not there",
-                            f"there are {', '.join(versions) or 'none'}",
+                            f"there are {', '.join(map(str, versions)) or 'none'}",
                             key="version_policy.specific.versions",
                             line=line_of(text, field),
                         )
@@ -334,7 +335,7 @@ class ModelCheck:
         if not wanted:  # Triton finds the backend by the name of the file
             wanted = next((n for n in dict.fromkeys(FILES.values()) if (version / n).exists()), "")
         file = version / wanted
-        if not wanted or not file.exists():
+        if not wanted or not exists(file):
             there = sorted(path.name for path in version.iterdir() if path.name != CONFIG)
             what = wanted or " or ".join(dict.fromkeys(FILES.values()))
             alike = [name for name in there if Path(name).suffix == Path(wanted).suffix]
@@ -416,10 +417,16 @@ def served(message: Message, versions: list[Path]) -> list[Path]:
         if policy.all("all"):
             return versions
         for specific in policy.messages("specific"):
-            return [path for path in versions if path.name in specific.texts("versions")]
+            wanted = {whole(version) for version in specific.texts("versions")}
+            return [path for path in versions if int(path.name) in wanted]
         for latest in policy.messages("latest"):
             count = latest.readable_number("num_versions")
     return versions[-count:] if count > 0 else []
+
+
+def exists(path: Path) -> bool:
+    """Whether something is there; Path's own method raises where a name is too long."""
+    return os.path.exists(path)  # noqa: PTH110
 
 
 def looks_like_a_version(name: str) -> bool:

@@ -8,7 +8,7 @@ import pytest
 import triton_process
 from tritonclient.utils import InferenceServerException
 
-from tests.check_mistakes import MISTAKES, write_mistake, write_right
+from tests.check_mistakes import MISTAKES, TAKEN, write_mistake, write_right
 
 
 @pytest.mark.slow
@@ -17,12 +17,14 @@ def test_triton_refuses_what_check_says_it_refuses(tmp_path: Path) -> None:
     write_right(repository, "right")
     for mistake in MISTAKES:
         write_mistake(repository, mistake)
+    for name, make in TAKEN.items():
+        make(write_right(repository, name))
     refused = set()
     with triton_process.running(tmp_path, ["right"]) as triton:
         assert triton.states()["right"][0] == "READY"
-        for mistake in MISTAKES:
+        for name in (*(mistake.name for mistake in MISTAKES), *TAKEN):
             try:
-                triton.client.load_model(mistake.name, client_timeout=60)
+                triton.client.load_model(name, client_timeout=60)
             except InferenceServerException:
-                refused.add(mistake.name)
+                refused.add(name)
     assert refused == {mistake.name for mistake in MISTAKES if mistake.refused}
