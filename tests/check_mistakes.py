@@ -80,15 +80,61 @@ def model(data: bytes) -> Callable[[Path], object]:
     return lambda folder: (folder / "1" / "model.onnx").write_bytes(data)
 
 
-def warmed_up_with(tensor: str, name: str = "INPUT") -> Callable[[Path], object]:
-    sample = f'inputs {{ key: "{name}" value {{ data_type: TYPE_FP32 {tensor} }} }}'
-    return config("dynamic", f"model_warmup [ {{ batch_size: 1 {sample} }} ]\ndynamic")
+def warmed_up_with(
+    tensor: str, name: str = "INPUT", type_: str = "TYPE_FP32", batch_size: int = 1
+) -> Callable[[Path], object]:
+    sample = f'inputs {{ key: "{name}" value {{ data_type: {type_} {tensor} }} }}'
+    return config("dynamic", f"model_warmup [ {{ batch_size: {batch_size} {sample} }} ]\ndynamic")
+
+
+def controlled(control: str) -> Callable[[Path], object]:
+    return config(
+        "dynamic_batching { preferred_batch_size: [ 4, 8 ] }",
+        f'sequence_batching {{ control_input {{ name: "START" control {{ {control} }} }} }}',
+    )
+
+
+def torchscript(text: str | None) -> Callable[[Path], object]:
+    """Make it a model of TorchScript, with this configuration or none."""
+
+    def change(folder: Path) -> None:
+        (folder / "1" / "model.onnx").unlink()
+        (folder / "1" / "model.pt").write_bytes(b"PK\3\4")
+        (folder / "config.pbtxt").unlink()
+        if text is not None:
+            (folder / "config.pbtxt").write_text(text)
+
+    return change
 
 
 STEP = (
     'step { model_name: "right" model_version: -1 input_map { key: "INPUT" value: "INPUT" } '
     'output_map { key: "OUTPUT" value: "OUTPUT" } }'
 )
+
+
+def mapping(step: str, taken: str, made: str) -> str:
+    """Return a step with other tensors of the ensemble."""
+    return step.replace('value: "INPUT"', f'value: "{taken}"').replace(
+        'value: "OUTPUT"', f'value: "{made}"'
+    )
+
+
+def beside(name: str) -> Callable[[Path], object]:
+    """Write a model that does not batch beside it."""
+
+    def write(folder: Path) -> None:
+        other = write_right(folder.parent, name)
+        config("dynamic_batching { preferred_batch_size: [ 4, 8 ] }", "")(other)
+        config("max_batch_size: 8", "max_batch_size: 0")(other)
+        config("dims: [ 3 ]", "dims: [ -1, 3 ]")(other)
+        config("dims: [ -1 ]", "dims: [ -1, -1 ]")(other)
+
+    return write
+
+
+def all_of(*makes: Callable[[Path], object]) -> Callable[[Path], object]:
+    return lambda folder: [make(folder) for make in makes]
 
 
 def ensemble(step: str = STEP, platform: str = 'platform: "ensemble"') -> Callable[[Path], object]:
@@ -372,6 +418,212 @@ MISTAKES = [
         "`instance_group` is of no use to an ensemble",
         "leave it out",
     ),
+    Mistake(
+        "zero_dims",
+        config("dims: [ 3 ]", "dims: [ 0 ]"),
+        "zero_dims/config.pbtxt:4",
+        "`input.dims` is 0",
+        "-1 where the size varies",
+    ),
+    Mistake(
+        "negative_dims",
+        config("dims: [ -1 ]", "dims: [ -2 ]"),
+        "negative_dims/config.pbtxt:5",
+        "`output.dims` is -2",
+        "-1 where the size varies",
+    ),
+    Mistake(
+        "invalid_type",
+        config("TYPE_FP32 dims: [ 3 ]", "TYPE_INVALID dims: [ 3 ]"),
+        "invalid_type/config.pbtxt:4",
+        "`input.data_type` is missing",
+        "TYPE_FP32",
+    ),
+    Mistake(
+        "reshaped_varying",
+        config("dims: [ 3 ]", "dims: [ -1, 2 ] reshape { shape: [ -1 ] }"),
+        "reshaped_varying/config.pbtxt:4",
+        "`input.reshape` to [-1] has not as many elements as dims [-1, 2]",
+        "a shape of as many",
+    ),
+    Mistake(
+        "no_specific_version",
+        config("dynamic", "version_policy { specific { } }\ndynamic"),
+        "no_specific_version/config.pbtxt:6",
+        "`version_policy.specific.versions` is missing",
+        "there are 1",
+    ),
+    Mistake(
+        "priorities",
+        config("8 ] }", "8 ] priority_levels: 2 }"),
+        "priorities/config.pbtxt:6",
+        "`dynamic_batching.default_priority_level` is 0, but priority_levels is 2",
+        "from 1 to 2",
+    ),
+    Mistake(
+        "beyond_priorities",
+        config("8 ] }", "8 ] priority_levels: 2 default_priority_level: 3 }"),
+        "beyond_priorities/config.pbtxt:6",
+        "is 3, but priority_levels is 2",
+        "from 1 to 2",
+    ),
+    Mistake(
+        "warmup_lacking",
+        config("dynamic", "model_warmup { batch_size: 1 }\ndynamic"),
+        "warmup_lacking/config.pbtxt:6",
+        '`model_warmup.inputs` has none for the input "INPUT"',
+        "write it",
+    ),
+    Mistake(
+        "warmup_type",
+        warmed_up_with("dims: [ 3 ] zero_data: true", type_="TYPE_INT64"),
+        "warmup_type/config.pbtxt:6",
+        "`model_warmup.inputs.data_type` is TYPE_INT64, and the input is TYPE_FP32",
+        "write TYPE_FP32",
+    ),
+    Mistake(
+        "warmup_dims",
+        warmed_up_with("dims: [ 4 ] zero_data: true"),
+        "warmup_dims/config.pbtxt:6",
+        "`model_warmup.inputs.dims` is [4], and the input has [3]",
+        "as the input has them",
+    ),
+    Mistake(
+        "warmup_varying",
+        warmed_up_with("dims: [ -1 ] zero_data: true"),
+        "warmup_varying/config.pbtxt:6",
+        "`model_warmup.inputs.dims` is -1",
+        "how many are to be sent",
+    ),
+    Mistake(
+        "warmup_without_data",
+        warmed_up_with("dims: [ 3 ]"),
+        "warmup_without_data/config.pbtxt:6",
+        "`model_warmup.inputs` has no data",
+        "zero_data: true",
+    ),
+    Mistake(
+        "torchscript_bare",
+        torchscript(None),
+        "torchscript_bare/1/model.pt",
+        "is TorchScript, which holds no shapes, and no input is configured",
+        "list every input",
+    ),
+    Mistake(
+        "torchscript_unlisted",
+        torchscript('backend: "pytorch"\nmax_batch_size: 8\n'),
+        "torchscript_unlisted/1/model.pt",
+        "is TorchScript, which holds no shapes, and no input is configured",
+        "list every input",
+    ),
+    Mistake(
+        "step_without_inputs",
+        ensemble(STEP.replace('input_map { key: "INPUT" value: "INPUT" }', "")),
+        "step_without_inputs/config.pbtxt:6",
+        "`ensemble_scheduling.step.input_map` is missing",
+        "write it",
+    ),
+    Mistake(
+        "step_without_outputs",
+        ensemble(STEP.replace('output_map { key: "OUTPUT" value: "OUTPUT" }', "")),
+        "step_without_outputs/config.pbtxt:6",
+        "`ensemble_scheduling.step.output_map` is missing",
+        "write it",
+    ),
+    Mistake(
+        "step_without_version",
+        ensemble(STEP.replace("model_version: -1", "")),
+        "step_without_version/config.pbtxt:6",
+        "`ensemble_scheduling.step.model_version` is missing",
+        "model_version: -1",
+    ),
+    Mistake(
+        "step_of_itself",
+        ensemble(STEP.replace("right", "step_of_itself")),
+        "step_of_itself/config.pbtxt:6",
+        "`ensemble_scheduling.step.model_name` is the ensemble itself",
+        "another model",
+    ),
+    Mistake(
+        "input_of_no_step",
+        all_of(
+            ensemble(),
+            config("output [", 'input [ { name: "x" data_type: TYPE_FP32 dims: 3 } ] output ['),
+        ),
+        "input_of_no_step/config.pbtxt:5",
+        '`input` "x" is taken by no step',
+        "in an input_map",
+    ),
+    Mistake(
+        "output_of_no_step",
+        all_of(
+            ensemble(),
+            config("output [", 'output [ { name: "x" data_type: TYPE_FP32 dims: 3 } ] output ['),
+        ),
+        "output_of_no_step/config.pbtxt:5",
+        '`output` "x" is made by no step',
+        "in an output_map",
+    ),
+    Mistake(
+        "two_steps_make_one",
+        ensemble(STEP + STEP),
+        "two_steps_make_one/config.pbtxt:6",
+        '`ensemble_scheduling.step.output_map` makes "OUTPUT", which another step makes, too',
+        "a name of its own",
+    ),
+    Mistake(
+        "warmed_up_ensemble",
+        all_of(warmed_up_with("dims: [ 3 ] zero_data: true"), ensemble()),
+        "warmed_up_ensemble/config.pbtxt:6",
+        "`model_warmup` is of no use to an ensemble",
+        "leave it out",
+    ),
+    Mistake(
+        "step_of_another_type",
+        all_of(ensemble(), config("TYPE_FP32 dims: [ 3 ]", "TYPE_INT64 dims: [ 3 ]")),
+        "step_of_another_type/config.pbtxt:6",
+        '`ensemble_scheduling.step.input_map` has "INPUT" as TYPE_FP32, and it is TYPE_INT64',
+        "of one type",
+    ),
+    Mistake(
+        "step_of_another_input",
+        ensemble(STEP.replace('key: "INPUT"', 'key: "x"')),
+        "step_of_another_input/config.pbtxt:6",
+        '`ensemble_scheduling.step.input_map` names the input "x", which right has not',
+        "it has INPUT",
+    ),
+    Mistake(
+        "step_of_a_smaller_batch",
+        all_of(ensemble(), config("max_batch_size: 8", "max_batch_size: 9")),
+        "step_of_a_smaller_batch/config.pbtxt:6",
+        "`max_batch_size` is 9, but that of right is 8",
+        "at most 8",
+    ),
+    Mistake(
+        "made_by_no_step",
+        ensemble(mapping(STEP, "INPUT", "y") + mapping(STEP, "x", "OUTPUT")),
+        "made_by_no_step/config.pbtxt:6",
+        '`ensemble_scheduling.step.input_map` takes "x", which no step makes',
+        "what another step makes",
+    ),
+    Mistake(
+        "taken_by_no_step",
+        ensemble(STEP + mapping(STEP, "INPUT", "y")),
+        "taken_by_no_step/config.pbtxt:6",
+        '`ensemble_scheduling.step.output_map` makes "y", which no step takes',
+        "leave it out",
+    ),
+    Mistake(
+        "reshaped_to_nothing",
+        all_of(
+            config("dynamic_batching { preferred_batch_size: [ 4, 8 ] }", ""),
+            config("max_batch_size: 8", "max_batch_size: 0"),
+            config("dims: [ 3 ]", "dims: [ 1 ] reshape { }"),
+        ),
+        "reshaped_to_nothing/config.pbtxt:4",
+        "`input.reshape` to no dimensions at all is for models that batch",
+        "leave it out",
+    ),
 ]
 
 
@@ -380,6 +632,21 @@ TAKEN = {
     "octal_count": config("dynamic", "instance_group { count: 01 }\ndynamic"),
     "octal_dims": config("dims: [ 3 ]", "dims: [ 03 ]"),
     "octal_sizes": config("[ 4, 8 ]", "[ 04, 010 ]"),
+    "warmup_passed_over": warmed_up_with("dims: [ 4 ]", "x", batch_size=0),
+    "warmup_of_false": warmed_up_with("dims: [ 3 ] zero_data: false"),
+    "output_twice": config(
+        "dynamic", 'output { name: "OUTPUT" data_type: TYPE_FP32 dims: -1 }\ndynamic'
+    ),
+    "reshaped_around": config("dims: [ 3 ]", "dims: [ 3 ] reshape { shape: [ 3 ] }"),
+    "priorities_taken": config("8 ] }", "8 ] priority_levels: 2 default_priority_level: 2 }"),
+    "output_of_an_input": all_of(
+        ensemble(),
+        config("output [", 'output [ { name: "INPUT" data_type: TYPE_FP32 dims: 3 } ] output ['),
+    ),
+    "ensemble_over_unbatched": all_of(
+        beside("unbatched_model"), ensemble(STEP.replace("right", "unbatched_model"))
+    ),
+    "ensemble_unbatched": all_of(ensemble(), config("max_batch_size: 8", "max_batch_size: 0")),
     "hexadecimal": config("dynamic", "version_policy { specific { versions: 0x1 } }\ndynamic"),
 }
 

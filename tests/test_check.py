@@ -19,6 +19,7 @@ from tests.check_mistakes import (
     MISTAKES,
     TAKEN,
     Mistake,
+    controlled,
     ensemble,
     warmed_up_with,
     write_mistake,
@@ -278,8 +279,28 @@ def test_a_warm_up_is_compared_with_the_inputs_in_the_file(tmp_path: Path, check
     folder = write_right(tmp_path, "right")
     sample = 'inputs { key: "%s" value { data_type: TYPE_FP32 dims: 3 zero_data: true } }'
     for name, code in (("INPUT", 0), ("x", 1)):
-        (folder / "config.pbtxt").write_text(f"model_warmup {{ {sample % name} }}")
+        (folder / "config.pbtxt").write_text(f"model_warmup {{ batch_size: 1 {sample % name} }}")
         assert check(tmp_path, "--no-clients")[0] == code
+
+
+@pytest.mark.parametrize(
+    ("control", "wrong"),
+    [
+        ("", True),
+        ("kind: CONTROL_SEQUENCE_START", True),
+        ("kind: CONTROL_SEQUENCE_END int32_false_true: 1", True),
+        ("int32_false_true: [ 0, 1 ] fp32_false_true: [ 0, 1 ]", True),
+        ("int32_false_true: [ 0, 1 ]", False),
+        ("kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64", False),
+    ],
+)
+def test_a_sequence_is_begun_with_one_of_two_values(
+    tmp_path: Path, check: Check, control: str, wrong: bool
+) -> None:
+    controlled(control)(write_right(tmp_path, "right"))
+    _, found = check(tmp_path, "--no-clients")
+    said = [one for one in found if one["key"] == "sequence_batching.control_input.control"]
+    assert [one["level"] for one in said] == ["error"] * wrong
 
 
 def test_no_file_of_labels_is_as_good_as_none(tmp_path: Path, check: Check) -> None:

@@ -24,7 +24,7 @@ from container.backends.onnxruntime.session_settings import session_settings
 from container.repository import CONFIG, PLAIN_MODELS, is_model
 from dispatcher.settings import PROJECT
 from tool.findings import Findings
-from tool.refused import of_warmups, refused, steps, undescribed
+from tool.refused import KINDS, of_asked_models, of_warmups, refused, steps, undescribed
 
 # What a backend looks for in a version folder, where the configuration names nothing else.
 # https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_repository.md
@@ -92,7 +92,8 @@ class ModelCheck:
             self.batching(config, text, message)
             self.answering(config, text, message)
             self.labels(config, text, message)
-            self.refused(refused(message, self.folder), text)
+            inputs = config_dictionary(text).get("input", [])
+            self.refused(refused(message, self.folder, inputs), text)
             self.steps(config, text, message)
             self.versions(message, text)
 
@@ -240,12 +241,23 @@ class ModelCheck:
             )
 
     def steps(self, config: Path, text: str, message: Message) -> None:
-        """Note models that an ensemble asks and that are not there, beside it or built in."""
+        """Note models that an ensemble asks and that are not there, or that it does not fit."""
         if self.folder == self.findings.root:  # nobody knows what will be beside it
             return
+        known = {}
         for field in [field for step in steps(message) for field in step.all("model_name")]:
             name = str(field.value)
-            if not any(exists(folder / name) for folder in (self.folder.parent, BUILT_IN)):
+            if model := configured(self.folder.parent / name):
+                known[name] = model
+            if name == self.name:
+                self.findings.error(
+                    config,
+                    "is the ensemble itself; Triton refuses that",
+                    "name another model",
+                    key="ensemble_scheduling.step.model_name",
+                    line=line_of(text, field),
+                )
+            elif not any(exists(folder / name) for folder in (self.folder.parent, BUILT_IN)):
                 self.findings.error(
                     config,
                     f'is "{name}", which is not there',
@@ -253,6 +265,7 @@ class ModelCheck:
                     key="ensemble_scheduling.step.model_name",
                     line=line_of(text, field),
                 )
+        self.refused(of_asked_models(message, known), text)
 
     def labels(self, config: Path, text: str, message: Message) -> None:
         """Compare each file of labels with the size of its output."""
@@ -319,7 +332,16 @@ class ModelCheck:
                         key="version_policy.latest.num_versions",
                         line=line_of(text, latest),
                     )
-            for specific in policy.messages("specific"):
+            for place in policy.all("specific"):
+                specific = place.value if isinstance(place.value, Message) else Message()
+                if not specific.all("versions"):
+                    self.findings.error(
+                        config,
+                        "is missing: no version is served",
+                        f"write it; there are {', '.join(map(str, versions)) or 'none'}",
+                        key="version_policy.specific.versions",
+                        line=line_of(text, place),
+                    )
                 for field in specific.all("versions"):
                     if whole(str(field.value)) not in versions:
                         self.findings.error(
@@ -351,7 +373,7 @@ class ModelCheck:
             self.contents(file, text)
 
     def contents(self, file: Path, text: str) -> None:
-        """Look into the model's file, where ONNX Runtime can read it."""
+        """Look into the model's file, as far as it can be read without running it."""
         with file.open("rb") as opened:
             begin = opened.read(256)
         if begin.startswith(LFS):
@@ -361,30 +383,49 @@ class ModelCheck:
         elif begin.lstrip()[:1] == b"<" or not begin:
             what = "is empty" if not begin else "is a page of HTML"
             self.findings.error(file, f"{what}, not the model", "fetch it again")
-        elif file.suffix == ".onnx" and begin.strip(b"\0"):
-            try:
-                signature = read_signature(file)
-            except ModelConfigError as error:
-                self.findings.error(file, f"is no model of ONNX: {said(error)}", "export it again")
-                return
-            message = read(text)
-            if any(undescribed(message)):
-                return
-            try:
-                config = compare(text, signature)
-            except ModelConfigError as error:
+        elif is_torchscript(file, text):
+            for kind in [kind for kind in KINDS if not read(text).all(kind)]:
                 self.findings.error(
-                    self.folder / CONFIG,
-                    f"does not fit the model: {said(error)}",
-                    "write it as the file has it, or leave input and output out",
+                    file,
+                    f"is TorchScript, which holds no shapes, and no {kind} is configured; Triton "
+                    "refuses that",
+                    f"list every {kind} in {CONFIG}",
                 )
-                return
-            try:
-                session_settings(config)
-            except ModelConfigError as error:
-                self.findings.error(self.folder / CONFIG, str(error).removesuffix("."), "")
-            if not message.all("input"):
-                self.refused(of_warmups(message, [one["name"] for one in config["input"]]), text)
+        elif file.suffix == ".onnx" and begin.strip(b"\0"):
+            self.graph(file, text)
+
+    def graph(self, file: Path, text: str) -> None:
+        """Compare the configuration with the model's file."""
+        try:
+            signature = read_signature(file)
+        except ModelConfigError as error:
+            self.findings.error(file, f"is no model of ONNX: {said(error)}", "export it again")
+            return
+        message = read(text)
+        if any(undescribed(message)):
+            return
+        try:
+            config = compare(text, signature)
+        except ModelConfigError as error:
+            self.findings.error(
+                self.folder / CONFIG,
+                f"does not fit the model: {said(error)}",
+                "write it as the file has it, or leave input and output out",
+            )
+            return
+        try:
+            session_settings(config)
+        except ModelConfigError as error:
+            self.findings.error(self.folder / CONFIG, str(error).removesuffix("."), "")
+        if not message.all("input"):
+            self.refused(of_warmups(message, config["input"]), text)
+
+
+def is_torchscript(file: Path, text: str) -> bool:
+    """Whether the backend for PyTorch gets a model's file."""
+    message = read(text)
+    backend = message.text("backend") or message.text("platform")
+    return backend in {"pytorch", "pytorch_libtorch"} or (not backend and file.name == "model.pt")
 
 
 def said(error: ModelConfigError) -> str:
@@ -422,6 +463,14 @@ def served(message: Message, versions: list[Path]) -> list[Path]:
         for latest in policy.messages("latest"):
             count = latest.readable_number("num_versions")
     return versions[-count:] if count > 0 else []
+
+
+def configured(folder: Path) -> Message | None:
+    """Return the configuration of another model, where it can be read."""
+    try:
+        return read((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # what is wrong with it is told there
+        return None
 
 
 def exists(path: Path) -> bool:
