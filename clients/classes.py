@@ -64,7 +64,10 @@ def classified(
 
 
 def labels_at(path: Path) -> Sequence[bytes]:
-    """Return the labels of a file, a line each; none where it cannot be read."""
+    """Return the labels of a file, a line each; none where it cannot be read.
+
+    Of a file from Windows Triton itself gives each with the carriage return at its end.
+    """
     try:
         changed = path.stat().st_mtime_ns
         return _labels(path, changed)
@@ -74,4 +77,5 @@ def labels_at(path: Path) -> Sequence[bytes]:
 
 @lru_cache(maxsize=64)
 def _labels(path: Path, changed: int) -> Sequence[bytes]:  # noqa: ARG001  it is part of the key
-    return path.read_bytes().removesuffix(b"\n").split(b"\n")
+    lines = path.read_bytes().removesuffix(b"\n").split(b"\n")
+    return [line.removesuffix(b"\r") for line in lines]
