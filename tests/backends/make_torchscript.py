@@ -12,12 +12,15 @@ class Difference(torch.nn.Module):
 
 
 class Lookup(torch.nn.Module):
+    """Answers in memory of its own, into which the next run writes."""
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("table", torch.tensor([10.0, 20.0, 30.0]))
+        self.register_buffer("value", torch.zeros(4, 1))
 
     def forward(self, index: torch.Tensor) -> torch.Tensor:
-        return self.table[index]
+        return self.value[: index.shape[0]].copy_(self.table[index])
 
 
 class Words(torch.nn.Module):

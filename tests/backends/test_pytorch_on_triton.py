@@ -83,6 +83,7 @@ def test_concurrent_requests_share_one_run(triton: Triton) -> None:
 
 @needs_torch
 def test_a_failing_request_fails_alone(triton: Triton) -> None:
+    """The others are run once more, and each has its own result, wherever the module keeps it."""
     requests = [{"index": np.array([[index]])} for index in (0, 7, 2)]
     good, bad, other = ask_together(triton, "torch_lookup", requests)
     assert isinstance(bad, InferenceServerException)

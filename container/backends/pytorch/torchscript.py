@@ -168,7 +168,7 @@ class TorchScriptModule:
             )
         value = values[index]
         if isinstance(value, self._torch.Tensor):
-            array: NDArray[Any] = value.detach().cpu().numpy()
+            array: NDArray[Any] = self._copied(value)
         elif isinstance(value, list) and all(isinstance(element, str) for element in value):
             array = np.array(value, dtype=object)
         else:
@@ -183,6 +183,13 @@ class TorchScriptModule:
                 f"output '{name}' is {data_type or array.dtype.name}, but {expected} was expected "
                 "(the configuration)."
             )
+        return array
+
+    def _copied(self, value: Any) -> NDArray[Any]:
+        # It may be a buffer of the module's, into which the next run writes; that begins before
+        # this one is answered where several requests come at once.
+        own = value.detach().to("cpu", copy=True, memory_format=self._torch.contiguous_format)
+        array: NDArray[Any] = own.numpy()
         return array
 
 
