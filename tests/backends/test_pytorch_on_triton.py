@@ -13,6 +13,7 @@ from tritonclient.utils import InferenceServerException
 
 from clients import triton as own_client
 from clients.model_server import Padding
+from container.backends.pytorch.torchscript import place_and_reason
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
@@ -89,6 +90,31 @@ def test_a_failing_request_fails_alone(triton: Triton) -> None:
     assert isinstance(bad, InferenceServerException)
     assert good.as_numpy("value").tolist() == [[10]]
     assert other.as_numpy("value").tolist() == [[30]]
+
+
+@needs_torch
+def test_a_failure_is_told_with_its_reason_and_logged_once(triton: Triton) -> None:
+    for index in (7, 8, 9):
+        error = ask(triton, "torch_lookup", index=np.array([[index]]))
+        reason = f"index {index} is out of bounds for dimension 0 with size 3"
+        assert own_client.first_line(error.message()) == f"RuntimeError: {reason}"
+    assert triton.log().count("torch_lookup/1/model.pt' failed: The following operation") == 1
+    assert "self.table[index]" in triton.log()
+
+
+def test_a_reason_is_what_follows_the_traceback() -> None:
+    """The texts are PyTorch 2.13's: of an exception, a failed assertion, and a traced module."""
+    head = "The following operation failed in the TorchScript interpreter.\n"
+    here = '  File "m.py", line 3, in forward\n    y = x\n        ~ <--- HERE\n    return y: z\n'
+    traced = "\nTraceback of TorchScript, original code (most recent call last):\nm.py(9): f\n"
+    for place, reason in (
+        (head + here, "builtins.ValueError: too large\nsecond: line"),
+        (head + here, "RuntimeError: AssertionError:"),
+        (head + here + traced, "RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
+    ):
+        assert place_and_reason(f"{place}{reason} \n") == (place, reason)
+    plain = "CUDA out of memory.\nRuntimeError: twice"
+    assert place_and_reason(plain) == ("", plain)
 
 
 @needs_torch

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from container.backends.model_config import ModelConfigError, Signature
 from container.backends.pytorch.torchscript_settings import input_order, output_indices
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -36,6 +38,10 @@ _DATA_TYPES = {
     "object": "TYPE_STRING",
 }
 """numpy's names of what PyTorch and Triton both have."""
+
+_HERE = "<--- HERE"
+_REASON = re.compile(r"^[\w.]+: .*", re.MULTILINE | re.DOTALL)
+"""What TorchScript's errors end with, behind the places in the code that have led to it."""
 
 
 def import_torch() -> Any:
@@ -94,6 +100,8 @@ class TorchScriptModule:
         device = device_of(self._torch, kind, device_id)
         if not file.is_file():
             raise ModelConfigError(f"the model's file was expected at '{file}', but there is none.")
+        self._file = file
+        self._told: set[str] = set()
         self._settings = settings
         _apply(self._torch, settings)
         try:
@@ -129,21 +137,34 @@ class TorchScriptModule:
 
         Raises:
             ValueError: a result is missing or not of the configured type.
+            RuntimeError: forward failed; the text begins with the reason.
             Exception: what PyTorch raises.
 
         """
         torch = self._torch
         with self._inference():
             arguments = {name: self._argument(array) for name, array in inputs.items()}
-            if self._takes_dict:
-                results = self._module(arguments)
-            else:
-                results = self._module(*(arguments[name] for name in self._order))
+            results = self._forward(arguments)
         values = results if isinstance(results, tuple) else (results,)
         answer = {name: self._array(name, values) for name in outputs}
         if self._settings.cache_cleaning and self._device.type == "cuda":
             torch.cuda.empty_cache()
         return answer
+
+    def _forward(self, arguments: Mapping[str, Any]) -> Any:
+        try:
+            if self._takes_dict:
+                return self._module(arguments)
+            return self._module(*(arguments[name] for name in self._order))
+        except Exception as error:
+            place, reason = place_and_reason(str(error))
+            if not place:
+                raise
+            if place not in self._told:
+                # Once for each: callers may fail there as often as they like.
+                self._told.add(place)
+                sys.stderr.write(f"'{self._file}' failed: {str(error).strip()}\n")
+            raise RuntimeError(reason) from error
 
     def _inference(self) -> Any:
         torch = self._torch
@@ -191,6 +212,16 @@ class TorchScriptModule:
         own = value.detach().to("cpu", copy=True, memory_format=self._torch.contiguous_format)
         array: NDArray[Any] = own.numpy()
         return array
+
+
+def place_and_reason(text: str) -> tuple[str, str]:
+    """Return where in the code an error of TorchScript comes from, and what went wrong.
+
+    Of any other error that is all of its text, and no place.
+    """
+    traceback = text.rfind(_HERE)
+    found = _REASON.search(text, traceback) if traceback >= 0 else None
+    return (text[: found.start()], found[0].strip()) if found else ("", text)
 
 
 def _apply(torch: Any, settings: TorchSettings) -> None:
