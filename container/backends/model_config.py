@@ -45,7 +45,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The tensors of a model file; `optional` are inputs that have a default in the file."""
+    """The tensors of a model file; `optional` are inputs that may be left out."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]

@@ -36,7 +36,9 @@ class Columns(torch.nn.Module):
 
 class Named(torch.nn.Module):
     def forward(self, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-        return tensors["a"] - tensors["b"]
+        if "b" in tensors:
+            return tensors["a"] - tensors["b"]
+        return tensors["a"]
 
 
 folder = Path(sys.argv[1])
@@ -49,6 +51,7 @@ for name, module in {
     "torch_dict": Named(),
     "torch_columns": Columns(),
     "torch_count": Difference(),
+    "torch_optional": Difference(),
     "torch_type": Lookup(),
     "torch_parameter": Lookup(),
 }.items():

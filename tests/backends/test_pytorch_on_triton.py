@@ -74,6 +74,11 @@ def test_tensors_are_named_as_natively(
 
 
 @needs_torch
+def test_an_optional_tensor_of_a_dictionary_may_be_left_out(triton: Triton) -> None:
+    assert ask(triton, "torch_dict", "y", a=LEFT).as_numpy("y").tolist() == LEFT.tolist()
+
+
+@needs_torch
 def test_concurrent_requests_share_one_run(triton: Triton) -> None:
     requests = [{"left": LEFT * n, "right": RIGHT} for n in (1, 2, 3, 4)]
     answers = ask_together(triton, "torch_names", requests)

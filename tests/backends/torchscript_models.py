@@ -35,7 +35,7 @@ SERVED = {
     "torch_words": tensor("input", "text", "STRING", "-1")
     + tensor("output", "twice", "STRING", "-1"),
     "torch_dict": _ROWS
-    + tensor("input", "b", "FP32", "2")
+    + tensor("input", "b", "FP32", "2", "optional: true")
     + tensor("input", "a", "FP32", "2")
     + tensor("output", "y", "FP32", "2"),
     "torch_columns": _ROWS
@@ -49,6 +49,10 @@ REFUSED = {
     "torch_count": (
         _ROWS + tensor("input", "left", "FP32", "2") + tensor("output", "y", "FP32", "2"),
         "the configuration has the inputs 'left', but the file's forward expects 'left', 'right'.",
+    ),
+    "torch_optional": (
+        _difference("left", "right", "y", "rows").replace("dims", "optional: true dims", 1),
+        "input 'left' is optional in the configuration, but the file's forward expects all",
     ),
     "torch_type": (
         _LOOKUP.replace("TYPE_INT64", "TYPE_UINT64"),

@@ -115,10 +115,12 @@ class TorchScriptModule:
             device = self._torch.device("cpu") if first is None else first.device
         self._device = device
         self.on_cpu = device.type == "cpu"
-        self._inputs = {spec.name: spec for spec in signature.inputs}
+        self._inputs = {spec.name: spec for spec in (*signature.inputs, *signature.optional)}
         self._outputs = {spec.name: spec for spec in signature.outputs}
         self._indices = output_indices(list(self._outputs))
-        self._takes_dict, self._order = _arguments(self._module, list(self._inputs))
+        self._takes_dict, self._order = _arguments(
+            self._module, list(self._inputs), [spec.name for spec in signature.optional]
+        )
 
     def prepare(self, inputs: Tensors) -> Tensors:
         """Return a request's tensors, strings as str.
@@ -241,7 +243,7 @@ def _apply(torch: Any, settings: TorchSettings) -> None:
         internals._jit_set_texpr_fuser_enabled(settings.tensor_fuser)  # noqa: SLF001 - see above
 
 
-def _arguments(module: Any, names: list[str]) -> tuple[bool, list[str]]:
+def _arguments(module: Any, names: list[str], optional: list[str]) -> tuple[bool, list[str]]:
     """Return whether forward takes one dictionary of tensors, and the names in its order."""
     arguments = [
         argument for argument in module.forward.schema.arguments if argument.name != "self"
@@ -249,6 +251,11 @@ def _arguments(module: Any, names: list[str]) -> tuple[bool, list[str]]:
     kinds = [argument.type.kind() for argument in arguments]
     if kinds == ["DictType"]:
         return True, names
+    if optional:  # also where the argument has a default, as on the native backend
+        raise ModelConfigError(
+            f"input '{optional[0]}' is optional in the configuration, but the file's forward "
+            "expects all of its arguments; only of one dictionary of tensors some may be left out."
+        )
     for argument, kind in zip(arguments, kinds, strict=True):
         if kind not in ("TensorType", "ListType"):
             raise ModelConfigError(

@@ -114,11 +114,12 @@ def configured_signature(config: Mapping[str, Any]) -> Signature:
             dimension (PyTorch knows only lists of them).
 
     """
-    specs = {
-        field: tuple(_spec(config, field, tensor) for tensor in config.get(field) or [])
-        for field in ("input", "output")
-    }
-    return Signature(specs["input"], specs["output"])
+    inputs, outputs = config.get("input") or [], config.get("output") or []
+    return Signature(
+        _specs(config, "input", [tensor for tensor in inputs if not tensor.get("optional")]),
+        _specs(config, "output", outputs),
+        _specs(config, "input", [tensor for tensor in inputs if tensor.get("optional")]),
+    )
 
 
 def input_order(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
@@ -155,6 +156,12 @@ def output_indices(names: Sequence[str]) -> dict[str, int]:
     Names that end with `__` and an index say so; if one does not, their order counts.
     """
     return dict(zip(names, _indices(names) or range(len(names)), strict=True))
+
+
+def _specs(
+    config: Mapping[str, Any], kind: str, tensors: Iterable[Mapping[str, Any]]
+) -> tuple[TensorSpec, ...]:
+    return tuple(_spec(config, kind, tensor) for tensor in tensors)
 
 
 def _spec(config: Mapping[str, Any], kind: str, tensor: Mapping[str, Any]) -> TensorSpec:
