@@ -24,7 +24,7 @@ class Lookup(torch.nn.Module):
 
 
 class Words(torch.nn.Module):
-    def forward(self, text: list[str]) -> list[str]:
+    def forward(this, text: list[str]) -> list[str]:  # noqa: N805 - as some write it
         return [word + word for word in text]
 
 

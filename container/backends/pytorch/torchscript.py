@@ -245,9 +245,8 @@ def _apply(torch: Any, settings: TorchSettings) -> None:
 
 def _arguments(module: Any, names: list[str], optional: list[str]) -> tuple[bool, list[str]]:
     """Return whether forward takes one dictionary of tensors, and the names in its order."""
-    arguments = [
-        argument for argument in module.forward.schema.arguments if argument.name != "self"
-    ]
+    # The first is the module, which a class may call other than `self`.
+    arguments = module.forward.schema.arguments[1:]
     kinds = [argument.type.kind() for argument in arguments]
     if kinds == ["DictType"]:
         return True, names
