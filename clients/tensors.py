@@ -255,11 +255,14 @@ def converted(flat: list[Any], datatype: str, where: str) -> Array:
                 hint=f"expected {limits.min} to {limits.max}",
             )
     try:
-        with np.errstate(over="ignore"):  # too large for the type is infinite, as in C
+        with np.errstate(over="raise"):
             return np.array(flat, dtype)
-    except OverflowError as error:
+    except (FloatingPointError, OverflowError) as error:
+        farthest = max((number for number in flat if abs(number) < math.inf), key=abs)
+        most = float(np.finfo(dtype).max)  # type: ignore[arg-type]
         raise BadPayload(
-            f"`{where}.data` has a number that does not fit into {datatype}"
+            f"`{where}.data` has {brief(farthest)}, which does not fit into {datatype}",
+            hint=f"expected {-most:g} to {most:g}",
         ) from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import math
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from werkzeug.test import TestResponse
 from clients.base import Client, Environment
 from clients.model_server import Signature, TensorSpec
 from clients.registry import Registry
+from clients.tensors import converted
 from clients.triton import renamed_config
 from dispatcher.app import create_app
 from dispatcher.settings import read_settings
@@ -475,6 +477,12 @@ def test_texts_are_tensors_too(client: FlaskClient) -> None:
     assert (response.json or {})["outputs"][0]["data"] == ["a", "é"]
 
 
+def test_infinity_itself_fits_into_every_type_that_has_it() -> None:
+    for datatype in ("FP16", "FP32", "FP64"):
+        array = converted([math.inf, -math.inf, math.nan, 65519.0], datatype, "inputs[0]")
+        assert np.isinf(array).tolist() == [True, True, False, False]
+
+
 @pytest.mark.parametrize(
     ("inputs", "words"),
     [
@@ -501,6 +509,12 @@ def test_texts_are_tensors_too(client: FlaskClient) -> None:
         ([tensor(datatype="UINT8", data=(1, 2, 256))], ["does not fit into UINT8", "0 to 255"]),
         ([tensor(datatype="INT64", data=(1, 2, 2**63))], ["does not fit into INT64"]),
         ([tensor(datatype="INT8", data=(1, 2, 2.5))], ["2.5", "INT8"]),
+        (
+            [tensor(datatype="FP16", data=(7e4, -1e6, math.inf))],
+            ["has -1000000.0, which does not fit into FP16", "expected -65504 to 65504"],
+        ),
+        ([tensor(data=(1, 1e39, 2))], ["has 1e+39, which does not fit into FP32", "3.40282e+38"]),
+        ([tensor(datatype="FP64", data=(1, 2, 10**400))], ["does not fit into FP64"]),
         ([tensor(), tensor("B", (2, 3), data=(1,) * 6)], ["the batch"]),
     ],
 )
