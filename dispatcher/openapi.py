@@ -42,13 +42,14 @@ REASONS: Mapping[int, str] = {
 }
 OPEN_ROUTE = (400, 404, 405, 408, 413, 414, 500, 501, 503, 504)
 ANY_ROUTE = (*OPEN_ROUTE, 401, 403)
-ASKING = (*ANY_ROUTE, 406, 415, 429, 499, 502, 507)
+IN_TURN = (*ANY_ROUTE, 429, 499, 502)  # those that wait for a turn, and ask Triton
+ASKING = (*IN_TURN, 406, 415, 507)
 
 NAME: Schema = {"type": "string", "minLength": 1}
 VERSION: Schema = {
     "oneOf": [
         {"type": "integer", "minimum": 1, "maximum": 2**63 - 1},
-        {"type": "string", "pattern": "^[1-9][0-9]{0,17}$"},
+        {"type": "string", "pattern": "^[1-9][0-9]{0,18}$"},
     ]
 }
 
@@ -95,7 +96,7 @@ def paths(settings: Settings, registry: Registry) -> Schema:
         "requestBody": request_body(registry),
         "responses": responses(answer_content(), ASKING, "What the model answers."),
     }
-    listing = responses(json_of(ref("Models")), ANY_ROUTE, "The models that are loaded.")
+    listing = responses(json_of(ref("Models")), IN_TURN, "The models that are loaded.")
     entry = json_of(ref("Model"))
     token = {"name": "next_page_token", "in": "query", "schema": {"type": "string"}}
     ping = {
@@ -145,7 +146,7 @@ def paths(settings: Settings, registry: Registry) -> Schema:
                 "summary": "Load the model in a folder under a name.",
                 "requestBody": {"required": True, "content": json_of(ref("Load"))},
                 "responses": responses(
-                    json_of(ref("Loaded")), (*ANY_ROUTE, 409, 507), "It is loaded."
+                    json_of(ref("Loaded")), (*IN_TURN, 409, 507), "It is loaded."
                 ),
             },
         },
@@ -153,14 +154,14 @@ def paths(settings: Settings, registry: Registry) -> Schema:
             "get": {
                 "summary": "Show one model that is loaded.",
                 "parameters": model,
-                "responses": responses(entry, ANY_ROUTE, "The model."),
+                "responses": responses(entry, IN_TURN, "The model."),
             },
             "delete": {
                 "summary": "Unload a model; its memory is given back before the answer.",
                 "parameters": model,
                 "responses": responses(
                     json_of({"type": "object", "properties": {"modelName": NAME}}),
-                    ANY_ROUTE,
+                    IN_TURN,
                     "It is unloaded.",
                 ),
             },
@@ -169,14 +170,14 @@ def paths(settings: Settings, registry: Registry) -> Schema:
             "post": {
                 "summary": "Load a model of the repository, or load it anew.",
                 "parameters": model,
-                "responses": responses(entry, (*ANY_ROUTE, 507), "The model."),
+                "responses": responses(entry, (*IN_TURN, 507), "The model."),
             }
         },
         "/reload": {
             "post": {
                 "summary": "Take up clients that are new or have changed; all workers do.",
                 "responses": responses(
-                    json_of(RELOADED), ANY_ROUTE, "All work, and every worker has taken them up."
+                    json_of(RELOADED), IN_TURN, "All work, and every worker has taken them up."
                 ),
             }
         },

@@ -13,9 +13,11 @@ from clients.registry import load_clients
 from clients.triton import renamed_config
 from dispatcher.answers import DRAWN, JSON, LINES, NPY
 from dispatcher.app import create_app
+from dispatcher.ask import is_version
 from dispatcher.bodies import LINES as LINE_TYPES
 from dispatcher.bodies import READERS
 from dispatcher.errors import ANSWERS, NOT_READY, ROUTING, STUCK
+from dispatcher.management import AT_ONCE
 from dispatcher.settings import read_settings, rows
 from tests import readme
 from tests.conftest import PROJECT, Endpoint
@@ -121,6 +123,28 @@ def test_openapi_has_every_status_of_the_code(openapi: Any) -> None:
         for status in route["responses"]
     }
     assert statuses == {200, *(status for status, _ in ANSWERS.values()), *ROUTING}
+
+
+def test_openapi_has_429_wherever_one_waits(openapi: Any) -> None:
+    for rule in openapi_app().url_map.iter_rules():
+        if not rule.endpoint.startswith("management.") or rule.endpoint in AT_ONCE:
+            continue
+        for method in rule.methods - {"HEAD", "OPTIONS"}:
+            route = openapi["paths"][re.sub(r"<(\w+)>", r"{\1}", rule.rule)][method.lower()]
+            assert "429" in route["responses"], rule
+
+
+def test_openapi_takes_the_versions_that_the_code_takes(openapi: Any) -> None:
+    number, text = openapi["components"]["schemas"]["Request"]["properties"]["modelversion"][
+        "oneOf"
+    ]
+    largest = number["maximum"]
+    assert is_version(str(largest))
+    assert not is_version(str(largest + 1))
+    for one in ("1", str(largest)):
+        assert re.search(text["pattern"], one)
+    for one in ("0", "01", "", "-1", str(10 * largest)):
+        assert not re.search(text["pattern"], one)
 
 
 @pytest.fixture
