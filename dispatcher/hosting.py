@@ -96,6 +96,8 @@ class Hosting:
                 placed = until_loaded.enter_context(self.placed(source, name, url))
             except OSError as error:
                 raise not_placed(url, error) from error
+            except ModelFailed as error:  # its configuration cannot be read
+                raise not_loaded(url, error) from error
             if placed:
                 self._load_placed(name, url)
                 return

@@ -26,6 +26,7 @@ from clients.errors import (
     TooLargeAtOnce,
     UnknownModel,
 )
+from clients.triton import renamed_config
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.hosting import Hosting
 from tests.check_mistakes import DEADLY, Mistake, write_mistake
@@ -282,6 +283,24 @@ def test_one_that_is_there_by_the_second_look_is_left_alone(
 def test_a_configuration_that_is_not_utf_8(hosting: Hosting, tmp_path: Path) -> None:
     (tmp_path / "elsewhere" / "config.pbtxt").write_bytes(b'name: "\xff\xfe"')
     with pytest.raises(BadModel, match="is not UTF-8"):
+        hosting.load("one", str(tmp_path / "elsewhere"))
+    assert not (hosting.repository / "one").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("dynamic_batching { }\nsequence_batching { }", "dynamic_batching"),
+        ("\ufeffbackend: 'python'", "cannot be read: 1:1"),
+        ("max_batch_size: 99999999999", "99999999999"),
+    ],
+)
+def test_a_configuration_that_is_none(
+    hosting: Hosting, tmp_path: Path, text: str, words: str
+) -> None:
+    hosting.renamed_config = renamed_config
+    (tmp_path / "elsewhere" / "config.pbtxt").write_text(text, encoding="utf-8")
+    with pytest.raises(BadModel, match=f"elsewhere cannot be loaded: .*{words}"):
         hosting.load("one", str(tmp_path / "elsewhere"))
     assert not (hosting.repository / "one").exists()
 
