@@ -7,6 +7,7 @@ all threads: `tritonclient.grpc` is thread-safe except for streams.
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -55,7 +56,7 @@ from clients.tensors import zeros
 BACKENDS = ("onnxruntime", "pytorch")
 """Those that the container has of its own (container/backends)."""
 
-# Triton's errors are told apart by their gRPC status alone, never by their text.
+# Triton's errors are told apart by their gRPC status alone, never by their text, but for `MISFIT`.
 TRANSLATION: Mapping[grpc.StatusCode, type[InferenceError]] = {
     grpc.StatusCode.OK: ModelFailed,
     grpc.StatusCode.CANCELLED: ModelFailed,
@@ -78,6 +79,15 @@ TRANSLATION: Mapping[grpc.StatusCode, type[InferenceError]] = {
 }
 
 
+# How Triton says that a step of an ensemble does not take what the steps before it gave. It has one
+# status for that and for what may be the caller's doing, such as a shape that a step does not take.
+MISFIT = re.compile(
+    r"in ensemble '.*(inference input '.*' data-type is '\w+', but model '.*' expects '\w+'"
+    r"|(expected \d+ inputs but got \d+ inputs for model '))"
+)
+NO_ID = "[request id: <id_unknown>] "
+
+
 def translated(error: InferenceServerException) -> InferenceError:
     """Return the contract's error for one of Triton's."""
     # tritonclient writes the code as "StatusCode.NOT_FOUND", and nothing for its own complaints
@@ -87,8 +97,10 @@ def translated(error: InferenceServerException) -> InferenceError:
     return kind(first_line(error.message()))
 
 
-def told(error: InferenceServerException | ValueError, signature: Signature) -> InferenceError:
-    """Return the contract's error for one of a model that was asked."""
+def told(
+    error: InferenceServerException | ValueError, signature: Signature, inputs: Collection[str]
+) -> InferenceError:
+    """Return the contract's error for one of a model that was asked with some inputs."""
     if isinstance(error, ValueError):  # what came is not of the shape that it says
         return ModelFailed(f"the model's answer cannot be read: {error}")
     known = translated(error)
@@ -96,16 +108,19 @@ def told(error: InferenceServerException | ValueError, signature: Signature) -> 
         signature.ensemble or signature.backend in BACKENDS
     ):
         return ModelFailed(known.message)
+    if isinstance(known, TensorsRefused) and (misfit := MISFIT.match(known.message)):
+        all_given = all(spec.name in inputs for spec in signature.inputs)
+        if all_given or not misfit[2]:  # else a step may miss what the caller has left out
+            return ModelFailed(known.message)
     return known
 
 
 def first_line(text: object) -> str:
     """Return what went wrong without the traceback that a Python backend adds below it.
 
-    Nor with the request's id, which Triton was not given, before it.
+    Nor with the request's id, which Triton was not given.
     """
-    line = str(text or "").partition("\n")[0].strip()
-    return line.removeprefix("[request id: <id_unknown>] ")
+    return str(text or "").partition("\n")[0].strip().replace(NO_ID, "")
 
 
 # gRPC waits longer and longer, up to two minutes, before it tries again to reach a server that was
@@ -302,7 +317,8 @@ class Triton(ModelServer):
                 raise ModelFailed(line.abandoned) from error
             late = time.monotonic() > deadline
             raise self._noted(
-                model, self._explained(told(error, signature), model, version, timeout, late=late)
+                model,
+                self._explained(told(error, signature, inputs), model, version, timeout, late=late),
             ) from error
         wanted = {*outputs, *classes}
         missing = missing_output(arrays, wanted, signature)

@@ -64,6 +64,10 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
             answer.config.sequence_batching.max_sequence_idle_microseconds = 1
         if request.name == "chain":
             answer.config.ensemble_scheduling.step.add(model_name="here")
+            for name in ("x", "y"):
+                answer.config.input.add(
+                    name=name, data_type="TYPE_FP32", dims=[2], optional=name == "y"
+                )
         answer.config.model_transaction_policy.decoupled = request.name == "chatty"
         return answer
 
@@ -175,6 +179,38 @@ def test_a_call_of_an_ensemble_is_not_cancelled(refusing: Refusing, triton: Trit
     refusing.runs = 0.3
     with pytest.raises(DeadlineExceeded, match=r"'chain' did not answer within 0\.1"):
         triton.infer("chain", ARRAYS, timeout=0.1)
+
+
+SHAPE = "unexpected shape for input 'a' for model 'here'. Expected [3], got [2]."
+TYPE = "inference input 'a' data-type is 'FP64', but model 'here' expects 'FP32'"
+FEW = (
+    "expected 1 inputs but got 0 inputs for model 'here'. Got input(s) [], but missing required "
+    "input(s) ['a']. Please provide all required input(s)."
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "given", "kind"),
+    [
+        (f"in ensemble 'chain', [request id: <id_unknown>] {TYPE}", "x", ModelFailed),
+        (f"in ensemble 'chain', in ensemble 'inner', {TYPE}", "x", ModelFailed),
+        (f"in ensemble 'chain', [request id: <id_unknown>] {FEW}", "xy", ModelFailed),
+        # What the caller may leave out, and one of the steps wants.
+        (f"in ensemble 'chain', [request id: <id_unknown>] {FEW}", "x", TensorsRefused),
+        (f"in ensemble 'chain', [request id: <id_unknown>] {SHAPE}", "xy", TensorsRefused),
+        ("in ensemble 'chain', there is no such language", "xy", TensorsRefused),
+        (f"[request id: <id_unknown>] {TYPE}", "xy", TensorsRefused),
+        (f"[request id: <id_unknown>] {FEW}", "xy", TensorsRefused),
+    ],
+)
+def test_steps_that_do_not_fit_are_not_the_caller_s_fault(
+    refusing: Refusing, triton: Triton, said: str, given: str, kind: type[Exception]
+) -> None:
+    refusing.code, refusing.said = grpc.StatusCode.INVALID_ARGUMENT, said
+    with pytest.raises((ModelFailed, TensorsRefused)) as raised:
+        triton.infer("chain", dict.fromkeys(given, ARRAYS["x"]), timeout=5)
+    assert type(raised.value) is kind
+    assert str(raised.value) == said.replace("[request id: <id_unknown>] ", "")
 
 
 def test_a_batch_of_no_items_never_reaches_triton(refusing: Refusing, triton: Triton) -> None:

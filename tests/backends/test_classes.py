@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,13 @@ def test_a_model_that_answers_other_than_it_says_harms_nobody(
     with pytest.raises(ModelFailed, match=r"that came as object \[1, 3\]"):
         client.infer("liar", x, classes={"y": 2}, timeout=30)
     assert client.infer("liar", x, timeout=30)["y"].shape == (1, 3)
+    with chained(triton, folder, "liar") as chain:
+        with pytest.raises(ModelFailed, match=r"'BYTES', but model 'liar' expects 'FP32'$"):
+            client.infer(chain, x, timeout=30)
+        with pytest.raises(TensorsRefused, match=r"Expected \[1,3\], got \[2,3\]"):
+            client.infer(chain, {"x": np.zeros((2, 3), np.float32)}, timeout=30)
+        with pytest.raises(TensorsRefused, match=f"'FP64', but model '{chain}' expects 'FP32'$"):
+            client.infer(chain, {"x": np.zeros((1, 3))}, timeout=30)
     triton.client.unload_model("liar")
 
 
@@ -146,7 +154,33 @@ def test_a_model_that_answers_without_its_output_has_failed(
         with pytest.raises(ModelFailed, match="without its output 'y'; it gave"):
             client.infer("mute", x, **asked, timeout=30)  # type: ignore[arg-type]
     assert "mute" in client.failing()
+    with chained(triton, folder, "mute") as chain:
+        with pytest.raises(ModelFailed, match="missing required input"):
+            client.infer(chain, x, timeout=30)
+        with pytest.raises(TensorsRefused, match="missing required input"):
+            client.infer(chain, {}, timeout=30)
     triton.client.unload_model("mute")
+
+
+@contextmanager
+def chained(triton: triton_process.Triton, folder: Path, name: str) -> Iterator[str]:
+    """An ensemble of a model that is loaded, twice: the second is given what the first answers."""
+    chain = f"{name}_chain"
+    (folder / chain / "1").mkdir(parents=True)
+    first, second = (
+        f'{{ model_name: "{name}" model_version: -1 input_map {{ key: "x" value: "{x}" }} '
+        f'output_map {{ key: "y" value: "{y}" }} }}'
+        for x, y in (("x", "between"), ("between", "y"))
+    )
+    (folder / chain / "config.pbtxt").write_text(
+        'platform: "ensemble"\n'
+        + onnx_models.tensor("input", "x", "FP32", "-1, 3")
+        + onnx_models.tensor("output", "y", "FP32", "-1, 3")
+        + f"ensemble_scheduling {{ step [ {first}, {second} ] }}"
+    )
+    triton.client.load_model(chain)
+    yield chain
+    triton.client.unload_model(chain)
 
 
 def write_liar(folder: Path, code: str = TEXTS) -> None:
