@@ -68,6 +68,12 @@ def picked(array: npt.NDArray[Any], rows: Sequence[int]) -> npt.NDArray[Any]:
     return array.reshape(-1, array.shape[-1])[np.asarray(rows, np.intp)]
 
 
+NOT_LOADED = (
+    "it was not loaded; where that was tried, Triton's log has the reason, and `dispatcher check` "
+    "may find it"
+)
+
+
 @dataclass(frozen=True)
 class ModelState:
     """One version of one model in the repository, as the server sees it.
@@ -84,6 +90,11 @@ class ModelState:
     @property
     def ready(self) -> bool:
         return self.state == "READY"
+
+    @property
+    def why(self) -> str:
+        """Why it is as it is: Triton keeps no word on a model whose configuration it refuses."""
+        return self.reason if self.state else self.reason or NOT_LOADED
 
 
 @dataclass(frozen=True)

@@ -177,6 +177,9 @@ ENDED = frozenset(
 # the caller is answered in the place of the thread that waits (dispatcher/watch.py).
 ENSEMBLE_S = 60.0
 
+# It keeps no word on a configuration that it refuses.
+LOG_SAYS_WHY = "Triton's log has the reason; `dispatcher check` finds many of them beforehand"
+
 NO_ROOM = "No space left on device"  # for a model's region in /dev/shm
 ROOM_S = 10.0  # how long a model that was loaded waits for it
 FITS = 2**19  # bytes of inputs for which there is always room
@@ -536,10 +539,11 @@ class Triton(ModelServer):
                     hint=f"GET /models/{model} says when it is there; then POST /reload",
                 ) from error
             reasons = [s.reason for s in self.models(timeout=timeout) if s.name == model]
-            reason = next(filter(None, reasons), translated(error).message)
+            known = next(filter(None, reasons), "")
+            reason = known or translated(error).message
             # Triton has one code for all reasons.
             kind = TooLargeAtOnce if NO_ROOM in reason else ModelFailed
-            raise kind(reason) from error
+            raise kind(reason, hint="" if known else LOG_SAYS_WHY) from error
         if self._scarce:
             self._let_take_room(model)
 
@@ -609,7 +613,7 @@ class Triton(ModelServer):
         if not states:
             return UnknownModel(f"there is no model {model!r} in the model repository")
         if not ready:
-            reasons = {state.reason for state in states if state.reason}
+            reasons = {state.why for state in states if state.why}
             return ModelUnavailable(
                 f"the model {model!r} is not ready" + "".join(f": {r}" for r in sorted(reasons)),
                 hint="see the log of the start; /ping says which models are missing",

@@ -482,7 +482,7 @@ class Canary:
         client = self.registry.clients.get(self.registry.name(model))
         if client and client.served_by != model:
             return f": the model that it stands for is {client.served_by!r}; require that one"
-        return "".join(f": {s.reason}" for s in self.states() if s.name == model and s.reason)
+        return "".join(f": {s.why}" for s in self.states() if s.name == model and s.why)
 
     def states(self) -> list[ModelState]:
         """Return what Triton last said of its models."""

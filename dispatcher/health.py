@@ -24,7 +24,7 @@ def health(canary: Canary) -> dict[str, Any]:
                 "model": state.name,
                 "version": state.version,
                 "state": state.state or "NOT LOADED",
-                "reason": state.reason,
+                "reason": state.why,
                 "required": state.name in required,
                 "canary": canary.report(state.name),
             }

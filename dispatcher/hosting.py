@@ -370,7 +370,7 @@ def not_loaded(what: str, error: ModelFailed) -> InferenceError:
     if isinstance(error, TooLargeAtOnce):
         hint = "unload another model first, or start the container with more /dev/shm"
         return OutOfMemory(message, hint=hint)
-    return BadModel(message)
+    return BadModel(message, hint=error.hint)
 
 
 def readable_folder(path: Path) -> bool:

@@ -15,6 +15,7 @@ from PIL import Image
 
 from clients.drawing import Box, draw_boxes
 from clients.errors import DeadlineExceeded
+from clients.model_server import ModelState
 from tests.fake_triton import FakeTriton
 from tests.test_asking import PNG, ask, client, repository, server
 from tests.test_http import Red, assert_error, built_in, image
@@ -367,3 +368,8 @@ def test_health_says_what_ping_says(client: FlaskClient, server: FakeTriton) -> 
     }
     server.unloaded.add("resnet")
     assert client.get("/health").status_code == client.get("/ping").status_code == 503
+    server.states = [ModelState("resnet", "", "")]  # its configuration was refused
+    (one,) = (client.get("/health").json or {})["models"]
+    assert one["state"] == "NOT LOADED"
+    assert "Triton's log has the reason" in one["reason"]
+    assert_error(client.get("/ping"), 503, "not_ready", "Triton's log has the reason")

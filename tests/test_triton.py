@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import grpc
@@ -26,7 +26,7 @@ from clients.errors import (
     UnknownModel,
     UnknownVersion,
 )
-from clients.model_server import Signature, TensorSpec
+from clients.model_server import ModelState, Signature, TensorSpec
 from clients.triton import Triton
 
 ARRAYS = {"x": np.zeros((1, 2), np.float32)}
@@ -44,6 +44,7 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
     runs: float = 0.0
     left: list[float] = field(default_factory=list)
     no_list: list[str] = field(default_factory=list)
+    index: ModelState = ModelState("here", "1", "READY")
 
     def ModelInfer(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         self.left.append(context.time_remaining())
@@ -76,7 +77,7 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
         if self.no_list:
             context.abort(grpc.StatusCode.INTERNAL, self.no_list.pop())
         answer = service_pb2.RepositoryIndexResponse()
-        answer.models.add(name="here", version="1", state="READY")
+        answer.models.add(**asdict(self.index))
         return answer
 
     def RepositoryModelLoad(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
@@ -276,6 +277,26 @@ def test_a_load_for_which_there_is_no_room_is_told_from_others(
         with pytest.raises(ModelFailed, match=said) as raised:
             triton.load("here", timeout=5)
         assert type(raised.value) is kind
+
+
+def test_of_a_model_that_triton_keeps_no_word_on_its_log_is_named(
+    refusing: Refusing, triton: Triton
+) -> None:
+    """It refuses a configuration as it reads it, and tells why in its log alone."""
+    refusing.said = "failed to load 'here', failed to poll from model repository"
+    refusing.index = ModelState("here", "", "")
+    with pytest.raises(ModelFailed, match=refusing.said) as raised:
+        triton.load("here", timeout=5)
+    assert "Triton's log has the reason" in raised.value.hint
+    refusing.code = grpc.StatusCode.UNAVAILABLE
+    with pytest.raises(ModelUnavailable, match=r"'here' is not ready: .*Triton's log has the"):
+        triton.infer("here", ARRAYS, timeout=5)
+    refusing.index = ModelState("here", "1", "UNAVAILABLE", "its file cannot be opened")
+    with pytest.raises(ModelFailed, match=r"^its file cannot be opened$") as raised:
+        triton.load("here", timeout=5)
+    assert raised.value.hint == ""
+    with pytest.raises(ModelUnavailable, match=r"'here' is not ready: its file cannot be opened$"):
+        triton.infer("here", ARRAYS, timeout=5)
 
 
 def test_a_text_that_cannot_be_sent_is_not_the_model_s_fault(
