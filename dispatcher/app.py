@@ -91,7 +91,6 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
     observer = observer or Observer(Metrics(registry.clients))
     gate = Gate(keys, management=settings.management_routes)
     patience = allowance(settings.client_timeout)
-    dispatcher = Dispatcher(registry, environment, admission.calls, patience, canary.refuse)
     catalogue = Catalogue(registry, server, repository)
     hosting = Hosting(
         server,
@@ -100,6 +99,9 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
         renamed_config,
         settings.load_timeout,
         settings.run_dir and settings.run_dir / WANTED,
+    )
+    dispatcher = Dispatcher(
+        registry, environment, admission.calls, patience, canary.refuse, hosting.is_wanted
     )
     app.register_blueprint(invocation_routes(settings, dispatcher, admission, observer))
     reloader = reloader or Reloader(

@@ -24,6 +24,7 @@ from clients.errors import (
     TooLargeAtOnce,
     UnknownModel,
 )
+from clients.model_server import ModelState
 from clients.nested import unshared
 from clients.registry import Registry
 from clients.request import Media, Once, Request, Timings
@@ -215,22 +216,25 @@ class Dispatcher:
         calls: whose turn it is to call a client.
         patience: seconds beyond its deadline that a call is waited for.
         refuse: raises ModelUnavailable for a model that nobody would answer for.
+        wanted: whether a model is to be loaded, and was not unloaded.
 
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917  whom it asks, each by itself
         self,
         registry: Registry,
         environment: Environment,
         calls: Turns,
         patience: float,
         refuse: Callable[[str], None],
+        wanted: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.registry = registry
         self.environment = environment
         self.calls = calls
         self.patience = patience
         self._refuse = refuse
+        self._wanted = wanted
         # A call has its turn before it has its thread: there is one for each.
         self._pool = ThreadPoolExecutor(calls.total, thread_name_prefix="call")
 
@@ -302,29 +306,39 @@ class Dispatcher:
                 f"the client of {brief(name)} is disabled: {reason}",
                 hint="mend it, then POST /reload",
             )
-        served = self.served()
-        if name in served:
+        states = self.states()
+        served = self.served(states)
+        if name in served or self.is_missing(name, states):  # then Triton says why
             return TensorClient(self.environment, name)
         near = difflib.get_close_matches(name[:100], served, n=len(served) or 1, cutoff=0)
         raise UnknownModel(
             f"there is no model {brief(name)}", hint=f"served are: {', '.join(near) or 'none'}"
         )
 
-    def served(self) -> list[str]:
-        """Return what can be asked: clients whose models are ready, and models without a client.
+    def is_missing(self, name: str, states: Iterable[ModelState]) -> bool:
+        """Whether a model without a client is to be there, and is in the repository at least."""
+        models = {client.served_by for client in self.registry.clients.values()}
+        known = {state.name for state in states} - models
+        return name in known and self._wanted(name)
+
+    def states(self) -> list[ModelState]:
+        """Return what Triton says of its models.
 
         Raises:
-            ModelUnavailable: Triton does not say which models it has.
+            ModelUnavailable: it does not say which it has.
 
         """
-        clients = self.registry.clients
         try:
-            states = self.environment.server.models(timeout=LOOKUP_S)
+            return self.environment.server.models(timeout=LOOKUP_S)
         except InferenceError as error:
             raise ModelUnavailable(
                 f"Triton does not say which models it has: {error.message}",
                 hint="try again after Retry-After seconds",
             ) from error
+
+    def served(self, states: Iterable[ModelState]) -> list[str]:
+        """Return what can be asked: clients whose models are ready, and models without a client."""
+        clients = self.registry.clients
         ready = {state.name for state in states if state.ready}
         models = {client.served_by for client in clients.values()}
         named = {name for name, client in clients.items() if client.served_by in ready}
@@ -340,7 +354,7 @@ class Dispatcher:
         """
         self.refuse(asked)
         try:
-            return asked in self.served()
+            return asked in self.served(self.states())
         except ModelUnavailable:
             # It lists no models while it loads one; those that it has answer all the same.
             if self.registry.name(asked) in self.registry.clients:

@@ -228,6 +228,10 @@ class Hosting:
         else:
             (self.wanted / name).unlink(missing_ok=True)
 
+    def is_wanted(self, name: str) -> bool:
+        """Whether a model was noted so, at the start or later."""
+        return self.wanted is not None and (self.wanted / name).exists()
+
     def was_lost(self, name: str) -> bool:
         """Whether a model from elsewhere is not loaded, and nobody sees to it; forget it.
 

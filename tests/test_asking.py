@@ -7,6 +7,7 @@ import io
 import json
 import math
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from clients.base import Client, Environment
+from clients.errors import ModelUnavailable
 from clients.model_server import Signature, TensorSpec
 from clients.registry import Registry
 from clients.tensors import converted
 from clients.triton import renamed_config
 from dispatcher.app import create_app
-from dispatcher.settings import read_settings
+from dispatcher.settings import WANTED, read_settings
 from tests.fake_triton import FakeTriton
 from tests.test_http import Red, assert_error, bert, built_in, image, quiet, resnet, yolov5
 
@@ -89,6 +91,31 @@ def ask(client: FlaskClient, path: str = "/invocations", **body: Any) -> TestRes
 
 
 # Which model
+
+
+def test_a_model_that_did_not_load_is_not_unknown(
+    server: FakeTriton, built_in: Registry, repository: Path
+) -> None:
+    """Nor is it served: once it is unloaded, and where only what is loaded counts, it is 404."""
+    run_dir = repository / "run"
+    (run_dir / WANTED).mkdir(parents=True)
+    settings = replace(read_settings({}), run_dir=run_dir)
+    environment = Environment(server, repository)
+    client = create_app(
+        settings, built_in, environment, renamed_config, quiet(server)
+    ).test_client()
+    server.models_run["bad"] = ModelUnavailable("the model 'bad' is not ready: no TorchScript")
+    server.signatures["bad"] = Signature(0, (TensorSpec("a", "FP32", (-1,)),))
+    server.unloaded.add("bad")
+    v2 = {"inputs": [{"name": "a", "shape": [1], "datatype": "FP32", "data": [1]}]}
+    unknown = client.post("/infer/bad", json=v2)
+    assert_error(unknown, 404, "unknown_model", "served are")
+    (run_dir / WANTED / "bad").touch()
+    (run_dir / WANTED / "nowhere").touch()
+    assert_error(client.post("/infer/bad", json=v2), 503, "model_unavailable", "no TorchScript")
+    assert "bad" not in client.post("/infer/other", json=v2).text
+    assert client.post("/models/bad/invoke", json=v2).status_code == 404
+    assert client.post("/infer/nowhere", json=v2).status_code == 404
 
 
 @pytest.mark.parametrize(
