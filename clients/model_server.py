@@ -263,4 +263,9 @@ class ModelServer(ABC):
 
     @abstractmethod
     def unload(self, model: str, *, timeout: float) -> None:
-        """Unload a model; wait until its memory is given back."""
+        """Unload a model; wait until its memory is given back.
+
+        Raises:
+            DeadlineExceeded: it takes longer; the server goes on with it.
+
+        """

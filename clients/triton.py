@@ -577,11 +577,14 @@ class Triton(ModelServer):
         try:
             self._client.unload_model(model, client_timeout=timeout)
         except InferenceServerException as error:
-            raise self._explained(translated(error), model, "", timeout) from error
+            known = translated(error)
+            if isinstance(known, DeadlineExceeded):
+                raise still_in_use(model, timeout) from error
+            raise self._explained(known, model, "", timeout) from error
         # Triton answers before the model's requests and processes have ended.
         while any(s.state in BUSY for s in self.models(timeout=timeout) if s.name == model):
             if time.monotonic() > deadline:
-                raise DeadlineExceeded(f"the model {model!r} is still in use; it will be unloaded")
+                raise still_in_use(model, timeout)
             time.sleep(UNLOAD_LOOK_S)
 
     def _explained(  # noqa: PLR0911  one for each thing that it may have been
@@ -739,6 +742,15 @@ def too_late(model: str, timeout: float) -> DeadlineExceeded:
         f"the model {model!r} did not answer within {timeout:.3f} s, what was left of the "
         "time for this request",
         hint="send fewer or smaller items in one request",
+    )
+
+
+def still_in_use(model: str, timeout: float) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"the model {model!r} was not unloaded within {timeout:.3g} s, for it is still in use; "
+        "Triton goes on",
+        hint=f"GET /models/{model} is 404 when it is gone; one that never answers a request is "
+        "gone when Triton is started anew",
     )
 
 

@@ -99,6 +99,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
         renamed_config,
         settings.load_timeout,
         settings.run_dir and settings.run_dir / WANTED,
+        settings.unload_timeout,
     )
     dispatcher = Dispatcher(
         registry, environment, admission.calls, patience, canary.refuse, hosting.is_wanted

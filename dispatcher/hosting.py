@@ -35,6 +35,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 CONFIG = "config.pbtxt"
 PLAIN_MODELS = ("model.onnx", "model.pt")
 MODEL = "config.pbtxt and 1/model.onnx, or a plain model.onnx"
+SEEN_TO = frozenset({"LOADING", "READY", "UNLOADING"})  # by whoever does so, or by Triton
 LOOK_S = 0.05  # between two looks at whether another caller is done with a model
 ADDRESS = "model.url"  # beside the links: where the model came from
 
@@ -54,6 +55,7 @@ class Hosting:
         renamed_config: returns a `config.pbtxt` for the same model under another name.
         timeout: seconds that a load may take.
         wanted: the folder with a file for each model that Triton loads when it is started anew.
+        unload_timeout: seconds that it may take to unload one.
 
     """
 
@@ -65,6 +67,7 @@ class Hosting:
         renamed_config: Callable[[str, str], str],
         timeout: float,
         wanted: Path | None = None,
+        unload_timeout: float = UNLOAD_S,
     ) -> None:
         self.server = server
         self.repository = repository
@@ -72,6 +75,7 @@ class Hosting:
         self.renamed_config = renamed_config
         self.timeout = timeout
         self.wanted = wanted
+        self.unload_timeout = unload_timeout
 
     def load(self, name: str, url: str) -> None:
         """Load the model in the folder `url` under `name`.
@@ -238,7 +242,7 @@ class Hosting:
         It did not load, late or anew, or whoever loaded it was killed.
         """
         with self.held(name) as is_held:
-            if not is_held or not {"LOADING", "READY"}.isdisjoint(self.states(name)):
+            if not is_held or not SEEN_TO.isdisjoint(self.states(name)):
                 return False
             self.want(name, yes=False)
             self.remove(name)
@@ -249,14 +253,15 @@ class Hosting:
 
         Raises:
             UnknownModel: it is not loaded.
+            DeadlineExceeded: it takes too long; the model server goes on with it.
 
         """
-        if not self.is_loaded(name):
+        if {"READY", "UNLOADING"}.isdisjoint(self.states(name)):
             if NAME.fullmatch(name) and self.was_lost(name):
                 return
             raise UnknownModel(f"the model {name[:100]!r} is not loaded")
         is_from_elsewhere = (self.repository / name / ADDRESS).exists()
-        until = time.monotonic() + UNLOAD_S
+        until = time.monotonic() + self.unload_timeout
         with self.held(name, until) as is_held:
             left = until - time.monotonic()
             if is_from_elsewhere and left <= 0:
@@ -266,6 +271,8 @@ class Hosting:
             self.want(name, yes=False)
             try:
                 self.server.unload(name, timeout=left)
+            except DeadlineExceeded:
+                raise  # it will not be there later
             except InferenceError:
                 self.want(name)  # so that whoever unloads or loads it next finds it
                 raise

@@ -10,7 +10,7 @@ from typing import Any
 from flask import Blueprint, Response, g, request
 
 from clients.dispatch_toml import FILE as CLIENT_FILE
-from clients.errors import UnknownModel
+from clients.errors import DeadlineExceeded, UnknownModel
 from clients.shown import brief
 from dispatcher.admission import Caller, Turns
 from dispatcher.answers import json_answer
@@ -23,6 +23,7 @@ from dispatcher.hosting import Hosting
 from dispatcher.reload import Reloader
 from dispatcher.settings import Settings
 
+LOOK, CHANGE = "look", "change"  # the two kinds of routes, as their turns know them
 # Answered from memory, however much is going on.
 AT_ONCE = {"management.ping", "management.health", "management.execution_parameters"}
 
@@ -37,7 +38,7 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
 ) -> Blueprint:
     """Return the routes of the platform and of operators."""
     routes = Blueprint("management", __name__)
-    in_turn(routes, turns, settings.client_timeout)
+    in_turn(routes, turns, settings.managing_wait)
 
     @routes.route("/ping", methods=["GET", "POST"])
     def ping() -> Response:
@@ -166,13 +167,25 @@ def refused(hosting: Hosting, reloader: Reloader, name: str) -> str:
 
 
 def in_turn(routes: Blueprint, turns: Turns, timeout: float) -> None:
-    """Let few in that ask Triton: a load takes minutes, and a Triton that hangs is silent."""
+    """Let few in that ask Triton: a load takes minutes, and a Triton that hangs is silent.
+
+    Those who only look are told from those who change something, as requests for two models are:
+    neither takes the last turns from the other.
+    """
 
     @routes.before_request
     def wait() -> None:
-        if request.endpoint not in AT_ONCE:
-            caller = Caller(request.environ.get("gunicorn.socket"))
-            g.turn = turns.enter("", time.monotonic() + timeout, caller)
+        if request.endpoint in AT_ONCE:
+            return
+        caller = Caller(request.environ.get("gunicorn.socket"))
+        kind = LOOK if request.method == "GET" else CHANGE
+        try:
+            g.turn = turns.enter(kind, time.monotonic() + timeout, caller)
+        except DeadlineExceeded as error:
+            raise DeadlineExceeded(
+                f"others load, unload or list models, and did not end within {timeout:.0f} s",
+                hint="try again later; GET /models shows what is LOADING or UNLOADING",
+            ) from error
 
     @routes.teardown_request
     def leave(_: BaseException | None) -> None:

@@ -225,7 +225,8 @@ def read_truth(text: str) -> bool:
 CLIENT_SHARE = 0.90
 PROXY_SHARE = 0.98
 
-UNLOAD_S = 300.0  # for the last requests to a model: the platform waits 360 s
+UNLOAD_S = 300.0  # at most, for a model to be unloaded: the platform waits 360 s
+ENDING_S = 10.0  # for a model's processes, when its last request has ended
 
 
 MANAGING = 4  # requests to load, unload, list or reload models that run at a time, per worker
@@ -523,12 +524,26 @@ class Settings:
         return self.timeout * PROXY_SHARE
 
     @property
+    def unload_timeout(self) -> float:
+        """Seconds that a model may take to be unloaded: no request to it has more than its own.
+
+        One that owes an answer, and never gives it, is never unloaded.
+        """
+        return min(UNLOAD_S, self.client_timeout + ENDING_S)
+
+    @property
+    def managing_wait(self) -> float:
+        """Seconds that one waits for a turn to load, unload or list models: until one ended."""
+        return self.unload_timeout + ENDING_S
+
+    @property
     def managing_timeout(self) -> float:
-        """The same where a model is loaded or unloaded.
+        """What NGINX waits for where models are loaded, unloaded or listed.
 
         Besides that there may be the wait for a turn, and the trial of the model's client.
         """
-        return max(self.load_timeout, UNLOAD_S) + 2 * self.proxy_timeout
+        longest = max(self.load_timeout, self.unload_timeout)
+        return longest + self.managing_wait + self.proxy_timeout
 
     def environment(self) -> dict[str, str]:
         """Every setting as environment variables, from which `read_settings` makes an equal one."""

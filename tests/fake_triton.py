@@ -66,6 +66,7 @@ class FakeTriton(ModelServer):
     refuse_to_load: str = ""
     loading_s: float = 0.0
     loading: set[str] = field(default_factory=set)
+    unloading: set[str] = field(default_factory=set)
     counts: dict[str, Iterator[int]] = field(default_factory=dict)
     failed: frozenset[str] = frozenset()
     counted: dict[str, int | Exception] = field(default_factory=dict)
@@ -120,6 +121,8 @@ class FakeTriton(ModelServer):
         self.unloaded.discard(model)
 
     def unload(self, model: str, *, timeout: float) -> None:
+        if model in self.unloading:
+            raise DeadlineExceeded("it is still in use")
         self.unloaded.add(model)
 
     def instances(self, model: str, *, timeout: float) -> int:
@@ -157,6 +160,8 @@ class FakeTriton(ModelServer):
     def state(self, model: str) -> str:
         if model in self.loading:
             return "LOADING"
+        if model in self.unloading:
+            return "UNLOADING"
         return "UNAVAILABLE" if model in self.unloaded else "READY"
 
 

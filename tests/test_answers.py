@@ -6,19 +6,28 @@ import gzip
 import io
 import json
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event, Semaphore
 
 import numpy as np
 import pytest
 from flask.testing import FlaskClient
 from PIL import Image
 
+from clients.base import Environment
 from clients.drawing import Box, draw_boxes
 from clients.errors import DeadlineExceeded
 from clients.model_server import ModelState
+from clients.registry import Registry
+from clients.triton import renamed_config
+from dispatcher.admission import Admission
+from dispatcher.app import create_app
+from dispatcher.settings import MANAGING, Settings, read_settings
 from tests.fake_triton import FakeTriton
 from tests.test_asking import PNG, ask, client, repository, server
-from tests.test_http import Red, assert_error, built_in, image
+from tests.test_http import Red, assert_error, built_in, image, quiet
 
 __all__ = ["built_in", "client", "repository", "server"]  # fixtures
 
@@ -283,6 +292,49 @@ def test_load_invoke_list_unload(
     assert client.get(f"/models/{name}").status_code == 404
     assert client.delete(f"/models/{name}").status_code == 404
     assert client.post(f"/models/{name}/invoke", data=b"{").status_code == 404
+
+
+def test_who_looks_at_the_models_does_not_wait_for_those_who_unload_them(
+    client: FlaskClient, server: FakeTriton, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that owes an answer is long in unloading, and several of them take all turns."""
+    under_way, end = Semaphore(0), Event()
+
+    def unload(model: str, *, timeout: float) -> None:
+        under_way.release()
+        end.wait(20)
+
+    monkeypatch.setattr(server, "unload", unload)
+    names = [f"m{number}" for number in range(MANAGING)]
+    server.models_run |= dict.fromkeys(names, dict)
+    app = client.application
+    with ThreadPoolExecutor() as pool:
+        try:
+            gone = [pool.submit(app.test_client().delete, f"/models/{name}") for name in names]
+            for _ in names:
+                assert under_way.acquire(timeout=10)
+            looks = [pool.submit(app.test_client().get, p) for p in ("/models", "/models/m0") * 3]
+            assert [look.result(5).status_code for look in looks] == [200] * 6
+        finally:
+            end.set()
+        assert [one.result(5).status_code for one in gone] == [200] * MANAGING
+
+
+def test_who_manages_models_and_has_no_turn_in_time_is_told_so(
+    server: FakeTriton, built_in: Registry, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Settings, "managing_wait", 0.05)
+    admission = Admission(1, 1, 9, 1)
+    for _ in range(MANAGING):
+        admission.management.enter("change", time.monotonic() + 9)
+    environment = Environment(server, repository)
+    client = create_app(
+        read_settings({}), built_in, environment, renamed_config, quiet(server), admission
+    ).test_client()
+    response = client.post("/load_model/m")
+    assert_error(response, 504, "deadline_exceeded", "others load, unload", "UNLOADING")
+    assert "send" not in response.text
+    assert client.get("/models").status_code == 200
 
 
 def test_a_model_that_cannot_be_loaded_leaves_nothing_behind(

@@ -184,9 +184,9 @@ def test_who_unloads_a_model_leaves_alone_what_another_one_has_put_into_its_plac
 
 
 def test_who_waits_for_another_one_to_unload_a_model_does_not_wait_for_ever(
-    hosting: Hosting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosting: Hosting, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("dispatcher.hosting.UNLOAD_S", 0.2)
+    hosting.unload_timeout = 0.2
     hosting.load("one", str(tmp_path / "elsewhere"))
     with hosting.held("one"), pytest.raises(DeadlineExceeded, match="another caller"):
         hosting.unload("one")
@@ -375,6 +375,30 @@ def test_a_link_to_itself(hosting: Hosting, tmp_path: Path) -> None:
     (tmp_path / "elsewhere" / "self").symlink_to("self")
     with pytest.raises(BadModel, match="cannot be followed"):
         hosting.load("one", str(tmp_path / "elsewhere"))
+
+
+@pytest.mark.parametrize("again", ["load", "unload"])
+def test_a_model_that_is_still_being_unloaded_is_nobody_s_until_it_is_gone(
+    hosting: Hosting, server: FakeTriton, tmp_path: Path, again: str
+) -> None:
+    """As one that owes an answer may be until Triton is started anew."""
+    url = str(tmp_path / "elsewhere")
+    hosting.load("one", url)
+    server.unloading.add("one")
+    for _ in range(2):
+        with pytest.raises(DeadlineExceeded):
+            hosting.unload("one")
+        with pytest.raises(AlreadyLoaded, match="being loaded, or unloaded"):
+            hosting.load("one", url)
+        assert (hosting.repository / "one").exists()
+        assert wanted(hosting) == []
+    server.unloading.clear()
+    server.unloaded.add("one")  # it is gone
+    if again == "load":
+        hosting.load("one", url)
+        assert wanted(hosting) == ["one"]
+    hosting.unload("one")
+    assert not (hosting.repository / "one").exists()
 
 
 @pytest.mark.parametrize("fault", [DeadlineExceeded("still in use"), ModelUnavailable("away")])

@@ -101,6 +101,8 @@ def test_ports_that_cannot_work_are_refused(environment: dict[str, str]) -> None
 def test_each_part_gives_up_before_the_one_around_it(timeout: str) -> None:
     settings = read_settings({"MODEL_SERVER_TIMEOUT": timeout})
     assert settings.client_timeout < settings.proxy_timeout < settings.timeout
+    assert settings.unload_timeout < settings.managing_wait < settings.managing_timeout
+    assert settings.unload_timeout <= 300, "the platform waits 360 s"
 
 
 def test_workers_read_the_same_settings(tmp_path: Path) -> None:

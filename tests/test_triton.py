@@ -80,6 +80,10 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
         answer.models.add(**asdict(self.index))
         return answer
 
+    def RepositoryModelUnload(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        time.sleep(self.delay)
+        return service_pb2.RepositoryModelUnloadResponse()
+
     def RepositoryModelLoad(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         time.sleep(self.delay)
         if self.said:
@@ -146,6 +150,17 @@ def test_a_load_that_takes_longer_has_not_failed(refusing: Refusing, triton: Tri
     with pytest.raises(DeadlineExceeded, match=r"'here' was not loaded within 0\.2 s") as told:
         triton.load("here", timeout=0.2)
     assert "GET /models/here" in told.value.hint
+
+
+@pytest.mark.parametrize("delay", [0, 1.0])
+def test_an_unload_that_takes_longer_is_told_as_that(
+    refusing: Refusing, triton: Triton, delay: float
+) -> None:
+    refusing.index, refusing.delay = ModelState("here", "1", "UNLOADING"), delay
+    with pytest.raises(DeadlineExceeded, match=r"'here' was not unloaded within 0\.2 s") as told:
+        triton.unload("here", timeout=0.2)
+    assert "GET /models/here" in told.value.hint
+    assert "send" not in told.value.hint
 
 
 def test_classes_of_texts_never_reach_triton(refusing: Refusing, triton: Triton) -> None:
