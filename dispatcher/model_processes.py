@@ -11,7 +11,8 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from signal import Signals
+
+from dispatcher.exit_codes import in_words
 
 STUB = re.compile(rb"triton_python_backend_stub\0[^\0]*/([^/\0]+)/\d+/")
 """The command line: the program, and the model's file in `<model>/<version>/`."""
@@ -86,10 +87,7 @@ class ModelProcesses:
         fields = self._fields(pid) if model else []
         if not fields or fields[0] != "Z":
             return ""
-        code = os.waitstatus_to_exitcode(int(fields[-1]))
-        if code < 0:
-            return Signals(-code).name
-        return f"exit code {code}"
+        return in_words(os.waitstatus_to_exitcode(int(fields[-1])))
 
     def _fields(self, pid: int) -> list[str]:
         """Return what /proc/PID/stat has behind the name: state, parent, …; see proc(5)."""

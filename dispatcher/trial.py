@@ -21,7 +21,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from signal import Signals
 
 from clients.base import Client, Environment
 from clients.errors import InferenceError
@@ -29,6 +28,7 @@ from clients.registry import Loaded, Verdict, described, load
 from clients.sources import Source, names_in, sources, tried
 from clients.triton import Triton
 from dispatcher.canary import ask_example
+from dispatcher.exit_codes import in_words
 from dispatcher.settings import Settings, read_settings
 
 log = logging.getLogger(__name__)
@@ -120,10 +120,7 @@ def one_process(
         ) as process:
             try:
                 process.communicate(json.dumps(job).encode(), timeout=time_left)
-                code = process.returncode
-                end = "the process that tried it ended with " + (
-                    f"exit code {code}" if code >= 0 else Signals(-code).name
-                )
+                end = f"the process that tried it ended with {in_words(process.returncode)}"
             except subprocess.TimeoutExpired:
                 end = f"it was not done within {time_left:.0f} s, and was stopped"
             finally:

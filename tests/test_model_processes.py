@@ -51,7 +51,12 @@ def proc(tmp_path: Path) -> Proc:
 
 @pytest.mark.parametrize(
     ("status", "how"),
-    [(signal.SIGKILL, "SIGKILL"), (signal.SIGSEGV, "SIGSEGV"), (256, "exit code 1")],
+    [
+        (signal.SIGKILL, "SIGKILL"),
+        (signal.SIGSEGV, "SIGSEGV"),
+        (37, "signal 37"),  # a real-time one, which has no name
+        (256, "exit code 1"),
+    ],
 )
 def test_one_that_died_is_told_once(proc: Proc, status: int, how: str) -> None:
     processes = ModelProcesses(proc.folder)

@@ -168,6 +168,14 @@ def test_what_does_not_work_is_not_taken_and_the_answer_says_why(
     assert worker.ask("mine") == "mended"
 
 
+def test_a_trial_that_a_signal_without_a_name_ends_says_its_number(folder: Path) -> None:
+    killed = [sys.executable, "-c", "import os; os.kill(os.getpid(), 37)"]
+    worker = Worker(folder)
+    verdicts = trial.try_sources(worker.reloader.sources(), {}, worker.settings, command=killed)
+    reason = verdicts[str(folder / "clients" / "mine.py")].reason
+    assert reason.endswith("the process that tried it ended with signal 37")
+
+
 @pytest.mark.slow
 def test_one_that_hangs_is_stopped_and_the_others_are_taken(folder: Path) -> None:
     worker = Worker(folder, MODEL_SERVER_TIMEOUT="12")
