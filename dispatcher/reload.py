@@ -138,11 +138,14 @@ class Verdicts:
 
     def behind(self, number: int) -> list[Path]:
         """Return the workers that have not taken it up yet."""
-        found = [path for path in self.workers.glob("[0-9]*") if int(path.read_text()) < number]
-        for path in [path for path in found if not Path("/proc", path.name).exists()]:
-            path.unlink(missing_ok=True)  # a worker that is gone
-            found.remove(path)
-        return found
+        self.forget_dead()
+        return [path for path in self.workers.glob("[0-9]*") if int(path.read_text()) < number]
+
+    def forget_dead(self) -> None:
+        """Remove what workers that are gone left: another process may be given their number."""
+        for path in self.workers.glob("[0-9]*"):
+            if not Path("/proc", path.name).exists():
+                path.unlink(missing_ok=True)
 
 
 def verdicts_of(settings: Settings) -> Verdicts:
@@ -205,6 +208,7 @@ class Reloader:
 
         """
         self._number = number
+        self.verdicts.forget_dead()  # where one has died, this one comes for it
         self.verdicts.acknowledge(number)
         threading.Thread(target=self.follow, name="reload", daemon=True).start()
 

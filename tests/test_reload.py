@@ -512,7 +512,11 @@ def test_with_a_watch_nobody_has_to_ask(folder: Path) -> None:
 
     worker = Worker(folder, CLIENTS_WATCH="0.5")
     worker.reloader.trial = noting
+    gone = worker.reloader.verdicts.workers / "99999999"
+    gone.parent.mkdir(parents=True)
+    gone.touch()
     worker.reloader.start(0)
+    assert not gone.exists(), "else a later process of this number would be waited for"
     write(folder / "clients", "mine", "1 / 0")
     until(lambda: tried)
     write(folder / "clients", "mine", "'new'")
