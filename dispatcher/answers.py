@@ -54,7 +54,7 @@ def accepted(header: str, offered: tuple[str, ...]) -> str:
         return offered[0]
     wanted = parse_accept_header(plain(header), MIMEAccept)
     chosen = wanted.best_match(offered)
-    if chosen in DRAWN and "text/html" in wanted.values():
+    if chosen in DRAWN and any(name == "text/html" and quality for name, quality in wanted):
         chosen = wanted.best_match([JSON], chosen)
     if chosen:
         return chosen
