@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from typing import Any
 
 from flask import Blueprint, Response, render_template, request
 
@@ -24,7 +25,7 @@ POLICY = (
 def page_routes(settings: Settings, registry: Registry) -> Blueprint:
     """Return `/openapi.json` and `/docs`."""
     routes = Blueprint("pages", __name__)
-    routes.add_app_template_filter(dumps, "compact")
+    routes.add_app_template_filter(quotable, "quotable")
     routes.add_app_template_filter(lambda value: json.dumps(value, indent=2), "pretty")
 
     @routes.get("/openapi.json")
@@ -52,3 +53,8 @@ def page_routes(settings: Settings, registry: Registry) -> Blueprint:
         )
 
     return routes
+
+
+def quotable(value: Any) -> str:
+    """Return JSON that a shell leaves as it is between single quotes: it has no apostrophe."""
+    return dumps(value).replace("'", "\\u0027")

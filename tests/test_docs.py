@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
+import subprocess
 from typing import Any
 
 import pytest
 from flask import Flask
 
-from clients.base import Environment
-from clients.registry import load_clients
+from clients.base import Client, Environment, Payload
+from clients.registry import Registry, load_clients
 from clients.triton import renamed_config
 from dispatcher.answers import DRAWN, JSON, LINES, NPY
 from dispatcher.app import create_app
@@ -152,11 +155,11 @@ def openapi() -> Any:
     return openapi_app().test_client().get("/openapi.json").json
 
 
-def openapi_app() -> Flask:
+def openapi_app(*more: type[Client]) -> Flask:
     environment = Environment(FakeTriton(), PROJECT / "model_repository")
-    return create_app(
-        read_settings({}), load_clients(environment), environment, renamed_config, quiet()
-    )
+    registry = load_clients(environment)
+    registry = Registry({**registry.clients, **{one.modelname: one(environment) for one in more}})
+    return create_app(read_settings({}), registry, environment, renamed_config, quiet())
 
 
 def test_the_page_for_people_needs_nothing_from_elsewhere() -> None:
@@ -164,6 +167,22 @@ def test_the_page_for_people_needs_nothing_from_elsewhere() -> None:
     assert not re.findall(r"(?:src|href)=[\"'](?!openapi\.json)[^\"']*", page)
     for name in ("resnet", "yolov5", "bert_base"):
         assert f"<code>{name}</code>" in page
+
+
+def test_the_page_s_commands_can_be_pasted_into_a_shell() -> None:
+    class Quoting(Client):
+        modelname = "quoting"
+        example = {"text": "It's a [MASK], $(echo isn't) it? \\u0027 <b>"}
+
+        def inference(self, payload: Payload) -> Any:
+            return payload
+
+    app = openapi_app(Quoting)
+    page = app.test_client().get("/docs").text
+    commands = re.findall(r"<pre>(curl .*?)</pre>", page, re.DOTALL)
+    last = 'curl() { shift $(($# - 1)); printf %s "$1"; }\n' + html.unescape(commands[-1])
+    sent = subprocess.run(["/bin/sh", "-c", last], capture_output=True, text=True, check=False)
+    assert json.loads(sent.stdout) == {"modelname": "quoting", "payload": Quoting.example}
 
 
 def test_every_link_leads_somewhere() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -92,6 +93,16 @@ def test_what_new_client_writes_passes_its_test_at_once(
     )
     assert tests.returncode == 0, tests.stdout + tests.stderr
     assert "3 passed" in tests.stdout or "Ran 3 tests" in tests.stderr
+
+
+def test_what_new_client_says_to_run_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
+    done = program("new-client", "double", "--into", "Ann's models", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = {line[2:13].strip(): line[13:] for line in done.stdout.splitlines()[-4:]}
+    test = "Ann's models/code/tests/test_double.py"
+    assert shlex.split(said["test it"]) == [sys.executable, test]
+    assert shlex.split(said["check it"]) == ["dispatcher", "check", "Ann's models"]
+    assert shlex.split(said["serve it"]) == ["MODEL_DIR=Ann's models", str(PROJECT / "serve")]
 
 
 def test_new_client_overwrites_nothing(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import keyword
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -42,11 +43,11 @@ def run(options: argparse.Namespace) -> int:
     test = next(path for path in files if path.name.startswith("test_"))
     sys.stdout.write(
         NEXT.format(
-            python=sys.executable,
-            root=root,
-            test=root / test,
+            python=shlex.quote(sys.executable),
+            root=shlex.quote(str(root)),
+            test=shlex.quote(str(root / test)),
             name=options.name,
-            serve="./serve" if Path.cwd() == PROJECT else PROJECT / "serve",
+            serve="./serve" if Path.cwd() == PROJECT else shlex.quote(str(PROJECT / "serve")),
         )
     )
     return 0
