@@ -29,6 +29,8 @@ MOST_SCANS = 100
 # 24 s, and drawn on for minutes.
 MOST_SIDE = 65_500
 
+NO_DIGIT = re.compile(r"[^A-Za-z0-9+/]")
+
 EXPECTED = "expected base64 of a JPEG, PNG, WebP or BMP picture"
 
 # The smallest of pictures, for examples: a PNG of one grey pixel.
@@ -40,18 +42,42 @@ EXAMPLE = (
 def decode_base64(text: str, name: str) -> bytes:
     """Return the bytes that `text` encodes; line breaks and a `data:` prefix are allowed.
 
+    Its padding may be missing: Go's RawStdEncoding and Java's withoutPadding() write none.
+
     Raises:
         BadPayload: it is not base64.
 
     """
     if text.startswith("data:"):
-        text = text.partition(",")[2]
+        _, comma, text = text.partition(",")
+        if not comma:
+            raise BadPayload(
+                f"`{name}` is a data URL without a comma",
+                hint='expected "data:image/png;base64,", and the base64 of a picture behind it',
+            )
     if "\n" in text or "\r" in text:
         text = text.replace("\n", "").replace("\r", "")
     try:
         return pybase64.b64decode(text, validate=True)
-    except ValueError as error:  # binascii.Error, or characters beyond ASCII
-        raise BadPayload(f"`{name}` is not base64: {error}", hint=EXPECTED) from error
+    except ValueError:  # binascii.Error, or characters beyond ASCII
+        padding = "=" * (-len(text) % 4)
+    try:
+        return pybase64.b64decode(text + padding, validate=True)
+    except ValueError as error:  # which always says "Non-base64 digit found"
+        raise BadPayload(f"`{name}` is not base64: {fault(text)}", hint=EXPECTED) from error
+
+
+def fault(text: str) -> str:
+    """Return why a text is no base64, with padding or without."""
+    digits = text.rstrip("=")
+    came, wanted = len(text) - len(digits), -len(digits) % 4
+    if "=" in digits:
+        return "it has '=' before its end"
+    if strange := NO_DIGIT.search(digits):
+        return f"it has {strange[0]!r}"
+    if wanted == 3:  # one digit, of six bits, behind groups of four
+        return f"its {len(digits)} digits are no whole bytes: it is cut off"
+    return f"it has {came} '=' at its end instead of {wanted}"
 
 
 def decode_picture(data: bytes, name: str, max_pixels: int) -> Picture:
