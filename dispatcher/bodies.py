@@ -11,7 +11,7 @@ from functools import partial
 from typing import IO, Any, cast
 
 from flask import Request, g
-from werkzeug.datastructures import MultiDict
+from werkzeug.datastructures import FileStorage, MultiDict
 from werkzeug.formparser import FormDataParser
 
 from clients.request import Media
@@ -33,6 +33,17 @@ BYTE_ORDER_MARKS = (
 )
 PICTURE_STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"RIFF")
 
+# A text's, in lower case. UTF-16 is left out: without a byte order mark .NET means one order by it,
+# and RFC 2781 the other.
+CHARSETS: Mapping[str, str] = {
+    "": "utf-8-sig",  # a byte order mark is none of the text
+    "utf-8": "utf-8-sig",
+    "utf8": "utf-8-sig",
+    "us-ascii": "utf-8-sig",
+    "iso-8859-1": "iso-8859-1",
+    "windows-1252": "windows-1252",
+}
+
 IN_MEMORY = 2**20  # bytes of an unpacked or streamed body that are kept in memory, not on disk
 PIECE = 2**16
 GZIP = 31  # for zlib: the largest window, and gzip's header and trailer
@@ -45,7 +56,7 @@ def read_body(request: Request, envelope: Envelope, settings: Settings) -> Asked
     """Return what a request asks for.
 
     Raises:
-        UnsupportedType: there is no reader for its type.
+        UnsupportedType: there is no reader for its type, or for that of a part of it.
         BadBody: it is not what its type says.
 
     """
@@ -91,7 +102,7 @@ def read_picture(request: Request, envelope: Envelope, _: Settings) -> Asked:
 
 
 def read_text(request: Request, envelope: Envelope, _: Settings) -> Asked:
-    return media(text_of(request.get_data()), envelope)
+    return media(text_of(request.get_data(), request.mimetype_params), envelope)
 
 
 def read_npy(request: Request, envelope: Envelope, _: Settings) -> Asked:
@@ -158,7 +169,7 @@ def read_form(request: Request, envelope: Envelope, settings: Settings) -> Asked
     return One(
         Ask(
             named(envelope, fields.get("modelname")),
-            [part(file.mimetype, file.stream) for _, file in files],
+            [part(file) for _, file in files],
             is_list=True,
             parameters=parameters,
             modelversion=version(fields.get("modelversion") or envelope.modelversion or None),
@@ -174,16 +185,38 @@ class Parts(MultiDict[str, Any]):
         super().__init__(self.in_order)
 
 
-def part(media_type: str, stream: IO[bytes]) -> Media:
-    content = stream.read()
-    return text_of(content) if media_type == "text/plain" else Media("picture", content)
+def part(file: FileStorage) -> Media:
+    content = file.stream.read()
+    if file.mimetype == "text/plain":
+        return text_of(content, file.mimetype_params)
+    return Media("picture", content)
 
 
-def text_of(content: bytes) -> Media:
+def text_of(content: bytes, said: Mapping[str, str]) -> Media:
+    """Return a text that came as it is.
+
+    Args:
+        content: its bytes.
+        said: what stands behind its type.
+
+    Raises:
+        UnsupportedType: its character set is none of `CHARSETS`.
+        BadBody: it is not in that.
+
+    """
+    charset = said.get("charset", "").lower()
+    if charset not in CHARSETS:
+        raise UnsupportedType(
+            f"a text with charset {brief(charset)} is not taken",
+            hint=f"send it in UTF-8; taken are {', '.join(filter(None, CHARSETS))}",
+        )
     try:
-        return Media("text", content.decode("utf-8-sig"))  # a byte order mark is none of the text
+        return Media("text", content.decode(CHARSETS[charset]))
     except UnicodeDecodeError as error:
-        raise BadBody(f"the text is not UTF-8: {error}") from error
+        raise BadBody(
+            f"the text is not {charset.upper() or 'UTF-8'}: {error}",
+            hint="send it in UTF-8, or say what it is: text/plain; charset=iso-8859-1",
+        ) from error
 
 
 def media(content: Media, envelope: Envelope) -> One:

@@ -263,6 +263,44 @@ def test_a_text_as_it_is(client: FlaskClient, coding: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("charset", "coding"),
+    [
+        ("", "utf-8"),
+        ("UTF-8", "utf-8-sig"),
+        ('"utf8"', "utf-8"),
+        ("us-ascii", "utf-8"),
+        ("ISO-8859-1", "latin-1"),
+        ("windows-1252", "cp1252"),
+    ],
+)
+def test_a_text_is_read_in_the_charset_that_it_says(
+    client: FlaskClient, charset: str, coding: str
+) -> None:
+    file, said = "A [MASK] café.".encode(coding), f"text/plain; charset={charset}"
+    answer = client.post("/infer/bert_base?top_k=1", data=file, content_type=said).json or {}
+    assert answer["result"] == [{"token": "A many café.", "score": 0.5}]
+    form = client.post("/infer/bert_base?top_k=1", data={"t": (io.BytesIO(file), "t.txt", said)})
+    assert (form.json or {})["result"] == [answer["result"]]
+
+
+@pytest.mark.parametrize("charset", ["utf-16", "shift_jis", "unicode_escape", "rot13", "x" * 999])
+def test_a_text_in_another_charset_is_refused(client: FlaskClient, charset: str) -> None:
+    file, said = "A [MASK]. ".encode("utf-16"), f"text/plain; charset={charset}"
+    raw = client.post("/infer/bert_base", data=file, content_type=said)
+    form = client.post("/infer/bert_base", data={"t": (io.BytesIO(file), "t.txt", said)})
+    for response in (raw, form):
+        assert_error(response, 415, "unsupported_type", f"charset '{charset[:50]}", "UTF-8")
+
+
+def test_a_text_that_is_not_in_its_charset_is_told_so(client: FlaskClient) -> None:
+    said = "text/plain; charset=windows-1252"
+    response = client.post("/infer/bert_base", data=b"[MASK] \x81", content_type=said)
+    assert_error(response, 400, "bad_body", "not WINDOWS-1252", "0x81", "UTF-8")
+    response = client.post("/infer/bert_base", data=b"[MASK] \xe9", content_type="text/plain")
+    assert_error(response, 400, "bad_body", "not UTF-8", "0xe9", "charset=iso-8859-1")
+
+
+@pytest.mark.parametrize(
     ("path", "data", "content_type", "code"),
     [
         ("/infer/bert_base", PNG, "image/png", "unsupported_media"),
