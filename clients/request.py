@@ -21,7 +21,7 @@ class Media:
     """A picture or a text that came as it is, not inside of JSON.
 
     Args:
-        kind: "picture" or "text".
+        kind: "picture" or "text"; "file" where nobody has said which, and the model takes neither.
         content: the file's bytes, or the text.
 
     """

@@ -6,7 +6,7 @@ import codecs
 import re
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from typing import IO, Any, cast
 
@@ -31,7 +31,11 @@ BYTE_ORDER_MARKS = (
     codecs.BOM_UTF16_BE,
     codecs.BOM_UTF32_BE,
 )
-PICTURE_STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"RIFF")
+# A JPEG, PNG, WebP or BMP. A text may begin with "BM", but has no zeros where a BMP has its second
+# header's size.
+BEGINS_AS_PICTURE = re.compile(
+    rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|RIFF.{4}WEBP|BM.{13}\0\0\0", re.DOTALL
+)
 
 # A text's, in lower case. UTF-16 is left out: without a byte order mark .NET means one order by it,
 # and RFC 2781 the other.
@@ -50,6 +54,7 @@ GZIP = 31  # for zlib: the largest window, and gzip's header and trailer
 MOST_MEMBERS = 4096
 FORM_FIELDS = 100  # parts of a form besides its files
 FIELDS = ("modelname", "modelversion", "parameters")
+FILE = "file"  # a picture or a text: its caller did not say which
 
 
 def read_body(request: Request, envelope: Envelope, settings: Settings) -> Asked:
@@ -85,7 +90,7 @@ def sniffed(request: Request) -> str:
     start = body[:32]
     if not start or start.startswith(BYTE_ORDER_MARKS) or BEGINS_AS_JSON.match(body):
         return "application/json"
-    if start.startswith(PICTURE_STARTS):
+    if BEGINS_AS_PICTURE.match(start):
         return "application/octet-stream"
     raise UnsupportedType(
         f"the body is neither JSON nor a picture: it begins with {start!r}",
@@ -99,6 +104,10 @@ def json_body(request: Request, envelope: Envelope, settings: Settings) -> Asked
 
 def read_picture(request: Request, envelope: Envelope, _: Settings) -> Asked:
     return media(Media("picture", request.get_data()), envelope)
+
+
+def read_file(request: Request, envelope: Envelope, _: Settings) -> Asked:
+    return media(Media(FILE, request.get_data()), envelope)
 
 
 def read_text(request: Request, envelope: Envelope, _: Settings) -> Asked:
@@ -186,10 +195,46 @@ class Parts(MultiDict[str, Any]):
 
 
 def part(file: FileStorage) -> Media:
-    content = file.stream.read()
-    if file.mimetype == "text/plain":
+    """Return a file of a form.
+
+    Raises:
+        UnsupportedType: it is of a type that is not taken.
+        BadBody: it is a text, and not in its character set.
+
+    """
+    content, media_type = file.stream.read(), file.mimetype
+    if media_type == "text/plain":
         return text_of(content, file.mimetype_params)
-    return Media("picture", content)
+    if media_type.startswith("image/"):
+        return Media("picture", content)
+    # What a program sends that was told nothing: requests the first, curl and fetch the second.
+    if media_type in {"", "application/octet-stream"} or BEGINS_AS_PICTURE.match(content):
+        return Media(FILE, content)
+    raise UnsupportedType(
+        f"the form's file {brief(file.filename)} is of type {media_type[:100]}, which is not taken",
+        hint="send a picture as image/*, a text as text/plain; JSON is a body of its own",
+    )
+
+
+def told(file: Media, taken: Container[str]) -> Media:
+    """Return what a file is, where its caller did not say.
+
+    Args:
+        file: one that came as it is.
+        taken: the kinds that the model takes.
+
+    Raises:
+        BadBody: it is to be a text, and is none.
+
+    """
+    if file.kind != FILE or not isinstance(file.content, bytes):
+        return file
+    if BEGINS_AS_PICTURE.match(file.content):
+        return Media("picture", file.content)
+    if "text" in taken:
+        return text_of(file.content, {})
+    # Its author may read others than pictures from it.
+    return Media("picture", file.content) if "picture" in taken else file
 
 
 def text_of(content: bytes, said: Mapping[str, str]) -> Media:
@@ -236,7 +281,7 @@ def named(envelope: Envelope, in_body: str | None) -> str:
 
 READERS: Mapping[str, Callable[[Request, Envelope, Settings], Asked]] = {
     "application/json": json_body,
-    "application/octet-stream": read_picture,
+    "application/octet-stream": read_file,
     "text/plain": read_text,
     "multipart/form-data": read_form,
     "application/x-npy": read_npy,

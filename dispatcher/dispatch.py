@@ -33,6 +33,7 @@ from clients.tensors import TensorClient, TensorResult
 from dispatcher import errors
 from dispatcher.admission import OVER, OVER_HINT, Caller, Turn, Turns
 from dispatcher.ask import Ask
+from dispatcher.bodies import told
 from dispatcher.budget import Budget
 from dispatcher.envelope import Envelope
 from dispatcher.errors import CallerGone, ClientBug
@@ -273,7 +274,9 @@ class Dispatcher:
         given = unshared(ask.payloads) if ask.shared else ask.payloads
         with client_at_fault:
             payloads = [
-                client.payload_of(payload) if isinstance(payload, Media) else payload
+                client.payload_of(told(payload, client.media))
+                if isinstance(payload, Media)
+                else payload
                 for payload in given
             ]
         return Prepared(ask, client, request, payloads)

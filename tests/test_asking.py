@@ -14,15 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 from flask.testing import FlaskClient
+from PIL import Image
 from werkzeug.test import TestResponse
 
 from clients.base import Client, Environment
 from clients.errors import ModelUnavailable
 from clients.model_server import Signature, TensorSpec
+from clients.pictures import FORMATS
 from clients.registry import Registry
 from clients.tensors import converted
 from clients.triton import renamed_config
 from dispatcher.app import create_app
+from dispatcher.bodies import BEGINS_AS_PICTURE
 from dispatcher.settings import WANTED, read_settings
 from tests.fake_triton import FakeTriton
 from tests.test_http import Red, assert_error, bert, built_in, image, quiet, resnet, yolov5
@@ -349,6 +352,60 @@ def test_files_of_a_form_are_answered_as_they_came_whatever_their_fields(
     )
     best = [result[0].split(":")[1] for result in (response.json or {})["result"]]
     assert best == ["7", "3", "7"]
+
+
+def form_of(content: bytes, content_type: str) -> bytes:
+    said = f"Content-Type: {content_type}\r\n" if content_type else ""
+    head = f'--b\r\nContent-Disposition: form-data; name="f"; filename="f.x"\r\n{said}\r\n'
+    return head.encode() + content + b"\r\n--b--\r\n"
+
+
+UNSAID = [
+    ("resnet", PNG, 200, ["cock"]),
+    ("bert_base", b"A [MASK].", 200, ["A many."]),
+    ("bert_base", b"BMW has [MASK] cars.", 200, ["has many cars."]),
+    ("bert_base", PNG, 415, ["unsupported_media", "a picture came", "takes a text"]),
+    ("bert_base", b"[MASK] \xe9", 400, ["bad_body", "not UTF-8"]),
+    ("resnet", b"A text.", 400, ["bad_payload", "not a picture", "7 bytes", "A text."]),
+    ("noted", b"A text.", 415, ["unsupported_media", "a file came", "JSON alone"]),
+    ("add", PNG, 415, ["unsupported_media", "a picture came", "takes tensors"]),
+]
+
+
+@pytest.mark.parametrize(("modelname", "content", "status", "words"), UNSAID)
+def test_a_file_that_does_not_say_what_it_is_is_what_the_model_takes(
+    client: FlaskClient, modelname: str, content: bytes, status: int, words: list[str]
+) -> None:
+    """So send text files in a form: requests, without a type; curl (t.md) and fetch, the other."""
+    form, octets = "multipart/form-data; boundary=b", "application/octet-stream"
+    for body, content_type in (
+        (form_of(content, ""), form),
+        (form_of(content, octets), form),
+        (content, octets),
+    ):
+        response = client.post(f"/infer/{modelname}", data=body, content_type=content_type)
+        assert response.status_code == status
+        for word in words:
+            assert word in response.text
+
+
+def test_a_file_of_a_form_that_is_neither_picture_nor_text_is_told_so(client: FlaskClient) -> None:
+    form = "multipart/form-data; boundary=b"
+    body = form_of(b'{"text": "[MASK]"}', "application/json")
+    for model in ("bert_base", "resnet"):
+        response = client.post(f"/infer/{model}", data=body, content_type=form)
+        words = ["'f.x' is of type application/json", "text/plain", "image/*"]
+        assert_error(response, 415, "unsupported_type", *words)
+    body = form_of(PNG, "binary/octet-stream")  # as S3 has it
+    assert client.post("/infer/resnet", data=body, content_type=form).status_code == 200
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_kind_of_picture_is_known_by_its_beginning(kind: str) -> None:
+    for mode in ("1", "L", "RGB"):
+        out = io.BytesIO()
+        Image.new(mode, (3, 2)).convert("RGB" if kind == "WEBP" else mode).save(out, kind)
+        assert BEGINS_AS_PICTURE.match(out.getvalue())
 
 
 @pytest.mark.parametrize(
