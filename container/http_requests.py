@@ -16,6 +16,7 @@ from typing import Any
 from gunicorn.http.errors import InvalidRequestLine, NoMoreData, UnsupportedTransferCoding
 from gunicorn.http.parser import RequestParser
 from gunicorn.util import unquote_to_wsgi_str
+from werkzeug.exceptions import ClientDisconnected
 
 HEAD_END = b"\r\n\r\n"
 
@@ -36,7 +37,7 @@ ENVIRON = {
 
 
 class Body(io.RawIOBase):
-    """The body of a request, which ends where it should, or where its sender did.
+    """The body of a request, of which nothing is taken for the whole where its sender has left.
 
     Args:
         begun: what came with the head, and no more than the whole.
@@ -61,7 +62,12 @@ class Body(io.RawIOBase):
         return True
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return so many bytes, or all; fewer where there are no more."""
+        """Return so many bytes, or all; fewer where there are no more.
+
+        Raises:
+            ClientDisconnected: it breaks off, as NGINX's connection does when the caller leaves.
+
+        """
         if size is None or size < 0:
             size = self.unread
         begun, self._begun = self._begun[:size], self._begun[size:]
@@ -73,7 +79,7 @@ class Body(io.RawIOBase):
             piece = self._connection.recv(wanted, socket.MSG_WAITALL)
             if not piece:
                 self._left = 0
-                break
+                raise ClientDisconnected
             pieces.append(piece)
             wanted -= len(piece)
             self._left -= len(piece)

@@ -12,6 +12,7 @@ from flask import Flask, Request, Response
 from flask.globals import app_ctx, request_ctx
 from flask.sessions import NullSession, SessionInterface
 from werkzeug.datastructures import Headers
+from werkzeug.exceptions import ClientDisconnected
 
 from clients.base import Environment
 from clients.registry import Registry
@@ -180,5 +181,5 @@ def drain(request: Request) -> None:
     try:
         while request.stream.read(PIECE):
             pass
-    except OSError:
+    except (OSError, ClientDisconnected):
         pass  # the caller is gone

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from flask import Flask, Response, g, has_request_context
-from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+from werkzeug.exceptions import ClientDisconnected, HTTPException, RequestEntityTooLarge
 
 from clients.errors import (
     BadParameter,
@@ -226,6 +226,11 @@ def of_inference(error: InferenceError) -> Response:
     return answer(status, code, error.message, error.hint)
 
 
+def of_caller(_: ClientDisconnected) -> Response:
+    """Answer a request whose body broke off: nobody reads it, and the body is not to blame."""
+    return of_inference(CallerGone("the caller has left before its body had come"))
+
+
 def of_routing(error: HTTPException) -> Response:
     """Answer what Flask itself refuses: 404, 405, 413."""
     status = error.code or 500
@@ -312,5 +317,6 @@ def too_large(limit: int, came: int | None = None) -> RequestEntityTooLarge:
 def register(app: Flask) -> None:
     """Make `app` answer every error in this one shape."""
     app.register_error_handler(InferenceError, of_inference)
+    app.register_error_handler(ClientDisconnected, of_caller)
     app.register_error_handler(HTTPException, of_routing)
     app.register_error_handler(Exception, of_bug)

@@ -466,6 +466,35 @@ def test_of_a_caller_who_leaves_in_the_middle_the_log_says_so(seen: Endpoint, fo
         assert line["failed"] == 0
 
 
+@pytest.mark.parametrize(
+    ("kind", "headers"),
+    [
+        ("application/json", ""),
+        ("image/png", ""),
+        ("text/plain", ""),
+        ("application/jsonlines", ""),
+        ("application/json", "Content-Encoding: gzip\r\n"),
+        ("multipart/form-data; boundary=b", ""),
+    ],
+)
+def test_a_body_that_its_caller_leaves_in_the_middle_is_not_blamed(
+    seen: Endpoint, kind: str, headers: str
+) -> None:
+    """As NGINX hands it on: it had the whole, and closes as soon as its caller has gone."""
+    sent = '{"modelname": "double", "payload": {"numbers": [1]}}'
+    name = f"cut-{len(kind)}-{len(headers)}"
+    with socket.socket(socket.AF_UNIX) as nginx:
+        nginx.connect(str(seen.log.parent / "gunicorn.sock"))
+        nginx.sendall(
+            f"POST /infer/double HTTP/1.1\r\nHost: x\r\nX-Request-Start: {time.time()}\r\n"
+            f"Content-Length: 1000\r\nContent-Type: {kind}\r\n{headers}"
+            f"X-Request-Id: {name}\r\n\r\n{sent}".encode()
+        )
+    wait_for(lambda: name in seen.log.read_text(), 10, "its line")
+    (line,) = lines_of(seen, name)
+    assert (line["status"], line["code"]) == (499, "caller_gone")
+
+
 def test_several_models_are_named_once_each(seen: Endpoint) -> None:
     answer = seen.ask(modelname=["double", "odd"], payload={"numbers": [2]})
     assert set(answer.json["results"]) == {"double", "odd"}

@@ -19,6 +19,7 @@ from gunicorn.config import Config
 from gunicorn.http import wsgi
 from gunicorn.http.parser import Parser, RequestParser
 from gunicorn.workers.gthread import TConn, ThreadWorker
+from werkzeug.exceptions import ClientDisconnected
 
 from container.http_requests import Body
 from container.web_worker import Threads, WebWorker
@@ -258,15 +259,16 @@ def test_what_was_not_read_is_not_taken_for_the_next_request() -> None:
     assert [environ["PATH_INFO"] for environ, _ in found] == ["/1", "/2"]
 
 
-def test_a_body_ends_where_its_sender_did() -> None:
+def test_a_body_that_breaks_off_is_not_taken_for_a_whole_one() -> None:
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
             theirs.sendall(b"56")
         body = Body(b"1234", 10, ours)
         assert body.read(3) == b"123"
-        assert body.read() == b"456"
-        assert body.read() == b""
+        with pytest.raises(ClientDisconnected):
+            body.read()
+        assert body.unread == 0
 
 
 @pytest.mark.parametrize(
