@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from signal import Signals
 
-from container.supervisor import STOP_SIGNALS, Look, Program
+from container.stop_signals import STOP_SIGNALS
+from container.supervisor import Look, Program
 from dispatcher.settings import PROJECT
 
 # linux/prctl.h

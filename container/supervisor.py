@@ -24,11 +24,10 @@ from enum import Enum
 from signal import Signals
 from typing import Any, Protocol
 
+from container.stop_signals import STOP_SIGNALS
+
 BUSY_S = 0.05  # between two looks while something starts or ends
 CALM_S = 0.5
-
-# SIGHUP: the terminal is gone. SIGQUIT: what many images have as Docker's STOPSIGNAL.
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 # Within this a second signal is the same wish: `make` and a shell each pass one on.
 SAME_WISH_S = 1.0

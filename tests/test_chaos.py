@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from container.__main__ import OWN
 from container.probes import UnixConnection, ask
+from container.serving import OWN
 from tests.chaos import (
     CRASH,
     HANG,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from container.__main__ import Notice as Teller
+from container.serving import Notice as Teller
 from container.supervisor import LONGEST_REASON
 from dispatcher.notice import Notice, reader
 

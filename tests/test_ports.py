@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from container.__main__ import OWN, InUse, NoFolder, run_folder
+from container import serving
 from container.programs import SOCKET
+from container.serving import OWN, InUse, NoFolder, run_folder
 from dispatcher.settings import read_settings
 from tests.conftest import PROJECT, free_ports
 
@@ -123,3 +125,45 @@ def test_a_folder_that_cannot_be_made_is_named(
     assert serve.returncode == 2
     assert serve.stderr.startswith("serve: RUN_DIR is '/proc/nothing': ")
     assert len(serve.stderr.splitlines()) == 1
+
+
+def test_a_disk_that_is_full_at_the_start_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The kernel's answer is a fake: not everybody may make a file system of their own."""
+    full = OSError(errno.ENOSPC, "No space left on device", "/wheel/stub", None, "/run/stub")
+
+    def run(*_: object) -> int:
+        raise full
+
+    monkeypatch.setattr(serving, "run", run)
+    monkeypatch.setenv("RUN_DIR", str(tmp_path / "run"))
+    assert serving.main([]) == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("serve: '/run/stub': No space left on device; RUN_DIR, or")
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_do_not_end_the_start(tmp_path: Path, closed: str) -> None:
+    """What our own files would be mistaken for otherwise."""
+    script = tmp_path / "python"
+    script.write_text(f"#!/bin/sh\nls -l /proc/$$/fd > {tmp_path}/open\n")
+    script.chmod(0o755)
+    command = f"PYTHON={script} {PROJECT / 'serve'} {closed}"
+    assert subprocess.run(["sh", "-c", command], check=False).returncode == 0
+    opened = (tmp_path / "open").read_text()
+    assert " 2 -> /dev/null" in opened
+    for stream in range(3):
+        assert f" {stream} -> " in opened
+
+
+@pytest.mark.parametrize(("hard", "told"), [(64, True), (512, False)])
+def test_too_few_open_files_are_told_at_the_start(hard: int, told: bool) -> None:
+    code = (
+        "import resource; from container.serving import raise_file_limit\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({hard}, {hard})); raise_file_limit(print)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    assert ("a process may have only 64 open files" in said.stdout) == told

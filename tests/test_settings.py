@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from container.__main__ import with_workers
+from container.serving import with_workers
 from dispatcher.settings import SettingError, read_settings, rows
 
 

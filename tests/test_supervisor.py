@@ -15,8 +15,8 @@ from signal import Signals
 
 import pytest
 
-from container.__main__ import Announcement
 from container.machine import Lookout
+from container.serving import Announcement
 from container.supervisor import Policy, Program, Supervisor, described
 from tests.conftest import wait_for
 from tests.fake_machine import CONT, INT, KILL, QUIT, TERM, Script, supervise
@@ -370,13 +370,25 @@ def test_one_that_cannot_be_started_at_all_ends_the_start() -> None:
     assert "Triton cannot be started ([Errno 12] Cannot allocate memory): stopping" in out.said[0]
 
 
-def test_a_signal_that_comes_before_anything_was_started_ends_it(tmp_path: Path) -> None:
+ENDS_WHEN_IT_RUNS = """
+import os, runpy, signal
+from container import serving
+serving.run = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+"""
+ENDS_WHEN_IT_IMPORTS = """
+import os, runpy, signal, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "container.serving":
+            os.kill(os.getpid(), signal.SIGTERM)
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.parametrize("when", [ENDS_WHEN_IT_RUNS, ENDS_WHEN_IT_IMPORTS], ids=["run", "import"])
+def test_a_signal_that_comes_before_anything_was_started_ends_it(tmp_path: Path, when: str) -> None:
     """As process 1 of a container there is nobody to end it but itself."""
-    code = (
-        "import container.__main__ as m, os, signal\n"
-        "m.run = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
-        "print(m.main([]))"
-    )
+    code = f"{when}runpy.run_module('container', run_name='__main__')"
     environment = {**os.environ, "RUN_DIR": str(tmp_path / "run")}
     ended = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, timeout=60, check=False

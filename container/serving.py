@@ -1,0 +1,383 @@
+"""`./serve`: starts Triton, gunicorn and NGINX and stays in the foreground until they end."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import resource
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from container.backends.cpu_share import usable_cpus
+from container.backends.shared_memory import FOLDER, MIB
+from container.door import Door
+from container.log import Log
+from container.machine import Machine
+from container.probes import ask, over_tcp
+from container.programs import gunicorn_program, nginx_program, triton_program
+from container.repository import compose
+from container.shared_memory import Plan, configurations, lower, share_out
+from container.supervisor import Policy, Supervisor
+from container.tensorrt import NoEngine, provide
+from container.triton import NoTriton, Triton, find_triton
+from dispatcher.keys import BadKeys, load_keys
+from dispatcher.settings import (
+    ANSWERED,
+    ASIDE,
+    AUTO,
+    NOTICE,
+    RUN_PATH,
+    WANTED,
+    WORKABLE,
+    SettingError,
+    Settings,
+    read_settings,
+    rows,
+)
+
+USAGE = """usage: serve [serve]
+
+Starts Triton, gunicorn and NGINX in the foreground. SIGTERM or SIGINT finishes what is in flight
+and stops them. Settings are environment variables:
+"""
+CONNECT_S = 3.0  # the web worker looks for Triton twice a second
+ASK_S = 0.05
+
+# With 16 CPUs four web workers took in as much as eight: of a model that does nothing 3.7 times as
+# much as one (`wrk`), of models on a GPU up to 4 times; each has some 60 MB. `python -m bench.scale
+# --settings MODEL_SERVER_WORKERS=1 MODEL_SERVER_WORKERS=4 MODEL_SERVER_WORKERS=8`
+WORKERS = "MODEL_SERVER_WORKERS"
+CPUS_PER_WORKER = 4
+MOST_WORKERS = 4
+
+OWN = "dispatch-run"  # the folder in RUN_DIR that is ours, and emptied at the start
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+ROOM = "RUN_DIR, or the temporary folder where it is not set, needs some 4 MB"
+
+# NGINX has two for each of the 110 requests that are answered or wait by default, and the web
+# worker and Triton one.
+FEW_FILES = 512
+
+MISUSED = 2  # the exit code of a command that was called wrongly
+
+
+def main(arguments: list[str]) -> int:
+    """Run the container; return the exit code."""
+    if arguments in (["--help"], ["-h"]):
+        sys.stdout.write(usage())
+        return 0
+    if arguments not in ([], ["serve"]):
+        sys.stderr.write(f"serve: unknown arguments: {' '.join(arguments)}\n\n{usage()}")
+        return MISUSED
+    try:
+        settings = read_settings(with_workers(os.environ, usable_cpus()))
+    except SettingError as error:
+        for line in str(error).splitlines():
+            sys.stderr.write(f"serve: {line}\n")
+        return MISUSED
+    if settings.api_keys_file is not None:
+        try:
+            load_keys(settings.api_keys_file)
+        except BadKeys as error:
+            sys.stderr.write(f"serve: API_KEYS_FILE is '{settings.api_keys_file}': {error}\n")
+            return MISUSED
+    try:
+        with (
+            run_folder(settings.run_dir) as run_dir,
+            Log(sys.stderr.fileno(), as_json=settings.log_format == "json") as log,
+        ):
+            return run_with_room(settings, run_dir, log)
+    except NoFolder as error:
+        sys.stderr.write(f"serve: {error}\n")
+        return error.exit_code
+
+
+def run_with_room(settings: Settings, run_dir: Path, log: Log) -> int:
+    """Start the programs and watch them; return the exit code, 1 on a disk that is full."""
+    try:
+        return run(settings, run_dir, log)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        place = error.filename2 or error.filename or run_dir
+        log.say(f"'{place}': {error.strerror}; {ROOM}")
+        return 1
+
+
+def run(settings: Settings, run_dir: Path, log: Log) -> int:
+    """Start the three programs and watch them; return the exit code."""
+    say = log.say
+    if taken := list(taken_ports(settings)):
+        for line in taken:
+            say(line)
+        return 1
+    nginx = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+    if nginx is None:
+        say("no nginx found; `make serve`, or `apt-get install nginx-light`, brings it")
+        return 1
+    raise_file_limit(say)
+    settings = with_repository(settings, run_dir, say)
+    if not (settings.required_models or settings.multi_model):
+        say("MODEL_REPOSITORY and MODEL_DIR hold no models; expected: a folder per model")
+        return 1
+    try:
+        triton = find_triton(settings.triton_home, os.environ.get("PATH", os.defpath), run_dir)
+        if settings.tensorrt_engines is not None:
+            provide(settings.tensorrt_engines, settings.model_repository, say)
+    except (NoTriton, NoEngine) as error:
+        say(str(error))
+        return 1
+    say(f"Triton: {triton.kind}; models: {', '.join(settings.required_models) or 'none'}")
+    # Names what Triton's Python backends and web workers leave in shared memory where they are
+    # killed.
+    shm_prefix = f"triton_dispatcher_{os.getpid()}_"
+    plan = shared_memory_plan(settings, triton)
+    for line in plan.told():
+        say(line)
+    lower(settings.model_repository, plan)
+    try:
+        door = Door(settings.port)
+    except OSError as error:  # somebody has taken it since
+        say(f"port {settings.port} cannot be used: {error.strerror}")
+        return 1
+    programs = [
+        replace(program, output=log.sink(program.name.lower()))
+        for program in (
+            triton_program(settings, triton, run_dir, shm_prefix, plan),
+            gunicorn_program(settings, run_dir, shm_prefix, plan),
+            nginx_program(settings, run_dir, nginx, door),
+        )
+    ]
+    try:
+        return Supervisor(
+            programs,
+            Machine(),
+            Policy(
+                start_timeout=settings.start_timeout,
+                stop_timeout=settings.stop_timeout,
+                restarts=settings.restarts,
+                window=settings.restart_window,
+            ),
+            say,
+            Notice(run_dir / NOTICE, say),
+            Announcement(settings.port, say),
+        ).run()
+    finally:
+        door.close()
+        for program in programs:
+            program.clean()
+
+
+def with_workers(environment: Mapping[str, str], cpus: int) -> dict[str, str]:
+    """Return the environment with the number of web workers, where that is left to `serve`."""
+    if environment.get(WORKERS, AUTO).strip() != AUTO:
+        return dict(environment)
+    workers = min(MOST_WORKERS, max(1, cpus // CPUS_PER_WORKER))
+    return {**environment, WORKERS: str(workers)}
+
+
+class Notice:
+    """Tells the web workers what the supervisor knows, in a file that they read.
+
+    It is always of one size, and written over: that succeeds on a disk without room as well.
+    """
+
+    SIZE = 8192
+
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+        self.say = say
+        self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def __call__(self, told: Mapping[str, Any]) -> None:
+        """Tell it."""
+        try:
+            text = json.dumps(told).encode().ljust(self.SIZE)
+            os.pwrite(self.file, text, 0)
+            os.ftruncate(self.file, len(text))
+        except OSError as error:
+            self.say(f"the web workers cannot be told of a change: {error.strerror}")
+
+
+class Announcement:
+    """Says where to send a request once `/ping` is 200; or, after a while, why it is not.
+
+    It asks in a thread of its own: the supervisor waits for nobody's answer.
+    """
+
+    def __init__(self, port: int, say: Callable[[str], None]) -> None:
+        self.port = port
+        self.say = say
+        self.asking: threading.Thread | None = None
+
+    def __call__(self, took: float) -> bool:
+        """Return whether the outcome is known; `took` is the seconds since the start."""
+        if self.asking is None:
+            began = time.monotonic() - took
+            self.asking = threading.Thread(target=self._ask_on, args=(began,), daemon=True)
+            self.asking.start()
+        return not self.asking.is_alive()
+
+    def _ask_on(self, began: float) -> None:
+        # All programs run, and Triton has tried every model: what is missing now stays so,
+        # but for the web worker's connection to Triton.
+        give_up_at = time.monotonic() + CONNECT_S
+        while (ping := ask(over_tcp(self.port), "/ping")).status != 200:
+            if time.monotonic() > give_up_at:
+                reason = ping.error("message") or "no answer"
+                self.say(f"NOT ready, /ping is {ping.status}: {reason}")
+                return
+            time.sleep(ASK_S)
+        took = time.monotonic() - began
+        self.say(f"ready after {took:.1f} s: POST http://127.0.0.1:{self.port}/invocations")
+
+
+def taken_ports(settings: Settings) -> Iterator[str]:
+    """Yield a sentence for every port that another program has.
+
+    Found out before anything starts: else the other program would answer in place of ours.
+    """
+    variables = {row.attribute: row.variable for row in rows()}
+    for attribute, address in (
+        ("port", "0.0.0.0"),
+        ("triton_http_port", "127.0.0.1"),
+        ("triton_grpc_port", "127.0.0.1"),
+        ("triton_metrics_port", "127.0.0.1"),
+    ):
+        number = getattr(settings, attribute)
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((address, number))
+                listener.listen()
+            except OSError as error:
+                yield (
+                    f"port {number} cannot be used: {error.strerror}; "
+                    f"set {variables[attribute]} to another"
+                )
+
+
+def shared_memory_plan(settings: Settings, triton: Triton) -> Plan:
+    """Return how shared memory is shared out among the models, where it has to be."""
+    if not triton.has_our_backends:
+        return Plan()
+    free = os.statvfs(FOLDER)
+    size = (settings.shared_memory_mb or 0) * MIB or free.f_bavail * free.f_frsize
+    return share_out(configurations(settings.model_repository), size)
+
+
+def raise_file_limit(say: Callable[[str], None]) -> None:
+    """Allow as many open files, thus connections, as this machine grants without asking."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard != resource.RLIM_INFINITY and hard < FEW_FILES:
+        say(
+            f"a process may have only {hard} open files (`ulimit -Hn`): with fewer than "
+            f"{FEW_FILES} callers may be refused, and Triton may stop answering"
+        )
+
+
+def with_repository(settings: Settings, run_dir: Path, say: Callable[[str], None]) -> Settings:
+    """Return the settings with the one repository, linked together, and what it means for them."""
+    if settings.missing:
+        say(settings.missing)
+    repository = run_dir / "repository"
+    models = compose(
+        repository,
+        settings.mounted,
+        settings.model_repository,
+        instead=settings.model_dir_use == "instead",
+        say=say,
+    )
+    wanted = run_dir / WANTED
+    wanted.mkdir()
+    for name in () if settings.multi_model else models:
+        (wanted / name).touch()
+    (run_dir / ANSWERED).mkdir()
+    (run_dir / ASIDE).mkdir()
+    return replace(
+        settings,
+        run_dir=run_dir,
+        model_repository=repository,
+        clients_path=settings.client_folders,
+        required_models=settings.required_models or (() if settings.multi_model else models),
+    )
+
+
+class NoFolder(Exception):
+    """There is no folder to work in; the text says why."""
+
+    exit_code = MISUSED
+
+
+class InUse(NoFolder):
+    """Another `serve` has the folder."""
+
+    exit_code = 1
+
+
+@contextmanager
+def run_folder(wanted: Path | None) -> Iterator[Path]:
+    """Give a folder for sockets and temporary files.
+
+    It is made anew. In `wanted` it is one of its own, for what else lies there is not ours;
+    a temporary one is removed at the end.
+
+    Raises:
+        InUse: another process of this machine has it.
+        NoFolder: there is none to be had.
+
+    """
+    if wanted is not None:
+        own = wanted / OWN
+        if not WORKABLE.fullmatch(str(own)):
+            raise NoFolder(f"RUN_DIR is '{wanted}'; expected: {RUN_PATH}")
+        with ExitStack() as held:
+            try:
+                wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
+                # No program that is started inherits it.
+                lock = held.enter_context((wanted / f"{OWN}.lock").open("a"))
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(own, ignore_errors=True)  # another version may have been here before
+                own.mkdir(mode=0o700)  # who reaches the socket in it is past NGINX and the keys
+            except BlockingIOError as error:
+                raise InUse(
+                    f"RUN_DIR is '{wanted}', which another `serve` uses; name another folder"
+                ) from error
+            except OSError as error:
+                raise NoFolder(
+                    f"RUN_DIR is '{wanted}': {error.strerror}; name a folder that can be written to"
+                ) from error
+            yield own
+        return
+    try:
+        made = tempfile.TemporaryDirectory(prefix="triton-dispatcher-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise NoFolder(
+            f"no temporary folder can be made: {error.strerror}; "
+            "set RUN_DIR to a folder that can be written to"
+        ) from error
+    with made as folder:
+        if not WORKABLE.fullmatch(folder):
+            raise NoFolder(f"the temporary folder is '{folder}'; set RUN_DIR to a {RUN_PATH}")
+        yield Path(folder)
+
+
+def usage() -> str:
+    """Return the help text, the table of settings included."""
+    lines = [USAGE]
+    for row in rows():
+        lines.append(f"  {row.variable}={row.default}")
+        lines.append(f"      {row.meaning} ({row.expected})")
+    return "\n".join(lines) + "\n"
