@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import struct
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 SIGN_S = 1.0
+
+# gunicorn looks at its workers once a second. Where it comes so late its container was frozen, with
+# all workers, and as long afterwards they may take to give a sign of life.
+FROZEN_S = 5.0
 
 # Where each worker keeps its counts, in files mapped into its memory: named and laid out by
 # prometheus_client, which begins with how many bytes are used. (It is not imported here, for it
@@ -19,11 +25,32 @@ FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 FILES = {"counter_{}.db": 2**20, "histogram_{}.db": 2**21, "gauge_livesum_{}.db": 2**16}
 
 
-def on_starting(server: Any) -> None:  # noqa: ARG001  gunicorn's signature
-    """Begin to count from nothing: the files of an earlier start are nobody's."""
+def on_starting(server: Any) -> None:
+    """Begin to count from nothing: the files of an earlier start are nobody's.
+
+    Workers that were frozen together with gunicorn are not ended for their silence.
+    """
+    server.murder_workers = while_awake(server.murder_workers)
     folder = Path(os.environ[FOLDER])
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
+
+
+def while_awake(
+    look: Callable[[], None], clock: Callable[[], float] = time.monotonic
+) -> Callable[[], None]:
+    """Return what does as `look`, but not soon after it could not be called for a while."""
+    looked, woke = clock(), -math.inf
+
+    def look_while_awake() -> None:
+        nonlocal looked, woke
+        before, looked = looked, clock()
+        if looked - before > FROZEN_S:
+            woke = looked
+        if looked - woke > FROZEN_S:
+            look()
+
+    return look_while_awake
 
 
 def post_fork(server: Any, worker: Any) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from container.probes import UnixConnection, ask
+from container.programs import WORKER_SILENT_S
 from container.serving import OWN
 from tests.chaos import (
     CRASH,
@@ -100,6 +101,32 @@ def test_what_is_killed_or_stopped_is_back_and_every_caller_was_told(
         pytest.fail("/ping was 200 all the time")
     assert Load(chaos).one("steady", [21.0]) == "right"
     assert Load(chaos).one("frail", [21.0]) == "right"
+
+
+@pytest.mark.slow
+def test_a_container_that_was_frozen_as_a_whole_goes_on_with_what_it_had(chaos: Endpoint) -> None:
+    """As `docker pause` does, for longer than gunicorn waits for its workers' signs of life.
+
+    All but Triton, which now and then wakes before its models' processes and takes them for dead.
+    """
+    wait_for(lambda: ping(chaos) == 200, 30, "the end of what was before")
+    before = [find(chaos, name) for name in ("Triton", "gunicorn's worker", "NGINX's worker")]
+    told = chaos.log.read_text().count("WORKER TIMEOUT")
+    with Load(chaos).going_on() as load:
+        time.sleep(0.5)
+        (triton,) = find(chaos, "Triton")
+        all_others = descendants(chaos.process.pid) - {triton} - descendants(triton)
+        frozen = [chaos.process.pid, *all_others]
+        for pid in frozen:
+            os.kill(pid, STOP)
+        time.sleep(WORKER_SILENT_S + 5)
+        for pid in reversed(frozen):
+            os.kill(pid, signal.SIGCONT)
+        time.sleep(8)  # until gunicorn judges its workers again
+        assert ping(chaos) == 200
+    assert set(load.counts) == {"right"}
+    assert chaos.log.read_text().count("WORKER TIMEOUT") == told
+    assert before == [find(chaos, n) for n in ("Triton", "gunicorn's worker", "NGINX's worker")]
 
 
 def test_an_optional_model_that_dies_is_503_by_itself(chaos: Endpoint) -> None:

@@ -330,7 +330,7 @@ def test_without_room_a_worker_counts_for_itself(
 
     monkeypatch.setenv(gunicorn_hooks.FOLDER, str(tmp_path / "counts"))
     monkeypatch.setattr(os, "posix_fallocate", full)
-    gunicorn_hooks.on_starting(None)
+    gunicorn_hooks.on_starting(SimpleNamespace(murder_workers=None))
     worker = SimpleNamespace(pid=1, booted=True)
     gunicorn_hooks.post_fork(SimpleNamespace(log=logging.getLogger()), worker)
     assert gunicorn_hooks.FOLDER not in os.environ

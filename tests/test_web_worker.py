@@ -21,6 +21,7 @@ from gunicorn.http.parser import Parser, RequestParser
 from gunicorn.workers.gthread import TConn, ThreadWorker
 from werkzeug.exceptions import ClientDisconnected
 
+from container.gunicorn_hooks import while_awake
 from container.http_requests import Body
 from container.web_worker import Threads, WebWorker
 
@@ -257,6 +258,16 @@ def test_what_was_not_read_is_not_taken_for_the_next_request() -> None:
     second = b"GET /2 HTTP/1.1\r\nHost: x\r\n\r\n"
     found = seen(first + second, read=lambda body: b"")
     assert [environ["PATH_INFO"] for environ, _ in found] == ["/1", "/2"]
+
+
+def test_workers_are_not_judged_soon_after_they_were_frozen() -> None:
+    times = [0.0]
+    judged: list[float] = []
+    look = while_awake(lambda: judged.append(times[-1]), lambda: times[-1])
+    for now in (1.0, 2.0, 22.0, 23.0, 25.0, 28.0, 29.0):
+        times.append(now)
+        look()
+    assert judged == [1.0, 2.0, 28.0, 29.0]
 
 
 def test_a_body_that_breaks_off_is_not_taken_for_a_whole_one() -> None:
