@@ -56,8 +56,9 @@ def method_fault(client: type[Client]) -> str:
 
 def media_fault(declared: object) -> str:
     """Return what is wrong with where a class takes pictures and texts that come as they are."""
-    texts = [*declared, *declared.values()] if isinstance(declared, Mapping) else [None]
-    if all(isinstance(text, str) for text in texts):
+    if isinstance(declared, Mapping) and all(isinstance(name, str) for name in declared.values()):
+        if other := [kind for kind in declared if kind not in {"picture", "text"}]:
+            return f'its media have {other[0]!r:.60}; there are "picture" and "text"'
         return ""
     return f'its media are {declared!r:.60}; write `media = {{"picture": "img"}}`, or leave it out'
 

@@ -37,16 +37,16 @@ BEGINS_AS_PICTURE = re.compile(
     rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|RIFF.{4}WEBP|BM.{13}\0\0\0", re.DOTALL
 )
 
-# A text's, in lower case. UTF-16 is left out: without a byte order mark .NET means one order by it,
-# and RFC 2781 the other.
-CHARSETS: Mapping[str, str] = {
-    "": "utf-8-sig",  # a byte order mark is none of the text
-    "utf-8": "utf-8-sig",
-    "utf8": "utf-8-sig",
-    "us-ascii": "utf-8-sig",
-    "iso-8859-1": "iso-8859-1",
-    "windows-1252": "windows-1252",
+# A text's, in lower case, with the names that programs have for them; the first is what a caller is
+# told. UTF-16 is left out: without a byte order mark .NET means one order by it, and RFC 2781 the
+# other. (Python's own table of names keeps each unknown one that it is asked for.)
+CHARSETS: Mapping[str, tuple[str, ...]] = {
+    # A byte order mark is none of the text.
+    "utf-8-sig": ("utf-8", "utf8", "utf-8-sig", "us-ascii", "ascii", "ansi-x3.4-1968", ""),
+    "iso-8859-1": ("iso-8859-1", "iso8859-1", "latin-1", "latin1"),
+    "windows-1252": ("windows-1252", "cp1252"),
 }
+CODECS = {name: codec for codec, names in CHARSETS.items() for name in names}
 
 IN_MEMORY = 2**20  # bytes of an unpacked or streamed body that are kept in memory, not on disk
 PIECE = 2**16
@@ -229,12 +229,18 @@ def told(file: Media, taken: Container[str]) -> Media:
     """
     if file.kind != FILE or not isinstance(file.content, bytes):
         return file
+    picture = Media("picture", file.content)
     if BEGINS_AS_PICTURE.match(file.content):
-        return Media("picture", file.content)
-    if "text" in taken:
+        return picture
+    if "text" not in taken:
+        # Its author may read others than pictures from it.
+        return picture if "picture" in taken else file
+    try:
         return text_of(file.content, {})
-    # Its author may read others than pictures from it.
-    return Media("picture", file.content) if "picture" in taken else file
+    except BadBody:
+        if "picture" in taken:
+            return picture
+        raise
 
 
 def text_of(content: bytes, said: Mapping[str, str]) -> Media:
@@ -250,13 +256,15 @@ def text_of(content: bytes, said: Mapping[str, str]) -> Media:
 
     """
     charset = said.get("charset", "").lower()
-    if charset not in CHARSETS:
+    codec = CODECS.get(charset.replace("_", "-"))
+    if codec is None:
+        taken = ", ".join(names[0] for names in CHARSETS.values())
         raise UnsupportedType(
             f"a text with charset {brief(charset)} is not taken",
-            hint=f"send it in UTF-8; taken are {', '.join(filter(None, CHARSETS))}",
+            hint=f"send it in UTF-8; taken are {taken}",
         )
     try:
-        return Media("text", content.decode(CHARSETS[charset]))
+        return Media("text", content.decode(codec))
     except UnicodeDecodeError as error:
         raise BadBody(
             f"the text is not {charset.upper() or 'UTF-8'}: {error}",

@@ -36,6 +36,7 @@ CONFIG = "config.pbtxt"
 PLAIN_MODELS = ("model.onnx", "model.pt")
 MODEL = "config.pbtxt and 1/model.onnx, or a plain model.onnx"
 SEEN_TO = frozenset({"LOADING", "READY", "UNLOADING"})  # by whoever does so, or by Triton
+SAID_S = 2.0  # for Triton's word on a model, by one who has waited long already
 LOOK_S = 0.05  # between two looks at whether another caller is done with a model
 ADDRESS = "model.url"  # beside the links: where the model came from
 
@@ -271,10 +272,10 @@ class Hosting:
             self.want(name, yes=False)
             try:
                 self.server.unload(name, timeout=left)
-            except DeadlineExceeded:
-                raise  # it will not be there later
-            except InferenceError:
-                self.want(name)  # so that whoever unloads or loads it next finds it
+            except InferenceError as error:
+                # One that is late is gone later; any other is to be found by whoever is next.
+                if not (isinstance(error, DeadlineExceeded) and self.is_ending(name)):
+                    self.want(name)
                 raise
             if is_held:
                 self.remove(name)
@@ -283,9 +284,16 @@ class Hosting:
         """Whether a model is ready to be asked."""
         return "READY" in self.states(name)
 
-    def states(self, name: str) -> list[str]:
+    def is_ending(self, name: str) -> bool:
+        """Whether a model is being unloaded, as far as Triton says so."""
+        try:
+            return "READY" not in self.states(name, timeout=SAID_S)
+        except InferenceError:
+            return False
+
+    def states(self, name: str, timeout: float | None = None) -> list[str]:
         """Return the state of each version of a model, in Triton's words."""
-        states = self.server.models(timeout=self.timeout)
+        states = self.server.models(timeout=timeout or self.timeout)
         return [state.state for state in states if state.name == name]
 
     def allowed(self, url: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -145,7 +146,8 @@ def load(hosting: Hosting, reloader: Reloader, name: str, url: str) -> None:
         )
     hosting.load(name, url)
     if reason := refused(hosting, reloader, name):
-        unload(hosting, reloader, name)
+        with suppress(DeadlineExceeded):  # its client's trial may have left it with a request
+            unload(hosting, reloader, name)
         raise BadModel(reason)
 
 
@@ -178,7 +180,7 @@ def in_turn(routes: Blueprint, turns: Turns, timeout: float) -> None:
         if request.endpoint in AT_ONCE:
             return
         caller = Caller(request.environ.get("gunicorn.socket"))
-        kind = LOOK if request.method == "GET" else CHANGE
+        kind = LOOK if request.method in {"GET", "HEAD", "OPTIONS"} else CHANGE
         try:
             g.turn = turns.enter(kind, time.monotonic() + timeout, caller)
         except DeadlineExceeded as error:

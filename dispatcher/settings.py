@@ -226,7 +226,8 @@ CLIENT_SHARE = 0.90
 PROXY_SHARE = 0.98
 
 UNLOAD_S = 300.0  # at most, for a model to be unloaded: the platform waits 360 s
-ENDING_S = 10.0  # for a model's processes, when its last request has ended
+ENDING_S = 60.0  # for runs that nobody waits for any more, and for a model's processes to end
+MARGIN_S = 10.0
 
 
 MANAGING = 4  # requests to load, unload, list or reload models that run at a time, per worker
@@ -525,7 +526,7 @@ class Settings:
 
     @property
     def unload_timeout(self) -> float:
-        """Seconds that a model may take to be unloaded: no request to it has more than its own.
+        """Seconds that a model may take to be unloaded: what its last request has, and some more.
 
         One that owes an answer, and never gives it, is never unloaded.
         """
@@ -534,16 +535,16 @@ class Settings:
     @property
     def managing_wait(self) -> float:
         """Seconds that one waits for a turn to load, unload or list models: until one ended."""
-        return self.unload_timeout + ENDING_S
+        return self.unload_timeout + MARGIN_S
 
     @property
     def managing_timeout(self) -> float:
         """What NGINX waits for where models are loaded, unloaded or listed.
 
-        Besides that there may be the wait for a turn, and the trial of the model's client.
+        That is the wait for a turn, a load, the trial of the model's client, and where that fails
+        an unload.
         """
-        longest = max(self.load_timeout, self.unload_timeout)
-        return longest + self.managing_wait + self.proxy_timeout
+        return self.managing_wait + self.load_timeout + self.proxy_timeout + self.unload_timeout
 
     def environment(self) -> dict[str, str]:
         """Every setting as environment variables, from which `read_settings` makes an equal one."""

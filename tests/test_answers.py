@@ -318,6 +318,7 @@ def test_who_looks_at_the_models_does_not_wait_for_those_who_unload_them(
                 assert under_way.acquire(timeout=10)
             looks = [pool.submit(app.test_client().get, p) for p in ("/models", "/models/m0") * 3]
             assert [look.result(5).status_code for look in looks] == [200] * 6
+            assert pool.submit(app.test_client().head, "/models").result(5).status_code == 200
         finally:
             end.set()
         assert [one.result(5).status_code for one in gone] == [200] * MANAGING

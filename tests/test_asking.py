@@ -22,10 +22,11 @@ from clients.errors import ModelUnavailable
 from clients.model_server import Signature, TensorSpec
 from clients.pictures import FORMATS
 from clients.registry import Registry
+from clients.request import Media
 from clients.tensors import converted
 from clients.triton import renamed_config
 from dispatcher.app import create_app
-from dispatcher.bodies import BEGINS_AS_PICTURE
+from dispatcher.bodies import BEGINS_AS_PICTURE, told
 from dispatcher.settings import WANTED, read_settings
 from tests.fake_triton import FakeTriton
 from tests.test_http import Red, assert_error, bert, built_in, image, quiet, resnet, yolov5
@@ -272,7 +273,10 @@ def test_a_text_as_it_is(client: FlaskClient, coding: str) -> None:
         ("UTF-8", "utf-8-sig"),
         ('"utf8"', "utf-8"),
         ("us-ascii", "utf-8"),
+        ("ANSI_X3.4-1968", "utf-8"),
         ("ISO-8859-1", "latin-1"),
+        ("iso_8859-1", "latin-1"),
+        ("latin1", "latin-1"),
         ("windows-1252", "cp1252"),
     ],
 )
@@ -387,6 +391,13 @@ def test_a_file_that_does_not_say_what_it_is_is_what_the_model_takes(
         assert response.status_code == status
         for word in words:
             assert word in response.text
+
+
+def test_what_is_no_text_is_a_picture_where_a_model_takes_both() -> None:
+    """Its class may know formats that are not known here, such as TIFF."""
+    tiff, both = b"II*\0\x08\0\0\0\xff\xfe", ("picture", "text")
+    assert told(Media("file", tiff), both) == Media("picture", tiff)
+    assert told(Media("file", b"a text"), both) == Media("text", "a text")
 
 
 def test_a_file_of_a_form_that_is_neither_picture_nor_text_is_told_so(client: FlaskClient) -> None:

@@ -467,6 +467,7 @@ class Mine(Client):
         ('"how many"', "{1, 2}", "error", "the meaning of its parameter 'top_k' is no text"),
         ('{"top_k"', "{5", "error", "the name or the meaning of its parameter 5 is no text"),
         ("parameters =", "media =", "error", 'write `media = {"picture": "img"}`'),
+        ("parameters =", "media = {'image': 'x'}; other =", "error", "its media have 'image'"),
         ("import Client,", "import Clint,", "error", "cannot be imported: ImportError"),
         ("def inference", "async def inference", "error", "its inference is async"),
         ("def inference", "def infer", "error", "it lacks the method inference"),

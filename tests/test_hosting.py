@@ -401,6 +401,21 @@ def test_a_model_that_is_still_being_unloaded_is_nobody_s_until_it_is_gone(
     assert not (hosting.repository / "one").exists()
 
 
+def test_a_model_that_was_never_begun_to_be_unloaded_is_loaded_again_by_a_new_triton(
+    hosting: Hosting, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where Triton was silent just then: it has the model still, as ready."""
+
+    def silent(name: str, *, timeout: float) -> None:
+        raise DeadlineExceeded("no answer")
+
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    monkeypatch.setattr(server, "unload", silent)
+    with pytest.raises(DeadlineExceeded):
+        hosting.unload("one")
+    assert wanted(hosting) == ["one"]
+
+
 @pytest.mark.parametrize("fault", [DeadlineExceeded("still in use"), ModelUnavailable("away")])
 def test_a_model_that_is_unloaded_late_can_be_loaded_and_unloaded_again(
     hosting: Hosting,

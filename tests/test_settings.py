@@ -101,7 +101,9 @@ def test_ports_that_cannot_work_are_refused(environment: dict[str, str]) -> None
 def test_each_part_gives_up_before_the_one_around_it(timeout: str) -> None:
     settings = read_settings({"MODEL_SERVER_TIMEOUT": timeout})
     assert settings.client_timeout < settings.proxy_timeout < settings.timeout
-    assert settings.unload_timeout < settings.managing_wait < settings.managing_timeout
+    assert settings.unload_timeout < settings.managing_wait
+    in_all = settings.managing_wait + settings.load_timeout + settings.client_timeout
+    assert in_all + settings.unload_timeout < settings.managing_timeout
     assert settings.unload_timeout <= 300, "the platform waits 360 s"
 
 
