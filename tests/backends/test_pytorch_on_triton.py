@@ -99,8 +99,9 @@ def test_a_failing_request_fails_alone(triton: Triton) -> None:
 
 @needs_torch
 def test_a_failure_is_told_with_its_reason_and_logged_once(triton: Triton) -> None:
-    for index in (7, 8, 9):
-        error = ask(triton, "torch_lookup", index=np.array([[index]]))
+    indices = (7, 8, 9)
+    requests = [{"index": np.array([[index]])} for index in indices]
+    for index, error in zip(indices, ask_together(triton, "torch_lookup", requests), strict=True):
         reason = f"index {index} is out of bounds for dimension 0 with size 3"
         assert own_client.first_line(error.message()) == f"RuntimeError: {reason}"
     assert triton.log().count("torch_lookup/1/model.pt' failed: The following operation") == 1

@@ -123,7 +123,7 @@ def running(
         )
     triton = Triton(process, ports, log)
     try:
-        triton.await_models(models, seconds=60)
+        triton.await_models(models, seconds=120)  # with PyTorch each takes some
         yield triton
     finally:
         triton.client.close()
