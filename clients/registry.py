@@ -114,17 +114,20 @@ def take(
     environment: Environment,
     found: Iterable[Source],
     verdicts: Mapping[str, Verdict],
+    there: Iterable[str] = (),
 ) -> None:
     """Bring a registry up to date; what is under way goes on with the objects that it has.
 
     A source that has not changed keeps its objects. A registry that was filled before takes only
     what a trial has accepted. Of a source that is new to it those classes count that are good; one
-    of which it serves something is replaced as a whole or kept as a whole.
+    of which it serves something is replaced as a whole or kept as a whole. One that is not found
+    is gone, unless it is among those that are `there` all the same.
     """
     found = list(found)
     before = registry.loaded
+    missed = set(there) - {source.where for source in found}
+    loaded = {where: one for where, one in before.items() if where in missed}
     kept = {s.where: before[s.where] for s in found if is_kept(s, before, verdicts)}
-    loaded: dict[str, Loaded] = {}
     for source in found:
         verdict = verdict_of(source, verdicts)
         if source.foreign and not before:  # it counts though the code has written itself anew

@@ -38,10 +38,18 @@ try_at_start: Try = partial(try_sources, at_start=True)
 
 @dataclass(frozen=True)
 class Noted:
-    """What the file holds: how many reloads there were, and what is thought of each source."""
+    """What the file holds.
+
+    Args:
+        number: how many reloads there were.
+        by_source: what is thought of each source.
+        there: the sources that count, also where one cannot be found at this moment.
+
+    """
 
     number: int = 0
     by_source: dict[str, Verdict] = field(default_factory=dict)
+    there: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -115,7 +123,7 @@ class Verdicts:
         except FileNotFoundError:
             return Noted()
         by_source = {where: Verdict.of_json(one) for where, one in noted["by_source"].items()}
-        last = Noted(noted["number"], by_source)
+        last = Noted(noted["number"], by_source, tuple(noted["there"]))
         self._read = state, last
         return last
 
@@ -216,7 +224,8 @@ class Reloader:
         """Take up what has changed; when this returns, every worker has.
 
         Args:
-            only: the file that is tried; what else there may be waits for another reload.
+            only: the file that is tried, or gone; what else has changed, come or gone waits for
+                another reload.
 
         """
         with self.verdicts.alone():
@@ -238,12 +247,15 @@ class Reloader:
             if s.installed and s.where in loaded and loaded[s.where].clients
         }
         changed = [source for source in changed if source.where not in restart]
-        kept = owners({s.where: loaded[s.where] for s in found if s not in changed})
-        tried = self.trial(changed, kept, self.settings) if changed else {}
         noted = self.verdicts.read()
         there = {source.where for source in found}
+        if only is not None:  # a folder may be missed for a moment; its client needs it no more
+            there |= {*loaded, *noted.there} - {str(only)}
+        anew = {source.where for source in changed}
+        kept = owners({where: loaded[where] for where in (loaded.keys() & there) - anew})
+        tried = self.trial(changed, kept, self.settings) if changed else {}
         judged = {w: v for w, v in {**noted.by_source, **tried}.items() if w in there}
-        noted = Noted(noted.number + 1, judged)
+        noted = Noted(noted.number + 1, judged, tuple(sorted(there)))
         self.verdicts.write(noted)
         self.take_up()
         self.wait_for_others(noted.number)
@@ -281,7 +293,8 @@ class Reloader:
         """Take up what was noted."""
         with self._taking:
             noted, before = self.verdicts.read(), self.registry.clients
-            take(self.registry, self.environment, self.sources(), noted.by_source)
+            found = self.sources()
+            take(self.registry, self.environment, found, noted.by_source, noted.there)
             if before != self.registry.clients:
                 self.renewed()
             self._number = noted.number

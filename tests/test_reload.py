@@ -468,6 +468,38 @@ def test_a_model_that_is_loaded_is_tried_alone(folder: Path) -> None:
     assert tried == ["plain"]
 
 
+def test_who_loads_or_unloads_a_model_leaves_the_others_their_clients(folder: Path) -> None:
+    """Though their folders, or their files, cannot be found at that moment."""
+    workers = [Worker(folder), Worker(folder)]
+    (folder / WANTED).mkdir()
+    for one in workers:
+        one.reloader.trial = lambda found, *_: {s.where: Verdict(s.mark) for s in found}
+
+    def load(name: str) -> None:
+        (folder / "elsewhere" / name / "1").mkdir(parents=True)
+        (folder / "elsewhere" / name / "dispatch.toml").touch()
+        body = {"model_name": name, "url": str(folder / "elsewhere" / name)}
+        assert workers[0].client().post("/models", json=body).status_code == 200
+
+    def served() -> list[set[str]]:
+        workers[1].reloader.take_up()
+        return [set(one.registry.clients) for one in workers]
+
+    load("one")
+    assert served() == [{"kept", "mine", "one"}] * 2
+    (folder / "elsewhere" / "one").rename(folder / "elsewhere" / "away")
+    (folder / "clients" / "mine.py").rename(folder / "mine.py")
+    write(folder / "clients", "new", "1")  # it waits for a reload
+    load("two")
+    assert served() == [{"kept", "mine", "one", "two"}] * 2
+    assert workers[1].client().delete("/models/two").status_code == 200
+    workers[0].reloader.take_up()
+    assert served() == [{"kept", "mine", "one"}] * 2
+    workers[0].reloader.reload()
+    assert {"kept", "new"} <= served()[0] == served()[1]
+    assert "mine" not in served()[0]
+
+
 def test_a_file_that_changes_after_it_was_tried_waits_for_the_next_reload(folder: Path) -> None:
     first, second = Worker(folder), Worker(folder)
     write(folder / "clients", "mine", "'tried'")
