@@ -237,11 +237,18 @@ class Hosting:
         """Whether a model was noted so, at the start or later."""
         return self.wanted is not None and (self.wanted / name).exists()
 
+    def unwanted(self) -> list[str]:
+        """Return the models from elsewhere that a new Triton would not load: those on their way."""
+        names = [address.parent.name for address in self.repository.glob(f"*/{ADDRESS}")]
+        return [name for name in names if not self.is_wanted(name)]
+
     def was_lost(self, name: str) -> bool:
         """Whether a model from elsewhere is not loaded, and nobody sees to it; forget it.
 
         It did not load, late or anew, or whoever loaded it was killed.
         """
+        if not NAME.fullmatch(name):  # it may lead to any folder
+            return False
         with self.held(name) as is_held:
             if not is_held or not SEEN_TO.isdisjoint(self.states(name)):
                 return False
@@ -258,7 +265,7 @@ class Hosting:
 
         """
         if {"READY", "UNLOADING"}.isdisjoint(self.states(name)):
-            if NAME.fullmatch(name) and self.was_lost(name):
+            if self.was_lost(name):
                 return
             raise UnknownModel(f"the model {name[:100]!r} is not loaded")
         is_from_elsewhere = (self.repository / name / ADDRESS).exists()

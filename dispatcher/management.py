@@ -140,6 +140,7 @@ def load(hosting: Hosting, reloader: Reloader, name: str, url: str) -> None:
         BadModel: one or the other cannot be done; nothing of the model is left.
 
     """
+    forget_lost(hosting, reloader, reloader.registry.name(name))
     if (owner := reloader.registry.name(name)) != name:
         raise AlreadyLoaded(
             f"{name!r} is an alias of the model {owner!r}", hint="choose another name"
@@ -154,6 +155,21 @@ def load(hosting: Hosting, reloader: Reloader, name: str, url: str) -> None:
 def unload(hosting: Hosting, reloader: Reloader, name: str) -> None:
     """Unload a model; where its folder goes with it, its client goes too."""
     hosting.unload(name)
+    forget_client(hosting, reloader, name)
+
+
+def forget_lost(hosting: Hosting, reloader: Reloader, name: str) -> None:
+    """Take away the client of a model that was lost, and of those that were unloaded late.
+
+    Their names and aliases are free again, though nobody waited for their end.
+    """
+    for lost in {name, *hosting.unwanted()}:
+        hosting.was_lost(lost)
+        forget_client(hosting, reloader, lost)
+
+
+def forget_client(hosting: Hosting, reloader: Reloader, name: str) -> None:
+    """Take away the client of a model whose folder is gone."""
     file = hosting.repository / name / CLIENT_FILE
     if str(file) in reloader.registry.loaded and not file.is_file():
         reloader.reload(only=file)

@@ -254,6 +254,12 @@ def test_no_name_is_too_long_to_be_unknown(hosting: Hosting) -> None:
         hosting.unload("x" * 300)
 
 
+def test_no_name_leads_to_a_folder_elsewhere(hosting: Hosting, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere" / "model.url").touch()
+    assert not hosting.was_lost("../elsewhere")
+    assert (tmp_path / "elsewhere").exists()
+
+
 @pytest.mark.slow
 def test_a_model_may_take_longer_to_load_than_an_answer(tmp_path: Path) -> None:
     for name in ("wanted", "elsewhere"):

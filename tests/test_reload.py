@@ -500,6 +500,37 @@ def test_who_loads_or_unloads_a_model_leaves_the_others_their_clients(folder: Pa
     assert "mine" not in served()[0]
 
 
+@pytest.mark.parametrize("name", ["lal", "other", "late"])
+def test_the_names_of_a_model_that_is_unloaded_late_are_free_again(folder: Path, name: str) -> None:
+    """The model itself may come again, or another one under its alias, or with that alias."""
+    worker, source = Worker(folder), folder / "elsewhere" / "late"
+    triton = worker.reloader.environment.server
+    assert isinstance(triton, FakeTriton)
+    worker.reloader.trial = lambda found, taken, _: {
+        s.where: Verdict(s.mark, bad={"x": "the name is taken"} if "lal" in taken else {})
+        for s in found
+    }
+    (source / "1").mkdir(parents=True)
+    (source / "dispatch.toml").write_text('aliases = ["lal"]')
+    plain = folder / "elsewhere" / "plain"
+    (plain / "1").mkdir(parents=True)
+    (folder / WANTED).mkdir()
+
+    def load(name: str, url: Path) -> int:
+        body = {"model_name": name, "url": str(url)}
+        return worker.client().post("/models", json=body).status_code
+
+    assert load("late", source) == 200
+    triton.unloading.add("late")
+    assert worker.client().delete("/models/late").status_code == 504
+    assert load("lal", plain) == 409
+    assert worker.registry.name("lal") == "late"
+    triton.unloading.clear()
+    triton.unloaded.add("late")
+    assert load(name, plain if name == "lal" else source) == 200
+    assert worker.registry.name("lal") == ("lal" if name == "lal" else name)
+
+
 def test_a_file_that_changes_after_it_was_tried_waits_for_the_next_reload(folder: Path) -> None:
     first, second = Worker(folder), Worker(folder)
     write(folder / "clients", "mine", "'tried'")
