@@ -1,7 +1,8 @@
 """Loads and unloads models while the container runs, as SageMaker's multi-model endpoints ask.
 
 A model comes as a folder somewhere on this machine. A folder for it is made in the repository that
-Triton reads, of links and with a configuration under the new name; then Triton is told.
+Triton reads, of links, with a configuration under the new name and with its own copy of what
+says how it is asked; then Triton is told.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from clients.deadly import deadly
+from clients.dispatch_toml import FILE as CLIENT_FILE
 from clients.errors import (
     DeadlineExceeded,
     InferenceError,
@@ -38,6 +40,7 @@ MODEL = "config.pbtxt and 1/model.onnx, or a plain model.onnx"
 SEEN_TO = frozenset({"LOADING", "READY", "UNLOADING"})  # by whoever does so, or by Triton
 SAID_S = 2.0  # for Triton's word on a model, by one who has waited long already
 LOOK_S = 0.05  # between two looks at whether another caller is done with a model
+CLIENT_FILE_BYTES = 2**20  # far more than anybody writes
 ADDRESS = "model.url"  # beside the links: where the model came from
 
 # What a loaded model takes besides its file, measured with `make bench`: a process with ONNX
@@ -354,8 +357,24 @@ class Hosting:
         if not versions(source):
             (folder / "1").symlink_to(source)
         for path in source.iterdir():
-            if path.name not in {CONFIG, ADDRESS, *PLAIN_MODELS}:
+            if path.name == CLIENT_FILE and path.is_file():
+                (folder / CLIENT_FILE).write_bytes(client_file(path))
+            elif path.name not in {CONFIG, ADDRESS, *PLAIN_MODELS}:
                 (folder / path.name).symlink_to(path)
+
+
+def client_file(path: Path) -> bytes:
+    """Return what is in a `dispatch.toml`: a copy is the same to web workers that start later.
+
+    Raises:
+        BadModel: it is too large to be one.
+
+    """
+    with path.open("rb") as file:
+        content = file.read(CLIENT_FILE_BYTES + 1)
+    if len(content) > CLIENT_FILE_BYTES:
+        raise BadModel(f"{path} has more than {CLIENT_FILE_BYTES // 2**20} MiB")
+    return content
 
 
 def locked(file: IO[str]) -> bool:

@@ -149,7 +149,7 @@ def load(hosting: Hosting, reloader: Reloader, name: str, url: str) -> None:
     if reason := refused(hosting, reloader, name):
         with suppress(DeadlineExceeded):  # its client's trial may have left it with a request
             unload(hosting, reloader, name)
-        raise BadModel(reason)
+        raise BadModel(reason, hint=f"mend it in {url}, then load it again")
 
 
 def unload(hosting: Hosting, reloader: Reloader, name: str) -> None:

@@ -245,6 +245,7 @@ def test_a_model_that_does_not_fit_its_file_is_not_loaded(
     assert (answer.status, answer.json["error"]["code"]) == (400, "bad_model")
     for word in words:
         assert word in answer.json["error"]["message"]
+    assert f"mend it in {source}" in answer.json["error"]["hint"]
     assert four.ask(modelname="bad", payload={}).status == 404
 
 

@@ -286,6 +286,27 @@ def test_one_that_is_there_by_the_second_look_is_left_alone(
         assert (hosting.repository / "one" / "1" / "model.onnx").exists()
 
 
+def test_what_says_how_a_model_is_asked_is_that_of_the_load(
+    hosting: Hosting, tmp_path: Path
+) -> None:
+    """Else a web worker that starts later would serve another one than those beside it."""
+    file = tmp_path / "elsewhere" / "dispatch.toml"
+    file.write_text('aliases = ["two"]')
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    file.write_text('aliases = ["three"]')
+    assert (hosting.repository / "one" / file.name).read_text() == 'aliases = ["two"]'
+    file.unlink()
+    assert (hosting.repository / "one" / file.name).read_text() == 'aliases = ["two"]'
+
+
+def test_what_says_how_a_model_is_asked_has_a_limit(hosting: Hosting, tmp_path: Path) -> None:
+    with (tmp_path / "elsewhere" / "dispatch.toml").open("w") as file:
+        file.truncate(2**20 + 1)
+    with pytest.raises(BadModel, match=r"dispatch\.toml has more than 1 MiB"):
+        hosting.load("one", str(tmp_path / "elsewhere"))
+    assert not (hosting.repository / "one").exists()
+
+
 def test_a_configuration_that_is_not_utf_8(hosting: Hosting, tmp_path: Path) -> None:
     (tmp_path / "elsewhere" / "config.pbtxt").write_bytes(b'name: "\xff\xfe"')
     with pytest.raises(BadModel, match="is not UTF-8"):
