@@ -81,11 +81,18 @@ class Hosting:
         self.wanted = wanted
         self.unload_timeout = unload_timeout
 
-    def load(self, name: str, url: str) -> None:
+    def load(self, name: str, url: str, fault: Callable[[], str] = str) -> None:
         """Load the model in the folder `url` under `name`.
 
+        Args:
+            name: the model's.
+            url: its folder.
+            fault: returns why a model that is loaded is given back; nothing where it is kept.
+                Nobody else loads or unloads it before that.
+
         Raises:
-            BadModel: the name or the folder cannot be used, or the model cannot be loaded.
+            BadModel: the name or the folder cannot be used, or the model cannot be loaded, or has
+                a fault.
             AlreadyLoaded: there is a model of this name.
             OutOfMemory: it would not fit, or there is no room on the disk.
             DeadlineExceeded: it takes too long; the model server goes on with it.
@@ -108,11 +115,14 @@ class Hosting:
                 raise not_loaded(url, error) from error
             if placed:
                 self._load_placed(name, url)
+                if reason := fault():
+                    self._give_back(name)
+                    raise BadModel(reason, hint=f"mend it in {url}, then load it again")
                 return
         if self.is_loaded(name):
             raise AlreadyLoaded(f"there is a model {name!r}")
         if self.was_lost(name):
-            self.load(name, url)
+            self.load(name, url, fault)
             return
         if self.is_own(name):
             raise BadModel(
@@ -132,6 +142,11 @@ class Hosting:
         except BaseException:
             self.remove(name)
             raise
+
+    def _give_back(self, name: str) -> None:
+        with suppress(DeadlineExceeded):  # its client's trial may have left it with a request
+            self._unload(name, self.unload_timeout)
+            self.remove(name)
 
     @contextmanager
     def placed(self, source: Path, name: str, url: str) -> Iterator[bool]:
@@ -279,16 +294,19 @@ class Hosting:
                 raise DeadlineExceeded(f"another caller loads or unloads the model {name!r}")
             if is_from_elsewhere and not is_held:
                 raise UnknownModel(f"the model {name!r} has just been unloaded")
-            self.want(name, yes=False)
-            try:
-                self.server.unload(name, timeout=left)
-            except InferenceError as error:
-                # One that is late is gone later; any other is to be found by whoever is next.
-                if not (isinstance(error, DeadlineExceeded) and self.is_ending(name)):
-                    self.want(name)
-                raise
+            self._unload(name, left)
             if is_held:
                 self.remove(name)
+
+    def _unload(self, name: str, timeout: float) -> None:
+        self.want(name, yes=False)
+        try:
+            self.server.unload(name, timeout=timeout)
+        except InferenceError as error:
+            # One that is late is gone later; any other is to be found by whoever is next.
+            if not (isinstance(error, DeadlineExceeded) and self.is_ending(name)):
+                self.want(name)
+            raise
 
     def is_loaded(self, name: str) -> bool:
         """Whether a model is ready to be asked."""

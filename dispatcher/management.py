@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -17,7 +16,7 @@ from dispatcher.admission import Caller, Turns
 from dispatcher.answers import json_answer
 from dispatcher.canary import Canary
 from dispatcher.catalogue import Catalogue
-from dispatcher.errors import NOT_READY, STUCK, AlreadyLoaded, BadBody, BadClient, BadModel
+from dispatcher.errors import NOT_READY, STUCK, AlreadyLoaded, BadBody, BadClient
 from dispatcher.errors import answer as error_answer
 from dispatcher.health import health as state_of
 from dispatcher.hosting import Hosting
@@ -145,11 +144,10 @@ def load(hosting: Hosting, reloader: Reloader, name: str, url: str) -> None:
         raise AlreadyLoaded(
             f"{name!r} is an alias of the model {owner!r}", hint="choose another name"
         )
-    hosting.load(name, url)
-    if reason := refused(hosting, reloader, name):
-        with suppress(DeadlineExceeded):  # its client's trial may have left it with a request
-            unload(hosting, reloader, name)
-        raise BadModel(reason, hint=f"mend it in {url}, then load it again")
+    try:
+        hosting.load(name, url, lambda: refused(hosting, reloader, name))
+    finally:
+        forget_client(hosting, reloader, name)
 
 
 def unload(hosting: Hosting, reloader: Reloader, name: str) -> None:

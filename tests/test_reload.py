@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -529,6 +530,31 @@ def test_the_names_of_a_model_that_is_unloaded_late_are_free_again(folder: Path,
     triton.unloaded.add("late")
     assert load(name, plain if name == "lal" else source) == 200
     assert worker.registry.name("lal") == ("lal" if name == "lal" else name)
+
+
+@pytest.mark.parametrize("fault", ["", "it is broken"])
+def test_who_unloads_a_model_waits_for_the_trial_of_its_client(folder: Path, fault: str) -> None:
+    worker, source = Worker(folder), folder / "elsewhere" / "plain"
+    (source / "1").mkdir(parents=True)
+    (source / "dispatch.toml").touch()
+    (folder / WANTED).mkdir()
+    body = {"model_name": "plain", "url": str(source)}
+    with ThreadPoolExecutor() as pool:
+        deleted: list[Future[Any]] = []
+
+        def slow(found: Any, *_: Any) -> dict[str, Verdict]:
+            deleted.append(pool.submit(worker.client().delete, "/models/plain"))
+            with pytest.raises(TimeoutError):
+                deleted[0].result(0.3)
+            assert worker.client().post("/models", json=body).status_code == 409
+            return {s.where: Verdict(s.mark, bad={"plain": fault} if fault else {}) for s in found}
+
+        worker.reloader.trial = slow
+        answer = worker.client().post("/models", json=body)
+        assert answer.status_code == (400 if fault else 200)
+        assert deleted[0].result(10).status_code == (404 if fault else 200)
+    assert not (folder / "plain").exists()
+    assert str(folder / "plain" / "dispatch.toml") not in worker.registry.loaded
 
 
 def test_a_file_that_changes_after_it_was_tried_waits_for_the_next_reload(folder: Path) -> None:
