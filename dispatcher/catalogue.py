@@ -12,6 +12,7 @@ from clients.base import Client
 from clients.model_server import ModelServer, ModelState
 from clients.registry import Registry
 from clients.tensors import has_example
+from dispatcher.hosting import ADDRESS
 
 PAGE = 100  # models in one answer
 RECORD = "model.onnx.source.json"  # what the weights tool says of a model it made
@@ -62,7 +63,7 @@ class Catalogue:
             latest = max(states[model], key=lambda state: int(state.version or 0))
             yield {
                 "modelName": name,
-                "modelUrl": str(source_folder(self.repository / model)),
+                "modelUrl": model_url(self.repository / model),
                 "version": latest.version,
                 "state": latest.state,
                 "client": self.described(client) if client else None,
@@ -77,12 +78,12 @@ class Catalogue:
         return f"{type(client).__name__} in {self.registry.source(client.modelname)}"
 
 
-def source_folder(folder: Path) -> Path:
-    """Return where a model's folder was before it was linked into the repository."""
+def model_url(folder: Path) -> str:
+    """Return what a model from elsewhere was loaded by, as it was sent; else where it lies."""
     try:
-        return Path((folder / "model.url").read_text())
+        return (folder / ADDRESS).read_bytes().decode()  # a text's line ends would be changed
     except OSError:
-        return folder.resolve()
+        return str(folder.resolve())
 
 
 def weights(folder: Path) -> str:

@@ -277,12 +277,13 @@ def test_load_invoke_list_unload(
 ) -> None:
     name = "0a1b2c3d"
     assert client.post(f"/models/{name}/invoke", data=b"{").status_code == 404  # unread
-    body = {"model_name": name, "url": str(plain_model)}
+    url = f"file://{plain_model}/"
+    body = {"model_name": name, "url": url}
     assert client.post("/models", json=body).status_code == 200
     assert (repository / name / "1" / "model.onnx").read_bytes() == b"x"
     assert_error(client.post("/models", json=body), 409, "already_loaded")
     entry = client.get(f"/models/{name}").json or {}
-    assert (entry["modelName"], entry["modelUrl"]) == (name, str(plain_model))
+    assert (entry["modelName"], entry["modelUrl"]) == (name, url)
     assert set(entry) == {
         *("modelName", "modelUrl", "version", "state"),
         *("client", "weights", "parameters", "example", "aliases"),
