@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import io
+import math
 import re
-from collections.abc import Callable, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -90,7 +94,7 @@ def decode_picture(data: bytes, name: str, max_pixels: int) -> Picture:
 
     Returns:
         uint8 of shape [height, width, 3], RGB, upright: the EXIF orientation is applied, as a
-        browser or a viewer does. An alpha channel is dropped.
+        browser or a viewer does. An alpha channel is dropped. A large one waits for `Room`.
 
     Raises:
         BadPayload: it is no picture, a damaged one, or too large.
@@ -117,15 +121,65 @@ def decode_picture(data: bytes, name: str, max_pixels: int) -> Picture:
             hint="save it anew, as a baseline or a usual progressive JPEG",
         )
     try:
-        if is_jpeg and picture.mode in {"RGB", "L"}:
-            return decode_jpeg(data, picture)
-        return decode_by_pillow(picture)
+        with room.taken(picture.width * picture.height, max_pixels):
+            if is_jpeg and picture.mode in {"RGB", "L"}:
+                return decode_jpeg(data, picture)
+            return decode_by_pillow(picture)
     except Exception as error:
         # Pillow's decoders raise a dozen kinds of exception over damaged files.
         raise BadPayload(
             f"`{name}` is a damaged {picture.format} picture: {error}", hint=EXPECTED
         ) from error
 
+
+class Room:
+    """Large pictures that are decoded at a time: of as many pixels as two of the largest.
+
+    A decoder has up to three copies of a picture, 9 bytes for each pixel and more, which may have
+    come in 34 bytes: 24 of 50 megapixels at a time took 9 GB.
+    """
+
+    SMALL = 4 * 10**6
+    """Pixels of a picture for which there is always room: as many as requests run take 0.5 GB."""
+
+    QUIET_S = 5.0
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._decoded = 0
+        self._left_at = math.inf
+        self._changed = threading.Condition()
+        self._next = threading.Lock()  # so that a large one is not passed again and again
+
+    @contextmanager
+    def taken(self, pixels: int, max_pixels: int) -> Iterator[None]:
+        """Wait until there is room for so many pixels; at most those of all others before it."""
+        if pixels <= self.SMALL:
+            yield
+            return
+        with self._next, self._changed:
+            self._changed.wait_for(lambda: self._decoded + pixels <= 2 * max_pixels)
+            self._decoded += pixels
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._decoded -= pixels
+                self._left_at = self._clock()
+                self._changed.notify()
+
+    def was_left(self) -> bool:
+        """Whether large pictures were decoded, and none was lately; true once each time.
+
+        Then there is memory to be given back.
+        """
+        if self._decoded or self._clock() < self._left_at + self.QUIET_S:
+            return False
+        self._left_at = math.inf
+        return True
+
+
+room = Room()
 
 SCAN = b"\xff\xda"
 AFTER_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # what is no pixel, stuffing or restart

@@ -322,8 +322,9 @@ def unpack(request: Request, limit: int) -> None:
     request.environ["CONTENT_LENGTH"] = str(length)
     request.environ["wsgi.input_terminated"] = True
     del request.environ["HTTP_CONTENT_ENCODING"]
-    # The request has made its stream from the packed one already.
-    request.__dict__.pop("stream", None)
+    # What the request has made of the packed one already.
+    for made in ("stream", "content_length"):
+        request.__dict__.pop(made, None)
 
 
 def copy_unpacked(packed: IO[bytes], plain: IO[bytes], limit: int) -> int:

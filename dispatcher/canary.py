@@ -42,6 +42,7 @@ from clients.errors import (
 )
 from clients.model_server import ModelServer, ModelState
 from clients.nested import unshared
+from clients.pictures import room
 from clients.registry import Registry
 from clients.request import Request
 from clients.tensors import has_example, zeros
@@ -259,6 +260,8 @@ class Canary:
         """
         if self._mending.acquire(blocking=False):
             try:
+                if room.was_left():
+                    give_back()
                 self.server.tidy()
                 self.mend()
             except OSError as error:

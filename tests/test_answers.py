@@ -152,6 +152,28 @@ def test_objects_have_named_fields(client: FlaskClient) -> None:
 # Packing, headers
 
 
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_large_body_counts_as_one_however_it_was_packed(
+    server: FakeTriton, built_in: Registry, repository: Path, packed: bool
+) -> None:
+    """3 MB in 3 kB, beside others that leave room for 2."""
+    admission = Admission(1, 1, 9, 2**20)
+    admission.bodies.take(admission.bodies.most - 2 * 10**6)
+    client = create_app(
+        read_settings({}),
+        built_in,
+        Environment(server, repository),
+        renamed_config,
+        quiet(server),
+        admission,
+    ).test_client()
+    body = json.dumps({"modelname": "bert_base", "payload": {"text": "a" * 3 * 10**6}}).encode()
+    headers = {"Content-Encoding": "gzip"} if packed else {}
+    sent = gzip.compress(body) if packed else body
+    response = client.post("/invocations", data=sent, headers=headers)
+    assert_error(response, 429, "too_many_requests", "large requests under way")
+
+
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZip"])
 def test_a_packed_body_is_unpacked(client: FlaskClient, encoding: str) -> None:
     body = json.dumps({"modelname": "bert_base", "payload": {"text": "a [MASK]"}}).encode()

@@ -26,6 +26,7 @@ from clients.request import Media
 from clients.tensors import converted
 from clients.triton import renamed_config
 from dispatcher.app import create_app
+from dispatcher.ask import LARGE, one_is_read, parsed
 from dispatcher.bodies import BEGINS_AS_PICTURE, told
 from dispatcher.settings import WANTED, read_settings
 from tests.fake_triton import FakeTriton
@@ -766,3 +767,17 @@ def test_lines_are_answered_in_order_a_bad_one_in_its_place(client: FlaskClient)
     assert [answer["status"] for answer in answers] == [200, 400, 404, 400, 200]
     assert answers[0]["result"][0]["token"] == "a many"
     assert answers[4]["result"][0]["token"] == "b many"
+
+
+def test_one_large_body_of_json_is_read_at_a_time_and_small_ones_beside_it() -> None:
+    """Python's parser keeps its lock to itself: several in a row leave nobody else a word."""
+    large = json.dumps({"text": "a" * LARGE}).encode()
+    came = []
+    with one_is_read:
+        other = threading.Thread(target=lambda: came.append(parsed(large)))
+        other.start()
+        assert parsed(b'{"text": "a"}') == {"text": "a"}
+        other.join(0.2)
+        assert not came
+    other.join(10)
+    assert came == [{"text": "a" * LARGE}]

@@ -6,6 +6,7 @@ import base64
 import io
 import re
 import struct
+import threading
 import zlib
 
 import numpy as np
@@ -13,7 +14,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from clients.errors import BadPayload
-from clients.pictures import EXAMPLE, decode_base64, decode_picture
+from clients.pictures import EXAMPLE, Room, decode_base64, decode_picture
+from tests.conftest import wait_for
 
 COLOURS = np.zeros((8, 16, 3), np.uint8)
 COLOURS[:, :8] = [255, 0, 0]
@@ -180,3 +182,50 @@ def test_a_line_of_millions_of_pixels_is_no_picture() -> None:
         decode(encoded(Image.new("L", (65_501, 2)), "PNG"), 10**6)
     assert "65,500" in caught.value.hint
     assert decode(encoded(Image.new("L", (2, 65_500)), "PNG"), 10**6).shape == (65_500, 2, 3)
+
+
+def test_of_large_pictures_as_many_are_decoded_at_a_time_as_there_is_room_for() -> None:
+    """50 megapixels at most, so 100 at a time: two of 40, one of them with two of 25, any of 4."""
+    room, most, inside = Room(), 50_000_000, []
+    ends = {name: threading.Event() for name in "abcd"}
+
+    def decode(name: str, pixels: int) -> None:
+        with room.taken(pixels, most):
+            inside.append(name)
+            ends[name].wait(20)
+            inside.remove(name)
+
+    threads = [
+        threading.Thread(target=decode, args=one)
+        for one in (("a", 40_000_000), ("b", 40_000_000), ("c", 40_000_000), ("d", 4_000_000))
+    ]
+    for thread, now in zip(threads, ("a", "ab", "ab", "abd"), strict=True):
+        thread.start()
+        wait_for(lambda now=now: "".join(sorted(inside)) == now, 10, now)  # type: ignore[misc]
+    assert "c" not in inside
+    ends["b"].set()
+    wait_for(lambda: sorted(inside) == ["a", "c", "d"], 10, "the third in the place of the second")
+    for end in ends.values():
+        end.set()
+    for thread in threads:
+        thread.join(20)
+    with room.taken(most, most), room.taken(most, most):
+        pass
+
+
+def test_what_large_pictures_have_left_is_given_back_once_when_none_comes_any_more() -> None:
+    now = [0.0]
+    room = Room(lambda: now[0])
+    with room.taken(room.SMALL, 50_000_000):
+        pass
+    now[0] = 100.0
+    assert not room.was_left()
+    with room.taken(room.SMALL + 1, 50_000_000):
+        now[0] = 200.0
+        assert not room.was_left()
+    assert [room.was_left() for now[0] in (200.0, 204.9, 205.1, 300.0)] == [
+        False,
+        False,
+        True,
+        False,
+    ]
