@@ -446,7 +446,7 @@ def readable_folder(path: Path) -> bool:
 
 
 def model_folder(folder: Path) -> Path:
-    """Return the model's own folder: this one, or the only folder in it.
+    """Return the model's own folder: this one, or the only folder in it where nothing is beside.
 
     Raises:
         BadModel: it is neither a Triton model folder nor one with a plain model file.
@@ -457,7 +457,7 @@ def model_folder(folder: Path) -> Path:
         plain = any((candidate / name).is_file() for name in PLAIN_MODELS)
         if versions(candidate) or plain:
             return candidate
-        if len(inner) != 1:
+        if len(inner) != 1 or (folder / CONFIG).exists() or (folder / CLIENT_FILE).exists():
             break
     raise BadModel(
         f"{folder} is no model",

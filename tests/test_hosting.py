@@ -88,6 +88,21 @@ def test_a_model_that_was_lost_can_be_unloaded(
         hosting.unload("one")
 
 
+@pytest.mark.parametrize("beside", ["config.pbtxt", "dispatch.toml"])
+def test_a_version_folder_of_a_wrong_name_is_not_taken_for_the_model(
+    hosting: Hosting, tmp_path: Path, beside: str
+) -> None:
+    """What is beside it would be dropped without a word."""
+    folder = tmp_path / "misnamed"
+    (folder / "v1").mkdir(parents=True)
+    (folder / "v1" / "model.onnx").touch()
+    hosting.load("inside", str(folder))
+    (folder / beside).touch()
+    with pytest.raises(BadModel, match="is no model") as told:
+        hosting.load("one", str(folder))
+    assert "1/model.onnx" in told.value.hint
+
+
 def test_a_model_that_takes_too_long_is_there_later(
     hosting: Hosting, server: FakeTriton, tmp_path: Path
 ) -> None:
@@ -353,7 +368,7 @@ def test_what_may_not_be_read_is_named(
         (model / "inner" / "1").mkdir(parents=True)
         if hidden != "inner":
             (model / "model.onnx").touch()
-        (model / "config.pbtxt").touch()
+            (model / "config.pbtxt").touch()
         (model / hidden).chmod(mode)
         hosting = Hosting(server, folder / "repository", (), lambda text, _: text, 10)
         with somebody_else(), pytest.raises(BadModel, match=message):
