@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
+import onnx.numpy_helper
 import pytest
 
 from tests.check_mistakes import (
@@ -596,6 +598,54 @@ def test_labels_are_counted_for_a_family_too(models: None, tmp_path: Path, check
     (said,) = [one["message"] for one in found if "labels" in one["message"]]
     assert "1001 lines" in said
     assert "1000 classes" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "classes"),
+    [
+        (lambda folder: (folder / "1" / "model.onnx").rename(folder / "1" / "net.onnx"), 4),
+        (lambda folder: shutil.copytree(folder / "1", folder / "old"), 4),
+        (lambda folder: write_classes(folder / "2", 3), 4),
+        (lambda folder: write_classes(folder / "2", 3), 3),
+    ],
+    ids=["another file name", "a folder beside", "the policy's version", "the latest version"],
+)
+def test_a_family_is_compared_with_the_file_that_triton_serves(
+    tmp_path: Path, check: Check, change: Callable[[Path], object], classes: int
+) -> None:
+    """There are three labels: whatever has four classes is a finding."""
+    folder = tmp_path / "some"
+    write_classes(folder / "1", 4)
+    change(folder)
+    (file,) = {path.name for path in folder.glob("1/*")}
+    policy = "version_policy { specific { versions: [ 1 ] } }\n" if classes == 4 else ""
+    (folder / "config.pbtxt").write_text(
+        f'backend: "onnxruntime"\ndefault_model_filename: "{file}"\n{policy}'
+    )
+    (folder / "labels.txt").write_text("a\nb\nc\n")
+    (folder / "dispatch.toml").write_text('family = "classification"\nlabels = "labels.txt"\n')
+    _, found = check(tmp_path)
+    said = [one["message"] for one in found]
+    assert len(said) == (classes == 4)
+    assert all("file of 3 lines" in one and "4 classes" in one for one in said)
+
+
+def write_classes(version: Path, classes: int) -> None:
+    """Write a model that takes pictures and has so many classes."""
+    ends = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in (("x", [None, 3, 8, 8]), ("y", [None, classes]))
+    ]
+    nodes = [
+        onnx.helper.make_node("ReduceMean", ["x"], ["means"], axes=[2, 3], keepdims=0),
+        onnx.helper.make_node("Gather", ["means", "places"], ["y"], axis=1),
+    ]
+    places = onnx.numpy_helper.from_array(np.zeros(classes, np.int64), "places")
+    graph = onnx.helper.make_graph(nodes, "g", ends[:1], ends[1:], [places])
+    version.mkdir(parents=True)
+    opset = onnx.helper.make_opsetid("", 17)
+    model = onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    onnx.save(model, version / "model.onnx")
 
 
 def test_what_does_not_fit_is_a_finding_beside_a_dispatch_toml_as_well(

@@ -69,7 +69,7 @@ class ModelCheck:
                     self.contents(self.folder / name, "")
             return
         config = self.folder / CONFIG
-        for version in self.folders():
+        for version in folders(self.folder):
             if (version / CONFIG).is_file():
                 self.findings.error(
                     version / CONFIG,
@@ -96,9 +96,6 @@ class ModelCheck:
             self.refused(refused(message, self.folder, inputs), text)
             self.steps(config, text, message)
             self.versions(message, text)
-
-    def folders(self) -> list[Path]:
-        return sorted(path for path in self.folder.iterdir() if path.is_dir())
 
     def readable(self, config: Path, text: str) -> Message | None:
         """Return the configuration; nothing where Triton cannot read it."""
@@ -296,8 +293,8 @@ class ModelCheck:
 
     def versions(self, message: Message, text: str) -> None:
         """Look for the model's file in each version that is served."""
-        versions = [p for p in self.folders() if p.name.isdigit() and not p.name.startswith("0")]
-        for path in self.folders():
+        versions = version_folders(self.folder)
+        for path in folders(self.folder):
             if path not in versions and (path.name.isdigit() or looks_like_a_version(path.name)):
                 self.findings.error(
                     path,
@@ -448,6 +445,15 @@ def compare(text: str, signature: Signature) -> dict[str, Any]:
     config |= completion(config, signature)
     check(config, signature)
     return config
+
+
+def folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir())
+
+
+def version_folders(folder: Path) -> list[Path]:
+    """Return the folders of a model that Triton takes for its versions."""
+    return [p for p in folders(folder) if p.name.isdigit() and not p.name.startswith("0")]
 
 
 def served(message: Message, versions: list[Path]) -> list[Path]:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clients.base import Client, Environment
+from clients.config_text import Message
 from clients.errors import (
     BadRequest,
     ClientDisabled,
@@ -30,9 +31,10 @@ from clients.testing import OnnxModels
 from clients.triton import config_dictionary, config_fault, config_signature
 from container.backends.model_config import ModelConfigError, completion, needs_completion
 from container.backends.model_config import Signature as FileSignature
-from container.backends.onnxruntime.session import read_signature
+from container.backends.onnxruntime.session import model_file, read_signature
 from container.repository import CONFIG, compose
 from dispatcher.settings import SettingError, Settings, read_settings
+from tool.model_check import configured, served, version_folders
 from tool.trouble import Trouble
 
 
@@ -78,17 +80,20 @@ class Offline(OnnxModels):
         raise ModelUnavailable("it is not asked")
 
     def in_the_file(self, model: str, version: str) -> FileSignature:
-        """Return the tensors of a model's file; the latest version's, where none is named.
+        """Return the tensors of a model's file; the latest served version's, where none is named.
 
         Raises:
             UnknownModel: there is no such file, or ONNX Runtime cannot read it.
 
         """
-        files = {path.parent.name: path for path in self.folder.glob(f"{model}/*/model.onnx")}
+        folder = self.folder / model
+        config = configured(folder) or Message()
+        versions = {path.name: path for path in served(config, version_folders(folder))}
         try:
-            return read_signature(files[version or max(files, key=int)])
-        except (KeyError, ValueError) as error:
-            raise UnknownModel(f"{model} has no model.onnx that can be read") from error
+            path = versions[version or next(reversed(versions), "")]
+            return read_signature(model_file(path, config.text("default_model_filename")))
+        except (KeyError, ModelConfigError) as error:
+            raise UnknownModel(f"{model} has no file of ONNX that can be read") from error
 
 
 def fits(client: Client) -> str:
