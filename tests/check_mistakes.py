@@ -209,6 +209,13 @@ MISTAKES = [
         "rename it to 1",
     ),
     Mistake(
+        "zero_before",
+        move("1", "01"),
+        "zero_before/01",
+        "is no version",
+        "rename it to 1",
+    ),
+    Mistake(
         "renamed",
         move("1/model.onnx", "1/resnet50.onnx"),
         "renamed/1",
@@ -627,8 +634,9 @@ MISTAKES = [
 ]
 
 
-# What only looks like a mistake: Triton takes it, and nothing is said of it.
+# What only looks like a mistake: Triton takes it, and nothing is said of it, but for `WARNED`.
 TAKEN = {
+    "version_0": move("1", "0"),
     "octal_count": config("dynamic", "instance_group { count: 01 }\ndynamic"),
     "octal_dims": config("dims: [ 3 ]", "dims: [ 03 ]"),
     "octal_sizes": config("[ 4, 8 ]", "[ 04, 010 ]"),
@@ -649,6 +657,8 @@ TAKEN = {
     "ensemble_unbatched": all_of(ensemble(), config("max_batch_size: 8", "max_batch_size: 0")),
     "hexadecimal": config("dynamic", "version_policy { specific { versions: 0x1 } }\ndynamic"),
 }
+
+WARNED = {"version_0": ["cannot be asked for by its number: callers name versions from 1"]}
 
 
 def without_config(folder: Path) -> None:

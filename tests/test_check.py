@@ -20,6 +20,7 @@ from tests.check_mistakes import (
     DEADLY,
     MISTAKES,
     TAKEN,
+    WARNED,
     Mistake,
     controlled,
     ensemble,
@@ -68,7 +69,8 @@ def test_a_mistake_is_named_with_its_place_and_its_fix(
 def test_nothing_is_said_of_what_triton_takes(name: str, tmp_path: Path, check: Check) -> None:
     write_right(tmp_path, "right")
     TAKEN[name](write_right(tmp_path, name))
-    assert check(tmp_path, "--no-clients") == (0, [])
+    code, found = check(tmp_path, "--no-clients")
+    assert (code, [one["message"] for one in found]) == (0, WARNED.get(name, []))
 
 
 def test_a_number_is_read_as_triton_reads_it(tmp_path: Path, check: Check) -> None:

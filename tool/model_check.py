@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,7 @@ FILES = {
 EMBEDDED = {"onnxruntime", "pytorch", "python"}  # what the Triton of the wheel can run
 OTHERS = {"dali", "ensemble", "fil", "identity", "openvino", "tensorflow", "tensorrt", "vllm"}
 BUILT_IN = PROJECT / "model_repository"
+VERSION = re.compile(r"0|[1-9][0-9]*")
 LFS = b"version https://git-lfs"
 
 
@@ -298,8 +300,14 @@ class ModelCheck:
             if path not in versions and (path.name.isdigit() or looks_like_a_version(path.name)):
                 self.findings.error(
                     path,
-                    "is no version: Triton passes over what is no number from 1",
+                    "is no version: Triton passes over what is no number, or begins with a zero",
                     "rename it to 1",
+                )
+            elif path.name == "0":
+                self.findings.warning(
+                    path,
+                    "cannot be asked for by its number: callers name versions from 1",
+                    "rename it to 1, unless nobody names it",
                 )
         if not versions:
             self.findings.error(
@@ -453,7 +461,7 @@ def folders(folder: Path) -> list[Path]:
 
 def version_folders(folder: Path) -> list[Path]:
     """Return the folders of a model that Triton takes for its versions."""
-    return [p for p in folders(folder) if p.name.isdigit() and not p.name.startswith("0")]
+    return [path for path in folders(folder) if VERSION.fullmatch(path.name)]
 
 
 def served(message: Message, versions: list[Path]) -> list[Path]:
