@@ -22,6 +22,12 @@ from clients.model_server import Signature, TensorSpec
 K = TypeVar("K", bound=Keys)
 P = TypeVar("P")
 
+PUT_LINES = "put a file of that name beside config.pbtxt, with a name in each line"
+LINES_UNREAD: dict[type[Exception], tuple[str, str]] = {
+    UnicodeDecodeError: ("is no UTF-8", "save it as UTF-8"),
+    IsADirectoryError: ("is a folder", "name a file, with a name in each line"),
+}
+
 
 class Family(Client, Generic[K, P]):
     """Serves a model as its `dispatch.toml` says.
@@ -105,11 +111,10 @@ class Family(Client, Generic[K, P]):
             # Not `splitlines`: a name may hold what that takes for the end of a line.
             return path.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
         except (OSError, ValueError) as error:
-            raise self.mistake(
-                name,
-                f"is {path.name}, which cannot be read ({type(error).__name__})",
-                "put a file of that name beside config.pbtxt, with a name in each line",
-            ) from error
+            what, fix = LINES_UNREAD.get(
+                type(error), (f"cannot be read ({type(error).__name__})", PUT_LINES)
+            )
+            raise self.mistake(name, f"is {path.name}, which {what}", fix) from error
 
     def count_labels(self, labels: Sequence[str], classes: int, where: str) -> None:
         """Raise ClientDisabled where there is not a label for each class of the model."""

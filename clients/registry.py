@@ -286,6 +286,8 @@ def name_fault(client: type[Client], environment: Environment, taken: Mapping[st
             return f"the name {name!r} belongs to the client in {taken[name]}; choose another"
     for name in client.aliases:
         if (environment.model_repository / name).exists():
+            if name == client.modelname:
+                return f"the alias {name!r} is its own name; leave it out"
             return f"the alias {name!r} is the name of another model; choose another"
     return ""
 

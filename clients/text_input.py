@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -11,10 +12,10 @@ import numpy.typing as npt
 
 from clients.base import Environment, Payload
 from clients.dispatch_toml import COUNT, FLAG, INSIDE, TENSOR, Keys, key
-from clients.errors import BadPayload, TensorsRefused
+from clients.errors import BadPayload, ClientDisabled, TensorsRefused
 from clients.family import Family, shown
 from clients.model_server import Padding, Signature, Tensors, TensorSpec
-from clients.tokenizer import load_tokenizer
+from clients.tokenizer import damage, load_tokenizer
 
 # A text with more characters than this for each token has too many tokens in any language; it is
 # refused before the time is spent on counting them.
@@ -84,15 +85,23 @@ class TextFamily(Family[K, TextPlan]):
         try:
             self.tokenizer = load_tokenizer(folder, self.needed)
         except Exception as error:  # whatever the library raises over a damaged folder
-            raise self.mistake(
-                "tokenizer",
-                f'is "{self.keys.tokenizer}", which cannot be loaded ({type(error).__name__})',
-                "put tokenizer.json and tokenizer_config.json there",
-            ) from error
+            raise self.not_loaded(folder, error) from error
         if not self.keys.max_tokens and not self.tokenizer.longest:
             raise self.mistake(
                 "max_tokens", "is missing, and the tokenizer has no limit", "write one, such as 512"
             )
+
+    def not_loaded(self, folder: Path, error: Exception) -> ClientDisabled:
+        """Return the error for a tokenizer that cannot be loaded."""
+        if what := damage(folder):
+            what, fix = f"whose {what}", "mend that file, or save the tokenizer again"
+        elif (folder / "tokenizer.json").exists():
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            what, fix = f"which cannot be loaded ({reason:.200})", "save the tokenizer again"
+        else:
+            what = f"which cannot be loaded ({type(error).__name__})"
+            fix = "put tokenizer.json and tokenizer_config.json there"
+        return self.mistake("tokenizer", f'is "{self.keys.tokenizer}", {what}', fix)
 
     @property
     def most_tokens(self) -> int:

@@ -90,6 +90,28 @@ def read(path: Path) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
+def damage(folder: Path) -> str:
+    """Return which file of a tokenizer that cannot be loaded is to blame, and why, if one is."""
+    limit = None
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        try:
+            found = json.loads((folder / name).read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except IsADirectoryError:
+            return f"{name} is a folder"
+        except UnicodeDecodeError:
+            return f"{name} is no UTF-8"
+        except (OSError, ValueError) as error:
+            return f"{name} cannot be read ({error})"
+        if not isinstance(found, dict):
+            return f"{name} is no JSON object"
+        limit = found.get("model_max_length")
+    if limit is not None and not isinstance(limit, int | float):
+        return f"tokenizer_config.json has a `model_max_length` that is no number: {limit!r:.60}"
+    return ""
+
+
 def content(token: object) -> str:
     """Return a token's text; some folders write it with its properties."""
     found = token.get("content") if isinstance(token, dict) else token

@@ -32,6 +32,11 @@ def test_an_alias_cannot_be_had_twice(bench: Bench) -> None:
     assert "'other' belongs to" in registry.broken["z"]
 
 
+def test_a_model_needs_no_alias_of_its_own_name(bench: Bench) -> None:
+    bench.set_up('aliases = ["m"]', PICTURES)
+    assert "'m' is its own name; leave it out" in bench.registry().broken["m"]
+
+
 def application(bench: Bench, registry: Registry) -> FlaskClient:
     settings, environment = read_settings({}), Environment(bench.server, bench.repository)
     return create_app(settings, registry, environment, renamed_config, quiet()).test_client()

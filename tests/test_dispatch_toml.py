@@ -172,6 +172,44 @@ def test_a_language_model_that_is_not_as_the_file_says(
         assert word in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("file", "data", "words"),
+    [
+        ("tokenizer.json", b'{"a": ', "whose tokenizer.json cannot be read (Exp"),
+        ("tokenizer.json", b'{"a": 1}', "which cannot be loaded (Exception: "),
+        ("tokenizer.json", b'{"a": "\xe9"}', "whose tokenizer.json is no UTF-8"),
+        ("tokenizer_config.json", b'{"a": ', "whose tokenizer_config.json cannot be read (Exp"),
+        ("tokenizer_config.json", b'{"pad_token": "<pad>", "model_max_length": "512"}',
+         "tokenizer_config.json has a `model_max_length` that is no number: '512'"),
+        ("tokenizer_config.json", None, "whose tokenizer_config.json is a folder"),
+    ],
+)  # fmt: skip
+def test_a_damaged_tokenizer_is_told_by_its_file(
+    bench: Bench, file: str, data: bytes | None, words: str
+) -> None:
+    bench.set_up('family = "embedding"', TEXTS)
+    tokenizer_at(bench.folder / "tokenizer")
+    path = bench.folder / "tokenizer" / file
+    path.unlink()
+    path.mkdir() if data is None else path.write_bytes(data)
+    said = bench.registry().broken["m"]
+    assert words in said
+    assert "put tokenizer.json" not in said
+    assert "save the tokenizer again" in said
+
+
+def test_labels_that_cannot_be_read_are_told_why(bench: Bench) -> None:
+    """Letters of Windows, and a folder in place of the file."""
+    bench.set_up('family = "classification"\nlabels = "labels.txt"', PICTURES)
+    (bench.folder / "labels.txt").write_bytes("a\nschön\nc".encode("latin-1"))
+    assert "labels.txt, which is no UTF-8; save it as UTF-8" in bench.registry().broken["m"]
+    (bench.folder / "labels.txt").unlink()
+    (bench.folder / "labels.txt").mkdir()
+    assert "labels.txt, which is a folder; name a file" in bench.registry().broken["m"]
+    (bench.folder / "labels.txt").rmdir()
+    assert "put a file of that name beside config.pbtxt" in bench.registry().broken["m"]
+
+
 @pytest.mark.parametrize("limit", [None, 0, -1])
 def test_a_tokenizer_without_a_limit_needs_one(bench: Bench, limit: int | None) -> None:
     bench.set_up('family = "embedding"', TEXTS)
