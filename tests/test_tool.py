@@ -165,6 +165,8 @@ def test_models_shows_what_is_served_by_which_client_and_why_others_are_not(
     program("new-client", "double", folder=tmp_path)
     (tmp_path / "code" / "clients" / "bad.py").write_text("import nothing_of_this_name")
     (tmp_path / "plain" / "1").mkdir(parents=True)
+    (tmp_path / "taken" / "1").mkdir(parents=True)
+    (tmp_path / "taken" / "dispatch.toml").write_text('aliases = ["double"]')
     done = program("models", "--json", folder=tmp_path, MODEL_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
     rows = {row["name"]: row for row in json.loads(done.stdout)}
@@ -175,6 +177,7 @@ def test_models_shows_what_is_served_by_which_client_and_why_others_are_not(
         assert rows[name]["reason"] == ""
     (bad,) = [row for row in rows.values() if row["source"] == "code/clients/bad.py"]
     assert "nothing_of_this_name" in bad["reason"]
+    assert rows["taken"]["reason"].startswith("Tensors in taken/dispatch.toml: the alias 'double'")
     (tmp_path / "plain" / "dispatch.toml").write_text('aliases = ["other"]')
     (tmp_path / "code" / "clients" / "alone.py").write_text(ALONE)
     table = program("models", folder=tmp_path, MODEL_DIR=str(tmp_path)).stdout

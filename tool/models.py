@@ -84,7 +84,8 @@ def rows(registry: Registry, repository: Path) -> Iterator[Row]:
                 f"there is no model {folder.name!r}; {source} is for it",
             )
         for name, reason in loaded.broken.items():
-            yield Row(name, name, "", source, reason)
+            # The temporary repository is gone when the reason is read.
+            yield Row(name, name, "", source, reason.replace(f"{repository}/", ""))
             asked.add(name)
     for model in models.keys() - asked:
         yield Row(model, model, "tensors alone", shown(str(models[model])))
