@@ -10,7 +10,6 @@ assert answer(Double, {"numbers": [1, 2.5]}, OnnxModels(".")) == [2.0, 5.0]
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from clients.base import Client, Environment, Payload
-from clients.errors import ModelFailed, TensorsRefused, UnknownModel, UnknownVersion
+from clients.config_text import read
+from clients.declarations import declaration_fault, object_fault
+from clients.errors import ClientDisabled, ModelFailed, TensorsRefused, UnknownModel, UnknownVersion
 from clients.model_server import (
     Above,
     ModelServer,
@@ -35,6 +36,7 @@ from clients.request import Request
 from clients.sources import classes_of_file
 
 TIME_S = 60.0  # for one answer
+DEFAULT_MAX_BATCH_SIZE = 4  # where the configuration leaves it to the model's file
 
 # ONNX Runtime calls the others as Triton does, in small letters.
 DATATYPES = {"float16": "FP16", "float": "FP32", "double": "FP64", "string": "BYTES"}
@@ -64,11 +66,16 @@ def answer(
         version: of the model.
 
     Raises:
+        ClientDisabled: the class is declared so that it would not be served.
         InferenceError: what the caller would be told.
         TypeError: the result is not JSON.
 
     """
+    if fault := declaration_fault(client):
+        raise ClientDisabled(f"{client.__name__}: {fault}")
     made = client(Environment(models, models.folder))
+    if fault := object_fault(made):
+        raise ClientDisabled(f"{client.__name__}: {fault}")
     request = Request(
         parameters=made.read_parameters(parameters or {}),
         version=version,
@@ -104,6 +111,9 @@ class OnnxModels(ModelServer):
         timeout: float,  # noqa: ARG002  nothing here is waited for
     ) -> dict[str, npt.NDArray[np.generic]]:
         session, classes = self._session(model, version), classes or {}
+        most = self._max_batch_size(model, session)
+        if most and any(array.ndim and len(array) > most for array in inputs.values()):
+            raise TensorsRefused(f"inference request batch-size must be <= {most} for {model!r}")
         names = list(outputs or classes) or [one.name for one in session.get_outputs()]
         try:
             given = {name: as_taken(array) for name, array in inputs.items()}
@@ -125,10 +135,16 @@ class OnnxModels(ModelServer):
             tuple(TensorSpec(one.name, datatype(one.type), sizes(one.shape)) for one in side)
             for side in (session.get_inputs(), session.get_outputs())
         )
-        config = self.folder / model / "config.pbtxt"
-        found = re.search(r"^\s*max_batch_size\s*:\s*(\d+)", text(config), re.MULTILINE)
-        batches = all(spec.shape[:1] == (-1,) for spec in (*inputs, *outputs))
-        return Signature(int(found[1]) if found else 4 * batches, inputs, outputs)
+        return Signature(self._max_batch_size(model, session), inputs, outputs)
+
+    def _max_batch_size(self, model: str, session: Any) -> int:
+        """Return it as Triton has it, which completes what lists no inputs or outputs."""
+        config = read(text(self.folder / model / "config.pbtxt"))
+        configured = config.readable_number("max_batch_size")
+        if configured or (config.all("input") and config.all("output")):
+            return configured
+        sides = (*session.get_inputs(), *session.get_outputs())
+        return DEFAULT_MAX_BATCH_SIZE * all(sizes(one.shape)[:1] == (-1,) for one in sides)
 
     def instances(self, model: str, *, timeout: float) -> int:  # noqa: ARG002
         return 1
@@ -161,6 +177,8 @@ class OnnxModels(ModelServer):
     def _session(self, model: str, version: str) -> Any:
         import onnxruntime  # noqa: PLC0415  a web worker does without
 
+        if not isinstance(version, str):
+            raise TensorsRefused("model version must be a string")
         states = [state for state in self.models(timeout=TIME_S) if state.name == model]
         if not states:
             raise UnknownModel(f"there is no file {self.folder}/{model}/1/model.onnx")

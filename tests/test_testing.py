@@ -9,7 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from clients.testing import OnnxModels
+from clients.base import Client
+from clients.errors import ClientDisabled, TensorsRefused
+from clients.testing import OnnxModels, answer
 
 
 @pytest.fixture
@@ -44,3 +46,47 @@ def test_texts_are_bytes(models: OnnxModels) -> None:
     assert texts.tolist() == [[b"one", "zwölf".encode()], [b"three", b""]]
     for again in (texts, texts.astype("S")):
         assert (models.infer("texts", {"x": again}, timeout=9)["y"] == texts).all()
+
+
+LISTED = (
+    'input { name: "x" data_type: TYPE_FP32 dims: [ -1, 2 ] }\n'
+    'output { name: "y" data_type: TYPE_FP32 dims: [ -1, 2 ] }\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "most"),
+    [("max_batch_size: 8", 8), ("", 4), ("max_batch_size: 0", 4), (LISTED, 0)],
+)
+def test_a_batch_that_is_too_large_is_refused(models: OnnxModels, config: str, most: int) -> None:
+    """In the words of Triton; where the configuration says nothing it takes four."""
+    (models.folder / "numbers" / "config.pbtxt").write_text(config)
+    assert models.signature("numbers", timeout=9).max_batch_size == most
+    models.infer("numbers", {"x": np.ones((most or 99, 2), np.float32)}, timeout=9)
+    if most:
+        with pytest.raises(TensorsRefused, match=f"batch-size must be <= {most} for 'numbers'"):
+            models.infer("numbers", {"x": np.ones((most + 1, 2), np.float32)}, timeout=9)
+
+
+def test_a_version_is_a_text(models: OnnxModels) -> None:
+    given = {"x": np.ones((1, 2), np.float32)}
+    models.infer("numbers", given, version="1", timeout=9)
+    with pytest.raises(TensorsRefused, match="model version must be a string"):
+        models.infer("numbers", given, version=1, timeout=9)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ({"example": None}, "it has no example"),
+        ({"aliases": "x"}, "its aliases are 'x'"),
+        ({"media": {"picure": "img"}}, "its media have 'picure'"),
+    ],
+)
+def test_a_class_that_would_not_be_served_has_no_answer(
+    models: OnnxModels, declared: dict[str, object], words: str
+) -> None:
+    right = {"modelname": "numbers", "example": {}, "inference": lambda self, payload: 1}
+    assert answer(type("Right", (Client,), right), {}, models) == 1
+    with pytest.raises(ClientDisabled, match=f"Wrong: {words}"):
+        answer(type("Wrong", (Client,), right | declared), {}, models)
