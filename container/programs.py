@@ -35,9 +35,6 @@ ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
     "MALLOC_TRIM_THRESHOLD_": str(128 * 2**20),
     "MALLOC_TOP_PAD_": str(16 * 2**20),
-    # Pillow's own blocks of 16 MiB lie below the first of these, and what they have left between
-    # them stayed: 5 GB after a dozen PNG pictures of 50 megapixels. Now a large one has its own.
-    "PILLOW_BLOCK_SIZE": "256m",
 }
 
 # Else glibc keeps memory for each of the web worker's threads apart: 527 instead of 401 MB (PSS,
