@@ -12,6 +12,7 @@ from typing import Any
 from clients.base import Payload
 from clients.request import Media
 from clients.shown import brief
+from dispatcher.admission import LARGE
 from dispatcher.budget import TIMEOUT
 from dispatcher.envelope import Envelope
 from dispatcher.errors import BadBody
@@ -87,7 +88,6 @@ def read_json(body: bytes, envelope: Envelope, max_batch: int) -> Asked:
 # Python's parser holds its lock from a body's first byte to its last: eight bodies of 25 MiB, one
 # after the other, left nobody else a word for 13 s. So one large body is read at a time, and
 # between two of them others have their turn.
-LARGE = 2**20  # bytes
 LONG_S = 0.1  # what pictures in base64, a long text each, never take
 PAUSE_S = 0.02
 one_is_read = threading.Lock()

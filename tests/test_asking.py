@@ -25,8 +25,9 @@ from clients.registry import Registry
 from clients.request import Media
 from clients.tensors import converted
 from clients.triton import renamed_config
+from dispatcher.admission import LARGE
 from dispatcher.app import create_app
-from dispatcher.ask import LARGE, one_is_read, parsed
+from dispatcher.ask import one_is_read, parsed
 from dispatcher.bodies import BEGINS_AS_PICTURE, told
 from dispatcher.settings import WANTED, read_settings
 from tests.fake_triton import FakeTriton
