@@ -24,10 +24,10 @@ test-slow: weights $(VENV)/.dev
 image:
 	docker build --tag triton-dispatcher .
 
-# More than 100,000 inputs for the parsers, which nobody has seen before; about a quarter of an hour.
 chaos: weights $(VENV)/.dev
 	$(RUN) tests.chaos --minutes 10
 
+# More than 100,000 inputs for the parsers, which nobody has seen before; about a quarter of an hour.
 fuzz: weights $(VENV)/.dev
 	FUZZ_INPUTS=10000 $(RUN) pytest -s tests/test_fuzz.py
 

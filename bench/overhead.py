@@ -27,19 +27,14 @@ START_S = 30
 
 def measure(results: Results, server: Contender, folder: Path) -> None:
     """Ask as fast as it goes, in rounds."""
-    if not (wrk := shutil.which("wrk")):
-        results.skipped["nothing-model"] = "wrk is not installed: apt-get install wrk"
-        return
     route = flask_route(folder)
     route.start()
     try:
         wait(route)
         for number in range(results.rounds):
             for callers in CALLERS:
-                ours, plain = (
-                    asked(wrk, one, callers, max(2, int(results.seconds)))
-                    for one in (server, route)
-                )
+                seconds = max(2, int(results.seconds))
+                ours, plain = (asked(one, callers, seconds) for one in (server, route))
                 results.nothing.setdefault(callers, []).append((ours, plain))
                 say(
                     f"round {number + 1} nothing-model {callers:2} callers: {ours:.0f}/s, "
@@ -68,28 +63,30 @@ def flask_route(folder: Path) -> Contender:
     )
 
 
-def wait(route: Contender) -> None:
-    """Wait until it answers.
+def wait(server: Contender) -> None:
+    """Wait until it answers the model that does nothing.
 
     Raises:
         Skipped: it does not.
 
     """
     deadline = time.monotonic() + START_S
-    while load.once(route.port, route.request(PAYLOAD))[0] != 200:
-        ended = route.process is None or route.process.poll() is not None
+    while load.once(server.port, server.request(PAYLOAD))[0] != 200:
+        ended = server.process is None or server.process.poll() is not None
         if ended or time.monotonic() > deadline:
-            raise Skipped(f"the Flask route does not answer: {route.log.read_text()[-500:]}")
+            raise Skipped(f"{server.name} does not answer: {server.log.read_text()[-500:]}")
         time.sleep(0.1)
 
 
-def asked(wrk: str, server: Contender, callers: int, seconds: int) -> float:
+def asked(server: Contender, callers: int, seconds: int) -> float:
     """Return the requests per second, after a second that is not counted.
 
     Raises:
-        Skipped: not all of them were answered 200.
+        Skipped: not all of them were answered 200, or there is no wrk.
 
     """
+    if not (wrk := shutil.which("wrk")):
+        raise Skipped("wrk is not installed: apt-get install wrk")
     for lasts in (WARM_S, seconds):
         done = subprocess.run(
             [

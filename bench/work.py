@@ -233,7 +233,11 @@ def joined(inputs: Sequence[Tensors]) -> Tensors:
 # What everybody is asked.
 
 
-def payload(modelname: str, *, megapixels: float = 768 * 576 / 1e6, tokens: int = 9) -> Any:
+MEGAPIXELS = 768 * 576 / 1e6
+TOKENS = 9
+
+
+def payload(modelname: str, *, megapixels: float = MEGAPIXELS, tokens: int = TOKENS) -> Any:
     """Return the payload that everybody is asked: a 768×576 JPEG, or a text of 9 tokens."""
     if modelname == "bert_base":
         # [CLS], [MASK], the full stop and [SEP] are four.

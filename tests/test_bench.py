@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import http.server
 import json
+import math
+import shutil
+import subprocess
 import threading
 import time
 import xml.etree.ElementTree as ET
@@ -15,7 +18,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from bench import load, models, report, work
+from bench import compare, load, models, report, work
 from bench.measure import IN_HAND, LIMIT, Results, Sample, Spread
 from bench.targets import MET, MISSED, NOISE, OURS, SCALED, at_least, at_most, verdicts
 from tests.conftest import PROJECT
@@ -181,6 +184,29 @@ def test_the_limit_fills_a_mask_as_the_server_does() -> None:
     logits[0, 2, bert.tokenizer.token_to_id("##ing")] = 9
     best = bert.finish(logits[0], ["look[MASK] here.", [2]])[0]
     assert best["token"] == "looking here."
+
+
+def test_a_setting_is_compared_with_the_first_one_of_the_same_round() -> None:
+    unknown = (math.nan, math.nan)
+    found = {
+        ("1: commit=old", 8): [(10.0, 1.0, *unknown), (20.0, 1.0, *unknown), (10.0, 1.0, *unknown)],
+        ("2: default", 8): [(11.0, 2.0, *unknown), (18.0, 4.0, *unknown), (13.0, 3.0, *unknown)],
+    }
+    rows = compare.table("resnet", found, "1: commit=old").splitlines()
+    assert "| 8 | 2: default | 13.0 | – | 1.10 (0.90–1.30) | 3.0 | – | – |" in rows
+
+
+@pytest.mark.skipif(
+    not (PROJECT / ".git").exists() or not shutil.which("git"), reason="no git repository here"
+)
+def test_another_commit_is_served_from_its_own_files(tmp_path: Path) -> None:
+    files = compare.checked_out("HEAD", tmp_path)
+    shown = subprocess.run(
+        ["git", "-C", PROJECT, "show", "HEAD:serve"], capture_output=True, check=True
+    )
+    assert (files / "serve").read_bytes() == shown.stdout
+    with pytest.raises(SystemExit, match="commit=nonsense"):
+        compare.checked_out("nonsense", tmp_path)
 
 
 def test_every_rival_s_packages_are_pinned_with_hashes() -> None:

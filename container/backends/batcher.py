@@ -24,7 +24,7 @@ AT_ONCE = 2
 CORES_OF_A_RUN = 4
 """More cores than these are better given to another run: of texts on 16, four runs at a time had
 1.1 to 1.2 times as many answers as two with 16 and 64 callers, and 0.9 with 4; eight 1.04, 1.3 and
-0.85; `python -m bench.scale --models bert_base`."""
+0.85; `python -m bench.compare --models bert_base`."""
 
 FEW = 40
 """Tokens, in all requests that are there or expected, of which one run with all cores is quicker
