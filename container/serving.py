@@ -55,8 +55,8 @@ CONNECT_S = 3.0  # the web worker looks for Triton twice a second
 ASK_S = 0.05
 
 # With 16 CPUs four web workers took in as much as eight: of a model that does nothing 3.7 times as
-# much as one (`wrk`), of models on a GPU up to 4 times; each has some 60 MB. `python -m bench.compare
-# --settings MODEL_SERVER_WORKERS=1 MODEL_SERVER_WORKERS=4 MODEL_SERVER_WORKERS=8`
+# much as one (`wrk`), of models on a GPU up to 4 times; each has some 60 MB.
+# `python -m bench.compare --settings MODEL_SERVER_WORKERS=1 MODEL_SERVER_WORKERS=4 MODEL_SERVER_WORKERS=8`
 WORKERS = "MODEL_SERVER_WORKERS"
 CPUS_PER_WORKER = 4
 MOST_WORKERS = 4
