@@ -56,7 +56,7 @@ ASK_S = 0.05
 
 # With 16 CPUs four web workers took in as much as eight: of a model that does nothing 3.7 times as
 # much as one (`wrk`), of models on a GPU up to 4 times; each has some 60 MB.
-# `python -m bench.compare --settings MODEL_SERVER_WORKERS=1 MODEL_SERVER_WORKERS=4 MODEL_SERVER_WORKERS=8`
+# `python -m bench.compare --settings` and MODEL_SERVER_WORKERS=1, =4 and =8
 WORKERS = "MODEL_SERVER_WORKERS"
 CPUS_PER_WORKER = 4
 MOST_WORKERS = 4
