@@ -1,7 +1,8 @@
 """Triton over gRPC. The one file that imports `tritonclient`.
 
-The channel is made once per process, after the fork (gRPC does not survive one), and is shared by
-all threads: `tritonclient.grpc` is thread-safe except for streams.
+Models are asked through `clients.grpc_calls`, with the messages of `tritonclient`; all else goes
+through its client, which is made once per process, after the fork (gRPC does not survive one), and
+is shared by all threads: it is thread-safe except for streams.
 """
 
 from __future__ import annotations
@@ -21,9 +22,16 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 from google.protobuf import json_format, text_format
+from google.protobuf.message import DecodeError
 from tritonclient import grpc as triton
-from tritonclient.grpc import model_config_pb2
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype, triton_to_np_dtype
+from tritonclient.grpc import model_config_pb2, service_pb2
+from tritonclient.utils import (
+    InferenceServerException,
+    deserialize_bytes_tensor,
+    np_to_triton_dtype,
+    serialize_byte_tensor,
+    triton_to_np_dtype,
+)
 
 from clients.classes import classified, labels_at
 from clients.errors import (
@@ -37,6 +45,7 @@ from clients.errors import (
     UnknownModel,
     UnknownVersion,
 )
+from clients.grpc_calls import CallFailed, Calls, Connections
 from clients.model_server import (
     Above,
     ModelServer,
@@ -52,6 +61,8 @@ from clients.model_server import (
 from clients.regions import Region, Regions, free_bytes
 from clients.shared_tensors import Arrays, Layout, large, layout_of
 from clients.tensors import zeros
+
+MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 BACKENDS = ("onnxruntime", "pytorch")
 """Those that the container has of its own (container/backends)."""
@@ -218,25 +229,6 @@ class Call:
     patience: float = field(default=0.0, compare=False)
 
 
-@dataclass
-class Line:
-    """What a model is asked through: a channel of its own, over the connection that all share.
-
-    Args:
-        client: it ends what is asked through it when it is closed.
-        abandoned: why it was.
-
-    """
-
-    client: triton.InferenceServerClient
-    abandoned: str = ""
-
-    def abandon(self, reason: str) -> None:
-        """Let all that was asked through it, and is not answered, fail."""
-        self.abandoned = reason
-        self.client.close()
-
-
 class Triton(ModelServer):
     """A Triton on this machine.
 
@@ -259,20 +251,21 @@ class Triton(ModelServer):
         *,
         scarce: bool = False,
     ) -> None:
-        self._address = address
         self._scarce = scarce
         self._repository = repository
-        self._client = self._connected()
-        self._first = Line(self._client)
-        self._lines: dict[str, Line] = {}
+        self._client = triton.InferenceServerClient(address, channel_args=list(CHANNEL))
+        self._connections = Connections(address)
+        self._first = self._line()
+        self._lines: dict[str, Calls] = {}
         self._server = RegionServer(self._client)
         self._regions = Regions(self._server, shared_bytes)
         self._sizes: dict[Call, Mapping[str, tuple[int, int]]] = {}
         self._signatures: dict[tuple[str, str], tuple[float, Signature]] = {}
         self._failing: set[str] = set()
 
-    def _connected(self) -> triton.InferenceServerClient:
-        return triton.InferenceServerClient(self._address, channel_args=list(CHANNEL))
+    def _line(self) -> Calls:
+        """Return what a model is asked through: what waits there can be ended by itself."""
+        return Calls(self._connections, MODEL_INFER)
 
     def infer(  # noqa: PLR0913  as in the seam
         self,
@@ -333,7 +326,7 @@ class Triton(ModelServer):
             raise self._noted(model, ModelFailed(f"the model {model!r} answered {missing}"))
         self._failing.discard(model)
         if line is self._first:  # not for whatever name a caller thinks of
-            self._lines.setdefault(model, Line(self._connected()))
+            self._lines.setdefault(model, self._line())
         for name, count in classes.items():
             labels = self._labels(model, version, name, deadline - time.monotonic())
             batched = signature.max_batch_size > 0
@@ -370,12 +363,7 @@ class Triton(ModelServer):
     def knock(self, model: str, inputs: Tensors, *, timeout: float) -> None:
         line = self._lines.get(model, self._first)
         try:
-            line.client.infer(
-                model,
-                [tensor(name, array) for name, array in inputs.items()],
-                client_timeout=timeout,
-                parameters={DEADLINE: LONG_AGO},
-            )
+            ask(line, request_of(model, "", inputs, (), {DEADLINE: LONG_AGO}), timeout)
         except (InferenceServerException, ValueError) as error:
             if line.abandoned:
                 raise ModelFailed(line.abandoned) from error
@@ -395,7 +383,7 @@ class Triton(ModelServer):
             line.abandon(reason)
 
     def _through_memory(
-        self, line: Line, call: Call, inputs: Tensors, deadline: float
+        self, line: Calls, call: Call, inputs: Tensors, deadline: float
     ) -> Arrays | None:
         """Ask with the large tensors in shared memory; `None` where that is not to be."""
         layout = layout_of(inputs, self._sizes.get(call, {}))
@@ -438,11 +426,14 @@ class Triton(ModelServer):
             return True  # another call will find out
 
     def _ask(
-        self, line: Line, call: Call, inputs: Tensors, layout: Layout | None, deadline: float
+        self, line: Calls, call: Call, inputs: Tensors, layout: Layout | None, deadline: float
     ) -> Arrays:
         timeout = deadline - time.monotonic()
         names = call.outputs
-        parameters: dict[str, Any] = {DEADLINE: round((time.time() + timeout) * 1e6)}
+        parameters: dict[str, int | str] = {
+            DEADLINE: round((time.time() + timeout) * 1e6),
+            "timeout": max(1, round(timeout * 1e6)),
+        }
         if call.rows:
             parameters[ROWS] = json.dumps({call.model: call.rows})
         if call.above:
@@ -451,21 +442,13 @@ class Triton(ModelServer):
             parameters[PADDING] = json.dumps({call.model: call.padding})
         if layout and layout.outputs:  # then each has to be named
             names = names or tuple(spec.name for spec in call.specs)
-        answer = line.client.infer(
-            call.model,
-            [tensor(name, array, layout) for name, array in inputs.items()],
-            model_version=call.version,
-            outputs=[wanted(name, layout) for name in names] or None,
-            client_timeout=timeout + call.patience,
-            timeout=max(1, round(timeout * 1e6)),
-            parameters=parameters,
-        )
-        outputs = answer.get_response().outputs
+        request = request_of(call.model, call.version, inputs, names, parameters, layout)
+        answer = ask(line, request, timeout + call.patience)
         arrays = {
             output.name: layout.read(output.name, triton_to_np_dtype(output.datatype), output.shape)
             if layout and output.name in layout.outputs
-            else answer.as_numpy(output.name)
-            for output in outputs
+            else array_of(answer, number)
+            for number, output in enumerate(answer.outputs)
         }
         if call not in self._sizes and self._regions.limit:
             if len(self._sizes) >= MOST_CALLS:
@@ -657,45 +640,104 @@ class RegionServer:
             raise translated(error) from error
 
 
-def tensor(
-    name: str, array: npt.NDArray[np.generic], layout: Layout | None = None
-) -> triton.InferInput:
-    """Return `array` as Triton takes it, written to shared memory where the layout has it there.
+def ask(line: Calls, request: Any, timeout: float) -> Any:
+    """Return Triton's answer to a `ModelInferRequest`, a `ModelInferResponse`.
 
     Raises:
-        TensorsRefused: Triton has no type for the array's dtype, or a text cannot be UTF-8.
+        InferenceServerException: it refused, or did not answer.
+        ValueError: the answer cannot be read.
 
     """
-    dtype = np_to_triton_dtype(array.dtype)
-    if dtype is None:
-        raise TensorsRefused(
-            f"input {name!r} is an array of {array.dtype}, for which Triton has no type"
-        )
-    sent = triton.InferInput(name, list(array.shape), dtype)
-    if layout and name in layout.inputs:
-        layout.write(name, array)
-        sent.set_shared_memory(layout.region_name, array.nbytes, layout.inputs[name])
-        return sent
     try:
-        sent.set_data_from_numpy(np.ascontiguousarray(array))
+        answer = line.call(request.SerializeToString(), timeout)
+    except CallFailed as error:
+        raise InferenceServerException(error.message, status=str(error.code)) from error
+    try:
+        return service_pb2.ModelInferResponse.FromString(answer)
+    except DecodeError as error:
+        raise ValueError(str(error)) from error
+
+
+def request_of(  # noqa: PLR0913, PLR0917  all that a request says
+    model: str,
+    version: str,
+    inputs: Tensors,
+    outputs: Sequence[str],
+    parameters: Mapping[str, int | str],
+    layout: Layout | None = None,
+) -> Any:
+    """Return a `ModelInferRequest`, whose inputs lie where the layout has them.
+
+    Raises:
+        TensorsRefused: Triton has no type for an array's dtype, or a text cannot be UTF-8.
+
+    """
+    request = service_pb2.ModelInferRequest(model_name=model, model_version=version)
+    for name, array in inputs.items():
+        dtype = np_to_triton_dtype(array.dtype)
+        if dtype is None:
+            raise TensorsRefused(
+                f"input {name!r} is an array of {array.dtype}, for which Triton has no type"
+            )
+        tensor = request.inputs.add(name=name, datatype=dtype, shape=array.shape)
+        if layout and name in layout.inputs:
+            layout.write(name, array)
+            lies_at(tensor, layout, array.nbytes, layout.inputs[name])
+        else:
+            request.raw_input_contents.append(content(name, array))
+    for name in outputs:
+        tensor = request.outputs.add(name=name)
+        if layout and name in layout.outputs:
+            offset, size = layout.outputs[name]
+            lies_at(tensor, layout, size, offset)
+    for key, value in parameters.items():
+        if isinstance(value, str):
+            request.parameters[key].string_param = value
+        else:
+            request.parameters[key].int64_param = value
+    return request
+
+
+def lies_at(tensor: Any, layout: Layout, size: int, offset: int) -> None:
+    """Say where in shared memory a tensor of a request is, or is to be."""
+    tensor.parameters["shared_memory_region"].string_param = layout.region_name
+    tensor.parameters["shared_memory_byte_size"].int64_param = size
+    if offset:
+        tensor.parameters["shared_memory_offset"].int64_param = offset
+
+
+def content(name: str, array: npt.NDArray[np.generic]) -> bytes:
+    """Return an input's bytes, in the order of C."""
+    if np_to_triton_dtype(array.dtype) != "BYTES":
+        return array.tobytes()
+    try:
+        texts = serialize_byte_tensor(array)
     except ValueError as error:
         raise TensorsRefused(f"input {name!r} cannot be sent: {error}") from error
-    return sent
+    return bytes(texts.item()) if texts.size else b""
+
+
+def array_of(answer: Any, number: int) -> npt.NDArray[np.generic]:
+    """Return one output of a `ModelInferResponse`.
+
+    Raises:
+        ValueError: there are more bytes than its shape says, or fewer.
+
+    """
+    output = answer.outputs[number]
+    raw = answer.raw_output_contents[number] if number < len(answer.raw_output_contents) else b""
+    array: npt.NDArray[np.generic] = (
+        deserialize_bytes_tensor(raw)
+        if output.datatype == "BYTES"
+        else np.frombuffer(raw, triton_to_np_dtype(output.datatype))
+    )
+    return array.reshape(output.shape)
 
 
 def written(padding: Padding) -> dict[str, object]:
     """Return what `PADDING` says for a model."""
     numbers = {name: index(number) for name, number in padding.inputs.items()}
     return {"inputs": numbers, "outputs": list(padding.outputs)}
-
-
-def wanted(name: str, layout: Layout | None) -> triton.InferRequestedOutput:
-    """Return an output as it is asked for, in shared memory where the layout has room for it."""
-    asked = triton.InferRequestedOutput(name)
-    if layout and name in layout.outputs:
-        offset, size = layout.outputs[name]
-        asked.set_shared_memory(layout.region_name, size, offset)
-    return asked
 
 
 def signature_of(config: model_config_pb2.ModelConfig) -> Signature:
