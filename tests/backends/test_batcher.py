@@ -86,6 +86,7 @@ def started() -> Iterator[Callable[..., Instance]]:
             waits: bool = False,
             at_once: int = batcher.AT_ONCE,
             few: int = 0,
+            most: int | None = None,
             long_s: float = SOON_S,
         ) -> Instance:
             for patience in ("PATIENCE", "COMMON_PATIENCE"):
@@ -93,7 +94,9 @@ def started() -> Iterator[Callable[..., Instance]]:
             patch.setattr(batcher, "MOST_PATIENCE_S", SOON_S)
             patch.setattr(batcher, "LONG_S", long_s)
             model = Model()
-            gathered = Batcher(model.run, model.run_alone, model.send, max_batch_size, at_once, few)
+            gathered = Batcher(
+                model.run, model.run_alone, model.send, max_batch_size, at_once, few, most
+            )
             made.append(Instance(gathered, model))
             return made[-1]
 
@@ -144,10 +147,16 @@ def test_a_run_waits_for_those_that_were_there_before(started: Callable[..., Ins
     assert instance.model.next() == ["c", "d", "e", "f"]
     instance.model.end("b")
     assert instance.model.nothing_begins()
+    # One who does not come in time is given up: seven are expected when c, d, e and f begin.
     instance.put("b again")
-    assert instance.model.nothing_begins()
-    instance.put("a again")
-    assert instance.model.next() == ["g", "h", "b again", "a again"]
+    assert instance.model.next() == ["g", "h", "b again"]
+
+
+def test_a_run_does_not_wait_where_everybody_is_there(started: Callable[..., Instance]) -> None:
+    instance = started(waits=True)
+    instance.put("a", "b", "c", "d", "e")
+    assert instance.model.next() == ["a", "b", "c"]
+    assert instance.model.next() == ["d", "e"]  # a third could only come from the first run
 
 
 def test_who_asks_again_before_all_are_answered_is_counted_once(
@@ -175,6 +184,26 @@ def test_rows_are_counted_and_no_run_has_more_than_it_may(
     assert instance.model.next() == ["c", "e"]
     instance.model.end("b")
     assert instance.model.next() == ["d", "f"]
+
+
+def test_no_more_rows_are_gathered_than_are_wanted(started: Callable[..., Instance]) -> None:
+    instance = started(most=2)
+    busy(instance)
+    instance.put("c", "d", "e", "f", "g", "h")
+    instance.model.end("a")
+    assert instance.model.next() == ["c", "d"]
+    instance.model.end("b")
+    assert instance.model.next() == ["e", "f"]
+
+
+def test_small_runs_are_not_gathered_before_each_has_two(started: Callable[..., Instance]) -> None:
+    instance = started(most=4)
+    instance.put("a", "b", "c")
+    assert instance.model.next() == ["a"]
+    assert instance.model.next() == ["b"]
+    instance.put("d")
+    instance.model.end("a")
+    assert instance.model.next() == ["c", "d"]
 
 
 def test_with_one_run_at_a_time_it_waits_for_all(started: Callable[..., Instance]) -> None:
@@ -379,6 +408,22 @@ def test_who_is_alone_is_run_by_the_caller(started: Callable[..., Instance]) -> 
     instance.put("a")
     assert instance.model.next() == ["a"]
     assert not instance.batcher.alone([Request("b")])
+
+
+@pytest.mark.parametrize(("took_s", "others"), [(100.0, True), (1e-6, False)])
+def test_who_comes_right_after_a_lone_one_has_waited_for_it(
+    started: Callable[..., Instance], took_s: float, others: bool
+) -> None:
+    """Triton hands it over at once; who asks anew needs a while."""
+    instance = started()
+    assert instance.batcher.alone([Request("a")])
+    instance.batcher.ran(took_s)
+    assert instance.batcher.alone([Request("b")]) is not others
+    if others:
+        instance.put("b")
+        assert instance.model.next() == ["b"]
+        instance.put("a again")
+        assert instance.model.next() == ["a again"]
 
 
 def test_those_who_share_no_run_are_not_run_by_the_caller(

@@ -266,6 +266,17 @@ class TestTheOptimizedModel:
         assert (settings.at_once, settings.gathers) == (at_once, True)
 
     @pytest.mark.parametrize(
+        ("count", "cpus", "at_once"), [(1, 1, 1), (1, 2, 2), (1, 8, 8), (2, 8, 4), (1, 16, 8)]
+    )
+    def test_small_gathered_runs_have_a_core_each_or_there_are_eight(
+        self, count: int, cpus: int, at_once: int
+    ) -> None:
+        batching = {"dynamic_batching": {"preferred_batch_size": [2, 4]}}
+        settings = session_settings({**config(count), **batching}, cpus=cpus)
+        assert (settings.at_once, settings.gathers, settings.most) == (at_once, True, 4)
+        assert session_settings({**config(count), "dynamic_batching": {}}, cpus=cpus).most is None
+
+    @pytest.mark.parametrize(
         ("count", "cpus", "one_run"),
         [(1, 1, False), (1, 2, True), (1, 3, True), (1, 4, False), (2, 2, False), (2, 4, False)],
     )

@@ -125,6 +125,7 @@ class TritonPythonModel:
                 beside.max_batch_size,
                 settings.at_once,
                 settings.few,
+                settings.most,
             )
         elif settings.at_once:
             answering = self._answering

@@ -51,9 +51,10 @@ class SessionSettings:
     `intra_op_threads` are an instance's share; `lone_threads` is what they become for a run while
     there is no other, and `lone_entries` are added then; `at_once` is how many runs an instance has
     at a time, 0 where it has what Triton gives it, `gathers` whether a run has requests that Triton
-    gave it one by one, and `few` up to how many tokens all of them had better share one;
-    `graph_level` is the name of a `GraphOptimizationLevel`; `session_entries` and `run_entries` are
-    ONNX Runtime's own keys and values; None leaves a choice to ONNX Runtime.
+    gave it one by one, `few` up to how many tokens all of them had better share one, and `most` of
+    how many rows, where the configuration says; `graph_level` is the name of a
+    `GraphOptimizationLevel`; `session_entries` and `run_entries` are ONNX Runtime's own keys and
+    values; None leaves a choice to ONNX Runtime.
     """
 
     intra_op_threads: int
@@ -63,6 +64,7 @@ class SessionSettings:
     at_once: int = 0
     gathers: bool = False
     few: int = 0
+    most: int | None = None
     parallel: bool = False
     graph_level: str = "ORT_ENABLE_ALL"
     mem_arena: bool | None = None
@@ -89,8 +91,9 @@ def session_settings(
 
     Where the configuration does not say how many threads, an instance gets its share of `cpus`
     (default: those this process may use), and all of them while no other instance runs. On a CPU it
-    has as many runs at a time as it has cores, `MOST_AT_ONCE` at most; with dynamic batching
-    `runs_at_once`, or one where it is the only instance and there is one core. Waiting threads
+    has as many runs at a time as it has cores, `MOST_AT_ONCE` at most; with dynamic batching, where
+    no `preferred_batch_size` keeps runs small, `runs_at_once`, or one where it is the only instance
+    and there is one core. Waiting threads
     sleep instead of spinning unless `session.intra_op.allow_spinning` says "1": they share the
     cores with the web workers.
 
@@ -116,12 +119,14 @@ def session_settings(
     # Spinning threads are never out of the way of others.
     spinning = entries[_SPINNING[0]] == "1"
     at_once, gathers = 0, "dynamic_batching" in config
+    preferred = (config.get("dynamic_batching") or {}).get("preferred_batch_size") or []
+    most = max(map(int, preferred), default=None)
     one_by_one = not on_cpu or "sequence_batching" in config or mode == 1
     if not (threads or spinning or one_by_one):
         if share > 1:
             # So many cores each that none is left over by the most runs.
             at_once = share // -(-share // MOST_AT_ONCE)
-            at_once = min(at_once, runs_at_once(share)) if gathers else at_once
+            at_once = min(at_once, runs_at_once(share)) if gathers and not most else at_once
         elif gathers:  # with a core for each of several instances these are what runs at a time
             at_once = int(instance_count(config) == 1)
     optimization = config.get("optimization") or {}
@@ -134,6 +139,7 @@ def session_settings(
         at_once=at_once,
         gathers=gathers and at_once > 0,
         few=most_in_one_run(cpus) if gathers and at_once else 0,
+        most=most,
         inter_op_threads=parameters.count_of(config, "inter_op_thread_count") or share,
         parallel=mode == 1,
         graph_level=_GRAPH_LEVELS.get(level, "ORT_ENABLE_ALL"),
