@@ -20,6 +20,8 @@ from clients import triton as own_client
 from clients.errors import UnknownModel
 from clients.model_server import Padding
 
+ROW = np.zeros((1, 2), np.float32)
+
 
 def ask(triton: Triton, model: str, *outputs: str, **inputs: np.ndarray[Any, Any]) -> Any:
     """Send one request and return its answer, or the error as a value."""
@@ -244,7 +246,7 @@ class TestBatching:
         ],
     )
     def test_padding_that_is_none_is_refused(self, triton: Triton, padding: str) -> None:
-        x = own_client.tensor("x", np.zeros((1, 2), np.float32))
+        x = grpc_client.InferInput("x", [1, 2], "FP32").set_data_from_numpy(ROW)
         with pytest.raises(InferenceServerException, match="padding") as caught:
             triton.client.infer("columns_beside", [x], parameters={"padding": padding})
         assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
@@ -262,7 +264,7 @@ class TestBatching:
 
     def test_padding_of_another_model_is_no_matter(self, triton: Triton) -> None:
         """An ensemble hands its parameters on to all of its steps."""
-        x = own_client.tensor("x", np.zeros((1, 2), np.float32))
+        x = grpc_client.InferInput("x", [1, 2], "FP32").set_data_from_numpy(ROW)
         asked = {"padding": '{"other": {"inputs": {"x": 0}, "outputs": ["total"]}}'}
         answer = triton.client.infer("columns_beside", [x], parameters=asked)
         assert answer.as_numpy("width").tolist() == [[2]]

@@ -19,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 from clients import regions
 from clients.errors import InferenceError, ModelFailed, ModelUnavailable, TensorsRefused
 from clients.regions import FOLDER, MIB, NAME, Regions
-from clients.triton import Triton, tensor
+from clients.triton import Triton
 
 ROWS = 200_000  # of three float32: 2.4 MB
 X = np.arange(3 * ROWS, dtype=np.float32).reshape(ROWS, 3)
@@ -43,6 +43,11 @@ def forget(triton: triton_process.Triton) -> None:
             return
         time.sleep(0.1)
     pytest.fail("Triton keeps using a region")
+
+
+def three_rows() -> grpc_client.InferInput:
+    """Return an input as Triton's own client sends it."""
+    return grpc_client.InferInput("x", [3, 3], "FP32").set_data_from_numpy(X[:3])
 
 
 def ask(client: Triton, x: np.ndarray[Any, Any] = X) -> np.ndarray[Any, Any]:
@@ -125,7 +130,7 @@ class TestOnTriton:
         self, triton: triton_process.Triton, above: str
     ) -> None:
         with pytest.raises(InferenceServerException, match="rows") as caught:
-            triton.client.infer("free", [tensor("x", X[:3])], parameters={"rows_above": above})
+            triton.client.infer("free", [three_rows()], parameters={"rows_above": above})
         assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
 
     @pytest.mark.parametrize(
@@ -135,7 +140,7 @@ class TestOnTriton:
         self, triton: triton_process.Triton, asked: dict[str, Any]
     ) -> None:
         """An ensemble hands its parameters on to all of its steps."""
-        answer = triton.client.infer("free", [tensor("x", X[:3])], parameters=asked)
+        answer = triton.client.infer("free", [three_rows()], parameters=asked)
         np.testing.assert_array_equal(answer.as_numpy("y"), X[:3] + 1)
 
     @pytest.mark.parametrize(
@@ -154,7 +159,7 @@ class TestOnTriton:
         self, triton: triton_process.Triton, rows: str
     ) -> None:
         with pytest.raises(InferenceServerException, match="rows") as caught:
-            triton.client.infer("free", [tensor("x", X[:3])], parameters={"rows": rows})
+            triton.client.infer("free", [three_rows()], parameters={"rows": rows})
         assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
 
     def test_what_is_wrong_with_a_request_is_told_as_by_grpc(
