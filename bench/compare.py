@@ -145,7 +145,7 @@ def best_ways(repository: Path, model: str, options: argparse.Namespace) -> dict
     """Return for each number of callers the limit's best way with no more payloads in hand."""
     cpus = len(os.sched_getaffinity(0))
     (payload,), lone = payloads(model, options), Way(1, cpus)
-    batches = {"resnet": (1, 8), "yolov5": (1,), "bert_base": (1, 4, 8, 16)}[model]
+    batches = {"resnet": (1, 4, 8), "yolov5": (1,), "bert_base": (1, 4, 8, 16)}[model]
     widths = [width for width in (1, 2, 4, 8, 16, 32, 64) if width <= cpus]
     split = [Way(cpus // width, width, batch) for width, batch in product(widths, batches)]
     limit = Limit(repository, model)

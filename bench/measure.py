@@ -162,7 +162,7 @@ def sweep(
     That is in throughput, for a caller alone, and with as many requests in hand as some loads have
     callers, where the first has more.
     """
-    batches = {"resnet": (1, 8), "yolov5": (1,), "bert_base": (1, 8, 16)}[modelname]
+    batches = {"resnet": (1, 4, 8), "yolov5": (1,), "bert_base": (1, 8, 16)}[modelname]
     ways = [Way(cpus, 1, batch) for batch in batches]
     ways += [Way(1, cpus, batch) for batch in batches]
     ways.append(Way(cpus + 1, 1))

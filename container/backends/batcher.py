@@ -264,8 +264,11 @@ class Batcher(Generic[T, A]):
         waiting = _rows(self._waiting)
         if turn or self._closed or waiting >= self._part(shared=shared):
             return turn
-        if self._running + waiting >= self._expected:
-            return 0.0  # nobody else may come
+        # Who waits for those that run shares their next run, which pays where reading weights is
+        # most of it; not where runs are to be small: three and five callers of a ResNet-50 had
+        # 1.06 and 1.08 times as many answers where nobody waited so.
+        if self._least and self._running + waiting >= self._expected:
+            return 0.0
         patience = COMMON_PATIENCE if shared else PATIENCE
         until = max(free, self._came) + min(patience * self._took_s, MOST_PATIENCE_S)
         return until - time.monotonic()

@@ -147,16 +147,30 @@ def test_a_run_waits_for_those_that_were_there_before(started: Callable[..., Ins
     assert instance.model.next() == ["c", "d", "e", "f"]
     instance.model.end("b")
     assert instance.model.nothing_begins()
-    # One who does not come in time is given up: seven are expected when c, d, e and f begin.
     instance.put("b again")
-    assert instance.model.next() == ["g", "h", "b again"]
+    assert instance.model.nothing_begins()
+    instance.put("a again")
+    assert instance.model.next() == ["g", "h", "b again", "a again"]
 
 
-def test_a_run_does_not_wait_where_everybody_is_there(started: Callable[..., Instance]) -> None:
-    instance = started(waits=True)
+@pytest.mark.parametrize(("most", "waits"), [(4, False), (None, True)])
+def test_a_small_run_does_not_wait_for_those_that_run(
+    started: Callable[..., Instance], most: int | None, waits: bool
+) -> None:
+    instance = started(waits=True, most=most)
+    instance.put("before")  # how long a run takes is known then
+    assert instance.model.next() == ["before"]
+    instance.model.end("before")
+    instance.model.sent.get(timeout=SOON_S)
     instance.put("a", "b", "c", "d", "e")
     assert instance.model.next() == ["a", "b", "c"]
-    assert instance.model.next() == ["d", "e"]  # a third could only come from the first run
+    if waits:
+        assert instance.model.nothing_begins()
+        instance.model.end("a")
+        instance.put("a again")
+        assert instance.model.next() == ["d", "e", "a again"]
+    else:
+        assert instance.model.next() == ["d", "e"]
 
 
 def test_who_asks_again_before_all_are_answered_is_counted_once(

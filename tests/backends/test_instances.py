@@ -271,10 +271,16 @@ class TestTheOptimizedModel:
     def test_small_gathered_runs_have_a_core_each_or_there_are_eight(
         self, count: int, cpus: int, at_once: int
     ) -> None:
-        batching = {"dynamic_batching": {"preferred_batch_size": [2, 4]}}
+        batching = {"dynamic_batching": {"preferred_batch_size": [2, 4]}, "max_batch_size": 8}
         settings = session_settings({**config(count), **batching}, cpus=cpus)
         assert (settings.at_once, settings.gathers, settings.most) == (at_once, True, 4)
-        assert session_settings({**config(count), "dynamic_batching": {}}, cpus=cpus).most is None
+
+    @pytest.mark.parametrize("preferred", [{}, {"preferred_batch_size": [8]}])
+    def test_a_preference_for_the_largest_is_none(self, preferred: dict[str, Any]) -> None:
+        """Triton completes a configuration so that has none."""
+        batching = {"dynamic_batching": preferred, "max_batch_size": 8}
+        settings = session_settings({**config(1), **batching}, cpus=8)
+        assert (settings.at_once, settings.most) == (2, None)
 
     @pytest.mark.parametrize(
         ("count", "cpus", "one_run"),

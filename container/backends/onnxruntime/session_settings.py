@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from container.backends import parameters
 from container.backends.batcher import most_in_one_run, runs_at_once
 from container.backends.cpu_share import default_thread_count, usable_cpus
-from container.backends.model_config import ModelConfigError, instance_count
+from container.backends.model_config import ModelConfigError, instance_count, max_batch_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,9 +93,8 @@ def session_settings(
     (default: those this process may use), and all of them while no other instance runs. On a CPU it
     has as many runs at a time as it has cores, `MOST_AT_ONCE` at most; with dynamic batching, where
     no `preferred_batch_size` keeps runs small, `runs_at_once`, or one where it is the only instance
-    and there is one core. Waiting threads
-    sleep instead of spinning unless `session.intra_op.allow_spinning` says "1": they share the
-    cores with the web workers.
+    and there is one core. Waiting threads sleep instead of spinning unless
+    `session.intra_op.allow_spinning` says "1": they share the cores with the web workers.
 
     Raises:
         ModelConfigError: naming the parameter whose value is not one of those expected.
@@ -120,13 +119,15 @@ def session_settings(
     spinning = entries[_SPINNING[0]] == "1"
     at_once, gathers = 0, "dynamic_batching" in config
     preferred = (config.get("dynamic_batching") or {}).get("preferred_batch_size") or []
-    most = max(map(int, preferred), default=None)
+    most = max(map(int, preferred), default=0)
+    # Triton completes a configuration without preferred sizes by the largest that there may be.
+    small = 0 < most < max_batch_size(config)
     one_by_one = not on_cpu or "sequence_batching" in config or mode == 1
     if not (threads or spinning or one_by_one):
         if share > 1:
             # So many cores each that none is left over by the most runs.
             at_once = share // -(-share // MOST_AT_ONCE)
-            at_once = min(at_once, runs_at_once(share)) if gathers and not most else at_once
+            at_once = min(at_once, runs_at_once(share)) if gathers and not small else at_once
         elif gathers:  # with a core for each of several instances these are what runs at a time
             at_once = int(instance_count(config) == 1)
     optimization = config.get("optimization") or {}
@@ -139,7 +140,7 @@ def session_settings(
         at_once=at_once,
         gathers=gathers and at_once > 0,
         few=most_in_one_run(cpus) if gathers and at_once else 0,
-        most=most,
+        most=most if small else None,
         inter_op_threads=parameters.count_of(config, "inter_op_thread_count") or share,
         parallel=mode == 1,
         graph_level=_GRAPH_LEVELS.get(level, "ORT_ENABLE_ALL"),
