@@ -170,6 +170,8 @@ class Calls:
             return connection.call(headers, message, deadline)
         finally:
             self._under_way.discard(connection)
+            if self.abandoned:  # who does that may be about to end it
+                connection.usable = False
             self._connections.give_back(connection)
 
     def abandon(self, reason: str) -> None:
@@ -314,12 +316,18 @@ class Connection:
                 self._follow(reply, deadline)
             self.usable = all_sent and not self._leaving and self._stream < LAST_STREAM
             return reply.message()
+        except CallFailed as error:
+            # The server has seen that the time is over before we did.
+            if error.code == StatusCode.CANCELLED and time.monotonic() >= deadline:
+                raise late() from error
+            raise
         except TimeoutError as error:
             raise late() from error
         except OSError as error:
             raise CallFailed(StatusCode.UNAVAILABLE, f"the connection broke: {error}") from error
         except UNREADABLE as error:
-            raise CallFailed(StatusCode.INTERNAL, f"the answer cannot be read: {error}") from error
+            # (Not INTERNAL, with which a server says that it has done with the call.)
+            raise CallFailed(StatusCode.UNKNOWN, f"the answer cannot be read: {error}") from error
 
     def end(self) -> None:
         """Let the call fail that is under way, in whichever thread that is."""

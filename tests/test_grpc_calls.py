@@ -176,6 +176,7 @@ class Peer:
 
     def __init__(self, act: Callable[[Peer], None]) -> None:
         self.act = act
+        self.calls: Calls | None = None
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.events: list[Any] = []
         self.got = b""
@@ -382,11 +383,11 @@ def frame(kind: int, flags: int, payload: bytes, stream: int = 1) -> bytes:
         (b"", grpc.StatusCode.UNAVAILABLE),
         (frame(0, 0, MESSAGE)[:12], grpc.StatusCode.UNAVAILABLE),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n" * 1000, grpc.StatusCode.UNAVAILABLE),
-        (frame(1, 0x5, b"\xff\xff\xff\xff\xff\xff"), grpc.StatusCode.INTERNAL),
-        (frame(0, 0x8, b""), grpc.StatusCode.INTERNAL),
-        (frame(4, 0, b"odd", stream=0), grpc.StatusCode.INTERNAL),
+        (frame(1, 0x5, b"\xff\xff\xff\xff\xff\xff"), grpc.StatusCode.UNKNOWN),
+        (frame(0, 0x8, b""), grpc.StatusCode.UNKNOWN),
+        (frame(4, 0, b"odd", stream=0), grpc.StatusCode.UNKNOWN),
         (frame(1, 0x5, b"\x88"), grpc.StatusCode.UNKNOWN),  # HTTP's 200 alone
-        (frame(1, 0x5, b"\x88\x00\x0bgrpc-status\x01x"), grpc.StatusCode.INTERNAL),
+        (frame(1, 0x5, b"\x88\x00\x0bgrpc-status\x01x"), grpc.StatusCode.UNKNOWN),
         (frame(1, 0x5, b"\x88\x00\x0bgrpc-status\x010"), grpc.StatusCode.INTERNAL),  # no message
         (
             frame(0, 0, b"\1\0\0\0\1x") + frame(1, 0x5, b"\x00\x0bgrpc-status\x010"),
@@ -407,6 +408,38 @@ def test_what_is_no_answer_is_an_error(raw: bytes, code: grpc.StatusCode) -> Non
         calls.call(b"hello", SOON_S)
     assert failed.value.code == code
     assert failed.value.message
+
+
+def test_a_call_that_is_cancelled_as_its_time_is_over_is_late() -> None:
+    def act(there: Peer) -> None:
+        there.until(StreamEnded)
+        clock.append(10.0**9)  # seconds later
+        there.http.reset_stream(1, ErrorCodes.CANCEL)
+        there.flush()
+
+    clock: list[float] = []
+    with peer(act) as (_, calls), pytest.MonkeyPatch.context() as patch:
+        now = time.monotonic
+        patch.setattr("clients.grpc_calls.time.monotonic", lambda: now() + sum(clock))
+        patch.setattr("clients.grpc_calls.left", lambda _: SOON_S)
+        with pytest.raises(CallFailed) as late:
+            calls.call(b"hello", SOON_S)
+    assert late.value.code == grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_a_connection_of_abandoned_calls_is_no_other_calls() -> None:
+    """Who abandons them may be about to end it, when it has another call already."""
+
+    def act(there: Peer) -> None:
+        stream = there.until(StreamEnded).stream_id
+        assert there.calls
+        there.calls.abandoned = "it is gone"  # and its end is not here yet
+        there.answer(stream)
+
+    with peer(act) as (there, calls):
+        there.calls = calls
+        assert calls.call(b"hello", SOON_S) == b"hello"
+        assert calls._connections._idle == []
 
 
 def test_a_server_that_says_nothing_is_late() -> None:

@@ -50,8 +50,11 @@ MOST_PATIENCE_S = 0.05
 
 WAITED = 0.05
 """Of the time of a run that was alone: who comes no later after it has waited in Triton's queue
-meanwhile. Who asks anew needs 2 ms at least, where the run takes 20. (Two callers of a ResNet-50
-had 44 answers a second where each had all cores in turn, and 48 side by side.)"""
+meanwhile. (Two callers of a ResNet-50 had 44 answers a second where each had all cores in turn, and
+48 side by side.)"""
+
+MOST_WAITED_S = 0.001
+"""Who asks anew after a lone run needs 2 ms, however long it was; Triton hands over within one."""
 
 
 def most_in_one_run(cores: int) -> int:
@@ -118,7 +121,8 @@ class Batcher(Generic[T, A]):
         self._at_once = at_once
         self._most = min(most or max_batch_size, max_batch_size)
         # From how many on rows are gathered: below that small runs are better begun at once.
-        self._least = 2 * at_once if most else 0
+        # (Triton hands over no more than `most` at a time, and none while some wait.)
+        self._least = min(2 * at_once, at_once + self._most) if most else 0
         self._few = few
         self._changed = threading.Condition()
         self._waiting: list[T] = []
@@ -141,7 +145,7 @@ class Batcher(Generic[T, A]):
         with self._changed:
             rows = _rows(requests)
             before, ended, took_s = self._alone
-            if time.monotonic() - ended < WAITED * took_s:
+            if time.monotonic() - ended < min(WAITED * took_s, MOST_WAITED_S):
                 self._expected = max(self._expected, before + rows)
             alone = not self._waiting and not self._begun and rows >= self._expected
             alone = alone and not self._divided(requests, self._max_batch_size)[1]
@@ -275,8 +279,11 @@ class Batcher(Generic[T, A]):
 
     def _part(self, *, shared: bool) -> int:
         """Return the rows of one run: all that are expected, or its part of them."""
-        runs = 1 if shared else self._at_once
-        return min(self._most, -(-self._expected // runs)) if self._expected >= self._least else 1
+        if shared:
+            return min(self._max_batch_size, self._expected)
+        if self._expected < self._least:
+            return 1
+        return min(self._most, -(-self._expected // self._at_once))
 
     def _cut(self, rows: int) -> list[T]:
         """Take the first that waits, and others like it."""

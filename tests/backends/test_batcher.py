@@ -426,9 +426,13 @@ def test_who_is_alone_is_run_by_the_caller(started: Callable[..., Instance]) -> 
 
 @pytest.mark.parametrize(("took_s", "others"), [(100.0, True), (1e-6, False)])
 def test_who_comes_right_after_a_lone_one_has_waited_for_it(
-    started: Callable[..., Instance], took_s: float, others: bool
+    started: Callable[..., Instance],
+    monkeypatch: pytest.MonkeyPatch,
+    took_s: float,
+    others: bool,
 ) -> None:
     """Triton hands it over at once; who asks anew needs a while."""
+    monkeypatch.setattr(batcher, "MOST_WAITED_S", SOON_S)
     instance = started()
     assert instance.batcher.alone([Request("a")])
     instance.batcher.ran(took_s)
@@ -438,6 +442,26 @@ def test_who_comes_right_after_a_lone_one_has_waited_for_it(
         assert instance.model.next() == ["b"]
         instance.put("a again")
         assert instance.model.next() == ["a again"]
+
+
+def test_a_lone_one_that_asks_anew_is_alone_however_long_its_run_was(
+    started: Callable[..., Instance],
+) -> None:
+    instance = started()
+    for _ in range(3):
+        assert instance.batcher.alone([Request("a")])
+        instance.batcher.ran(100.0)
+        time.sleep(0.002)
+
+
+def test_a_run_for_everybody_is_not_made_small(started: Callable[..., Instance]) -> None:
+    instance = started(most=2, few=99, waits=True)
+    instance.batcher._alike = ALIKE
+    instance.batcher._last = ((), 9)
+    instance.batcher._expected = 3
+    instance.put(*(Request(name, length=9) for name in ("a", "b", "c")))
+    assert instance.model.next() == ["a", "b", "c"]
+    assert instance.model.alone == ["a", "b", "c"]
 
 
 def test_those_who_share_no_run_are_not_run_by_the_caller(
