@@ -1,11 +1,12 @@
 """How settings, numbers of instances or other commits do beside each other, asked in turn.
 
 A SETTING is made of words: `commit=REVISION` is the server of that commit (in this environment),
-`count=8` the number of instances of the asked model, every other word an environment variable of
-the server. "default" changes nothing; twice, it shows the noise. The servers of all settings run
-side by side, and every round asks them in turn, forwards and backwards, beside the in-process
-limit. The table on standard output has medians, and for each setting its answers a second as a
-share of the first one's in the same round. How an older version does beside this one:
+with its own configuration of the model; `count=8` the number of instances of the asked model, every
+other word an environment variable of the server. "default" changes nothing; twice, it shows the
+noise. The servers of all settings run side by side, and every round asks them in turn, forwards and
+backwards, beside the in-process limit. The table on standard output has medians, and for each
+setting its answers a second as a share of the first one's in the same round. How an older version
+does beside this one:
 
     python -m bench.compare --models resnet --callers 1 8 --settings commit=HEAD~1 default
 """
@@ -111,7 +112,10 @@ def with_setting(setting: str, number: int, repository: Path, cache: Path, model
     server = this_server(own, cache / "run", model, f"{number + 1}: {setting}")
     variables = dict(word.split("=", 1) for word in setting.split() if "=" in word)
     if revision := variables.pop("commit", ""):
-        server.command = [str(checked_out(revision, cache / "commits") / "serve")]
+        files = checked_out(revision, cache / "commits")
+        server.command = [str(files / "serve")]
+        if (its := files / "model_repository" / model / "config.pbtxt").exists():
+            shutil.copy(its, own / model / "config.pbtxt")
     if count := variables.pop("count", ""):
         config = own / model / "config.pbtxt"
         text, changed = re.subn(r"count: \d+", f"count: {count}", config.read_text())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -314,7 +315,7 @@ def mlserver(repository: Path, cache: Path, modelname: str, cpus: int) -> Conten
 def triton(repository: Path, cache: Path, modelname: str, cpus: int) -> Contender:
     """Return Triton by itself: its own HTTP, an ensemble, before and after in its Python backend.
 
-    The model in the middle is served exactly as by this server: same backend, same configuration.
+    The model in the middle is served as by this server, with the same backend; see `one_by_one`.
     """
     folder = cache / "run" / "triton"
     shutil.rmtree(folder, ignore_errors=True)
@@ -372,6 +373,8 @@ def lay_out_ensemble(models: Path, repository: Path, modelname: str, cpus: int) 
     text = ("STRING", "1")
     finishes = modelname != "resnet"  # its answer is made by Triton's classification extension
     shutil.copytree(repository / modelname, models / modelname, symlinks=True)
+    if modelname == "resnet":
+        one_by_one(models / modelname, cpus)
     python_model(models / "before", {"payload": text}, {**inputs, "kept": text}, cpus)
     steps = [
         step("before", ["payload"], [*inputs, *(["kept"] if finishes else [])]),
@@ -391,6 +394,17 @@ def lay_out_ensemble(models: Path, repository: Path, modelname: str, cpus: int) 
         f"input [ {tensor('payload', *text)} ]\noutput [ {result} ]\n"
         f"ensemble_scheduling {{ step [ {', '.join(steps)} ] }}\n"
     )
+
+
+def one_by_one(model: Path, cpus: int) -> None:
+    """Let a model run its requests by themselves, an instance on each core.
+
+    Who shares runs of this server's ResNet-50 has 0.91 to 0.95 times as many answers behind Triton's
+    own HTTP, and a p99 of up to 1.8 times: those who prepare the pictures have the same cores.
+    """
+    config = (model / "config.pbtxt").read_text()
+    config = re.sub(r"dynamic_batching \{.*\}", "", config)
+    (model / "config.pbtxt").write_text(re.sub(r"count: \d+", f"count: {cpus}", config))
 
 
 def python_model(
@@ -449,6 +463,8 @@ def article(repository: Path, cache: Path, modelname: str, cpus: int) -> Contend
         raise Skipped(str(error)) from error
     for model, its in (("resnet", "resnet"), ("yolov5", "yolov5s"), ("bert_base", "bert_base")):
         copy = shutil.copytree(repository / model, folder / "models" / its, symlinks=True)
+        if model == "resnet":
+            one_by_one(copy, cpus)
         config = (copy / "config.pbtxt").read_text()
         (copy / "config.pbtxt").write_text(config.replace(f'"{model}"', f'"{its}"'))
     return Contender(
