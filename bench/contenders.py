@@ -399,8 +399,8 @@ def lay_out_ensemble(models: Path, repository: Path, modelname: str, cpus: int) 
 def one_by_one(model: Path, cpus: int) -> None:
     """Let a model run its requests by themselves, an instance on each core.
 
-    Who shares runs of this server's ResNet-50 has 0.91 to 0.95 times as many answers behind Triton's
-    own HTTP, and a p99 of up to 1.8 times: those who prepare the pictures have the same cores.
+    With this server's shared runs of a ResNet-50 Triton's own HTTP has 0.91 to 0.95 times as many
+    answers, and a p99 of up to 1.8 times: those who prepare pictures there have the same cores.
     """
     config = (model / "config.pbtxt").read_text()
     config = re.sub(r"dynamic_batching \{.*\}", "", config)
@@ -448,7 +448,6 @@ def article(repository: Path, cache: Path, modelname: str, cpus: int) -> Contend
 
     It is taken from the folder aws-sm-mmo of the cache, and fetched to there where it is missing.
     """
-    del cpus
     sample, python, port = cache / "aws-sm-mmo", installed("article", cache), free_port(4)
     if not sample.exists():
         run("the sample cannot be fetched", "git", "clone", "--quiet", ARTICLE, str(sample))
