@@ -1,8 +1,8 @@
 """Unary calls of gRPC, each on a connection that it has for itself meanwhile.
 
-gRPC's own client hands every call to threads of its own and back: of what the web worker spent on a
-model that does nothing that was half. Here the thread that asks writes to the socket and reads from
-it.
+gRPC's own client hands every call to threads of its own and back, which was most of what the web
+worker spent on a model that does nothing (docs/performance.md). Here the thread that asks writes to
+the socket and reads from it.
 
 This is as much of HTTP/2 (RFC 9113) as that takes, and of gRPC on it
 (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md): one stream at a time, no
@@ -25,16 +25,8 @@ import hpack
 from grpc import StatusCode
 
 # Kinds of frames, their flags, and settings; RFC 9113, 6.
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
-    0,
-    1,
-    3,
-    4,
-    6,
-    7,
-    8,
-    9,
-)
+DATA, HEADERS, RST_STREAM, SETTINGS = 0x0, 0x1, 0x3, 0x4
+PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0x6, 0x7, 0x8, 0x9
 END_STREAM = ACK = 0x1
 END_HEADERS = 0x4
 PADDED = 0x8
