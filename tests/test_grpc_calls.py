@@ -332,11 +332,14 @@ def test_a_server_that_is_going_away_answers_what_it_has_taken() -> None:
         there.answer(stream)
         there.http.close_connection(last_stream_id=stream)
         there.flush()
+        gone.set()
 
+    gone = threading.Event()
     with peer(act) as (there, calls):
         for _ in range(3):
             assert calls.call(b"hello", SOON_S) == b"hello"
-            time.sleep(0.05)  # it has gone away by then
+            assert gone.wait(SOON_S)
+            gone.clear()
         assert there.accepted == 3
 
 
