@@ -684,7 +684,9 @@ def request_of(  # noqa: PLR0913, PLR0917  all that a request says
             layout.write(name, array)
             lies_at(tensor, layout, array.nbytes, layout.inputs[name])
         else:
-            request.raw_input_contents.append(content(name, array))
+            request.raw_input_contents.append(
+                texts_content(name, array) if dtype == "BYTES" else array.tobytes()
+            )
     for name in outputs:
         tensor = request.outputs.add(name=name)
         if layout and name in layout.outputs:
@@ -706,10 +708,13 @@ def lies_at(tensor: Any, layout: Layout, size: int, offset: int) -> None:
         tensor.parameters["shared_memory_offset"].int64_param = offset
 
 
-def content(name: str, array: npt.NDArray[np.generic]) -> bytes:
-    """Return an input's bytes, in the order of C."""
-    if np_to_triton_dtype(array.dtype) != "BYTES":
-        return array.tobytes()
+def texts_content(name: str, array: npt.NDArray[np.generic]) -> bytes:
+    """Return an input of texts as Triton takes it, each with its length before it.
+
+    Raises:
+        TensorsRefused: a text cannot be UTF-8.
+
+    """
     try:
         texts = serialize_byte_tensor(array)
     except ValueError as error:
