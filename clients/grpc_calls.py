@@ -52,8 +52,9 @@ UNREADABLE = (ValueError, IndexError, struct.error, hpack.HPACKError)
 
 CODES = {code.value[0]: code for code in StatusCode}
 # What the end of a stream without a status means, by HTTP/2's code; all others are INTERNAL.
+REFUSED_STREAM = 0x7
 RESET = {
-    0x7: StatusCode.UNAVAILABLE,  # refused before it was looked at
+    REFUSED_STREAM: StatusCode.UNAVAILABLE,
     0x8: StatusCode.CANCELLED,
     0xB: StatusCode.RESOURCE_EXHAUSTED,
     0xC: StatusCode.PERMISSION_DENIED,
@@ -73,6 +74,14 @@ class CallFailed(Exception):
         super().__init__(code, message)
         self.code = code
         self.message = message
+
+
+class NotTaken(CallFailed):
+    """The server says that it has not looked at the call, which may be made again therefore.
+
+    The source: https://github.com/grpc/proposal/blob/master/A6-client-retries.md, "Transparent
+    Retries"; once, as there.
+    """
 
 
 class Connections:
@@ -153,12 +162,18 @@ class Calls:
 
         """
         deadline = time.monotonic() + timeout
+        headers = self._headers + literal("grpc-timeout", timeout_text(timeout))
+        try:
+            return self._call(headers, message, deadline)
+        except NotTaken:
+            return self._call(headers, message, deadline)
+
+    def _call(self, headers: bytes, message: bytes, deadline: float) -> bytes:
         connection = self._connections.take(deadline)
         self._under_way.add(connection)
         try:
             if self.abandoned:
                 raise CallFailed(StatusCode.CANCELLED, self.abandoned)
-            headers = self._headers + literal("grpc-timeout", timeout_text(timeout))
             return connection.call(headers, message, deadline)
         finally:
             self._under_way.discard(connection)
@@ -199,7 +214,8 @@ class Reply:
         """
         if kind == RST_STREAM:
             reason = int.from_bytes(payload, "big")
-            raise CallFailed(
+            failed = NotTaken if reason == REFUSED_STREAM else CallFailed
+            raise failed(
                 RESET.get(reason, StatusCode.INTERNAL), f"the call was reset (HTTP/2 {reason:#x})"
             )
         if flags & PADDED and kind in (DATA, HEADERS):
@@ -376,7 +392,7 @@ class Connection:
         elif kind == GOAWAY:
             self._leaving = True
             if self._stream > int.from_bytes(payload[:4], "big"):
-                raise CallFailed(StatusCode.UNAVAILABLE, "the server is going away")
+                raise NotTaken(StatusCode.UNAVAILABLE, "the server is going away")
         elif stream == self._stream:  # else of a call that was given up
             reply.take(kind, flags, payload)
 

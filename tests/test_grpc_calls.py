@@ -332,26 +332,43 @@ def test_a_server_that_is_going_away_answers_what_it_has_taken() -> None:
         there.answer(stream)
         there.http.close_connection(last_stream_id=stream)
         there.flush()
-        gone.set()
 
-    gone = threading.Event()
     with peer(act) as (there, calls):
         for _ in range(3):
             assert calls.call(b"hello", SOON_S) == b"hello"
-            assert gone.wait(SOON_S)
-            gone.clear()
         assert there.accepted == 3
 
 
-def test_a_server_that_goes_away_before_it_has_looked() -> None:
-    def act(there: Peer) -> None:
-        there.until(StreamEnded)
-        there.http.close_connection(last_stream_id=0)
-        there.flush()
+def goes_away(there: Peer) -> None:
+    there.until(StreamEnded)
+    there.http.close_connection(last_stream_id=0)
+    there.flush()
 
-    with peer(act) as (_, calls), pytest.raises(CallFailed) as gone:
-        calls.call(b"hello", SOON_S)
-    assert gone.value.code == grpc.StatusCode.UNAVAILABLE
+
+def refuses(there: Peer) -> None:
+    there.http.reset_stream(there.until(StreamEnded).stream_id, ErrorCodes.REFUSED_STREAM)
+    there.flush()
+
+
+@pytest.mark.parametrize("gives_back", [goes_away, refuses])
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_a_server_has_not_looked_at_is_asked_once_more(
+    gives_back: Callable[[Peer], None], times: int
+) -> None:
+    def act(there: Peer) -> None:
+        if there.accepted <= times:
+            gives_back(there)
+        else:
+            there.answer(there.until(StreamEnded).stream_id)
+
+    with peer(act) as (there, calls):
+        if times == 1:
+            assert calls.call(b"hello", SOON_S) == b"hello"
+        else:
+            with pytest.raises(CallFailed) as failed:
+                calls.call(b"hello", SOON_S)
+            assert failed.value.code == grpc.StatusCode.UNAVAILABLE
+        assert there.accepted == 2
 
 
 @pytest.mark.parametrize(
