@@ -33,7 +33,8 @@ PADDED = 0x8
 PRIORITY = 0x20
 HEADER_TABLE_SIZE, ENABLE_PUSH, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE = 1, 2, 4, 5
 
-FRAME_HEAD = 9
+HEAD = struct.Struct(">IBI")  # of a frame: its length in three bytes, its kind; flags; stream
+FRAME_HEAD = HEAD.size
 PRIORITY_BYTES = 5
 MESSAGE_HEAD = 5  # whether it is compressed, and its length
 
@@ -418,30 +419,29 @@ class Connection:
     def _next(self, deadline: float) -> tuple[int, int, int, bytes]:
         """Return the next frame: its kind, its flags, its stream, and what is in it."""
         came = self._came
-        self._read(FRAME_HEAD, deadline)
-        size = int.from_bytes(came[:3], "big")
-        kind, flags = came[3], came[4]
-        stream = int.from_bytes(came[5:FRAME_HEAD], "big") & LARGEST
-        self._read(FRAME_HEAD + size, deadline)
+        while len(came) < FRAME_HEAD:
+            self._read(PIECE, deadline)
+        size_and_kind, flags, stream = HEAD.unpack_from(came)
+        end = FRAME_HEAD + (size_and_kind >> 8)
+        while len(came) < end:
+            self._read(end - len(came), deadline)
         with memoryview(came) as view:
-            payload = bytes(view[FRAME_HEAD : FRAME_HEAD + size])
-        del came[: FRAME_HEAD + size]
-        return kind, flags, stream, payload
+            payload = bytes(view[FRAME_HEAD:end])
+        del came[:end]
+        return size_and_kind & 0xFF, flags, stream & LARGEST, payload
 
-    def _read(self, size: int, deadline: float) -> None:
-        """Read until so many bytes have come."""
-        while (missing := size - len(self._came)) > 0:
-            self._socket.settimeout(left(deadline))
-            piece = self._socket.recv(max(PIECE, missing))
-            if not piece:
-                raise ConnectionResetError("the server has closed it")
-            self._came += piece
+    def _read(self, missing: int, deadline: float) -> None:
+        """Read what has come, at least one byte."""
+        self._socket.settimeout(left(deadline))
+        piece = self._socket.recv(max(PIECE, missing))
+        if not piece:
+            raise ConnectionResetError("the server has closed it")
+        self._came += piece
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes | memoryview) -> bytes:
     """Return a frame of HTTP/2; RFC 9113, 4.1."""
-    head = struct.pack(">IBI", len(payload) << 8 | kind, flags, stream)
-    return b"".join((head, payload))
+    return b"".join((HEAD.pack(len(payload) << 8 | kind, flags, stream), payload))
 
 
 def literal(name: str, value: str) -> bytes:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import copy_context
 from functools import lru_cache, partial
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from flask import Response
-from werkzeug.datastructures import MIMEAccept
+from werkzeug.datastructures import Headers, MIMEAccept
 from werkzeug.http import parse_accept_header
 
 from clients.base import Client
@@ -19,6 +19,9 @@ from dispatcher import errors
 from dispatcher.ask import Ask
 from dispatcher.encoding import encoded
 from dispatcher.errors import NotAcceptable
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
 
 JSON: Final = "application/json"
 LINES: Final = "application/jsonlines"
@@ -120,8 +123,16 @@ def results_by_name(items: Sequence[Item]) -> Response:
     return written(f'{{"results":{{{text}}}}}', sum(one.lost for one in items))
 
 
+class Written(Response):
+    """An answer that has its length already, leads nowhere else and is not empty."""
+
+    def get_wsgi_headers(self, environ: WSGIEnvironment) -> Headers:  # noqa: ARG002
+        """Return its headers as they are: the library looks for what is amiss in a copy."""
+        return self.headers
+
+
 def written(text: str, lost: int) -> Response:
-    response = Response(text, mimetype=JSON)
+    response = Written(text, mimetype=JSON)
     if lost:
         response.headers[NON_FINITE] = str(lost)
     return response

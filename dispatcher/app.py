@@ -6,13 +6,14 @@ import re
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flask import Flask, Request, Response
 from flask.globals import app_ctx, request_ctx
 from flask.sessions import NullSession, SessionInterface
-from werkzeug.datastructures import Headers
+from werkzeug.datastructures import EnvironHeaders, Headers
 from werkzeug.exceptions import ClientDisconnected
+from werkzeug.routing import MapAdapter
 
 from clients.base import Environment
 from clients.registry import Registry
@@ -35,7 +36,11 @@ from dispatcher.scrape import metrics_routes
 from dispatcher.settings import WANTED, Settings
 from dispatcher.watch import allowance
 
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
+
 PIECE = 2**16
+BARE = frozenset({"CONTENT_TYPE", "CONTENT_LENGTH"})  # without HTTP_ before them; PEP 3333
 REQUEST_IDS = ("X-Amzn-SageMaker-Inference-Id", "X-Request-Id")
 CLEAN = re.compile(r"[A-Za-z0-9._:-]{1,128}")  # as in nginx.conf
 STARTED = "X-Request-Start"  # when NGINX had the whole request, in seconds since 1970
@@ -48,10 +53,44 @@ class NoSessions(SessionInterface):
         return NullSession()
 
 
+class IncomingHeaders(EnvironHeaders):
+    """A request's headers, most of which are asked for and are not there.
+
+    The library's raises an error over each of those, and catches it.
+    """
+
+    def get(  # type: ignore[override]  # one of its three forms
+        self,
+        key: str,
+        default: Any = None,
+        type: Any = None,  # noqa: A002  its own name
+    ) -> Any:
+        """Return a header, or the default where there is none."""
+        if type is not None:
+            return super().get(key, default, type)
+        name = key.upper().replace("-", "_")
+        return self.environ.get(name if name in BARE else f"HTTP_{name}", default)
+
+
+class Incoming(Request):
+    """A request as Flask has it, but for its headers."""
+
+    def __init__(self, environ: WSGIEnvironment, *arguments: Any, **named: Any) -> None:
+        super().__init__(environ, *arguments, **named)
+        self.headers = IncomingHeaders(environ)
+
+
 class Application(Flask):
     """Flask, without what is asked for each request and is always the same here."""
 
+    request_class = Incoming
     session_interface = NoSessions()
+
+    def create_url_adapter(self, request: Request | None) -> MapAdapter | None:
+        """Return what finds a request's route; by its path alone, whatever host it names."""
+        if request is None:
+            return None
+        return MapAdapter(self.url_map, "", "/", "", "http", request.path, request.method)
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function as it is: none here is asynchronous."""

@@ -8,6 +8,7 @@ import re
 import struct
 import threading
 import zlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,6 +64,37 @@ def test_a_jpeg_is_pillow_s_own_pixels_turned_as_pillow_turns_them(orientation: 
             data = encoded(picture.convert(mode), "JPEG", exif=exif, **options)
             expected = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
             assert np.array_equal(decode(data), np.asarray(expected))
+
+
+XMP = b"""<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF><rdf:Description
+ tiff:Orientation="6"/></rdf:RDF></x:xmpmeta>"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"quality": 75},
+        {"quality": 95, "progressive": True, "subsampling": 0},
+        {"comment": b"\xff\xda" * 200, "icc_profile": bytes(range(256)) * 600},
+        {"keep_rgb": True},
+        {"xmp": XMP},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_a_jpeg_without_exif_is_pillow_s_own_pixels(mode: str, options: dict[str, Any]) -> None:
+    noise = np.random.default_rng(4).integers(0, 255, (6, 9, 3), np.uint8)
+    data = encoded(Image.fromarray(noise).resize((93, 61)).convert(mode), "JPEG", **options)
+    expected = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
+    assert expected.size == ((61, 93) if "xmp" in options else (93, 61))
+    assert np.array_equal(decode(data), np.asarray(expected))
+
+
+def test_a_jpeg_s_header_may_be_cut_off_anywhere() -> None:
+    whole = encoded(Image.fromarray(COLOURS), "JPEG", comment=b"a comment")
+    for end in range(whole.index(b"\xff\xda") + 10):
+        with pytest.raises(BadPayload):
+            decode(whole[:end])
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "1", "CMYK", "LA"])
