@@ -16,6 +16,7 @@ The smallest whole client:
 from __future__ import annotations
 
 import itertools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -40,6 +41,9 @@ __all__ = ["FORMAT", "Client", "Environment", "Padding", "Parameter", "Payload"]
 
 Payload = Mapping[str, Any]
 T = TypeVar("T")
+
+INFINITE = (2 - 2**-24) * 2.0**127
+"""From here on a number is rounded to infinity in single precision; IEEE 754, 4.3.1."""
 
 
 @dataclass(frozen=True)
@@ -315,18 +319,17 @@ class Client(ABC):
         try:
             # NumPy would make room for the longest of some texts for each of them.
             flat = flattened(value) if isinstance(value, list) else [value]
-            array = np.array(value if flat and set(map(type, flat)) <= {int, float} else 0)
+            array = np.array(
+                value if flat and set(map(type, flat)) <= {int, float} else math.nan, np.float64
+            )
         except (ValueError, OverflowError):  # unevenly nested, or beyond any type
-            array = np.array(0)
-        if array.ndim and array.dtype.kind in "iuf":
-            with np.errstate(over="ignore"):  # what overflows is infinite, and refused
-                array = array.astype(np.float32)
-        if array.ndim == 0 or array.dtype != np.float32 or not np.isfinite(array).all():
+            array = np.array(math.nan)
+        if not (array.ndim and np.abs(array).max() < INFINITE):
             raise BadPayload(
                 f"`{name}` is {brief(value)}",
                 hint=f"expected a list of numbers in `payload.{name}`, nested evenly",
             )
-        return array
+        return array.astype(np.float32)
 
     def _field(self, payload: Payload, name: str, expected: str) -> Any:
         if name not in payload:

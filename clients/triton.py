@@ -13,7 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import lru_cache
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,8 @@ MISFIT = re.compile(
     r"|(expected \d+ inputs but got \d+ inputs for model '))"
 )
 NO_ID = "[request id: <id_unknown>] "
+
+datatype_of = lru_cache(maxsize=64)(np_to_triton_dtype)  # it tries one type after the other
 
 
 def translated(error: InferenceServerException) -> InferenceError:
@@ -393,7 +396,7 @@ class Triton(ModelServer):
         idle, known = False, True
         try:
             try:
-                arrays = self._ask(line, call, inputs, replace(layout, region=region), deadline)
+                arrays = self._ask(line, call, inputs, layout.placed(region), deadline)
             except (TensorsRefused, ValueError):  # before it was sent, or after it came back
                 idle = True
                 if not layout.outputs:
@@ -674,7 +677,7 @@ def request_of(  # noqa: PLR0913, PLR0917  all that a request says
     """
     request = service_pb2.ModelInferRequest(model_name=model, model_version=version)
     for name, array in inputs.items():
-        dtype = np_to_triton_dtype(array.dtype)
+        dtype = datatype_of(array.dtype)
         if dtype is None:
             raise TensorsRefused(
                 f"input {name!r} is an array of {array.dtype}, for which Triton has no type"

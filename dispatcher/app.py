@@ -176,17 +176,15 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
     def finish(response: Response) -> Response:
         drain(request_ctx.request)
         record: Record = app_ctx.g.record
-        response.headers["X-Request-Id"] = record.request_id
-        phases = {"queue": record.queue}
+        response.headers.add("X-Request-Id", record.request_id)
+        phases = f"queue;dur={1000 * record.queue:.1f}"
         if timings := record.timings:
-            phases |= {
-                "decode": timings.decode,
-                "inference": timings.inference,
-                "postprocess": timings.postprocess,
-            }
-        response.headers["Server-Timing"] = ", ".join(
-            f"{name};dur={1000 * seconds:.1f}" for name, seconds in phases.items()
-        )
+            phases += (
+                f", decode;dur={1000 * timings.decode:.1f}"
+                f", inference;dur={1000 * timings.inference:.1f}"
+                f", postprocess;dur={1000 * timings.postprocess:.1f}"
+            )
+        response.headers.add("Server-Timing", phases)
         observer.finish(record, response)
         return response
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import struct
 import time
 import zlib
@@ -198,16 +199,27 @@ class Numbers(Client):
     [
         *(["x" * 1_000_000, *["y"] * 100_000], deep(40), deep(900)),
         *([True], [None], [[1], 2], [{}], [], [[], []]),
+        *([1, math.nan], [1, -math.inf], [3.4028236e38], [-1e39], [2**128], [1, 10**400]),
     ],
     ids=[
         *("texts of 400 GB", "40 deep", "900 deep"),
         *("bool", "null", "uneven", "objects", "empty", "empty lists"),
+        *("not a number", "infinite", "too great", "too small", "too great a whole", "400 digits"),
     ],
 )
 def test_no_list_of_numbers(value: Any) -> None:
     client = Numbers(Environment(FakeTriton(), PROJECT / "model_repository"))
     with at_once(), pytest.raises(BadPayload):
         client.numbers({"n": value}, "n")
+
+
+def test_numbers_of_single_precision() -> None:
+    """Its greatest is 3.4028235e38 as programs write it, which is a little more in double."""
+    client = Numbers(Environment(FakeTriton(), PROJECT / "model_repository"))
+    numbers = [3.4028235e38, -3.4028235e38, 0.1, 2**70, -(2**63), 1e-300]
+    assert client.numbers({"n": numbers}, "n").tolist() == [
+        struct.unpack("f", struct.pack("f", number))[0] for number in numbers
+    ]
 
 
 @pytest.fixture(scope="module")
