@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 import pybase64
@@ -305,6 +306,13 @@ def upright(pixels: Picture, picture: Image.Image) -> Picture:
     except Exception:  # as many kinds as there are of damage
         return pixels
     return np.ascontiguousarray(turn(pixels)) if turn else pixels
+
+
+def planes(picture: Picture) -> Picture:
+    """Return the channels one after the other, [3, height, width] of [height, width, 3]."""
+    whole = np.empty((3, *picture.shape[:2]), np.uint8)
+    cv2.split(picture, list(whole))  # into it
+    return whole
 
 
 def as_rgb(picture: Image.Image) -> Image.Image:

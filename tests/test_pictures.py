@@ -15,7 +15,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from clients.errors import BadPayload
-from clients.pictures import EXAMPLE, Room, decode_base64, decode_picture
+from clients.pictures import EXAMPLE, Room, decode_base64, decode_picture, planes
 from tests.conftest import wait_for
 
 COLOURS = np.zeros((8, 16, 3), np.uint8)
@@ -128,6 +128,13 @@ def test_a_picture_with_others_behind_it_is_the_first_one() -> None:
     opened = Image.open(io.BytesIO(data))
     assert opened.format == "MPO"
     assert np.array_equal(decode(data), np.asarray(ImageOps.exif_transpose(opened).convert("RGB")))
+
+
+def test_planes_are_the_channels() -> None:
+    picture = np.random.default_rng(5).integers(0, 255, (7, 11, 3), np.uint8)
+    picture.setflags(write=False)
+    assert np.array_equal(planes(picture), picture.transpose(2, 0, 1))
+    assert np.array_equal(planes(picture[1:5, 2:]), picture[1:5, 2:].transpose(2, 0, 1))
 
 
 def test_sixteen_bit_grey_keeps_its_shades() -> None:

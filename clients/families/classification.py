@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -15,7 +14,7 @@ from clients.dispatch_toml import COLOUR, FLAG, INSIDE, SIZE, SPREAD, TENSOR, Ke
 from clients.family import Family, shown
 from clients.model_server import Signature
 from clients.picture_input import PictureInput, both
-from clients.pictures import EXAMPLE, Picture
+from clients.pictures import EXAMPLE, Picture, planes
 from clients.resizing import FILTERS, resized
 from clients.scores import best, likeliest
 
@@ -125,7 +124,7 @@ class Classification(Family[ClassificationKeys, Plan]):
         first = plan.input.layout == "NCHW"
         # A channel after the other, where the model takes them so: numpy takes several times as
         # long where the numbers of a mean, one for each channel, alternate.
-        whole = np.stack(cv2.split(small)) if first else small
+        whole = planes(small) if first else small
         pixels: npt.NDArray[Any] = whole.astype(np.float32)
         each = (3, 1, 1) if first else (3,)
         if self.keys.pixels == "0-1":

@@ -16,7 +16,7 @@ from clients.drawing import Box, draw_boxes
 from clients.family import Family, shown
 from clients.model_server import Signature
 from clients.picture_input import PictureInput
-from clients.pictures import EXAMPLE, Picture
+from clients.pictures import EXAMPLE, Picture, planes
 
 MOST_CANDIDATES = 3000  # whose boxes are compared with each other: 3000 take 50 ms, all take 4 s
 FILL = 114  # the grey around the letterboxed picture that YOLO was trained with
@@ -233,7 +233,7 @@ class Letterbox:
         whole[top : top + inner_height, left : left + inner_width] = cv2.resize(
             picture, (inner_width, inner_height), interpolation=cv2.INTER_LINEAR
         )
-        pixels = np.stack(cv2.split(whole)) / np.float32(255)
+        pixels = planes(whole) / np.float32(255)
         return cls(pixels, width, height, scale, left, top)
 
     def back(self, corners: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
