@@ -163,18 +163,19 @@ class Calls:
 
         """
         deadline = time.monotonic() + timeout
-        headers = self._headers + literal("grpc-timeout", timeout_text(timeout))
         try:
-            return self._call(headers, message, deadline)
+            return self._call(message, deadline)
         except NotTaken:
-            return self._call(headers, message, deadline)
+            return self._call(message, deadline)
 
-    def _call(self, headers: bytes, message: bytes, deadline: float) -> bytes:
+    def _call(self, message: bytes, deadline: float) -> bytes:
         connection = self._connections.take(deadline)
         self._under_way.add(connection)
         try:
             if self.abandoned:
                 raise CallFailed(StatusCode.CANCELLED, self.abandoned)
+            timeout = timeout_text(deadline - time.monotonic())
+            headers = self._headers + literal("grpc-timeout", timeout)
             return connection.call(headers, message, deadline)
         finally:
             self._under_way.discard(connection)

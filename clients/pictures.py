@@ -102,7 +102,7 @@ def decode_picture(data: bytes, name: str, max_pixels: int) -> Picture:
         BadPayload: it is no picture, a damaged one, or too large.
 
     """
-    header = header_of_plain_jpeg(data) or header_of(data, name)
+    header = header_of_plain_jpeg(data) or header_of(opened(data, name))
     width, height = header.size
     if width * height > max_pixels:
         raise too_large(name, f"{width}×{height}", max_pixels)
@@ -120,8 +120,10 @@ def decode_picture(data: bytes, name: str, max_pixels: int) -> Picture:
     try:
         with room.taken(width * height, max_pixels):
             if is_jpeg and header.mode in {"RGB", "L"}:
-                return decode_jpeg(data, header)
-            return decode_by_pillow(data, header)
+                return decode_jpeg(data, name, header.picture)
+            return decode_by_pillow(header.picture or opened(data, name))
+    except BadPayload:
+        raise
     except Exception as error:
         # Pillow's decoders raise a dozen kinds of exception over damaged files.
         raise BadPayload(
@@ -146,28 +148,29 @@ class Header(NamedTuple):
     picture: Image.Image | None = None
 
 
-def header_of(data: bytes, name: str) -> Header:
-    """Return what a picture says.
+def opened(data: bytes, name: str) -> Image.Image:
+    """Return a picture of which Pillow has read the header.
 
     Raises:
         BadPayload: it is none.
 
     """
     try:
-        picture = opened(data)
+        return Image.open(io.BytesIO(data), formats=FORMATS)
     except (OSError, ValueError, SyntaxError) as error:
         raise BadPayload(
             f"`{name}` is not a picture: {len(data)} bytes that begin with {data[:8]!r}",
             hint=EXPECTED,
         ) from error
+
+
+def header_of(picture: Image.Image) -> Header:
     return Header(picture.format or "", picture.mode, picture.size, picture)
 
 
-def opened(data: bytes) -> Image.Image:
-    return Image.open(io.BytesIO(data), formats=FORMATS)
-
-
-SOS, APP1 = 0xDA, 0xE1  # markers of a JPEG; ITU-T T.81, B.1.1.3
+# Markers of a JPEG; ITU-T T.81, table B.1. All others have no length behind them, or are filling.
+SOS, APP1 = 0xDA, 0xE1
+SEGMENTS = frozenset(range(0xC0, 0xFF)) - frozenset(range(0xD0, 0xDA))
 MOST_SEGMENTS = 1000  # of a usual picture; one with a large profile has 255 of them
 MODES = {"Gray": "L", "YCbCr": "RGB", "RGB": "RGB"}
 
@@ -184,15 +187,15 @@ def header_of_plain_jpeg(data: bytes) -> Header | None:
     try:
         for _ in range(MOST_SEGMENTS):
             marker = data[place + 1]
+            if data[place] != 0xFF or marker not in SEGMENTS or marker == APP1:
+                return None
             if marker == SOS:
                 height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
                 mode = MODES.get(colours)
                 return Header("JPEG", mode, (width, height)) if mode else None
-            if marker == APP1 or data[place] != 0xFF:
-                return None
             place += 2 + int.from_bytes(data[place + 2 : place + 4], "big")
-    except (IndexError, ValueError):
-        pass  # it is damaged
+    except (LookupError, ValueError):
+        pass  # it is damaged, or of a kind that the library has no name for
     return None
 
 
@@ -282,7 +285,7 @@ UPRIGHT: Mapping[int, Callable[[Picture], Picture]] = {
 }
 
 
-def decode_jpeg(data: bytes, header: Header) -> Picture:
+def decode_jpeg(data: bytes, name: str, picture: Image.Image | None) -> Picture:
     """Return the pixels of a JPEG, the same as Pillow's, sooner.
 
     One that is damaged is left to Pillow, which forgives more.
@@ -290,12 +293,11 @@ def decode_jpeg(data: bytes, header: Header) -> Picture:
     try:
         pixels: Picture = simplejpeg.decode_jpeg(data, "RGB")
     except ValueError:
-        return decode_by_pillow(data, header)
-    return upright(pixels, header.picture) if header.picture else pixels
+        return decode_by_pillow(picture or opened(data, name))
+    return upright(pixels, picture) if picture else pixels
 
 
-def decode_by_pillow(data: bytes, header: Header) -> Picture:
-    picture = header.picture or opened(data)
+def decode_by_pillow(picture: Image.Image) -> Picture:
     return upright(np.asarray(as_rgb(picture)), picture)
 
 

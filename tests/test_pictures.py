@@ -15,7 +15,14 @@ import pytest
 from PIL import Image, ImageOps
 
 from clients.errors import BadPayload
-from clients.pictures import EXAMPLE, Room, decode_base64, decode_picture, planes
+from clients.pictures import (
+    EXAMPLE,
+    Room,
+    decode_base64,
+    decode_picture,
+    header_of_plain_jpeg,
+    planes,
+)
 from tests.conftest import wait_for
 
 COLOURS = np.zeros((8, 16, 3), np.uint8)
@@ -88,6 +95,42 @@ def test_a_jpeg_without_exif_is_pillow_s_own_pixels(mode: str, options: dict[str
     expected = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
     assert expected.size == ((61, 93) if "xmp" in options else (93, 61))
     assert np.array_equal(decode(data), np.asarray(expected))
+    header = header_of_plain_jpeg(data)
+    if mode == "CMYK" or "xmp" in options:
+        assert header is None
+    else:
+        assert header == ("JPEG", mode, (93, 61), None)
+
+
+@pytest.mark.parametrize("sampling", [0x11, 0x12, 0x14, 0x21, 0x22, 0x41, 0x42])
+def test_every_sampling_of_colours_is_pillow_s_own_pixels(sampling: int) -> None:
+    """ITU-T T.81, B.2.2: the first component's factors stand behind its number."""
+    noise = np.random.default_rng(6).integers(0, 255, (64, 64, 3), np.uint8)
+    data = bytearray(encoded(Image.fromarray(noise), "JPEG", subsampling=0))
+    data[data.index(b"\xff\xc0") + 11] = sampling
+    expected = Image.open(io.BytesIO(data)).convert("RGB")
+    assert np.array_equal(decode(bytes(data)), np.asarray(expected))
+
+
+@pytest.mark.parametrize("filling", [1, 2, 3, 1000])
+def test_filling_before_the_orientation(filling: int) -> None:
+    """ITU-T T.81, B.1.1.2: any marker may have more bytes of 0xff before it."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    profile = b"\xda" * 60_000
+    data = encoded(Image.fromarray(COLOURS), "JPEG", exif=exif, icc_profile=profile)
+    at = data.index(b"\xff\xe1")
+    filled = data[:at] + b"\xff" * filling + data[at:]
+    expected = ImageOps.exif_transpose(Image.open(io.BytesIO(filled))).convert("RGB")
+    assert expected.size == (8, 16)
+    assert np.array_equal(decode(filled), np.asarray(expected))
+
+
+def test_a_jpeg_of_twelve_bits_is_refused_in_the_same_words() -> None:
+    data = bytearray(encoded(Image.fromarray(COLOURS), "JPEG"))
+    data[data.index(b"\xff\xc0") + 4] = 12
+    with pytest.raises(BadPayload, match="`img` is not a picture: "):
+        decode(bytes(data))
 
 
 def test_a_jpeg_s_header_may_be_cut_off_anywhere() -> None:
