@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import cv2
@@ -120,8 +120,11 @@ def decode_picture(data: bytes, name: str, max_pixels: int) -> Picture:
     try:
         with room.taken(width * height, max_pixels):
             if is_jpeg and header.mode in {"RGB", "L"}:
-                return decode_jpeg(data, name, header.picture)
-            return decode_by_pillow(header.picture or opened(data, name))
+                # The same pixels as Pillow's, sooner; of a damaged one Pillow forgives more.
+                with suppress(ValueError):
+                    return upright(simplejpeg.decode_jpeg(data, "RGB"), header.picture)
+            picture = header.picture or opened(data, name)
+            return upright(np.asarray(as_rgb(picture)), picture)
     except BadPayload:
         raise
     except Exception as error:
@@ -193,10 +196,15 @@ def header_of_plain_jpeg(data: bytes) -> Header | None:
                 height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
                 mode = MODES.get(colours)
                 return Header("JPEG", mode, (width, height)) if mode else None
-            place += 2 + int.from_bytes(data[place + 2 : place + 4], "big")
+            place = behind(data, place)
     except (LookupError, ValueError):
         pass  # it is damaged, or of a kind that the library has no name for
     return None
+
+
+def behind(data: bytes, place: int) -> int:
+    """Return where a segment of a JPEG ends; ITU-T T.81, B.1.1.4."""
+    return place + 2 + int.from_bytes(data[place + 2 : place + 4], "big")
 
 
 class Room:
@@ -256,7 +264,7 @@ def scans(data: bytes) -> int:
     """Return how many scans a JPEG has at most; beyond `MOST_SCANS` it is counted exactly.
 
     The two bytes that begin a scan may stand in what is no part of the picture, such as the film
-    that some telephones append: then the segments are followed (ITU-T T.81, B.1.1.4).
+    that some telephones append: then the segments are followed.
     """
     count = data.count(SCAN)
     if count <= MOST_SCANS:
@@ -265,7 +273,7 @@ def scans(data: bytes) -> int:
     while 0 <= place < len(data) - 4 and data[place] == 0xFF and data[place + 1] != 0xD9:
         is_scan = data[place : place + 2] == SCAN
         count += is_scan
-        place += 2 + int.from_bytes(data[place + 2 : place + 4], "big")
+        place = behind(data, place)
         if is_scan:
             found = AFTER_SCAN.search(data, place)
             place = found.start() if found else -1
@@ -285,24 +293,10 @@ UPRIGHT: Mapping[int, Callable[[Picture], Picture]] = {
 }
 
 
-def decode_jpeg(data: bytes, name: str, picture: Image.Image | None) -> Picture:
-    """Return the pixels of a JPEG, the same as Pillow's, sooner.
-
-    One that is damaged is left to Pillow, which forgives more.
-    """
-    try:
-        pixels: Picture = simplejpeg.decode_jpeg(data, "RGB")
-    except ValueError:
-        return decode_by_pillow(picture or opened(data, name))
-    return upright(pixels, picture) if picture else pixels
-
-
-def decode_by_pillow(picture: Image.Image) -> Picture:
-    return upright(np.asarray(as_rgb(picture)), picture)
-
-
-def upright(pixels: Picture, picture: Image.Image) -> Picture:
+def upright(pixels: Picture, picture: Image.Image | None) -> Picture:
     """Return the pixels as they are to be seen; as they are where nobody can read how that is."""
+    if picture is None:  # it says nothing of that
+        return pixels
     try:
         turn = UPRIGHT.get(picture.getexif().get(ORIENTATION, 1))
     except Exception:  # as many kinds as there are of damage
