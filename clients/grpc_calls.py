@@ -300,7 +300,7 @@ class Connection:
         except OSError:
             return False
         try:
-            while self._has_frame():
+            while not self._missing():
                 self._follow(Reply(), deadline)
         except (CallFailed, OSError, *UNREADABLE):
             return False
@@ -412,20 +412,21 @@ class Connection:
             elif key == MAX_FRAME_SIZE:
                 self._frame_size = value
 
-    def _has_frame(self) -> bool:
+    def _missing(self) -> int:
+        """Return how many bytes of the next frame have not come, as far as is known by now."""
         came = self._came
-        size = FRAME_HEAD + int.from_bytes(came[:3], "big")
-        return FRAME_HEAD <= len(came) >= size
+        if len(came) < FRAME_HEAD:
+            return FRAME_HEAD - len(came)
+        size: int = HEAD.unpack_from(came)[0] >> 8
+        return max(0, FRAME_HEAD + size - len(came))
 
     def _next(self, deadline: float) -> tuple[int, int, int, bytes]:
         """Return the next frame: its kind, its flags, its stream, and what is in it."""
+        while missing := self._missing():
+            self._read(missing, deadline)
         came = self._came
-        while len(came) < FRAME_HEAD:
-            self._read(PIECE, deadline)
         size_and_kind, flags, stream = HEAD.unpack_from(came)
         end = FRAME_HEAD + (size_and_kind >> 8)
-        while len(came) < end:
-            self._read(end - len(came), deadline)
         with memoryview(came) as view:
             payload = bytes(view[FRAME_HEAD:end])
         del came[:end]
