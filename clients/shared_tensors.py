@@ -37,10 +37,6 @@ class Layout:
     outputs: Mapping[str, tuple[int, int]]
     region: Region | None = field(default=None, repr=False)
 
-    def placed(self, region: Region) -> Layout:
-        """Return the same in a region."""
-        return Layout(self.size, self.inputs, self.outputs, region)
-
     @property
     def region_name(self) -> str:
         """The region's name."""

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import index
 from pathlib import Path
@@ -396,7 +396,7 @@ class Triton(ModelServer):
         idle, known = False, True
         try:
             try:
-                arrays = self._ask(line, call, inputs, layout.placed(region), deadline)
+                arrays = self._ask(line, call, inputs, replace(layout, region=region), deadline)
             except (TensorsRefused, ValueError):  # before it was sent, or after it came back
                 idle = True
                 if not layout.outputs:
