@@ -82,10 +82,17 @@ class Board:
 
         Of two that begin together both are counted by either.
         """
+        return sum(self._busy_runs().values())
+
+    def others(self) -> int:
+        """Return how many of them are those of other instances."""
+        return sum(runs for place, runs in self._busy_runs().items() if place != self.place)
+
+    def _busy_runs(self) -> dict[int, int]:
         busy = np.flatnonzero(self._all_busy > time.monotonic_ns()).tolist()
-        return sum(
-            max(1, self._runs_of[n]) for n in busy if n == self.place or _lives(self._pids[n])
-        )
+        return {
+            n: max(1, self._runs_of[n]) for n in busy if n == self.place or _lives(self._pids[n])
+        }
 
 
 def _lives(pid: int) -> bool:

@@ -26,12 +26,11 @@ CORES_OF_A_RUN = 4
 1.1 to 1.2 times as many answers as two with 16 and 64 callers, and 0.9 with 4; eight 1.04, 1.3 and
 0.85; `python -m bench.compare --models bert_base`."""
 
-FEW = 40
+FEW = 160
 """Tokens, in all requests that are there or expected, of which one run with all cores is quicker
 than two on half of them each: it reads the weights once instead of twice, which takes as long as
-the arithmetic of 7 to 20 tokens, and loses an eighth by sharing its work out. (docs/performance.md;
-with more cores than three nobody has measured it. Of 80 tokens 8 callers had 1.07 times as many
-answers, but a p99 of 1.3 times: whoever comes too late waits for a longer run.)"""
+the arithmetic of 7 to 20 tokens. (docs/performance.md; of 200 to 280 tokens some shapes gain by it
+and some lose, of 320 and more most lose; with more cores than three nobody has measured it.)"""
 
 ALIKE = 8
 """Whoever waits for a common run does so in vain where lengths differ: so many runs one after the
@@ -101,6 +100,7 @@ class Batcher(Generic[T, A]):
         at_once: the most runs at a time.
         few: up to so many tokens one run, with all cores, is for everybody.
         most: rows that are gathered for one run; as many as it may have, where that is not said.
+        crowded: whether others have all cores, so that one run of many would have a part of one.
 
     """
 
@@ -113,6 +113,7 @@ class Batcher(Generic[T, A]):
         at_once: int = AT_ONCE,
         few: int = 0,
         most: int | None = None,
+        crowded: Callable[[], bool] = lambda: False,
     ) -> None:
         self._run = run
         self._run_alone = run_alone
@@ -124,6 +125,7 @@ class Batcher(Generic[T, A]):
         # (Triton hands over no more than `most` at a time, and none while some wait.)
         self._least = min(2 * at_once, at_once + self._most) if most else 0
         self._few = few
+        self._crowded = crowded
         self._changed = threading.Condition()
         self._waiting: list[T] = []
         self._came = 0.0  # when the first of those that wait came, or could have been run
@@ -131,7 +133,7 @@ class Batcher(Generic[T, A]):
         self._running = 0  # rows
         self._expected = 1  # rows
         self._took_s = 0.0  # the last run
-        self._alike = 0  # runs one after the other of requests that could have shared one
+        self._alike = 0  # runs one after the other whose requests had better have shared one
         self._last: tuple[object, int] = ((), 0)  # key and length of the last run
         self._lone = 0  # runs one after the other that began while nobody else was there
         self._alone = (0, -math.inf, 0.0)  # the caller's last run: rows, its end, what it took
@@ -230,7 +232,7 @@ class Batcher(Generic[T, A]):
 
     def _compare(self) -> None:
         """Take note of whether those that wait could be run together, and with those before."""
-        self._alike = self._alike + 1 if self._are_alike() else 0
+        self._alike = self._alike + 1 if self._are_alike() and not self._crowded() else 0
         self._last = self._waiting[0].key, self._waiting[0].length
 
     def _are_alike(self) -> bool:

@@ -88,15 +88,15 @@ def started() -> Iterator[Callable[..., Instance]]:
             few: int = 0,
             most: int | None = None,
             long_s: float = SOON_S,
+            crowded: Callable[[], bool] = lambda: False,
         ) -> Instance:
             for patience in ("PATIENCE", "COMMON_PATIENCE"):
                 patch.setattr(batcher, patience, 1e9 if waits else 0)
             patch.setattr(batcher, "MOST_PATIENCE_S", SOON_S)
             patch.setattr(batcher, "LONG_S", long_s)
             model = Model()
-            gathered = Batcher(
-                model.run, model.run_alone, model.send, max_batch_size, at_once, few, most
-            )
+            runs = model.run, model.run_alone, model.send
+            gathered = Batcher(*runs, max_batch_size, at_once, few, most, crowded)
             made.append(Instance(gathered, model))
             return made[-1]
 
@@ -326,6 +326,25 @@ class TestFewTokens:
         assert instance.model.next() == ["a"]
         instance.put(short("b"))
         assert instance.model.next() == ["b"]
+
+    def test_not_where_others_of_the_container_had_all_cores(
+        self, started: Callable[..., Instance]
+    ) -> None:
+        others: list[str] = []
+        instance = started(few=27, crowded=lambda: bool(others))
+        after_others_like_it(instance)
+        others.append("a run for each core")
+        for name in ("a", "b"):
+            instance.put(short(name))
+            assert instance.model.next() == [name]
+        others.clear()
+        ended(instance, "a", left=1)
+        ended(instance, "b")
+        after_others_like_it(instance)
+        instance.put(short("a"))
+        assert instance.model.next() == ["a"]
+        instance.put(short("b"))
+        assert instance.model.nothing_begins()
 
     def test_nobody_waits_longer_for_a_long_run_and_who_comes_later_not_at_all(
         self, started: Callable[..., Instance]

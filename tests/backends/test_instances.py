@@ -88,8 +88,10 @@ class TestTheBoard:
         assert one.runs() == 0
         with one.running():
             assert one.runs() == other.runs() == 1
+            assert (one.others(), other.others()) == (0, 1)
             with one.running(), other.running():
                 assert one.runs() == other.runs() == 3
+                assert (one.others(), other.others()) == (1, 2)
         assert one.runs() == 2, "who was busy just now will be again"
         time.sleep(2 * LINGER_NS / 1e9)
         assert one.runs() == other.runs() == 0
@@ -196,6 +198,18 @@ class TestTheOptimizedModel:
                 with other.running():
                     session.run({"x": X}, ["y"])
         assert ran == [(4, "1"), (2, "0"), (1, "0")]
+
+    def test_it_is_crowded_where_others_have_a_run_for_each_core(
+        self, model: Path, tmp_path: Path
+    ) -> None:
+        session = opened(model, tmp_path / "shared", session_settings(config(2), cpus=2))
+        others = [Board(tmp_path / "shared" / "activity") for _ in range(2)]
+        with session.running(), session.running(), others[0].running():
+            assert not session.is_crowded()
+            with others[1].running():
+                assert session.is_crowded()
+        alone = OnnxSession(model, session_settings(config(2), cpus=2), CPU, {})
+        assert not alone.is_crowded(), "it sees no others"
 
     def test_a_configured_number_of_threads_is_the_only_one(
         self, model: Path, tmp_path: Path

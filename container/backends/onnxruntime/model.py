@@ -126,6 +126,7 @@ class TritonPythonModel:
                 settings.at_once,
                 settings.few,
                 settings.most,
+                opened.is_crowded,
             )
         elif settings.at_once:
             answering = self._answering

@@ -149,6 +149,7 @@ class OnnxSession:
         self._optimized: OptimizedFile | None = None
         self.on_cpu = [name for name, _ in providers] == [CPU]
         self._board = _board(shared) if shared and self.on_cpu else None
+        self._cpus = settings.lone_threads
         try:
             if shared and self._board and _wants_several(settings, file):
                 self._optimized = _optimized(file, settings, providers, shared)
@@ -218,6 +219,10 @@ class OnnxSession:
     def running(self) -> AbstractContextManager[None]:
         """Return what surrounds the runs for some requests, and the copies before and after."""
         return self._board.running() if self._board else nullcontext()
+
+    def is_crowded(self) -> bool:
+        """Whether other instances have a run for each core."""
+        return self._board is not None and self._board.others() >= self._cpus
 
     def run(
         self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, Rows] = ALL
