@@ -33,8 +33,8 @@ the arithmetic of 7 to 20 tokens. (docs/performance.md; of 200 to 280 tokens som
 and some lose, of 320 and more most lose; with more cores than three nobody has measured it.)"""
 
 ALIKE = 8
-"""Whoever waits for a common run does so in vain where lengths differ: so many runs one after the
-other have to have been of requests that could have been run together, and with those before."""
+"""Whoever waits for a common run does so in vain where others are too long for one: so many runs
+one after the other have to have been of requests that could have shared one."""
 
 LONG_S = 0.25
 """Nobody waits longer for the turn of a common run."""
@@ -98,7 +98,8 @@ class Batcher(Generic[T, A]):
         send: sends these answers; must not raise. Who has one may ask again before all are sent.
         max_batch_size: the most rows of a run that has more than one request.
         at_once: the most runs at a time.
-        few: up to so many tokens one run, with all cores, is for everybody.
+        few: up to so many tokens, all as long as the longest, one run with all cores is for
+            everybody.
         most: rows that are gathered for one run; as many as it may have, where that is not said.
         crowded: whether others have all cores, so that one run of many would have a part of one.
 
@@ -134,7 +135,7 @@ class Batcher(Generic[T, A]):
         self._expected = 1  # rows
         self._took_s = 0.0  # the last run
         self._alike = 0  # runs one after the other whose requests had better have shared one
-        self._last: tuple[object, int] = ((), 0)  # key and length of the last run
+        self._last: object = ()  # the key of the last run
         self._lone = 0  # runs one after the other that began while nobody else was there
         self._alone = (0, -math.inf, 0.0)  # the caller's last run: rows, its end, what it took
         self._closed = False
@@ -222,7 +223,7 @@ class Batcher(Generic[T, A]):
                 self._compare()
             shared = self._share_one()
             is_for_all = shared and not self._begun
-            batch = self._cut(self._part(shared=shared))
+            batch = self._all() if shared else self._cut(self._part(shared=False))
             self._came = self._begun[threading.get_ident()] = time.monotonic()
             self._running += _rows(batch)
             self._lone = self._lone + 1 if len(self._begun) == 1 and not self._waiting else 0
@@ -231,27 +232,20 @@ class Batcher(Generic[T, A]):
             return self._run_alone if is_for_all or self._lone > 1 else self._run, batch
 
     def _compare(self) -> None:
-        """Take note of whether those that wait could be run together, and with those before."""
-        self._alike = self._alike + 1 if self._are_alike() and not self._crowded() else 0
-        self._last = self._waiting[0].key, self._waiting[0].length
+        """Take note of whether those that wait had better share a run, as those before."""
+        self._alike = self._alike + 1 if self._can_share() and not self._crowded() else 0
+        self._last = self._waiting[0].key
 
-    def _are_alike(self) -> bool:
-        """Whether all that wait could be run together, and with those before."""
-        (key, length), first = self._last, self._waiting[0]
-        return (
-            first.key == key
-            and fits(1, first.length, [(1, length)])
-            and not self._divided(self._waiting, self._max_batch_size)[1]
-        )
-
-    def _share_one(self) -> bool:
-        """Whether all that wait, and as many as are expected, had better share one run."""
-        if self._alike < ALIKE:
-            return False
+    def _can_share(self) -> bool:
+        """Whether all that wait, and as many as are expected, could share one like the last."""
         longest = max((request.length for request in self._waiting), default=0)
         rows = max(self._expected, _rows(self._waiting))
         is_one = rows <= self._max_batch_size and 0 < rows * longest <= self._few
-        return is_one and self._are_alike()
+        return is_one and all(request.key == self._last for request in self._waiting)
+
+    def _share_one(self) -> bool:
+        """Whether all that wait, and as many as are expected, had better share one run."""
+        return self._alike >= ALIKE and self._can_share()
 
     def _turn(self, *, shared: bool) -> float:
         """Return for how many seconds those that wait are not to be run."""
@@ -286,6 +280,11 @@ class Batcher(Generic[T, A]):
         if self._expected < self._least:
             return 1
         return min(self._most, -(-self._expected // self._at_once))
+
+    def _all(self) -> list[T]:
+        """Take all that wait: those of a common run are filled up, whatever that adds to it."""
+        batch, self._waiting = self._waiting, []
+        return batch
 
     def _cut(self, rows: int) -> list[T]:
         """Take the first that waits, and others like it."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from container.backends.model_config import DYNAMIC, TensorSpec
-from container.backends.padding import AXIS, NONE, Padding, concatenated, fits, length, shape_key
+from container.backends.padding import AXIS, NONE, Padding, concatenated, length, near, shape_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -204,21 +204,31 @@ def groups(items: Sequence[Item], rows: Mapping[int, int], max_batch_size: int) 
 
     `rows` has the size of the batch dimension of every item that takes part.
     """
-    if len(rows) == 1:
-        return [list(rows)]
-    made: list[list[int]] = []
-    open_groups: dict[object, list[int]] = {}
-    for index, count in rows.items():
-        item = items[index]
-        group = open_groups.get(item.key)
-        if group is None or not (
-            count + sum(rows[one] for one in group) <= max_batch_size
-            and fits(count, item.length, [(rows[one], items[one].length) for one in group])
-        ):
-            group = open_groups[item.key] = []
+    alike: dict[object, list[int]] = {}
+    for index in rows:
+        alike.setdefault(items[index].key, []).append(index)
+    made = []
+    for indices in alike.values():
+        for run in _near(indices, items, rows):
+            group: list[int] = []
+            for index in run:
+                if group and rows[index] + sum(rows[one] for one in group) > max_batch_size:
+                    made.append(group)
+                    group = []
+                group.append(index)
             made.append(group)
-        group.append(index)
     return made
+
+
+def _near(
+    indices: list[int], items: Sequence[Item], rows: Mapping[int, int]
+) -> Sequence[list[int]]:
+    """Return the indices of items of one key, those together that had better share a run."""
+    lengths = [items[index].length for index in indices]
+    if len(set(lengths)) == 1:
+        return [indices]
+    counts = [rows[index] for index in indices]
+    return [[indices[place] for place in places] for places in near(lengths, counts)]
 
 
 def conform(inputs: Tensors, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[Any]]:

@@ -1,6 +1,7 @@
 """Requests of unequal lengths in one run: the shorter ones are filled up, and their outputs cut.
 
-How a request is taken apart that came filled up is in `pieces`.
+Which of them had better share one is said here as well; how a request is taken apart that came
+filled up is in `pieces`.
 """
 
 from __future__ import annotations
@@ -13,18 +14,27 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     Tensors = Mapping[str, NDArray[Any]]
+    Numbers = NDArray[np.intp]
 
 AXIS = 1
 """What is filled up; axis 0 is the batch."""
 
 MOST = 6
-"""How much a request may add to what is filled up in its run.
+"""How much a request may add to what is filled up in a run that begins beside another.
 
 Where it does not join, a run reads the weights for it once more, which takes as long as the
-arithmetic of some 7 to 20 tokens, whatever the size of the model: docs/performance.md.
+arithmetic of some 10 to 20 tokens, whatever the size of the model: docs/performance.md.
+"""
+
+OWN_RUN = 30
+"""What a run with all cores costs beside the arithmetic of its tokens, as so many of them.
+
+With AVX-512 a run of BERT-base takes 11.7 ms and 0.4 for each token (docs/performance.md); without,
+where arithmetic takes longer, it would be some 10, and what is then lost no more than the
+arithmetic of the other 20.
 """
 
 
@@ -71,6 +81,34 @@ def fits(rows: int, long: int, others: Sequence[tuple[int, int]]) -> bool:
 def _filling(requests: Sequence[tuple[int, int]]) -> int:
     longest = max((long for _, long in requests), default=0)
     return sum(rows * (longest - long) for rows, long in requests)
+
+
+def near(own: ArrayLike, counts: ArrayLike | None = None) -> list[Numbers]:
+    """Return places, ascending, in the groups that cost least when each is a run.
+
+    The group of the longest is the first. A run costs what its rows have in tokens, each as many as
+    the longest, and `OWN_RUN`. Groups follow each other by length, so that the cheapest way to run
+    all up to a length is found for one length after the other.
+
+    Args:
+        own: how long the rows at each place are, at least one place.
+        counts: how many rows there are; one each where that is not said.
+
+    """
+    sizes, which = np.unique(own, return_inverse=True)
+    below = np.append(0, np.bincount(which, counts).cumsum())
+    least = np.zeros(len(below))
+    begin = np.zeros(len(below), np.intp)
+    for end, longest in enumerate(sizes, start=1):
+        costs = least[:end] + (below[end] - below[:end]) * longest + OWN_RUN
+        begin[end] = costs.argmin()
+        least[end] = costs[begin[end]]
+    groups: list[Numbers] = []
+    end = len(sizes)
+    while end:
+        groups.append(np.flatnonzero((which >= begin[end]) & (which < end)))
+        end = begin[end]
+    return groups
 
 
 def shape_key(tensors: Tensors, padding: Padding) -> object:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from container.backends.batching import Item, bare, rows_of, run_items
-from container.backends.padding import AXIS
+from container.backends.padding import AXIS, near
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,13 +18,6 @@ if TYPE_CHECKING:
     from container.backends.batching import ByRows, Run, Tensors
 
     Numbers = NDArray[np.intp]
-
-OWN_RUN = 12
-"""What a run costs beside the arithmetic of its tokens, as so many of them.
-
-It is 7 to 20 (docs/performance.md), and within a request no other one waits for what is saved or
-lost, as it does for `padding.MOST`.
-"""
 
 
 @dataclass(frozen=True)
@@ -121,35 +114,6 @@ def lengths(item: Item) -> Numbers:
     filled: NDArray[np.bool_] = np.logical_and.reduce(alike)
     behind: Numbers = filled[:, ::-1].argmin(AXIS)
     return item.length - behind
-
-
-def near(own: Numbers) -> list[Numbers]:
-    """Return numbers of rows, ascending, in the groups that cost least when each is a run.
-
-    The group of the longest rows is the first.
-
-    A run costs what its rows have in tokens, each as many as the longest, and `OWN_RUN`. Groups
-    follow each other by length, so that the cheapest way to run all up to a length is found for one
-    length after the other.
-
-    Args:
-        own: how long each row is.
-
-    """
-    sizes, which, counts = np.unique(own, return_inverse=True, return_counts=True)
-    below = np.append(0, counts.cumsum())
-    least = np.zeros(len(below))
-    begin = np.zeros(len(below), np.intp)
-    for end, longest in enumerate(sizes, start=1):
-        costs = least[:end] + (below[end] - below[:end]) * longest + OWN_RUN
-        begin[end] = costs.argmin()
-        least[end] = costs[begin[end]]
-    groups: list[Numbers] = []
-    end = len(sizes)
-    while end:
-        groups.append(np.flatnonzero((which >= begin[end]) & (which < end)))
-        end = begin[end]
-    return groups
 
 
 def _some(item: Item, rows: Numbers, length: int) -> Item:

@@ -278,12 +278,11 @@ class TestFewTokens:
             [short("b", 19)],
             [short("b"), short("c"), short("d")],
             [Request("b", rows=3, length=9)],
-            [short("b", 1), short("c", 9)],
-            [short("b", 12), short("c", 12)],
+            [short("b", 1), short("c", 10)],
             [Request("b", length=9, key="b")],
             [Request("b")],
         ],
-        ids=["long", "many", "a list", "unequal", "more", "another", "of no length"],
+        ids=["long", "many", "a list", "long once filled up", "another", "of no length"],
     )
     def test_others_are_run_beside(
         self, started: Callable[..., Instance], beside: list[Request]
@@ -303,24 +302,37 @@ class TestFewTokens:
             instance.put(short(name))
             assert instance.model.next() == [name]
 
+    def test_their_lengths_may_differ(self, started: Callable[..., Instance]) -> None:
+        """Side by side the second would not join the first: it adds 16 tokens of filling."""
+        instance = started(waits=True, few=80)
+        after_others_like_it(instance)
+        instance.put(short("a", 4))
+        assert instance.model.next() == ["a"]
+        instance.put(short("b", 4), short("c", 20))
+        assert instance.model.nothing_begins()
+        instance.model.end("a")
+        instance.put(short("a again", 9))
+        assert instance.model.next() == ["b", "c", "a again"]
+        assert instance.model.alone == ["a", "b", "c", "a again"]
+
     def test_the_first_that_are_unlike_those_before_share_the_cores(
         self, started: Callable[..., Instance]
     ) -> None:
         instance = started(few=80)
         after_others_like_it(instance)
-        instance.put(short("a", 20), short("b", 20))
+        instance.put(*(Request(name, length=9, key="other") for name in ("a", "b")))
         assert sorted([instance.model.next(), instance.model.next()]) == [["a"], ["b"]]
         assert instance.model.alone == []
 
-    @pytest.mark.parametrize("runs", [ALIKE - 1, 0])
+    @pytest.mark.parametrize("runs", [ALIKE - 2, 0])
     def test_only_where_those_before_were_like_them(
         self, started: Callable[..., Instance], runs: int
     ) -> None:
         instance = started(few=27)
         after_others_like_it(instance)
-        instance.put(short("unlike", 20))
-        assert instance.model.next() == ["unlike"]
-        ended(instance, "unlike")
+        instance.put(short("long", 28))
+        assert instance.model.next() == ["long"]
+        ended(instance, "long")
         after_others_like_it(instance, runs)
         instance.put(short("a"))
         assert instance.model.next() == ["a"]
@@ -476,7 +488,6 @@ def test_a_lone_one_that_asks_anew_is_alone_however_long_its_run_was(
 def test_a_run_for_everybody_is_not_made_small(started: Callable[..., Instance]) -> None:
     instance = started(most=2, few=99, waits=True)
     instance.batcher._alike = ALIKE
-    instance.batcher._last = ((), 9)
     instance.batcher._expected = 3
     instance.put(*(Request(name, length=9) for name in ("a", "b", "c")))
     assert instance.model.next() == ["a", "b", "c"]

@@ -22,7 +22,7 @@ from container.backends.batching import (
     run_items,
 )
 from container.backends.model_config import TensorSpec
-from container.backends.padding import Padding
+from container.backends.padding import OWN_RUN, Padding
 
 Array = np.ndarray[Any, Any]
 
@@ -207,21 +207,30 @@ def test_only_what_may_be_filled_up_alike_is(other: Item) -> None:
     assert values(two)["sum"] == [[9]]
 
 
-def test_a_run_is_filled_up_by_no_more_than_six_for_a_request() -> None:
-    """The second would add 7 to the first, the third adds 3 twice to the fourth."""
+def test_requests_are_filled_up_where_that_costs_less_than_a_run() -> None:
     run = Texts()
     answers = run_items(
-        [text([1]), text([1] * 8), text([2] * 5, [3] * 5), text([4] * 8)], run, max_batch_size=4
+        [text([1]), text([1] * 8), text([2] * 5, [3] * 5), text([4] * 8)], run, max_batch_size=8
     )
-    assert [np.shape(inputs["ids"]) for inputs in run.runs] == [(1, 1), (4, 8)]
+    assert [np.shape(inputs["ids"]) for inputs in run.runs] == [(5, 8)]
     assert [values(answer)["sum"] for answer in answers] == [[[1]], [[8]], [[10], [15]], [[32]]]
 
 
-@pytest.mark.parametrize("size", [9, 16])
-def test_a_long_text_never_lengthens_short_ones(size: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "short", "shapes"),
+    [
+        (1 + OWN_RUN, 1, [(2, 1 + OWN_RUN)]),
+        (2 + OWN_RUN, 1, [(1, 2 + OWN_RUN), (1, 1)]),
+        (1 + OWN_RUN // 3, 3, [(4, 1 + OWN_RUN // 3)]),
+        (2 + OWN_RUN // 3, 3, [(1, 2 + OWN_RUN // 3), (3, 1)]),
+    ],
+)
+def test_a_long_text_lengthens_short_ones_by_no_more_than_a_run_costs(
+    size: int, short: int, shapes: list[tuple[int, int]]
+) -> None:
     run = Texts()
-    run_items([text([1] * size), text([1]), text([1]), text([1])], run, max_batch_size=8)
-    assert [np.shape(inputs["ids"]) for inputs in run.runs] == [(1, size), (3, 1)]
+    run_items([text([1] * size), *[text([1])] * short], run, max_batch_size=8)
+    assert [np.shape(inputs["ids"]) for inputs in run.runs] == shapes
 
 
 def test_inputs_that_are_not_of_one_length_are_left_as_they_are() -> None:
