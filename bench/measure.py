@@ -164,9 +164,9 @@ def sweep(
     """
     batches = {"resnet": (1, 4, 8), "yolov5": (1,), "bert_base": (1, 8, 16)}[modelname]
     ways = [Way(cpus, 1, batch) for batch in batches]
-    ways += [Way(1, cpus, batch) for batch in batches]
+    ways += [wide for batch in batches for wide in all_cores(cpus, batch)]
     ways.append(Way(cpus + 1, 1))
-    lone = [Way(1, cpus), Way(1, cpus, spinning=True)]
+    lone = all_cores(cpus, 1)
 
     @cache
     def measured(way: Way) -> list[Figures]:
@@ -182,9 +182,14 @@ def sweep(
     most = best["throughput"].threads * best["throughput"].batch
     for callers in loads:
         if cpus < callers < most:
-            split = (Way(cpus, 1, callers // cpus), Way(1, cpus, callers))
+            split = Way(cpus, 1, callers // cpus), *all_cores(cpus, callers)
             best[in_hand(callers)] = fastest((Way(cpus, 1), Way(cpus + 1, 1), *split))
     return best
+
+
+def all_cores(cpus: int, batch: int) -> tuple[Way, Way]:
+    """Return the ways in which each run has all cores."""
+    return Way(1, cpus, batch), Way(1, cpus, batch, spinning=True)
 
 
 def in_hand(callers: int) -> str:
