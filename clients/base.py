@@ -221,11 +221,12 @@ class Client(ABC):
                 more, in one column: `{"output": (4, 0.5)}`. The container's own backend leaves out
                 others: [batch, most rows of an item, columns], in order, with rows of zeros at the
                 end of an item that has fewer. Any other answers all, so look at the column again.
-            padding: how inputs may be made longer, by some six places, so that requests of unequal
+            padding: how inputs may be made longer, by some places, so that requests of unequal
                 lengths share a run in the container's own backend, and rows of one request that
                 end in such filling shorter, so that it runs short ones by themselves. What
                 comes has the length that was sent, and nothing to be read behind a row's own end.
-                Six places are weighed against reading the weights once more. Only for a model that
+                Some thirty places are weighed against reading the weights once more, six for each
+                request where runs go on side by side. Only for a model that
                 has the same answers then, as one of texts has where it is given an attention mask.
             model: another model than the client's own, by its name in the repository.
             version: of the model; nothing means the request's own for the client's own model, and

@@ -13,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from container.backends.padding import fits
+from container.backends.padding import are_near, fits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ CORES_OF_A_RUN = 4
 FEW = 160
 """Tokens, in all requests that are there or expected, of which one run with all cores is quicker
 than two on half of them each: it reads the weights once instead of twice, which takes as long as
-the arithmetic of 7 to 20 tokens. (docs/performance.md; of 200 to 280 tokens some shapes gain by it
+the arithmetic of 10 to 20 tokens. (docs/performance.md; of 200 to 280 tokens some shapes gain by it
 and some lose, of 320 and more most lose; with more cores than three nobody has measured it.)"""
 
 ALIKE = 8
@@ -240,8 +240,15 @@ class Batcher(Generic[T, A]):
         """Whether all that wait, and as many as are expected, could share one like the last."""
         longest = max((request.length for request in self._waiting), default=0)
         rows = max(self._expected, _rows(self._waiting))
-        is_one = rows <= self._max_batch_size and 0 < rows * longest <= self._few
-        return is_one and all(request.key == self._last for request in self._waiting)
+        return (
+            rows <= self._max_batch_size
+            and 0 < rows * longest <= self._few
+            and all(request.key == self._last for request in self._waiting)
+            and are_near(
+                [request.length for request in self._waiting],
+                [request.rows for request in self._waiting],
+            )
+        )
 
     def _share_one(self) -> bool:
         """Whether all that wait, and as many as are expected, had better share one run."""
@@ -282,7 +289,7 @@ class Batcher(Generic[T, A]):
         return min(self._most, -(-self._expected // self._at_once))
 
     def _all(self) -> list[T]:
-        """Take all that wait: those of a common run are filled up, whatever that adds to it."""
+        """Take all that wait, for a common run: there `are_near` says how much is filled up."""
         batch, self._waiting = self._waiting, []
         return batch
 

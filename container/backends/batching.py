@@ -105,12 +105,12 @@ def run_items(
 ) -> list[Tensors | Exception]:
     """Answer every item, in order: with its outputs by name, or with what went wrong.
 
-    Items whose tensors differ only in the first dimension, or a little where they may be filled up,
-    share a run, as long as they are not more than `max_batch_size` rows together; a run is asked
-    for what any of its items wants. Where a shared run fails, each of its items is run alone, so
-    that only the one at fault fails. With `max_batch_size` 0 there is no batch dimension and every
-    item is run alone. Where only some rows are wanted of an output, and it is known where they will
-    lie, `by_rows` is run in place of `run`.
+    Items whose tensors differ only in the first dimension, or where they may be filled up and that
+    costs less than a run, share one, as long as they are not more than `max_batch_size` rows
+    together; a run is asked for what any of its items wants. Where a shared run fails, each of its
+    items is run alone, so that only the one at fault fails. With `max_batch_size` 0 there is no
+    batch dimension and every item is run alone. Where only some rows are wanted of an output, and
+    it is known where they will lie, `by_rows` is run in place of `run`.
     """
     answers: list[Tensors | Exception] = [RequestError("the request was not run.")] * len(items)
     if max_batch_size <= 0:

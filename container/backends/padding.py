@@ -111,6 +111,11 @@ def near(own: ArrayLike, counts: ArrayLike | None = None) -> list[Numbers]:
     return groups
 
 
+def are_near(own: Sequence[int], counts: Sequence[int]) -> bool:
+    """Whether one run for all costs no more than several: see `near`."""
+    return len(set(own)) == 1 or len(near(own, counts)) == 1
+
+
 def shape_key(tensors: Tensors, padding: Padding) -> object:
     """Return what requests have in common whose tensors can be concatenated, once filled up."""
     loose = padding if length(tensors, padding) else NONE

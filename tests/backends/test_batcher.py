@@ -13,6 +13,7 @@ from queues import NOT_S, nothing_comes
 
 from container.backends import batcher
 from container.backends.batcher import ALIKE, Batcher
+from container.backends.padding import OWN_RUN
 
 SOON_S = 10  # what is waited for comes much sooner
 
@@ -279,15 +280,24 @@ class TestFewTokens:
             [short("b"), short("c"), short("d")],
             [Request("b", rows=3, length=9)],
             [short("b", 1), short("c", 10)],
+            [short("b", 1), short("c", 2 + OWN_RUN)],
             [Request("b", length=9, key="b")],
             [Request("b")],
         ],
-        ids=["long", "many", "a list", "long once filled up", "another", "of no length"],
+        ids=[
+            "long",
+            "many",
+            "a list",
+            "long once filled up",
+            "far apart",
+            "another",
+            "of no length",
+        ],
     )
     def test_others_are_run_beside(
         self, started: Callable[..., Instance], beside: list[Request]
     ) -> None:
-        instance = started(few=27)
+        instance = started(few=27 if beside[-1].length <= OWN_RUN else 3 * beside[-1].length)
         after_others_like_it(instance)
         instance.put(short("a"))
         assert instance.model.next() == ["a"]

@@ -233,6 +233,12 @@ def test_a_long_text_lengthens_short_ones_by_no_more_than_a_run_costs(
     assert [np.shape(inputs["ids"]) for inputs in run.runs] == shapes
 
 
+def test_a_request_of_several_rows_is_filled_up_so_many_times() -> None:
+    run = Texts()
+    run_items([text([1], [1], [1]), text([1] * (2 + OWN_RUN // 3))], run, max_batch_size=8)
+    assert [np.shape(inputs["ids"]) for inputs in run.runs] == [(1, 2 + OWN_RUN // 3), (3, 1)]
+
+
 def test_inputs_that_are_not_of_one_length_are_left_as_they_are() -> None:
     inputs = {"ids": np.ones((1, 3), np.int32), "mask": np.ones((1, 1), np.int32)}
     run = Texts()
