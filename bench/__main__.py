@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
         payload = work.payload("resnet")
         server.wait(payload, "resnet", right(repository, payload))
         if "nothing" in options.parts:
-            overhead.measure(results, server, cache / "run")
+            overhead.measure(results, server, repository, cache / "run")
         if "open" in options.parts:
             open_loop.measure(results, server, payload, options.seconds * 3, cache)
     finally:
@@ -106,7 +106,8 @@ def measure_model(
     cache: Path,
 ) -> None:
     loads = LOADS if options.full or model == "resnet" else tuple(n for n in LOADS if n != 4)
-    wanted = [partial(also_asked, server, model)]
+    bare = partial(overhead.bare_route, server, repository, cache / "run", model)
+    wanted = [partial(also_asked, server, model), bare]
     if model in options.rivals_on:
         wanted += [
             partial(RIVALS[name], repository, cache, model, results.cpus) for name in options.rivals

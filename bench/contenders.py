@@ -50,6 +50,7 @@ class Contender:
         answer: the model's answer inside of the JSON that came.
         environment: variables besides those of this process.
         folder: where it is started, and keeps its log.
+        helper: that does a part of its work, and is idle otherwise.
 
     """
 
@@ -61,6 +62,7 @@ class Contender:
     answer: Callable[[Any], Any]
     environment: Mapping[str, str]
     folder: Path
+    helper: Contender | None = None
     process: subprocess.Popen[bytes] | None = None
     started: set[int] = field(default_factory=set)
 
@@ -69,6 +71,11 @@ class Contender:
         if self.process is None:
             raise RuntimeError(f"{self.name} was not started")
         return self.process.pid
+
+    @property
+    def pids(self) -> list[int]:
+        """Its own, and its helper's: who works for it with all their children."""
+        return [self.pid, *(self.helper.pids if self.helper else ())]
 
     @cached_property
     def log(self) -> Path:
@@ -176,6 +183,7 @@ def this_server(
             "CLIENTS_PATH": str(BENCH / "nothing"),
             "SAGEMAKER_BIND_TO_PORT": str(port),
             "SAGEMAKER_SAFE_PORT_RANGE": f"{port + 1}-{port + 9}",
+            "TRITON_GRPC_PORT": str(port + 1),
         },
         folder,
     )

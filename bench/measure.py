@@ -22,6 +22,9 @@ LIMIT = "in-process limit"
 # batches that so few cannot fill, this is what there is to be had.
 IN_HAND = "limit, as many in hand"
 LIMITS = (LIMIT, IN_HAND)
+# A Flask route on the same Triton, without anything that this server does besides: what there is to
+# be had behind NGINX, gunicorn and Flask.
+BARE = "bare route"
 BUSY_ELSEWHERE = 0.08  # of the cores: rivals that are not asked anything take a part of it
 PAUSE_S = 0.2
 LEAST_WARM_S = 0.5
@@ -79,9 +82,9 @@ class Results:
     capacity: list[float] = field(default_factory=list)
     """Answers per second of a closed loop by the program that asks the open loops."""
     open_loop: list[dict[str, Any]] = field(default_factory=list)
-    nothing: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
-    """Requests per second of the model that does nothing, and of a Flask route that asks nobody,
-    of each round, by callers."""
+    nothing: dict[int, list[tuple[float, float, float]]] = field(default_factory=dict)
+    """Requests per second of the model that does nothing, of a Flask route that asks nobody, and of
+    one that asks that model and does nothing else; of each round, by callers."""
     start_s: list[float] = field(default_factory=list)
     idle_mb: dict[str, float] = field(default_factory=dict)
     growth: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -205,9 +208,9 @@ def sample(
     # Until all have waited for all others once, their times are those of a burst on an idle server:
     # too short for the first ones, and for the last of 16 they were 1.25 times those of later.
     warm = max(LEAST_WARM_S, *(2 * callers / one.per_second for one in known), 0)
-    elsewhere, before = Elsewhere(results.cpus), cpu_ms(server.pid)
+    elsewhere, before = Elsewhere(results.cpus), cpu_ms(*server.pids)
     loop = load.closed_loop(server.port, [asked], callers, results.lasts(model), warm)
-    used = cpu_ms(server.pid) - before
+    used = cpu_ms(*server.pids) - before
     share = elsewhere.share(used.total())
     return Sample(
         model,
@@ -218,7 +221,7 @@ def sample(
         loop.percentile(0.5),
         loop.percentile(0.99),
         {name: spent / loop.answers for name, spent in used.items()},
-        sum(sizes["pss"] for _, sizes in memory_mb(server.pid)),
+        sum(sizes["pss"] for _, sizes in memory_mb(*server.pids)),
         share,
     )
 

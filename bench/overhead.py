@@ -1,7 +1,9 @@
-"""What the server costs by itself: a model that does nothing, asked by wrk.
+"""What the server costs by itself: a model that does nothing, asked by wrk, and bare routes.
 
 In turn with a Flask route that asks nobody: how fast that is tells how fast this machine is with
-small requests, of which the processor time of a model says nothing.
+small requests, of which the processor time of a model says nothing. One that asks this server's
+Triton, and does nothing else, tells what NGINX, gunicorn, Flask and Triton leave to anybody; it is
+measured with all models.
 """
 
 from __future__ import annotations
@@ -11,12 +13,14 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench import load
 from bench.contenders import Contender, Skipped, free_port
-from bench.measure import Results, say
+from bench.measure import BARE, Results, say
 from bench.work import PROJECT
+from container.programs import ALLOCATOR, FEW_ARENAS
 
 SCRIPT = Path(__file__).parent / "nothing" / "post.lua"
 PAYLOAD = {"number": [1]}  # as the script sends it
@@ -25,40 +29,62 @@ WARM_S = 1
 START_S = 30
 
 
-def measure(results: Results, server: Contender, folder: Path) -> None:
+def measure(results: Results, server: Contender, repository: Path, folder: Path) -> None:
     """Ask as fast as it goes, in rounds."""
-    route = flask_route(folder)
-    route.start()
+    route, bare = flask_route(folder), bare_route(server, repository, folder, "nothing")
     try:
-        wait(route)
+        for one in (route, bare):
+            one.start()
+            wait(one)
         for number in range(results.rounds):
             for callers in CALLERS:
                 seconds = max(2, int(results.seconds))
-                ours, plain = (asked(one, callers, seconds) for one in (server, route))
-                results.nothing.setdefault(callers, []).append((ours, plain))
+                order = (server, route, bare)
+                ours, plain, least = (asked(one, callers, seconds) for one in order)
+                results.nothing.setdefault(callers, []).append((ours, plain, least))
                 say(
                     f"round {number + 1} nothing-model {callers:2} callers: {ours:.0f}/s, "
-                    f"{route.name} {plain:.0f}/s"
+                    f"{route.name} {plain:.0f}/s, {bare.name} {least:.0f}/s"
                 )
     except Skipped as reason:
         results.skipped["nothing-model"] = str(reason)
         say(str(reason))
     finally:
         route.stop()
+        bare.stop()
 
 
 def flask_route(folder: Path) -> Contender:
     """Return a Flask route that asks nobody, behind NGINX and gunicorn, for the nothing-model."""
-    port = free_port()
-    home = folder / "flask_route"
+    return route("Flask route", "flask_route", folder, "nothing", {})
+
+
+def bare_route(server: Contender, repository: Path, folder: Path, modelname: str) -> Contender:
+    """Return a Flask route that asks the Triton of this server, and does nothing else."""
+    environment = {
+        **ALLOCATOR,
+        **FEW_ARENAS,
+        "BENCH_TRITON": f"127.0.0.1:{server.environment['TRITON_GRPC_PORT']}",
+        "BENCH_REPOSITORY": str(repository),
+        "TRANSFORMERS_VERBOSITY": "error",
+    }
+    made = route(BARE, "bare_route", folder, modelname, environment)
+    made.helper = server
+    return made
+
+
+def route(
+    name: str, module: str, folder: Path, modelname: str, environment: Mapping[str, str]
+) -> Contender:
+    port, home = free_port(), folder / module
     return Contender(
-        "Flask route",
-        [sys.executable, "-m", "bench.rivals.flask_route", str(port), str(home)],
+        name,
+        [sys.executable, "-m", f"bench.rivals.{module}", str(port), str(home)],
         port,
         "/invocations",
-        lambda payload: {"modelname": "nothing", "payload": payload},
+        lambda payload: {"modelname": modelname, "payload": payload},
         lambda answer: answer["result"],
-        {"PYTHONPATH": str(PROJECT)},
+        {"PYTHONPATH": str(PROJECT), **environment},
         home,
     )
 

@@ -19,8 +19,8 @@ SIZES = {
 }
 
 
-def descendants(root: int) -> set[int]:
-    """Return the process ids of all that a process started, directly or not."""
+def descendants(*roots: int) -> set[int]:
+    """Return the process ids of all that some processes started, directly or not."""
     parents = {}
     for stat in PROC.glob("[0-9]*/stat"):
         try:
@@ -28,14 +28,14 @@ def descendants(root: int) -> set[int]:
         except OSError:
             continue
     found: set[int] = set()
-    while more := {pid for pid, parent in parents.items() if parent in found | {root}} - found:
+    while more := {pid for pid, parent in parents.items() if parent in found.union(roots)} - found:
         found |= more
     return found
 
 
-def tree(root: int) -> Iterator[tuple[int, str]]:
-    """Yield a process and all its descendants, each with what it is."""
-    for pid in sorted({root, *descendants(root)}):
+def tree(*roots: int) -> Iterator[tuple[int, str]]:
+    """Yield some processes and all their descendants, each with what it is."""
+    for pid in sorted({*roots, *descendants(*roots)}):
         try:
             name = described(pid)
         except OSError:
@@ -58,10 +58,10 @@ def described(pid: int) -> str:
     return next((name for word, name in known.items() if word in words), words[:60])
 
 
-def cpu_ms(root: int) -> Counter[str]:
-    """Return the processor time that a process and its descendants have used, by what they are."""
+def cpu_ms(*roots: int) -> Counter[str]:
+    """Return the processor time of processes and their descendants, by what they are."""
     used: Counter[str] = Counter()
-    for pid, name in tree(root):
+    for pid, name in tree(*roots):
         try:
             fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -70,10 +70,10 @@ def cpu_ms(root: int) -> Counter[str]:
     return used
 
 
-def memory_mb(root: int) -> list[tuple[str, dict[str, float]]]:
+def memory_mb(*roots: int) -> list[tuple[str, dict[str, float]]]:
     """Return per process what it is, and its memory in MB: `rss`, `pss` and the peak of `rss`."""
     rows = []
-    for pid, name in tree(root):
+    for pid, name in tree(*roots):
         sizes = {}
         try:
             for kind, (file, label) in SIZES.items():

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from bench.measure import BUSY_ELSEWHERE, LIMIT, LIMITS, Results, Spread
+from bench.measure import BARE, BUSY_ELSEWHERE, LIMIT, LIMITS, Results, Spread
 from bench.open_loop import CALLERS
 from bench.targets import (
     MET,
@@ -82,11 +82,11 @@ def shown(spread: Spread | None, digits: int = 0) -> str:
 
 
 def best_rival(results: Results, model: str, callers: int) -> str | None:
-    """Return who answers most a second, of those that are neither this server nor the limit."""
+    """Return who answers most a second, of the other servers."""
     rates = {
         name: spread.median
         for name in results.contenders(model)
-        if name not in (OURS, *LIMITS)
+        if name not in (OURS, BARE, *LIMITS)
         and (spread := results.spread(model, name, callers, rate)) is not None
     }
     return max(rates, key=lambda name: rates[name], default=None)
@@ -171,16 +171,19 @@ def cpu(results: Results) -> str:
 def nothing(results: Results) -> str:
     if not results.nothing:
         return ""
-    rows = [
-        [
-            str(callers),
-            shown(Spread.of([ours for ours, _ in pairs])),
-            shown(Spread.of([route for _, route in pairs])),
-            shown(Spread.of([ours / route for ours, route in pairs]), 2),
-        ]
-        for callers, pairs in results.nothing.items()
-    ]
-    head = ["callers", "requests/s", "a Flask route without Triton", "share of it"]
+    rows = []
+    for callers, rounds in results.nothing.items():
+        ours, *others = zip(*rounds, strict=True)
+        shares = [[n / m for n, m in zip(ours, other, strict=True)] for other in others]
+        rows.append(
+            [
+                str(callers),
+                *(shown(Spread.of(rates)) for rates in (ours, *others)),
+                *(shown(Spread.of(share), 2) for share in shares),
+            ]
+        )
+    head = ["callers", "requests/s", "a Flask route without Triton", BARE]
+    head += ["share of the former", "of the latter"]
     return "### A model that does nothing\n\n" + table(head, rows)
 
 
@@ -257,6 +260,7 @@ def targets(every: list[Verdict]) -> str:
             one.stretch,
             shown(one.came, 0 if one.came.median >= 100 else 2),
             one.verdict + (", stretch too" if one.stretched else ""),
+            shown(one.bare, 0 if one.came.median >= 100 else 2) if one.bare else "",
         ]
         for one in every
         if not one.rival or one.verdict != MET
@@ -265,7 +269,7 @@ def targets(every: list[Verdict]) -> str:
         f"Ahead of the rivals in {won} of {len(compared)} comparisons of throughput, p50 and p99; "
         "the others are in the table.\n\n"
     ) * bool(compared)
-    return "### Targets\n\n" + ahead + table(["what", "target", "stretch", "came", ""], rows)
+    return "### Targets\n\n" + ahead + table(["what", "target", "stretch", "came", "", BARE], rows)
 
 
 def skipped(results: Results) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from bench.contenders import SAMPLE
-from bench.measure import LIMIT, LIMITS, Results, Sample, Spread
+from bench.measure import BARE, LIMIT, LIMITS, Results, Sample, Spread
 from bench.work import PROJECT
 
 OURS = "this server"
@@ -44,7 +44,7 @@ OVERLOAD_KEEPS = 0.97  # of the capacity: what a measurement of half a minute ca
 
 @dataclass(frozen=True)
 class Verdict:
-    """One target."""
+    """One target; `bare` is the same figure of a bare route on the same Triton."""
 
     what: str
     wanted: str
@@ -53,6 +53,7 @@ class Verdict:
     verdict: str
     stretched: bool
     rival: bool = False
+    bare: Spread | None = None
 
 
 def slowness(results: Results) -> float:
@@ -115,31 +116,30 @@ def p99(one: Sample) -> float:
     return one.p99
 
 
+def tail(one: Sample) -> float:
+    return one.p99 / one.p50
+
+
+def beside(one: Verdict | None, bare: Spread | None) -> Verdict | None:
+    """Return a verdict with what the bare route came to."""
+    return replace(one, bare=bare) if one else None
+
+
 def shares(results: Results) -> Iterator[Verdict | None]:
     for model, (name, target, stretch) in THROUGHPUT_SHARES.items():
         for callers in (8, 16):
-            yield at_least(
-                f"{name}, {callers} callers: share of the limit",
-                results.ratio(model, OURS, LIMIT, callers, rate),
-                target,
-                stretch,
-            )
+            ours, bare = (results.ratio(model, s, LIMIT, callers, rate) for s in (OURS, BARE))
+            what = f"{name}, {callers} callers: share of the limit"
+            yield beside(at_least(what, ours, target, stretch), bare)
 
 
 def latencies(results: Results) -> Iterator[Verdict | None]:
     for model, (name, _, _) in THROUGHPUT_SHARES.items():
-        yield at_most(
-            f"{name}, a lone caller: p50 of the limit's",
-            results.ratio(model, OURS, LIMIT, 1, p50),
-            MOST_LONE,
-            1.10,
-        )
-        yield at_most(
-            f"{name}, 8 callers: p99 / p50",
-            results.spread(model, OURS, 8, lambda one: one.p99 / one.p50),
-            MOST_TAIL,
-            1.2,
-        )
+        ours, bare = (results.ratio(model, s, LIMIT, 1, p50) for s in (OURS, BARE))
+        what = f"{name}, a lone caller: p50 of the limit's"
+        yield beside(at_most(what, ours, MOST_LONE, 1.10), bare)
+        ours, bare = (results.spread(model, s, 8, tail) for s in (OURS, BARE))
+        yield beside(at_most(f"{name}, 8 callers: p99 / p50", ours, MOST_TAIL, 1.2), bare)
 
 
 def rivals(results: Results) -> Iterator[Verdict | None]:
@@ -150,7 +150,7 @@ def rivals(results: Results) -> Iterator[Verdict | None]:
     )
     for model, (name, _, _) in THROUGHPUT_SHARES.items():
         for rival in results.contenders(model):
-            if rival in (OURS, *LIMITS):
+            if rival in (OURS, BARE, *LIMITS):
                 continue
             for callers in (1, 4, 8, 16):
                 for figure, read, more in figures:
@@ -177,10 +177,10 @@ def costs(results: Results) -> Iterator[Verdict | None]:
         yield scaled(one, met=came.low <= MOST_OUTSIDE_MS * slower)
     for callers, target, stretch in ((1, 1400, None), (16, 2600, 3000)):
         if pairs := results.nothing.get(callers):
-            came = Spread.of([ours for ours, _ in pairs])
-            share = Spread.of([ours / route for ours, route in pairs])
+            came, _, bare = map(Spread.of, zip(*pairs, strict=True))
+            share = Spread.of([ours / route for ours, route, _ in pairs])
             one = at_least(f"nothing-model, {callers} callers: requests/s", came, target, stretch)
-            yield scaled(one, met=share.high >= target / REFERENCE_ROUTE[callers])
+            yield beside(scaled(one, met=share.high >= target / REFERENCE_ROUTE[callers]), bare)
 
 
 def overload(results: Results) -> Iterator[Verdict | None]:

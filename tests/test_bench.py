@@ -19,7 +19,7 @@ import onnxruntime
 import pytest
 
 from bench import compare, load, models, report, work
-from bench.measure import IN_HAND, LIMIT, Results, Sample, Spread
+from bench.measure import BARE, IN_HAND, LIMIT, Results, Sample, Spread
 from bench.targets import MET, MISSED, NOISE, OURS, SCALED, at_least, at_most, verdicts
 from tests.conftest import PROJECT
 
@@ -98,7 +98,13 @@ def results(onnxruntime_ms: float) -> Results:
     made.ways["resnet"] = {"throughput": "2 threads", "lone": "1 thread"}
     for number in range(3):
         made.onnxruntime_ms.setdefault("resnet", {})[number] = onnxruntime_ms
-        for name, rate in ((LIMIT, 50.0), (IN_HAND, 60.0), (OURS, 49.0), ("LitServe", 45.0)):
+        for name, rate in (
+            (LIMIT, 50.0),
+            (IN_HAND, 60.0),
+            (OURS, 49.0),
+            ("LitServe", 45.0),
+            (BARE, 46.0),
+        ):
             for callers in (1, 8, 16):
                 made.samples.append(
                     Sample("resnet", name, callers, number, rate + number, 20, 25,
@@ -106,7 +112,7 @@ def results(onnxruntime_ms: float) -> Results:
                 )  # fmt: skip
     made.start_s = [4.0]
     made.idle_mb = {"gunicorn": 100.0}
-    made.nothing = {1: [(1000.0, 3000.0)]}
+    made.nothing = {1: [(1000.0, 3000.0, 900.0)]}
     return made
 
 
@@ -114,7 +120,7 @@ def test_absolute_targets_are_milder_on_a_slower_machine() -> None:
     # 1,000 of 3,000 is less than the 1,400 of 3,130 that are wanted, and of 2,000 more.
     for onnxruntime_ms, route, verdict in ((31.7, 3000, MISSED), (63.4, 2000, SCALED)):
         made = results(onnxruntime_ms)
-        made.nothing = {1: [(1000.0, route)]}
+        made.nothing = {1: [(1000.0, route, 900.0)]}
         found = {one.what: one.verdict for one in verdicts(made)}
         assert found["ResNet-50: CPU-ms outside ONNX Runtime"] == verdict
         assert found["nothing-model, 1 callers: requests/s"] == verdict
@@ -126,6 +132,19 @@ def test_the_limit_with_fewer_in_hand_is_no_rival() -> None:
     made = results(40.0)
     assert report.best_rival(made, "resnet", 8) == "LitServe"
     assert not [one.what for one in verdicts(made) if IN_HAND in one.what]
+
+
+def test_a_bare_route_is_no_rival_and_stands_beside_the_targets() -> None:
+    made = results(40.0)
+    assert report.best_rival(made, "resnet", 8) == "LitServe"
+    found = {one.what: one for one in verdicts(made)}
+    assert not [what for what in found if BARE in what]
+    # 46 of 50, 47 of 51 and 48 of 52 a second.
+    share = found["ResNet-50, 8 callers: share of the limit"].bare
+    assert share == Spread(pytest.approx(47 / 51), pytest.approx(0.92), pytest.approx(48 / 52))
+    assert found["nothing-model, 1 callers: requests/s"].bare == Spread(900, 900, 900)
+    rows = [row for row in report.markdown(made).split("\n") if row.startswith("| nothing-model")]
+    assert [row.endswith("| 900 (900–900) |") for row in rows] == [True]
 
 
 def test_an_overload_is_judged_by_the_capacity_around_it() -> None:

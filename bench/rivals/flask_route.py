@@ -24,6 +24,8 @@ error_log {folder}/nginx.log;
 events {{ worker_connections 64; }}
 http {{
   access_log off;
+  client_max_body_size 64m;
+  client_body_buffer_size 4m;
   client_body_temp_path {folder}/bodies;
   proxy_temp_path {folder}/proxy;
   fastcgi_temp_path {folder}/fastcgi;
@@ -54,19 +56,19 @@ def program() -> Flask:
     return app
 
 
-def serve(port: int, folder: Path) -> None:
-    """Run both programs, and end with either of them."""
+def serve(port: int, folder: Path, application: str) -> None:
+    """Run NGINX, and gunicorn with an application, and end with either of them."""
     user = "user root root;" if os.geteuid() == 0 else ""  # who may read the socket's folder
     (folder / "nginx.conf").write_text(NGINX.format(port=port, folder=folder, user=user))
     gunicorn = [
         *(sys.executable, "-m", "gunicorn", "--worker-class", "gthread", "--threads", "16"),
         *("--keep-alive", "75"),  # longer than NGINX keeps a connection
         *("--bind", f"unix:{folder}/gunicorn.sock", "--no-control-socket"),
-        "bench.rivals.flask_route:program()",
+        application,
     ]
     nginx = ["nginx", "-c", str(folder / "nginx.conf"), "-e", str(folder / "nginx.log")]
     run_together((nginx, gunicorn))
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]), Path(sys.argv[2]))
+    serve(int(sys.argv[1]), Path(sys.argv[2]), "bench.rivals.flask_route:program()")

@@ -1,0 +1,74 @@
+"""A Flask route that has a model's work done by Triton, and does nothing else.
+
+    BENCH_TRITON=HOST:PORT BENCH_REPOSITORY=FOLDER python -m bench.rivals.bare_route PORT FOLDER
+
+It asks this server's own Triton in this server's own way, with shared memory and for the rows alone
+that are read, behind NGINX and gunicorn's own worker. So it has what NGINX, gunicorn, Flask and
+Triton leave of the machine to anybody: no checks, no turns, no deadlines, logs, metrics or health.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flask import Flask, request
+
+from bench.rivals.flask_route import serve
+from bench.work import WORKS, Bert, Work, YoloV5
+from clients.model_server import Padding
+from clients.triton import Triton
+
+SHARED_BYTES = 512 * 2**20  # the most that this server takes by itself
+TIMEOUT_S = 60.0
+OUTPUT = "output"  # of all three models
+OBJECTNESS, CONFIDENCE = 4, 0.5  # a column of YOLOv5's boxes, and as `YoloV5.finish` has it
+FILLING = Padding(
+    dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), 0), outputs=(OUTPUT,)
+)
+
+
+def program() -> Flask:
+    """Return the WSGI application."""
+    app = Flask(__name__)
+    triton = Triton(os.environ["BENCH_TRITON"], SHARED_BYTES)
+    works = {name: kind(Path(os.environ["BENCH_REPOSITORY"])) for name, kind in WORKS.items()}
+
+    @app.post("/invocations")
+    def invocations() -> dict[str, object]:
+        body = json.loads(request.get_data(cache=False))
+        name, payload = body["modelname"], body["payload"]
+        work = works.get(name)
+        result = worked(triton, work, payload) if work else nothing(triton, name, payload)
+        return {"modelname": name, "result": result}
+
+    return app
+
+
+def worked(triton: Triton, work: Work, payload: Mapping[str, Any]) -> list[Any]:
+    """Return a model's answer."""
+    inputs, kept = work.prepare(payload)
+    few: dict[str, Any] = {}
+    if isinstance(work, Bert):
+        few = {"rows": {OUTPUT: kept[1]}, "padding": FILLING}
+    elif isinstance(work, YoloV5):
+        few = {"above": {OUTPUT: (OBJECTNESS, CONFIDENCE)}}
+    rows = triton.infer(work.modelname, inputs, outputs=[OUTPUT], timeout=TIMEOUT_S, **few)[OUTPUT]
+    if isinstance(work, Bert):
+        return work.finish(dict(zip(kept[1], rows, strict=True)), kept)
+    return work.finish(rows[0], kept)
+
+
+def nothing(triton: Triton, name: str, payload: Mapping[str, Any]) -> Any:
+    """Return what the model that does nothing makes of a number."""
+    number = np.array([payload["number"]], np.float32)
+    return triton.infer(name, {"INPUT": number}, timeout=TIMEOUT_S)["OUTPUT"][0].tolist()
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), Path(sys.argv[2]), "bench.rivals.bare_route:program()")
