@@ -22,8 +22,7 @@ LIMIT = "in-process limit"
 # batches that so few cannot fill, this is what there is to be had.
 IN_HAND = "limit, as many in hand"
 LIMITS = (LIMIT, IN_HAND)
-# A Flask route on the same Triton, without anything that this server does besides: what there is to
-# be had behind NGINX, gunicorn and Flask.
+# A Flask route on the same Triton, without anything that this server's web worker does besides.
 BARE = "bare route"
 BUSY_ELSEWHERE = 0.08  # of the cores: rivals that are not asked anything take a part of it
 PAUSE_S = 0.2

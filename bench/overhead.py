@@ -2,8 +2,8 @@
 
 In turn with a Flask route that asks nobody: how fast that is tells how fast this machine is with
 small requests, of which the processor time of a model says nothing. One that asks this server's
-Triton, and does nothing else, tells what NGINX, gunicorn, Flask and Triton leave to anybody; it is
-measured with all models.
+Triton, and does nothing else, tells what this server's own web worker costs; it is measured with
+all models.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from bench import load
 from bench.contenders import Contender, Skipped, free_port
 from bench.measure import BARE, Results, say
 from bench.work import PROJECT
+from container.backends.shared_memory import PREFIX
 from container.programs import ALLOCATOR, FEW_ARENAS
 
 SCRIPT = Path(__file__).parent / "nothing" / "post.lua"
@@ -31,26 +32,29 @@ START_S = 30
 
 def measure(results: Results, server: Contender, repository: Path, folder: Path) -> None:
     """Ask as fast as it goes, in rounds."""
-    route, bare = flask_route(folder), bare_route(server, repository, folder, "nothing")
+    plain, bare = flask_route(folder), bare_route(server, repository, folder, "nothing")
+    contenders = [server, plain, bare]
     try:
-        for one in (route, bare):
+        for one in (plain, bare):
             one.start()
             wait(one)
         for number in range(results.rounds):
             for callers in CALLERS:
                 seconds = max(2, int(results.seconds))
-                order = (server, route, bare)
-                ours, plain, least = (asked(one, callers, seconds) for one in order)
-                results.nothing.setdefault(callers, []).append((ours, plain, least))
-                say(
-                    f"round {number + 1} nothing-model {callers:2} callers: {ours:.0f}/s, "
-                    f"{route.name} {plain:.0f}/s, {bare.name} {least:.0f}/s"
-                )
+                first = number % len(contenders)
+                rates = {
+                    one.name: asked(one, callers, seconds)
+                    for one in [*contenders[first:], *contenders[:first]]
+                }
+                ours, of_plain, of_bare = (rates[one.name] for one in contenders)
+                results.nothing.setdefault(callers, []).append((ours, of_plain, of_bare))
+                said = ", ".join(f"{name} {rate:.0f}/s" for name, rate in rates.items())
+                say(f"round {number + 1} nothing-model {callers:2} callers: {said}")
     except Skipped as reason:
         results.skipped["nothing-model"] = str(reason)
         say(str(reason))
     finally:
-        route.stop()
+        plain.stop()
         bare.stop()
 
 
@@ -66,6 +70,8 @@ def bare_route(server: Contender, repository: Path, folder: Path, modelname: str
         **FEW_ARENAS,
         "BENCH_TRITON": f"127.0.0.1:{server.environment['TRITON_GRPC_PORT']}",
         "BENCH_REPOSITORY": str(repository),
+        # So this server has Triton forget the shared memory of one that is gone.
+        PREFIX: f"triton_dispatcher_{server.pid}_",
         "TRANSFORMERS_VERBOSITY": "error",
     }
     made = route(BARE, "bare_route", folder, modelname, environment)

@@ -298,7 +298,7 @@ def write_json(results: Results, file: Path) -> None:
 # The plot: throughput as a share of the limit, a bar for each contender at each load.
 
 ROW, LEFT, WIDE, TOP = 17, 150, 420, 46
-COLOURS = {OURS: "#76b900", "rival": "#9aa5b1"}
+COLOURS = {OURS: "#76b900", BARE: "#c8dca0", "rival": "#9aa5b1"}
 
 
 def svg(results: Results) -> str:

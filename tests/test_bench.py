@@ -5,8 +5,11 @@ from __future__ import annotations
 import http.server
 import json
 import math
+import os
 import shutil
+import signal
 import subprocess
+import sys
 import threading
 import time
 import xml.etree.ElementTree as ET
@@ -18,7 +21,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from bench import compare, load, models, report, work
+from bench import compare, load, models, processes, report, work
 from bench.measure import BARE, IN_HAND, LIMIT, Results, Sample, Spread
 from bench.targets import MET, MISSED, NOISE, OURS, SCALED, at_least, at_most, verdicts
 from tests.conftest import PROJECT
@@ -145,6 +148,32 @@ def test_a_bare_route_is_no_rival_and_stands_beside_the_targets() -> None:
     assert found["nothing-model, 1 callers: requests/s"].bare == Spread(900, 900, 900)
     rows = [row for row in report.markdown(made).split("\n") if row.startswith("| nothing-model")]
     assert [row.endswith("| 900 (900–900) |") for row in rows] == [True]
+
+
+def test_processes_of_several_servers_are_counted_together() -> None:
+    # Each has a child that uses 0.2 s and then sleeps; the kernel counts in hundredths.
+    burn = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True); time.sleep(60)"
+    command = f'"{sys.executable}" -c "{burn}" & wait'
+    servers = [
+        subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, start_new_session=True)
+        for _ in range(2)
+    ]
+    try:
+        for one in servers:
+            assert one.stdout is not None
+            one.stdout.readline()
+        pids = [one.pid for one in servers]
+        children = [processes.descendants(pid) for pid in pids]
+        assert [len(some) for some in children] == [1, 1]
+        assert processes.descendants(*pids) == children[0] | children[1]
+        alone = [processes.cpu_ms(pid).total() for pid in pids]
+        assert min(alone) >= 150
+        assert processes.cpu_ms(*pids).total() == pytest.approx(sum(alone), abs=20)
+        assert len(processes.memory_mb(*pids)) == 4
+    finally:
+        for one in servers:
+            os.killpg(one.pid, signal.SIGKILL)
+            one.communicate()
 
 
 def test_an_overload_is_judged_by_the_capacity_around_it() -> None:

@@ -3,8 +3,8 @@
     BENCH_TRITON=HOST:PORT BENCH_REPOSITORY=FOLDER python -m bench.rivals.bare_route PORT FOLDER
 
 It asks this server's own Triton in this server's own way, with shared memory and for the rows alone
-that are read, behind NGINX and gunicorn's own worker. So it has what NGINX, gunicorn, Flask and
-Triton leave of the machine to anybody: no checks, no turns, no deadlines, logs, metrics or health.
+that are read, behind NGINX and gunicorn's own worker. It lacks what this server's web worker does
+besides: checks, turns, logs, metrics, health.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from flask import Flask, request
 from bench.rivals.flask_route import serve
 from bench.work import WORKS, Bert, Work, YoloV5
 from clients.model_server import Padding
+from clients.regions import affordable
 from clients.triton import Triton
+from dispatcher.memory import all_memory
 
-SHARED_BYTES = 512 * 2**20  # the most that this server takes by itself
 TIMEOUT_S = 60.0
 OUTPUT = "output"  # of all three models
 OBJECTNESS, CONFIDENCE = 4, 0.5  # a column of YOLOv5's boxes, and as `YoloV5.finish` has it
@@ -36,7 +37,7 @@ FILLING = Padding(
 def program() -> Flask:
     """Return the WSGI application."""
     app = Flask(__name__)
-    triton = Triton(os.environ["BENCH_TRITON"], SHARED_BYTES)
+    triton = Triton(os.environ["BENCH_TRITON"], affordable(all_memory()))
     works = {name: kind(Path(os.environ["BENCH_REPOSITORY"])) for name, kind in WORKS.items()}
 
     @app.post("/invocations")
