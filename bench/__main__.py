@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from bench import growth, measure, models, open_loop, overhead, report, start, work
-from bench.contenders import RIVALS, Contender, also_asked, this_server
+from bench.contenders import RIVALS, Contender, also_asked, this_server, tidy
 from bench.limit import Limit
 from bench.measure import Results, say
 from bench.targets import MISSED, verdicts
@@ -47,6 +47,7 @@ def main(argv: list[str]) -> int:
             open_loop.measure(results, server, payload, options.seconds * 3, cache)
     finally:
         server.stop()
+        tidy()
     if "growth" in options.parts:
         growth.measure(results, cache)
     return told(results, options.out, into_docs=options.docs)

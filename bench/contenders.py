@@ -25,12 +25,15 @@ from typing import Any
 from bench import load
 from bench.processes import descendants
 from bench.work import PROJECT, WORKS
+from container.backends.shared_memory import FOLDER
 from container.programs import ALLOCATOR
 from container.triton import NoTriton, embedded
 
 BENCH = Path(__file__).parent
 PATIENCE_S = 180
 BATCH = 16
+SHM_PREFIX = f"bench_{os.getpid()}_"
+"""Of what the rivals' Tritons have in shared memory."""
 
 
 class Skipped(Exception):
@@ -139,6 +142,12 @@ class Contender:
             except OSError:
                 continue
         self.process = None
+
+
+def tidy() -> None:
+    """Remove from shared memory what Tritons have left that are stopped by now."""
+    for left in FOLDER.glob(f"{SHM_PREFIX}*"):
+        left.unlink(missing_ok=True)
 
 
 PORTS = iter(range(21000 + os.getpid() % 7000, 32000))
@@ -342,7 +351,7 @@ def triton(repository: Path, cache: Path, modelname: str, cpus: int) -> Contende
         [
             *(str(program.executable), f"--model-repository={folder / 'models'}"),
             *(*program.options, *fronts(port)),
-            f"--backend-config=python,shm-region-prefix-name=bench_{os.getpid()}_",
+            f"--backend-config=python,shm-region-prefix-name={SHM_PREFIX}",
         ],
         port,
         "/v2/models/ensemble/infer",
@@ -481,7 +490,7 @@ def article(repository: Path, cache: Path, modelname: str, cpus: int) -> Contend
             *("env", *(f"{name}={value}" for name, value in program.environment.items())),
             *(str(program.executable), f"--model-repository={folder / 'models'}"),
             *(*program.options, *fronts(port + 1)),
-            f"--backend-config=python,shm-region-prefix-name=bench_{os.getpid()}_",
+            f"--backend-config=python,shm-region-prefix-name={SHM_PREFIX}",
         ],
         port,
         "/invocations",
