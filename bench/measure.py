@@ -314,8 +314,7 @@ def rounds(
                             limit_sample, limit, name, way, model, payload, callers, number, results
                         )
                         note(results, quietly(results, measured))
-                    first = number % len(contenders) if contenders else 0
-                    for server in [*contenders[first:], *contenders[:first]]:
+                    for server in turned(contenders, number):
                         time.sleep(PAUSE_S)
                         try:
                             asked = server.request(payload)
@@ -329,6 +328,12 @@ def rounds(
                             say(f"{key}: {error}")
     finally:
         limit.stop()
+
+
+def turned(contenders: Sequence[Contender], number: int) -> list[Contender]:
+    """Return them with another one first in each round."""
+    first = number % max(1, len(contenders))
+    return [*contenders[first:], *contenders[:first]]
 
 
 def quietly(results: Results, measured: Callable[[], Sample]) -> Sample:

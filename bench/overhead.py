@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench import load
 from bench.contenders import Contender, Skipped, free_port
-from bench.measure import BARE, Results, say
+from bench.measure import BARE, Results, say, turned
 from bench.work import PROJECT
 from container.backends.shared_memory import PREFIX
 from container.programs import ALLOCATOR, FEW_ARENAS
@@ -41,10 +41,8 @@ def measure(results: Results, server: Contender, repository: Path, folder: Path)
         for number in range(results.rounds):
             for callers in CALLERS:
                 seconds = max(2, int(results.seconds))
-                first = number % len(contenders)
                 rates = {
-                    one.name: asked(one, callers, seconds)
-                    for one in [*contenders[first:], *contenders[:first]]
+                    one.name: asked(one, callers, seconds) for one in turned(contenders, number)
                 }
                 ours, of_plain, of_bare = (rates[one.name] for one in contenders)
                 results.nothing.setdefault(callers, []).append((ours, of_plain, of_bare))

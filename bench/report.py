@@ -13,6 +13,7 @@ from bench.measure import BARE, BUSY_ELSEWHERE, LIMIT, LIMITS, Results, Spread
 from bench.open_loop import CALLERS
 from bench.targets import (
     MET,
+    NO_RIVALS,
     OURS,
     REFERENCE_MS,
     THROUGHPUT_SHARES,
@@ -86,7 +87,7 @@ def best_rival(results: Results, model: str, callers: int) -> str | None:
     rates = {
         name: spread.median
         for name in results.contenders(model)
-        if name not in (OURS, BARE, *LIMITS)
+        if name not in NO_RIVALS
         and (spread := results.spread(model, name, callers, rate)) is not None
     }
     return max(rates, key=lambda name: rates[name], default=None)
@@ -249,6 +250,10 @@ def brief(value: object) -> str:
     )
 
 
+def rounded(spread: Spread) -> str:
+    return shown(spread, 0 if spread.median >= 100 else 2)
+
+
 def targets(every: list[Verdict]) -> str:
     """Return the targets; of the comparisons with rivals only those that are not met."""
     compared = [one for one in every if one.rival]
@@ -258,9 +263,9 @@ def targets(every: list[Verdict]) -> str:
             one.what,
             one.wanted,
             one.stretch,
-            shown(one.came, 0 if one.came.median >= 100 else 2),
+            rounded(one.came),
             one.verdict + (", stretch too" if one.stretched else ""),
-            shown(one.bare, 0 if one.came.median >= 100 else 2) if one.bare else "",
+            rounded(one.bare) if one.bare else "",
         ]
         for one in every
         if not one.rival or one.verdict != MET

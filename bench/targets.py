@@ -16,6 +16,7 @@ from bench.measure import BARE, LIMIT, LIMITS, Results, Sample, Spread
 from bench.work import PROJECT
 
 OURS = "this server"
+NO_RIVALS = (OURS, BARE, *LIMITS)
 MET, NOISE, MISSED = "met", "within the noise", "MISSED"
 SCALED = "met for a machine of this speed"
 
@@ -150,7 +151,7 @@ def rivals(results: Results) -> Iterator[Verdict | None]:
     )
     for model, (name, _, _) in THROUGHPUT_SHARES.items():
         for rival in results.contenders(model):
-            if rival in (OURS, BARE, *LIMITS):
+            if rival in NO_RIVALS:
                 continue
             for callers in (1, 4, 8, 16):
                 for figure, read, more in figures:
@@ -176,9 +177,9 @@ def costs(results: Results) -> Iterator[Verdict | None]:
         one = at_most("ResNet-50: CPU-ms outside ONNX Runtime", came, MOST_OUTSIDE_MS, 5.6)
         yield scaled(one, met=came.low <= MOST_OUTSIDE_MS * slower)
     for callers, target, stretch in ((1, 1400, None), (16, 2600, 3000)):
-        if pairs := results.nothing.get(callers):
-            came, _, bare = map(Spread.of, zip(*pairs, strict=True))
-            share = Spread.of([ours / route for ours, route, _ in pairs])
+        if rounds := results.nothing.get(callers):
+            came, _, bare = map(Spread.of, zip(*rounds, strict=True))
+            share = Spread.of([ours / route for ours, route, _ in rounds])
             one = at_least(f"nothing-model, {callers} callers: requests/s", came, target, stretch)
             yield beside(scaled(one, met=share.high >= target / REFERENCE_ROUTE[callers]), bare)
 
