@@ -123,9 +123,9 @@ def largest_batch(message: Message, folder: Path) -> float:
     backend = message.text("backend") or message.text("platform")
     if backend not in DEFAULTED and (backend or not any(folder.glob("*/model.onnx"))):
         return math.inf  # its code, or its file, may say another one
-    stated = message.all("input") and message.all("output")
+    stated = message.all("max_batch_size") or (message.all("input") and message.all("output"))
     try:
-        return message.number("max_batch_size") or (0 if stated else DEFAULT_MAX_BATCH_SIZE)
+        return message.number("max_batch_size") if stated else DEFAULT_MAX_BATCH_SIZE
     except NotReadable:
         return math.inf  # Triton says so
 

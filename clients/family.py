@@ -66,6 +66,11 @@ class Family(Client, Generic[K, P]):
             self._fitted = fitted = signature, self.fit(signature)
         return fitted[1]
 
+    @property
+    def max_batch_size(self) -> int:
+        """The most payloads of a list that share a run; 1 where rows may change each other."""
+        return super().max_batch_size if self.signature().shares_runs else 1
+
     def inference(self, payload: Payload) -> Any:
         return self.inference_batch([payload])[0]
 

@@ -127,6 +127,8 @@ class Signature:
         ensemble: whether it is made of others.
         sequence: whether it keeps state from one request to the next, which is not served.
         backend: what runs it, as Triton calls it.
+        shares_runs: whether each row of a batch is answered as if it were alone, so that requests
+            may share runs: by its `dynamic_batching`.
 
     """
 
@@ -137,6 +139,7 @@ class Signature:
     ensemble: bool = False
     sequence: bool = False
     backend: str = ""
+    shares_runs: bool = False
 
 
 class ModelServer(ABC):

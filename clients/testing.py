@@ -140,9 +140,8 @@ class OnnxModels(ModelServer):
     def _max_batch_size(self, model: str, session: Any) -> int:
         """Return it as Triton has it, which completes what lists no inputs or outputs."""
         config = read(text(self.folder / model / "config.pbtxt"))
-        configured = config.readable_number("max_batch_size")
-        if configured or (config.all("input") and config.all("output")):
-            return configured
+        if config.all("max_batch_size") or (config.all("input") and config.all("output")):
+            return config.readable_number("max_batch_size")
         sides = (*session.get_inputs(), *session.get_outputs())
         return DEFAULT_MAX_BATCH_SIZE * all(sizes(one.shape)[:1] == (-1,) for one in sides)
 

@@ -35,6 +35,7 @@ from tritonclient.utils import (
 )
 
 from clients.classes import classified, labels_at
+from clients.config_text import NotReadable, read
 from clients.errors import (
     DeadlineExceeded,
     InferenceError,
@@ -767,8 +768,16 @@ def signature_of(config: model_config_pb2.ModelConfig) -> Signature:
     decoupled = config.model_transaction_policy.decoupled
     ensemble = config.HasField("ensemble_scheduling")
     sequence = config.HasField("sequence_batching")
-    backend = config.backend
-    return Signature(config.max_batch_size, inputs, outputs, decoupled, ensemble, sequence, backend)
+    return Signature(
+        config.max_batch_size,
+        inputs,
+        outputs,
+        decoupled,
+        ensemble,
+        sequence,
+        config.backend,
+        shares_runs=config.max_batch_size > 1 and config.HasField("dynamic_batching"),
+    )
 
 
 def await_room(size: int) -> None:
@@ -867,8 +876,16 @@ def renamed_config(text: str, name: str) -> str:
         text_format.Parse(text, config)
     except text_format.ParseError as error:
         raise ModelFailed(f"config.pbtxt cannot be read: {error}") from error
-    config.name = name
-    return str(text_format.MessageToString(config))
+    # The text is kept where it can be: of a message a `max_batch_size` of 0 is not written.
+    own = f'name: "{name}"'
+    try:
+        names = read(text).all("name")
+    except NotReadable:
+        config.name = name
+        return str(text_format.MessageToString(config))
+    if not names:
+        return f"{own}\n{text}"
+    return text[: names[0].start] + own + text[names[0].end :]
 
 
 def config_fault(text: str) -> tuple[int, str] | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clients.base import Client
+from clients.errors import InferenceError
 from clients.model_server import ModelServer, ModelState
 from clients.registry import Registry
 from clients.tensors import has_example
@@ -71,7 +72,19 @@ class Catalogue:
                 "parameters": parameters(client) if client else {},
                 "example": client.example if client and has_example(client) else None,
                 "aliases": list(client.aliases) if client else [],
+                "batching": self.batching(model, timeout),
             }
+
+    def batching(self, model: str, timeout: float) -> dict[str, Any] | None:
+        """Return how a model batches; `None` while it cannot be asked."""
+        try:
+            signature = self.server.signature(model, timeout=timeout)
+        except InferenceError:
+            return None
+        return {
+            "max_batch_size": signature.max_batch_size,
+            "requests_share_runs": signature.shares_runs,
+        }
 
     def described(self, client: Client) -> str:
         """Return a client's class, and where it comes from."""

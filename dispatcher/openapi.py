@@ -477,6 +477,7 @@ def schemas(settings: Settings) -> Schema:
                 "weights": {"type": "string"},
                 "parameters": {"type": "object"},
                 "example": {"type": ["object", "null"]},
+                "batching": {"type": ["object", "null"]},
             },
             "required": ["modelName", "modelUrl"],
         },

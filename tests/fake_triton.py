@@ -36,6 +36,7 @@ BUILT_IN = {
         4,
         (TensorSpec("input", "FP32", (-1, 3, 224, 224)),),
         (TensorSpec("output", "FP32", (-1, 1000)),),
+        shares_runs=True,
     ),
     "yolov5": Signature(
         4,
@@ -49,6 +50,7 @@ BUILT_IN = {
             for name in ("input_ids", "attention_mask", "token_type_ids")
         ),
         (TensorSpec("output", "FP32", (-1, -1, 30522)),),
+        shares_runs=True,
     ),
 }
 

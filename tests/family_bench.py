@@ -36,6 +36,7 @@ def signature(
         batch,
         tuple(TensorSpec(name, datatype, (*first, *sizes)) for name, sizes in inputs.items()),
         tuple(TensorSpec(name, "FP32", (*first, *sizes)) for name, sizes in outputs.items()),
+        shares_runs=batch > 1,
     )
 
 

@@ -15,12 +15,12 @@ from clients.deadly import Fault, deadly
 from clients.triton import config_dictionary, config_fault, config_fields
 from container.backends.model_config import (
     ModelConfigError,
-    Signature,
     check,
-    completion,
+    needs_completion,
     refuse_ragged,
 )
-from container.backends.onnxruntime.session import read_signature
+from container.backends.onnxruntime.completion import completed
+from container.backends.onnxruntime.session import ModelFile
 from container.backends.onnxruntime.session_settings import session_settings
 from container.repository import CONFIG, PLAIN_MODELS, is_model
 from dispatcher.settings import PROJECT
@@ -402,7 +402,7 @@ class ModelCheck:
     def graph(self, file: Path, text: str) -> None:
         """Compare the configuration with the model's file."""
         try:
-            signature = read_signature(file)
+            opened = ModelFile(file)
         except ModelConfigError as error:
             self.findings.error(file, f"is no model of ONNX: {said(error)}", "export it again")
             return
@@ -410,7 +410,7 @@ class ModelCheck:
         if any(undescribed(message)):
             return
         try:
-            config = compare(text, signature)
+            config, warning = compare(text, opened)
         except ModelConfigError as error:
             self.findings.error(
                 self.folder / CONFIG,
@@ -422,6 +422,8 @@ class ModelCheck:
             session_settings(config)
         except ModelConfigError as error:
             self.findings.error(self.folder / CONFIG, str(error).removesuffix("."), "")
+        if warning:
+            self.findings.warning(self.folder / CONFIG if text else file, *warning)
         if not message.all("input"):
             self.refused(of_warmups(message, config["input"]), text)
 
@@ -438,11 +440,11 @@ def said(error: ModelConfigError) -> str:
     return (str(error).partition(": ")[2] or str(error)).removesuffix(".")
 
 
-def compare(text: str, signature: Signature) -> dict[str, Any]:
+def compare(text: str, opened: ModelFile) -> tuple[dict[str, Any], tuple[str, str] | None]:
     """Compare a configuration with the tensors of the model's file, as the backend does.
 
     Returns:
-        it, completed.
+        it, completed; and what its author should look at, with the fix, if anything.
 
     Raises:
         ModelConfigError: they do not fit.
@@ -450,9 +452,13 @@ def compare(text: str, signature: Signature) -> dict[str, Any]:
     """
     config: dict[str, Any] = config_dictionary(text)
     refuse_ragged(config)
-    config |= completion(config, signature)
-    check(config, signature)
-    return config
+    warning = None
+    if needs_completion(config):
+        completion = completed(config, text, opened)
+        config |= completion.fields
+        warning = completion.warning
+    check(config, opened.signature)
+    return config, warning
 
 
 def folders(folder: Path) -> list[Path]:

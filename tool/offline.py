@@ -29,9 +29,9 @@ from clients.request import Request
 from clients.tensors import has_example
 from clients.testing import OnnxModels
 from clients.triton import config_dictionary, config_fault, config_signature
-from container.backends.model_config import ModelConfigError, completion, needs_completion
-from container.backends.model_config import Signature as FileSignature
-from container.backends.onnxruntime.session import model_file, read_signature
+from container.backends.model_config import ModelConfigError, needs_completion
+from container.backends.onnxruntime.completion import completed
+from container.backends.onnxruntime.session import ModelFile, model_file
 from container.repository import CONFIG, compose
 from dispatcher.settings import SettingError, Settings, read_settings
 from tool.model_check import configured, served, version_folders
@@ -66,21 +66,31 @@ def composed(
 class Offline(OnnxModels):
     """Knows of a model what its configuration and its file say, as Triton puts them together."""
 
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__(folder)
+        self._signatures: dict[tuple[str, str], Signature] = {}
+
     def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:  # noqa: ARG002
+        if (model, version) not in self._signatures:
+            self._signatures[model, version] = self.put_together(model, version)
+        return self._signatures[model, version]
+
+    def put_together(self, model: str, version: str) -> Signature:
+        """Return what a model takes and gives."""
         config = self.folder / model / CONFIG
         text = config.read_text() if config.is_file() else ""
         if config_fault(text):
             raise UnknownModel(f"{config} cannot be read")
         known = config_dictionary(text)
         if needs_completion(known):
-            known |= completion(known, self.in_the_file(model, version))
+            known |= completed(known, text, self.opened(model, version)).fields
         return config_signature(known)
 
     def infer(self, model: str, inputs: Tensors, **how: Any) -> dict[str, npt.NDArray[np.generic]]:  # noqa: ARG002
         raise ModelUnavailable("it is not asked")
 
-    def in_the_file(self, model: str, version: str) -> FileSignature:
-        """Return the tensors of a model's file; the latest served version's, where none is named.
+    def opened(self, model: str, version: str) -> ModelFile:
+        """Return a model's file; the latest served version's, where none is named.
 
         Raises:
             UnknownModel: there is no such file, or ONNX Runtime cannot read it.
@@ -91,7 +101,7 @@ class Offline(OnnxModels):
         versions = {path.name: path for path in served(config, version_folders(folder))}
         try:
             path = versions[version or next(reversed(versions), "")]
-            return read_signature(model_file(path, config.text("default_model_filename")))
+            return ModelFile(model_file(path, config.text("default_model_filename")))
         except (KeyError, ModelConfigError) as error:
             raise UnknownModel(f"{model} has no file of ONNX that can be read") from error
 

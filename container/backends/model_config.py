@@ -23,6 +23,9 @@ DYNAMIC = -1
 DEFAULT_MAX_BATCH_SIZE = 4
 """The native onnxruntime backend's default for a model that can batch and does not say how far."""
 
+DYNAMIC_BATCHING = "dynamic_batching"
+_SCHEDULERS = ("sequence_batching", DYNAMIC_BATCHING, "ensemble_scheduling")
+
 _UNSUPPORTED_FIELDS = ("batch_input", "batch_output")
 
 
@@ -94,12 +97,38 @@ def needs_completion(config: Mapping[str, Any]) -> bool:
     return not ((config.get("input") or config.get("batch_input")) and config.get("output"))
 
 
-def completion(config: Mapping[str, Any], signature: Signature) -> dict[str, Any]:
+def may_be_tried(config: Mapping[str, Any], signature: Signature, *, stated: bool) -> bool:
+    """Whether a trial can say something about sharing runs: see `row_trial`.
+
+    Args:
+        config: as Triton hands it over.
+        signature: the file's.
+        stated: whether `max_batch_size` is written; Triton hands over 0 in either case.
+
+    """
+    return (
+        needs_completion(config)
+        and (max_batch_size(config) > 1 or not stated)
+        and not any(name in config for name in _SCHEDULERS if name != DYNAMIC_BATCHING)
+        and all(_can_batch(spec) for spec in (*signature.inputs, *signature.outputs))
+    )
+
+
+def completion(
+    config: Mapping[str, Any], signature: Signature, *, stated: bool, independent: bool
+) -> dict[str, Any]:
     """Return the fields that the file adds to a configuration without inputs or outputs.
 
-    Where every input and output begins with a dynamic dimension, the model batches: the
-    maximum is the configured one or `DEFAULT_MAX_BATCH_SIZE`, and dynamic batching is turned
-    on where it is above 1 and no scheduler is chosen.
+    Where nothing is written, every input and output begins with a dynamic dimension, and rows are
+    known to be independent, the model batches up to `DEFAULT_MAX_BATCH_SIZE`. Dynamic batching is
+    turned on where the maximum is above 1, no scheduler is chosen, and rows are independent. The
+    native backends ask for the dynamic dimension alone; it may be an axis that is no batch.
+
+    Args:
+        config: as Triton hands it over.
+        signature: the file's.
+        stated: whether `max_batch_size` is written; Triton hands over 0 in either case.
+        independent: whether a trial has shown that each row is answered as if it were alone.
 
     Raises:
         ModelConfigError: `max_batch_size` is set, but a tensor has no dynamic first dimension.
@@ -109,13 +138,17 @@ def completion(config: Mapping[str, Any], signature: Signature) -> dict[str, Any
         return {}
     fields: dict[str, Any] = {}
     limit = max_batch_size(config)
+    is_scheduled = any(name in config for name in _SCHEDULERS)
     if limit > 0:
         _check_batching(config, signature)
-    elif all(_can_batch(spec) for spec in (*signature.inputs, *signature.outputs)):
+    elif (
+        not stated
+        and (independent or is_scheduled or _is_written_for_a_batch(config, signature))
+        and all(_can_batch(spec) for spec in (*signature.inputs, *signature.outputs))
+    ):
         limit = fields["max_batch_size"] = DEFAULT_MAX_BATCH_SIZE
-    schedulers = ("sequence_batching", "dynamic_batching", "ensemble_scheduling")
-    if limit > 1 and not any(name in config for name in schedulers):
-        fields["dynamic_batching"] = {}
+    if limit > 1 and independent and not is_scheduled:
+        fields[DYNAMIC_BATCHING] = {}
     for field, specs in (("input", signature.inputs), ("output", signature.outputs)):
         if not config.get(field):
             fields[field] = [_described(spec, batched=limit > 0) for spec in specs]
@@ -203,6 +236,15 @@ def _unable(config: Mapping[str, Any]) -> str:
 
 def _can_batch(spec: TensorSpec) -> bool:
     return bool(spec.shape) and spec.shape[0] == DYNAMIC
+
+
+def _is_written_for_a_batch(config: Mapping[str, Any], signature: Signature) -> bool:
+    """Whether what is written counts on a batch dimension, which dims leave out."""
+    ranks = {spec.name: len(spec.shape) for spec in (*signature.inputs, *signature.outputs)}
+    listed = [*(config.get("input") or []), *(config.get("output") or [])]
+    return bool(config.get("model_warmup")) or any(
+        len(_dims(tensor)) < ranks.get(tensor["name"], 0) for tensor in listed
+    )
 
 
 def _check_batching(config: Mapping[str, Any], signature: Signature) -> None:

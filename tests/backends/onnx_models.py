@@ -55,6 +55,12 @@ def plus_one(file: Path, shape: Sequence[int | str] = ("n", 3)) -> None:
     save(file, nodes, [("x", FLOAT, shape)], [("y", FLOAT, shape)], one=np.float32(1)[...])
 
 
+def shares(file: Path) -> None:
+    """x [n, 2] float32 -> y, the softmax down the rows: a row of zeros alone has ones"""
+    nodes = [helper.make_node("Softmax", ["x"], ["y"], axis=0)]
+    save(file, nodes, [("x", FLOAT, ("n", 2))], [("y", FLOAT, ("n", 2))])
+
+
 def nonzero(file: Path) -> None:
     """x, float32 -> where it is not 0, int64 of shape [2, so many]"""
     nodes = [helper.make_node("NonZero", ["x"], ["where"])]
@@ -199,6 +205,10 @@ SERVED: dict[str, tuple[Writer, str | None]] = {
         nonzero,
         tensor("input", "x", "FP32", "-1, 3") + tensor("output", "where", "INT64", "2, -1"),
     ),
+    "shares_bare": (shares, None),
+    "shares_configured": (shares, ONE),
+    "shares_eight": (shares, "max_batch_size: 8\n"),
+    "plus_zero": (plus_one, "max_batch_size: 0\n" + ONE),
     "scalar_rows": (scalar_rows, "max_batch_size: 2\n" + ONE),
     "scalar": (scalar, ONE),
     "half_given": (plus_one, "max_batch_size: 16\n" + X + ONE),

@@ -15,6 +15,7 @@ from container.backends.model_config import (
     check,
     completion,
     instance_count,
+    may_be_tried,
     refuse_ragged,
     refuse_unsupported,
     take_every_shape,
@@ -34,45 +35,113 @@ FIXED = Signature((spec("x", 1, 3),), (spec("y", -1, 3),))
 SCALAR = Signature((spec("x"),), (spec("y"),))
 
 
+def completed(
+    config: dict[str, Any], signature: Signature, *, stated: bool = False, independent: bool = False
+) -> dict[str, Any]:
+    return completion(config, signature, stated=stated, independent=independent)
+
+
 class TestCompletion:
-    def test_dynamic_first_dimensions_mean_batching(self) -> None:
-        assert completion({"name": "m", "max_batch_size": 0}, ROWS) == {
+    def test_rows_that_are_known_to_be_independent_batch(self) -> None:
+        assert completed({"name": "m", "max_batch_size": 0}, ROWS, independent=True) == {
             "max_batch_size": 4,
             "dynamic_batching": {},
             "input": [tensor("x", 3)],
             "output": [tensor("y", -1)],
         }
 
+    def test_a_dynamic_first_dimension_alone_means_no_batch(self) -> None:
+        assert completed({"name": "m", "max_batch_size": 0}, ROWS) == {
+            "input": [tensor("x", -1, 3)],
+            "output": [tensor("y", -1, -1)],
+        }
+
+    def test_a_written_0_means_no_batch_whatever_is_known(self) -> None:
+        added = completed({"name": "m"}, ROWS, stated=True, independent=True)
+        assert added == {
+            "input": [tensor("x", -1, 3)],
+            "output": [tensor("y", -1, -1)],
+        }
+
+    def test_a_written_size_is_kept_but_requests_share_no_runs(self) -> None:
+        added = completed({"name": "m", "max_batch_size": 8}, ROWS, stated=True)
+        assert added == {"input": [tensor("x", 3)], "output": [tensor("y", -1)]}
+
+    @pytest.mark.parametrize(
+        "written", [{"input": [tensor("x", 3)]}, {"model_warmup": [{"batch_size": 2}]}]
+    )
+    def test_what_is_written_for_a_batch_gets_one_but_requests_share_no_runs(
+        self, written: dict[str, Any]
+    ) -> None:
+        added = completed({"name": "m", **written}, ROWS)
+        assert added["max_batch_size"] == 4
+        assert added["output"] == [tensor("y", -1)]
+        assert "dynamic_batching" not in added
+
+    def test_inputs_that_are_listed_with_their_first_dimension_get_no_batch(self) -> None:
+        added = completed({"name": "m", "input": [tensor("x", -1, 3)]}, ROWS)
+        assert added == {"output": [tensor("y", -1, -1)]}
+
     def test_one_fixed_first_dimension_means_none(self) -> None:
-        assert completion({"name": "m"}, FIXED) == {
+        assert completed({"name": "m"}, FIXED) == {
             "input": [tensor("x", 1, 3)],
             "output": [tensor("y", -1, 3)],
         }
 
     def test_one_row_needs_no_scheduler(self) -> None:
-        assert "dynamic_batching" not in completion({"name": "m", "max_batch_size": 1}, ROWS)
+        one = {"name": "m", "max_batch_size": 1}
+        assert "dynamic_batching" not in completed(one, ROWS, stated=True, independent=True)
 
     @pytest.mark.parametrize("scheduler", ["dynamic_batching", "sequence_batching"])
     def test_a_chosen_scheduler_is_kept(self, scheduler: str) -> None:
-        added = completion({"name": "m", "max_batch_size": 8, scheduler: {}}, ROWS)
+        added = completed({"name": "m", "max_batch_size": 8, scheduler: {}}, ROWS, stated=True)
         assert sorted(added) == ["input", "output"]
+
+    def test_a_chosen_scheduler_alone_gets_a_batch(self) -> None:
+        assert completed({"name": "m", "dynamic_batching": {}}, ROWS)["max_batch_size"] == 4
 
     def test_a_configuration_with_inputs_and_outputs_is_left_alone(self) -> None:
         config = {"name": "m", "input": [tensor("x", -1, 3)], "output": [tensor("y", -1, -1)]}
-        assert completion(config, ROWS) == {}
+        assert completed(config, ROWS, independent=True) == {}
 
     def test_given_inputs_are_kept(self) -> None:
-        added = completion({"name": "m", "max_batch_size": 2, "input": [tensor("x", 3)]}, ROWS)
+        config = {"name": "m", "max_batch_size": 2, "input": [tensor("x", 3)]}
+        added = completed(config, ROWS, stated=True, independent=True)
         assert sorted(added) == ["dynamic_batching", "output"]
 
     def test_scalars_are_declared_as_one(self) -> None:
-        assert completion({"name": "m"}, SCALAR)["input"] == [tensor("x", 1)]
+        assert completed({"name": "m"}, SCALAR)["input"] == [tensor("x", 1)]
         rows = Signature((spec("x", -1),), (spec("y", -1),))
-        assert completion({"name": "m"}, rows)["output"] == [tensor("y", 1, reshape={"shape": []})]
+        added = completed({"name": "m"}, rows, independent=True)
+        assert added["output"] == [tensor("y", 1, reshape={"shape": []})]
 
     def test_batching_of_a_fixed_dimension_is_refused(self) -> None:
         with pytest.raises(ModelConfigError, match=r"max_batch_size is 8 .* 'x' has shape"):
-            completion({"name": "m", "max_batch_size": 8}, FIXED)
+            completed({"name": "m", "max_batch_size": 8}, FIXED, stated=True)
+
+
+class TestTrial:
+    """Whether rows are tried: where that can change something, or the author had better know."""
+
+    @pytest.mark.parametrize(
+        ("config", "stated", "tried"),
+        [
+            ({}, False, True),
+            ({"max_batch_size": 8}, True, True),
+            ({"max_batch_size": 0}, True, False),
+            ({"max_batch_size": 1}, True, False),
+            ({"dynamic_batching": {}}, False, True),
+            ({"sequence_batching": {}}, False, False),
+            ({"input": [tensor("x", 3)], "output": [tensor("y", -1)]}, False, False),
+        ],
+    )
+    def test_not_where_they_cannot_share_a_run(
+        self, config: dict[str, Any], stated: bool, tried: bool
+    ) -> None:
+        assert may_be_tried({"name": "m", **config}, ROWS, stated=stated) is tried
+
+    def test_never_where_a_first_dimension_is_fixed(self) -> None:
+        assert not may_be_tried({"name": "m"}, FIXED, stated=False)
 
 
 class TestCheck:

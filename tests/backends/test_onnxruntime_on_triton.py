@@ -79,6 +79,12 @@ class TestCompletion:
         answer = ask(triton, "bare", x=np.array([[1, 2, 3], [4, 5, 6]], np.float32))
         assert answer.as_numpy("y").tolist() == [[2, 3, 4], [5, 6, 7]]
 
+    def test_a_written_0_is_obeyed(self, triton: Triton) -> None:
+        config = configuration(triton, "plus_zero")
+        assert config.get("max_batch_size", 0) == 0
+        assert "dynamic_batching" not in config
+        assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": ["-1", "3"]}]
+
     def test_a_scalar_per_row_is_declared_as_one_and_reshaped(self, triton: Triton) -> None:
         config = configuration(triton, "scalar_rows")
         assert config["max_batch_size"] == 2
@@ -107,6 +113,29 @@ def test_refusal_says_what_is_wrong(triton: Triton, model: str) -> None:
     assert state == "UNAVAILABLE"
     for part in onnx_models.REFUSED[model][2]:
         assert part in reason
+
+
+class TestRowsThatChangeEachOther:
+    """A softmax down the rows: of one row of zeros it is 1, of two 0.5 each."""
+
+    @pytest.mark.parametrize("model", ["shares_bare", "shares_configured", "shares_eight"])
+    def test_requests_share_no_run(self, triton: Triton, model: str) -> None:
+        zeros = {"x": np.zeros((1, 2), np.float32)}
+        answers = ask_together(triton, model, [zeros] * 12)
+        assert [answer.as_numpy("y").tolist() for answer in answers] == [[[1, 1]]] * 12
+        assert "dynamic_batching" not in configuration(triton, model)
+
+    @pytest.mark.parametrize("model", ["shares_bare", "shares_configured", "shares_eight"])
+    def test_rows_of_one_request_are_run_as_they_came(self, triton: Triton, model: str) -> None:
+        answer = ask(triton, model, x=np.zeros((4, 2), np.float32))
+        assert answer.as_numpy("y").tolist() == [[0.25, 0.25]] * 4
+
+    def test_the_log_says_so_and_how_to_say_otherwise(self, triton: Triton) -> None:
+        said = [line for line in triton.log().splitlines() if "model 'shares_bare': " in line]
+        assert len(said) == 1
+        assert "run one by one: output 'y' differs by 0.5" in said[0]
+        assert "`dynamic_batching { }`" in said[0]
+        assert "model 'bare': requests share runs: in a trial" in triton.log()
 
 
 class TestBatching:

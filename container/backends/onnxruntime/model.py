@@ -24,6 +24,7 @@ from container.backends import allocator, model_config, triton_requests
 from container.backends.batcher import Batcher
 from container.backends.batching import ByRows
 from container.backends.onnxruntime import session
+from container.backends.onnxruntime.completion import completed
 from container.backends.onnxruntime.execution_providers import (
     CPU,
     execution_providers,
@@ -48,7 +49,8 @@ class TritonPythonModel:
     def auto_complete_config(auto_complete_model_config: Any) -> Any:
         """Add inputs, outputs and batching from the file where the configuration has none.
 
-        Where there is a batcher here, it gets requests of every shape.
+        Requests share runs only where the configuration says so, or a trial shows that it is
+        harmless. Where there is a batcher here, it gets requests of every shape.
 
         Raises:
             ModelConfigError: the file cannot be read or contradicts `max_batch_size`, a parameter
@@ -60,7 +62,19 @@ class TritonPythonModel:
         config = auto_complete_model_config.as_dict()
         model_config.refuse_ragged(config)
         if model_config.needs_completion(config):
-            config.update(model_config.completion(config, session.read_signature(_file(config))))
+            folder = shared_folder(os.environ)
+            completion = completed(
+                config,
+                _text(),
+                session.ModelFile(_file(config)),
+                folder / "trials" if folder else None,
+            )
+            config.update(completion.fields)
+            if completion.info:
+                pb_utils.Logger.log_info(f"model '{config['name']}': {completion.info}")
+            if completion.warning:
+                what, fix = completion.warning
+                pb_utils.Logger.log_warn(f"model '{config['name']}': {what}; {fix}")
         fit(config, os.environ)
         if session_settings(config).gathers:
             model_config.take_every_shape(config)
@@ -158,6 +172,15 @@ class TritonPythonModel:
         if self._session:
             self._session.close()
         self._session = None
+
+
+def _text() -> str:
+    """Return the text of the model's configuration; nothing where there is none."""
+    try:
+        config = Path(pb_utils.get_model_dir()).parent / "config.pbtxt"
+        return config.read_text(encoding="utf-8")
+    except (OSError, ValueError):  # Triton says what is wrong with it
+        return ""
 
 
 def _file(config: Mapping[str, Any]) -> Path:

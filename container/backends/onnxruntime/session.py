@@ -12,6 +12,7 @@ import numpy as np
 from container.backends import allocator
 from container.backends.activity import Board
 from container.backends.batching import conform, decoded
+from container.backends.cpu_share import usable_cpus
 from container.backends.model_config import (
     DYNAMIC,
     ModelConfigError,
@@ -98,18 +99,37 @@ def model_file(folder: Path, configured: str) -> Path:
     return file
 
 
-def read_signature(file: Path) -> Signature:
-    """Return the tensors of a model file, without optimizing the graph.
+class ModelFile:
+    """A model's file as it is written: its tensors, and runs of its graph, not optimized.
 
     Raises:
         ModelConfigError: ONNX Runtime cannot read the file, or a tensor's type is not served.
 
     """
-    onnxruntime = _import_onnxruntime()
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return _signature(_opened(file, options, [("CPUExecutionProvider", {})]))
+
+    def __init__(self, file: Path) -> None:
+        onnxruntime = _import_onnxruntime()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = usable_cpus()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        self._session = _opened(file, options, [(CPU, {})])
+        self.path = file
+        self.runtime = f"onnxruntime {onnxruntime.__version__}"
+        self.signature = _signature(self._session)
+
+    def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """Return the named outputs; raise what ONNX Runtime raises."""
+        return dict(zip(outputs, self._session.run(list(outputs), dict(inputs)), strict=True))
+
+
+def read_signature(file: Path) -> Signature:
+    """Return the tensors of a model file.
+
+    Raises:
+        ModelConfigError: ONNX Runtime cannot read the file, or a tensor's type is not served.
+
+    """
+    return ModelFile(file).signature
 
 
 def available_providers() -> list[str]:

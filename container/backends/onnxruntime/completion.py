@@ -1,0 +1,86 @@
+"""Complete a model's configuration from its file, and decide whether requests may share a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from clients.config_text import NotReadable, read
+from container.backends import model_config
+from container.backends.onnxruntime.optimized import files_of
+from container.backends.row_trial import remembered, tried
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from container.backends.onnxruntime.session import ModelFile
+
+HOW_TO_SAY = (
+    "`max_batch_size: 0` in config.pbtxt keeps it so; where each row is an item of its own, a "
+    "`max_batch_size` above 1 and `dynamic_batching { }` let requests share runs"
+)
+
+TRIED = "in a trial each row was answered as if it were alone"
+LEAVE_OUT = "leave it out, unless you know that each row is an item of its own"
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What a model's file adds to its configuration.
+
+    Args:
+        fields: to be added to the configuration.
+        info: a sentence for the log; nothing where nobody needs one.
+        warning: what the author should look at, and how to mend it; nothing where all is well.
+
+    """
+
+    fields: Mapping[str, Any]
+    info: str = ""
+    warning: tuple[str, str] | None = None
+
+
+def completed(
+    config: Mapping[str, Any], text: str, opened: ModelFile, trials: Path | None = None
+) -> Completion:
+    """Return what a file adds to a configuration without inputs or outputs.
+
+    Args:
+        config: as Triton hands it over.
+        text: of the `config.pbtxt`, which says whether a `max_batch_size` of 0 is written.
+        opened: the model's file.
+        trials: a folder in which the results of trials are kept, if any.
+
+    Raises:
+        ModelConfigError: the file contradicts `max_batch_size`.
+
+    """
+    stated = states_batch_size(text)
+    if not model_config.may_be_tried(config, opened.signature, stated=stated):
+        return Completion(
+            model_config.completion(config, opened.signature, stated=stated, independent=False)
+        )
+    against = remembered(
+        trials,
+        files_of(opened.path) if trials else (),
+        opened.runtime,
+        lambda: tried(opened.signature, opened.run),
+    )
+    fields = model_config.completion(
+        config, opened.signature, stated=stated, independent=not against
+    )
+    if not against:
+        return Completion(fields, f"requests share runs: {TRIED}")
+    if model_config.DYNAMIC_BATCHING in config:
+        what = f"requests share runs, as `dynamic_batching` says, but {against}"
+        return Completion(fields, warning=(what, LEAVE_OUT))
+    return Completion(fields, warning=(f"requests are run one by one: {against}", HOW_TO_SAY))
+
+
+def states_batch_size(text: str) -> bool:
+    """Whether a `config.pbtxt` says a `max_batch_size`, be it 0."""
+    try:
+        return bool(read(text).all("max_batch_size"))
+    except NotReadable:  # Triton says what is wrong with it
+        return False
