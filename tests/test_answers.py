@@ -308,11 +308,14 @@ def test_load_invoke_list_unload(
     assert (entry["modelName"], entry["modelUrl"]) == (name, url)
     assert set(entry) == {
         *("modelName", "modelUrl", "version", "state"),
-        *("client", "weights", "parameters", "example", "aliases"),
+        *("client", "weights", "parameters", "example", "aliases", "batching"),
     }
     listed = [one["modelName"] for one in (client.get("/models").json or {})["models"]]
     assert name in listed
-    assert "resnet" in listed
+    resnet = client.get("/models/resnet").json or {}
+    assert resnet["batching"] == {"max_batch_size": 4, "requests_share_runs": True}
+    yolov5 = client.get("/models/yolov5").json or {}
+    assert yolov5["batching"] == {"max_batch_size": 4, "requests_share_runs": False}
     assert client.delete(f"/models/{name}").status_code == 200
     assert not (repository / name).exists()
     assert client.get(f"/models/{name}").status_code == 404

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.helper
 import onnx.numpy_helper
 import pytest
 
@@ -198,6 +199,37 @@ def test_batching_that_has_no_effect_is_a_warning(tmp_path: Path, check: Check) 
     code, (one,) = check(tmp_path)
     assert (code, one["level"], one["line"]) == (0, "warning", 3)
     assert "max_batch_size is 0" in one["message"]
+
+
+@pytest.mark.parametrize(
+    ("config", "what"),
+    [
+        ("", "requests are run one by one: output 'y' differs by 0.5"),
+        ("max_batch_size: 8\n", "requests are run one by one: output 'y' differs by 0.5"),
+        (
+            "max_batch_size: 8\ndynamic_batching { }\n",
+            "requests share runs, as `dynamic_batching` says, but output 'y' differs by 0.5",
+        ),
+        ("max_batch_size: 0\n", ""),
+        ("max_batch_size: 1\n", ""),
+    ],
+)
+def test_rows_that_change_each_other_are_a_warning(
+    tmp_path: Path, check: Check, config: str, what: str
+) -> None:
+    node = onnx.helper.make_node("Softmax", ["x"], ["y"], axis=0)
+    x, y = (onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["n", 2]) for n in "xy")
+    graph = onnx.helper.make_graph([node], "graph", [x], [y])
+    model = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9
+    )
+    (tmp_path / "shares" / "1").mkdir(parents=True)
+    onnx.save(model, tmp_path / "shares" / "1" / "model.onnx")
+    (tmp_path / "shares" / "config.pbtxt").write_text(f'backend: "onnxruntime"\n{config}')
+    code, found = check(tmp_path)
+    assert code == 0
+    assert [one["level"] for one in found] == ["warning"] * bool(what)
+    assert all(one["message"].startswith(what) for one in found)
 
 
 def test_a_plain_file_is_a_model(tmp_path: Path, check: Check) -> None:

@@ -330,6 +330,21 @@ def test_a_configuration_that_is_not_utf_8(hosting: Hosting, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("text", "renamed"),
+    [
+        ("max_batch_size: 0\n", 'name: "one"\nmax_batch_size: 0\n'),
+        ('name: "two", max_batch_size: 0', 'name: "one", max_batch_size: 0'),
+        ("# a note\nname: 'two'; backend: \"python\"", '# a note\nname: "one"; backend: "python"'),
+        ('input { name: "x" }', 'name: "one"\ninput { name: "x" }'),
+        ("", 'name: "one"\n'),
+    ],
+)
+def test_a_configuration_is_renamed_and_nothing_else(text: str, renamed: str) -> None:
+    """A message of protobuf loses a `max_batch_size: 0`, which keeps requests apart."""
+    assert renamed_config(text, "one") == renamed
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("dynamic_batching { }\nsequence_batching { }", "dynamic_batching"),

@@ -212,6 +212,14 @@ def test_a_list_is_answered_in_order_in_batches_of_the_model(
     assert sorted(len(call["inputs"]["input"]) for call in server.calls) == [2, 4]  # batches of 4
 
 
+def test_a_list_is_run_one_by_one_where_rows_may_change_each_other(
+    client: FlaskClient, server: FakeTriton
+) -> None:
+    """yolov5 has no `dynamic_batching`, by which its author says that they do not."""
+    ask(client, modelname="yolov5", payload=[{"img": image(Red)}] * 3)
+    assert [len(call["inputs"]["images"]) for call in server.calls] == [1, 1, 1]
+
+
 def test_sentences_of_different_length_share_a_batch(
     client: FlaskClient, server: FakeTriton
 ) -> None:
