@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from clients.base import Environment, Payload
 from clients.dispatch_toml import COUNT, FLAG, INSIDE, TENSOR, Keys, key
-from clients.errors import BadPayload, ClientDisabled, TensorsRefused
+from clients.errors import BadPayload, ClientDisabled, InferenceError, TensorsRefused
 from clients.family import Family, shown
 from clients.model_server import Padding, Signature, Tensors, TensorSpec
 from clients.tokenizer import damage, load_tokenizer
@@ -24,6 +24,15 @@ LONGEST_TOKEN = 50
 # What a tokenizer's encoding has for an input of this name.
 MASK = "attention_mask"
 PARTS = {"input_ids": "ids", MASK: "attention_mask", "token_type_ids": "type_ids"}
+
+TRIED_TOKENS = 16
+FILLED_TOKENS = 3
+"""Of the text with which a model's mask is tried, and how many are filled up behind it."""
+
+TOLERANCES = {"float16": 2e-2, "float32": 2e-4, "float64": 2e-4}
+"""How far two answers may be apart that count as alike, as a part of the largest number: sums in
+another order change some 1e-6 in single precision, another scale of a quantized model 1e-2."""
+
 DTYPES = {"INT64": np.int64, "INT32": np.int32}
 
 
@@ -38,9 +47,8 @@ class TextKeys(Keys):
     output: str = key(TENSOR, "the output, where there are several", "")
     padding: bool = key(
         FLAG,
-        "whether texts of unequal lengths in several requests may share a run, the shorter ones "
-        "filled up, and those of a list be run in several, where the model takes an "
-        "`attention_mask`",
+        "whether texts of unequal lengths may share a run, the shorter ones filled up, where the "
+        "model takes an `attention_mask` and is found to heed it",
         default=True,
     )
 
@@ -81,6 +89,7 @@ class TextFamily(Family[K, TextPlan]):
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
+        self._heeds_mask: tuple[TextPlan, bool] | None = None
         folder = self.folder / self.keys.tokenizer
         try:
             self.tokenizer = load_tokenizer(folder, self.needed)
@@ -131,7 +140,8 @@ class TextFamily(Family[K, TextPlan]):
                 f"write {length}, or leave it out",
             )
         longest = min(longest, length or longest)
-        padding = None if single or length else self.padding(known, output)
+        alike = single or length or not signature.shares_runs
+        padding = None if alike else self.padding(known, output)
         return TextPlan(known, single, length, longest, output.name, padding)
 
     def padding(self, inputs: Sequence[TensorSpec], output: TensorSpec) -> Padding | None:
@@ -208,13 +218,95 @@ class TextFamily(Family[K, TextPlan]):
         longest = self.fitted().longest
         return self.each(payloads, lambda payload: self.encoded(self.text(payload), longest))
 
-    def outputs(self, encodings: Sequence[Any]) -> npt.NDArray[np.float32]:
-        """Return the model's output for some texts: [texts, …]."""
+    def outputs(
+        self, encodings: Sequence[Any], places: Sequence[Sequence[int]] | None = None
+    ) -> list[npt.NDArray[np.float32]]:
+        """Return the model's output for each text: [...], or [tokens, ...].
+
+        Args:
+            encodings: the texts'.
+            places: the tokens whose rows are wanted, for each text; nothing means all of them, and
+                those that are filled up.
+
+        """
         plan = self.fitted()
+        found: dict[int, npt.NDArray[np.float32]] = {}
+        for group in self.groups(plan, encodings):
+            some = None if places is None else [places[index] for index in group]
+            run = self.run(plan, [encodings[index] for index in group], some)
+            found |= dict(zip(group, run, strict=True))
+        return [found[index] for index in range(len(encodings))]
+
+    def run(
+        self, plan: TextPlan, encodings: Sequence[Any], places: Sequence[Sequence[int]] | None
+    ) -> Sequence[npt.NDArray[np.float32]]:
+        """Return the model's output for each text of one run, as `outputs` does."""
+        inputs = self.inputs(plan, encodings)
+        rows = None
+        if places is not None:
+            tokens = inputs[plan.inputs[0].name].shape[-1]
+            rows = [text * tokens + place for text, some in enumerate(places) for place in some]
         answer = self.infer(
-            self.inputs(plan, encodings), outputs=[plan.output], padding=plan.padding
+            inputs,
+            outputs=[plan.output],
+            rows=None if rows is None else {plan.output: rows},
+            padding=plan.padding if self.heeds_mask(plan, encodings[0]) else None,
         )[plan.output]
-        return answer[None] if plan.single else answer
+        if places is not None:
+            return np.split(answer, np.cumsum([len(some) for some in places])[:-1])
+        return [answer] if plan.single else list(answer)
+
+    def groups(self, plan: TextPlan, encodings: Sequence[Any]) -> list[list[int]]:
+        """Return which texts share a run: all, or those of one length where filling changes them.
+
+        Texts that every run fills up to one length are alike.
+        """
+        lengths = [0 if plan.length else len(encoding.ids) for encoding in encodings]
+        if len(set(lengths)) == 1 or self.heeds_mask(plan, encodings[0]):
+            return [list(range(len(encodings)))]
+        return [
+            [index for index, length in enumerate(lengths) if length == one]
+            for one in dict.fromkeys(lengths)
+        ]
+
+    def heeds_mask(self, plan: TextPlan, encoding: Any) -> bool:
+        """Whether the model answers a text alike when tokens are filled up behind it.
+
+        One that takes an `attention_mask` should, but may be quantized while it runs, or pass over
+        its mask. It is tried once, with a text at hand.
+        """
+        if plan.padding is None:
+            return False
+        tried = self._heeds_mask
+        if tried is None or tried[0] is not plan:
+            try:
+                tried = self._heeds_mask = plan, self.try_mask(plan, plan.padding, encoding)
+            except InferenceError:  # the text's own run says what is wrong
+                return False
+        return tried[1]
+
+    def try_mask(self, plan: TextPlan, padding: Padding, encoding: Any) -> bool:
+        """Return whether the beginning of a text is answered alike as it is and filled up.
+
+        Raises:
+            InferenceError: as `infer` does.
+
+        """
+        most = min(TRIED_TOKENS, plan.longest - FILLED_TOKENS)
+        if most < 1:
+            return False
+        own = {name: array[:, :most] for name, array in self.inputs(plan, [encoding]).items()}
+        filled = {
+            name: np.pad(array, ((0, 0), (0, FILLED_TOKENS)), constant_values=padding.inputs[name])
+            for name, array in own.items()
+        }
+        alone, beside = (
+            self.infer(inputs, outputs=[plan.output])[plan.output] for inputs in (own, filled)
+        )
+        if padding.outputs:
+            beside = beside[:, : alone.shape[1]]
+        tolerance = TOLERANCES.get(alone.dtype.name, 0.0) * np.abs(alone).max(initial=0)
+        return alone.shape == beside.shape and bool(np.allclose(alone, beside, 0, tolerance))
 
     def inputs(self, plan: TextPlan, encodings: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
         """Return what the model takes for some texts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from clients import family
-from clients.errors import BadPayload
+from clients.errors import BadPayload, ModelUnavailable
 from clients.families.fill_mask import joined
 from clients.model_server import Padding, Signature, Tensors
 from clients.request import Request
@@ -248,7 +249,7 @@ def test_a_mask_of_its_own_and_the_inputs_that_the_model_has(bench: Bench) -> No
         {"token": "the cat sat", "score": 0.75},
         {"token": "the here sat", "score": 0.25},
     ]
-    assert {name: array.tolist() for name, array in seen[0].items()} == {
+    assert {name: array.tolist() for name, array in seen[-1].items()} == {
         "input_ids": [[3, 2, 5]],
         "attention_mask": [[1, 1, 1]],
     }
@@ -350,6 +351,64 @@ def test_texts_may_be_made_as_long_as_others_where_a_mask_tells_their_end(
         assert padding is None
     else:
         assert padding == Padding({"input_ids": 6, "attention_mask": 0}, expected)
+
+
+def heeds(inputs: Tensors) -> Arrays:
+    """The mean of a text's own ids."""
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    return {"y": ((ids * mask).sum(1, keepdims=True) / mask.sum(1, keepdims=True)).astype("f")}
+
+
+def passes_over(inputs: Tensors) -> Arrays:
+    """The mean of all ids that come, those that only fill up included."""
+    return {"y": inputs["input_ids"].mean(1, keepdims=True).astype("f")}
+
+
+def has_one_scale(inputs: Tensors) -> Arrays:
+    """The same as `heeds`, in so many steps of a row's largest number, as if quantized."""
+    scale = inputs["input_ids"].max(1, keepdims=True) / 43
+    return {"y": (np.round(heeds(inputs)["y"] / scale) * scale).astype("f")}
+
+
+@pytest.mark.parametrize(
+    ("run", "together"),
+    [(heeds, True), (passes_over, False), (has_one_scale, False)],
+)
+def test_texts_are_filled_up_only_where_that_is_found_to_change_nothing(
+    bench: Bench, run: Callable[[Tensors], Arrays], together: bool
+) -> None:
+    """The tokens are 3 to 5, and 6 fills up."""
+    words = signature(WITH_MASK, {"y": (1,)}, datatype="INT64")
+    bench.set_up('family = "embedding"\npooling = "none"\nnormalised = false', words)
+    tokenizer_at(bench.folder / "tokenizer", pad_token="here")
+    bench.answers(run)
+    client, texts = bench.client(), ["the cat sat", "cat", "the", "sat cat"]
+    with Request().active():
+        alone = [client.inference({"text": text}) for text in texts]
+        bench.server.calls.clear()
+        assert client.inference_batch([{"text": text} for text in texts]) == alone
+    rows = [call["inputs"]["input_ids"].shape for call in bench.server.calls]
+    assert rows == ([(4, 3)] if together else [(1, 3), (2, 1), (1, 2)])
+    allowed = [call["padding"] is not None for call in bench.server.calls]
+    assert allowed == [together] * len(rows)
+    if together:
+        assert [number for (number,) in alone] == [4, 4, 3, 4.5]
+
+
+def test_a_model_that_cannot_be_asked_is_tried_again(bench: Bench) -> None:
+    bench.set_up(
+        'family = "embedding"\npooling = "none"\nnormalised = false',
+        signature(WITH_MASK, {"y": (1,)}, datatype="INT64"),
+    )
+    tokenizer_at(bench.folder / "tokenizer")
+    client = bench.client()
+    bench.server.models_run["m"] = ModelUnavailable("it is away")
+    with Request().active(), pytest.raises(ModelUnavailable, match="it is away"):
+        client.inference({"text": "the cat"})
+    bench.answers(heeds)
+    with Request().active():
+        client.inference({"text": "the cat"})
+    assert bench.server.calls[-1]["padding"] is not None
 
 
 def test_a_text_without_tokens_is_refused_and_a_vector_of_zeros_stays_one(bench: Bench) -> None:

@@ -13,7 +13,7 @@ from clients.base import Payload
 from clients.dispatch_toml import FLAG, key, one_of
 from clients.family import shown
 from clients.model_server import TensorSpec
-from clients.text_input import TextFamily, TextKeys, padded
+from clients.text_input import TextFamily, TextKeys
 
 LEAST_LENGTH = 1e-12  # as PyTorch's `normalize`; a vector of zeros stays one
 
@@ -50,28 +50,24 @@ class Embedding(TextFamily[EmbeddingKeys]):
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         encodings = self.texts(payloads)
-        vectors = self.outputs(encodings).astype(np.float64)
-        if self.keys.pooling == "first":
-            vectors = vectors[:, 0]
-        elif self.keys.pooling == "mean":
-            attention = padded([one.attention_mask for one in encodings], 0, vectors.shape[1])
-            vectors = mean_of_tokens(vectors, attention)
+        vectors = np.array(
+            [
+                self.pooled(output, encoding)
+                for output, encoding in zip(self.outputs(encodings), encodings, strict=True)
+            ]
+        )
         if self.keys.normalised:
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
             vectors = vectors / np.maximum(lengths, LEAST_LENGTH)
         # Models compute in float32, which has seven digits.
         return [[round(number, 7) for number in vector] for vector in vectors.tolist()]
 
-
-def mean_of_tokens(
-    vectors: npt.NDArray[np.float64], attention: npt.NDArray[np.int64]
-) -> npt.NDArray[np.float64]:
-    """Return each text's mean vector, [texts, width].
-
-    Args:
-        vectors: [texts, tokens, width].
-        attention: [texts, tokens], 0 where a text is only filled up.
-
-    """
-    weights = attention[..., None]
-    return np.asarray((vectors * weights).sum(1) / weights.sum(1))
+    def pooled(self, output: npt.NDArray[np.float32], encoding: Any) -> npt.NDArray[np.float64]:
+        """Return a text's vector from the model's output for it: [width], or [tokens, width]."""
+        vectors: npt.NDArray[np.float64] = output.astype(np.float64)
+        if self.keys.pooling == "first":
+            vectors = vectors[0]
+        if self.keys.pooling == "mean":
+            own = vectors[: len(encoding.ids)]
+            vectors = np.average(own, axis=0, weights=encoding.attention_mask)
+        return vectors

@@ -61,18 +61,12 @@ class FillMask(TextFamily[TextKeys]):
 
     def logits(self, encodings: Sequence[Any]) -> list[npt.NDArray[np.float32]]:
         """Return the model's output at the masks of each text: [masks, vocabulary]."""
-        plan, mask = self.fitted(), self.tokenizer.id(self.tokenizer.mask)
-        inputs = self.inputs(plan, encodings)
-        tokens = inputs[plan.inputs[0].name].shape[-1]
+        mask = self.tokenizer.id(self.tokenizer.mask)
         places = [
             [place for place, token in enumerate(encoding.ids) if token == mask]
             for encoding in encodings
         ]
-        rows = [text * tokens + place for text, some in enumerate(places) for place in some]
-        answer = self.infer(
-            inputs, outputs=[plan.output], rows={plan.output: rows}, padding=plan.padding
-        )[plan.output]
-        return np.split(answer, np.cumsum([len(some) for some in places])[:-1])
+        return self.outputs(encodings, places)
 
     def masked(self, payload: Payload, longest: int) -> tuple[str, Any]:
         """Return the payload's text, which has a mask and fits the model, and its encoding.

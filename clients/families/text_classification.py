@@ -45,7 +45,7 @@ class TextClassification(TextFamily[TextClassificationKeys]):
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         scores = self.outputs(self.texts(payloads))
-        self.count_labels(self.labels, scores.shape[1], "the output")
+        self.count_labels(self.labels, len(scores[0]), "the output")
         top_k = self.request.parameters["top_k"]
         ranked = likeliest if self.keys.softmax else best
         return [

@@ -320,7 +320,7 @@ class TestFewTokens:
         assert instance.model.next() == ["a"]
         instance.put(short("b", 4), short("c", 20))
         assert instance.model.nothing_begins()
-        instance.model.end("a")
+        ended(instance, "a")  # who has no answer yet cannot ask again
         instance.put(short("a again", 9))
         assert instance.model.next() == ["b", "c", "a again"]
         assert instance.model.alone == ["a", "b", "c", "a again"]
