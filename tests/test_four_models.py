@@ -24,6 +24,7 @@ from clients.base import Environment
 from clients.dispatch_toml import Keys
 from clients.errors import ClientDisabled
 from clients.model_server import Signature, TensorSpec
+from clients.pictures import EXAMPLE
 from clients.registry import load_clients
 from clients.request import Request
 from clients.text_input import TextKeys
@@ -203,6 +204,19 @@ def test_each_box_is_looked_at_closer(four: Endpoint) -> None:
         "/infer/resnet?top_k=1", out.getvalue(), headers={"Content-Type": "image/png"}
     )
     assert int(alone.json["result"][0].split(":")[1]) == found["index"]
+
+
+def test_something_is_found_in_the_example(four: Endpoint) -> None:
+    """With the defaults; the answers are those of ONNX Runtime, Pillow and OpenCV alone."""
+    payload = {"img": EXAMPLE}
+    (found,) = four.ask(modelname="yolov5", payload=payload).json["result"]
+    assert found[0] == 41  # a cup
+    assert found[1] == pytest.approx(0.6943, abs=0.02)
+    x1, x2, y1, y2 = found[2:6]
+    assert [x1, y1, x2, y2] == pytest.approx([38.2, 130.2, 3.3, 115.4], abs=3)
+    best = four.ask(modelname="resnet", payload=payload).json["result"][0].split(":")
+    assert best[1:] == ["967", "espresso"]
+    assert float(best[0]) == pytest.approx(15.0712, abs=0.1)
 
 
 # Loaded at run time

@@ -10,8 +10,10 @@ import threading
 import zlib
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
+import simplejpeg
 from PIL import Image, ImageOps
 
 from clients.errors import BadPayload
@@ -254,8 +256,16 @@ def test_base64_may_lack_its_padding(text: str) -> None:
     assert decode_base64(text, "img") == b"foob"
 
 
-def test_the_example_is_a_picture() -> None:
-    assert decode(base64.b64decode(EXAMPLE)).shape == (1, 1, 3)
+def test_the_example_is_a_picture_for_every_decoder() -> None:
+    """A class may hand it on to any of them."""
+    data = base64.b64decode(EXAMPLE)
+    pixels = decode(data, 176 * 119)
+    assert pixels.shape == (119, 176, 3)
+    assert np.array_equal(pixels, np.asarray(Image.open(io.BytesIO(data))))
+    assert np.array_equal(pixels, simplejpeg.decode_jpeg(data, "RGB"))
+    by_opencv = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+    assert np.abs(pixels.astype(int) - by_opencv).mean() < 1
+    assert len(EXAMPLE) < 6000  # it is shown for every model that takes pictures
 
 
 def test_a_line_of_millions_of_pixels_is_no_picture() -> None:
