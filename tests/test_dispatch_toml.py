@@ -49,7 +49,7 @@ __all__ = ["bench"]  # the fixture
         ('family = "classification"\nlabels = "../x"', ["`labels`", "in the model's folder"]),
         ('family = "classification"\nlabels = "no.txt"', ["`labels` is no.txt", "a name in each"]),
         ('family = "classification"\naliases = ["a b"]', ["`aliases`", "letters"]),
-        ('family = "detection"', ["`output_layout` is missing", '"yolov5" or "yolov8"']),
+        ('family = "detection"', ["`output_layout` is missing", '"yolov8" or "rtdetr"']),
         ('family = "classification"\n[parameters]\ntop = 1', ["parameters.top", "`top_k`?"]),
         ('family = "classification"\n[parameters]\ntop_k = 0',
          ["parameters.top_k", "write a whole number from 1 to"]),
@@ -127,7 +127,9 @@ def test_a_classifier_that_is_not_as_the_file_says(
     [
         ("yolov5", signature({"x": (3, 8, 8)}, {"y": (7, 10)}), ["output_layout", '"yolov8"']),
         ("yolov8", signature({"x": (3, 8, 8)}, {"y": (10, 8)}), ["output_layout", '"yolov5"']),
-        ("yolov8", signature({"x": (3, 8, 8)}, {"y": (9, 10)}), ["`labels`", "5 classes"]),
+        ("yolov8", signature({"x": (3, 8, 8)}, {"y": (9, 10)}),
+         ["`labels`", "3 lines", "`extra_columns = 2`", "give it 5 lines"]),
+        ("yolov8", signature({"x": (3, 8, 8)}, {"y": (6, 10)}), ["`labels`", "give it 2 lines"]),
         ("yolov8", signature({"x": (3, 8, 8)}, {"y": (7,)}), ["`family`", "no table of boxes"]),
         ("yolov8", signature({"x": (3, -1, -1)}, {"y": (7, 10)}), ["`size` is missing"]),
     ],
@@ -140,6 +142,61 @@ def test_a_detector_that_is_not_as_the_file_says(
         bench.ask(picture(plain(8, 8, [0, 0, 0])))
     for word in words:
         assert word in caught.value.message
+
+
+POSE = signature({"x": (3, 64, 64)}, {"y": (56, 100)})  # 4 + 1 + 17 × 3
+END2END = signature({"x": (3, 64, 64)}, {"y": (300, 6)})
+
+
+@pytest.mark.parametrize(
+    ("layout", "labels", "tensors", "words"),
+    [
+        # A model without non-maximum suppression behind it, of one class and of 80.
+        ("yolov8", 1, END2END, ["`output_layout`", 'write "end2end" where a box is x1']),
+        ("yolov8", 80, END2END, ['write "end2end"']),
+        ("yolov8", 296, END2END, ['write "end2end"']),
+        ("yolov5", 80, END2END, ['write "end2end"']),
+        ("yolov8", 1, signature({"x": (3, 64, 64)}, {"y": (300, 57)}),
+         ['"end2end" where', "`extra_columns = 51`"]),
+        ("end2end", 80, signature({"x": (3, 64, 64)}, {"y": (300, 57)}),
+         ["`extra_columns` is missing", "write 51"]),
+        ("end2end", 80, signature({"x": (3, 64, 64)}, {"y": (300, 7)}), ["(OBB)"]),
+        ("end2end", 80, signature({"x": (3, 64, 64)}, {"y": (84, 8400)}), ['write "yolov8"']),
+        ("end2end", 80, signature({"x": (3, 64, 64)}, {"y": (25200, 85)}), ['write "yolov5"']),
+        ("yolov8", 2, END2END, ['"end2end"', '"rtdetr"']),
+        ("yolov5", 80, signature({"x": (3, 64, 64)}, {"y": (300, 84)}), ['write "rtdetr"']),
+        # Keypoints, and coefficients of masks that are another output's or cut off.
+        ("yolov8", 1, POSE, ["`extra_columns = 51`", "keypoints", "or give it 52"]),
+        ("yolov8", 80, signature({"x": (3, 64, 64)}, {"y": (116, 8400)}),
+         ["`extra_columns = 32`", "coefficients", "or give it 112"]),
+        ("yolov8", 2, signature({"x": (3, 64, 64)}, {"y": (7, 8400)}),
+         ["give it 3 lines", "(OBB)"]),
+        # Tables that have not all of it.
+        ("yolov5", 3, signature({"x": (3, 64, 64)}, {"y": (100, 4), "z": (100, 3)}),
+         ["`family`", "no table of boxes with their scores", "leave it out"]),
+        ("yolov5", 3, signature({"x": (3, 64, 64)}, {"n": (1,), "y": (100, 4), "z": (100,)}),
+         ["`family`", "no boxes with a score"]),
+        ("yolov8", 3, signature({"x": (3, 64, 64)}, {"y": (3, 80, 80, 85), "z": (9,)}),
+         ["`family`", "no table of boxes"]),
+    ],
+)  # fmt: skip
+def test_a_head_that_is_another_is_named(
+    bench: Bench, layout: str, labels: int, tensors: Signature, words: list[str]
+) -> None:
+    lines = "".join(f"c{number}\n" for number in range(labels))
+    bench.set_up(f'family = "detection"\noutput_layout = "{layout}"', tensors, labels=lines)
+    with pytest.raises(ClientDisabled) as caught:
+        bench.ask(picture(plain(8, 8, [0, 0, 0])))
+    said = caught.value.message
+    for word in words:
+        assert word in said
+    assert ("give it" in said) == any("give it" in word for word in words)
+
+
+def test_rotated_boxes_are_not_made_upright_ones(bench: Bench) -> None:
+    toml = 'family = "detection"\noutput_layout = "yolov8"\nextra_columns = 1'
+    bench.set_up(toml, signature({"x": (3, 64, 64)}, {"y": (8, 100)}))
+    assert "rotated boxes (OBB) are not served" in bench.registry().broken["m"]
 
 
 @pytest.mark.parametrize(
