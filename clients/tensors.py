@@ -53,6 +53,7 @@ MOST_NUMBERS = 5_000_000
 # makes one of all others.
 MOST_OF_NOTHING = 2**20
 
+V2_FIELDS = ("id", "inputs", "outputs", "parameters")
 V2_EXPECTED = 'expected {"inputs": [{"name": "…", "shape": […], "datatype": "FP32", "data": […]}]}'
 
 
