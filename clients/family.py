@@ -150,10 +150,19 @@ class Family(Client, Generic[K, P]):
     def count_labels(self, labels: Sequence[str], classes: int, where: str) -> None:
         """Raise ClientDisabled where there is not a label for each class of the model."""
         if len(labels) != classes:
+            fix = f"give it {classes} lines, one for each class"
+            if classes - len(labels) == 1:
+                fix += ', in the model\'s order: one that lacks is often "background", the first'
             raise self.mistake(
                 "labels",
                 f"names a file of {len(labels)} lines, but {where} has {classes} classes",
-                f"give it {classes} lines, one for each class",
+                fix,
+            )
+        if classes == 1 and getattr(self.keys, "softmax", False):
+            raise self.mistake(
+                "softmax",
+                f"is true, but {where} has one class, which would always be 1",
+                "write false",
             )
 
 

@@ -25,19 +25,6 @@ MOST_SHARE = 2.0
 """No part of a picture's side is larger, and no box in pixels is so small at the very corner."""
 
 
-OTHER_UNIT = {
-    False: (
-        "the boxes are parts of the picture's sides, no pixels",
-        'write `normalised = true` in dispatch.toml, or `output_layout = "rtdetr"` for RT-DETR',
-    ),
-    True: (
-        "the boxes are pixels, no parts of the picture's sides",
-        "leave `normalised` out of dispatch.toml, or write another `output_layout`",
-    ),
-}
-"""What is wrong, and how to mend it, by whether parts were expected."""
-
-
 @dataclass(frozen=True)
 class OutputLayout:
     """Where a detector's output has its numbers.
@@ -81,7 +68,11 @@ def yolov5_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
     rows = output[output[:, 4] > confidence]
     classes = checked(rows[:, 5:])
     if classes.size and classes.max() == 0:
-        raise not_this_head("none of the boxes that hold something has a class")
+        raise not_this_head(
+            "none of the boxes that hold something has a class",
+            'a model that gives corners, score and class wants `output_layout = "end2end"` in '
+            "dispatch.toml",
+        )
     return rows[:, :4], classes * rows[:, 4:5]
 
 
@@ -153,13 +144,15 @@ def checked(scores: Array) -> Array:
     return scores
 
 
-def not_this_head(what: str) -> ModelFailed:
+NOT_THIS_HEAD = (
+    "`output_layout` in dispatch.toml is that of another model, the columns behind the classes are "
+    "not said there (`extra_columns`), or the model was exported without its last sigmoid"
+)
+
+
+def not_this_head(what: str, hint: str = NOT_THIS_HEAD) -> ModelFailed:
     """Return the error for an output that is not what `output_layout` says."""
-    return ModelFailed(
-        what,
-        hint="its `output_layout` in dispatch.toml is another one, its columns behind the classes "
-        "are not said (`extra_columns`), or the model was exported without its last sigmoid",
-    )
+    return ModelFailed(what, hint=hint)
 
 
 def boxes_of(layout: OutputLayout, sizes: Sequence[int]) -> int:

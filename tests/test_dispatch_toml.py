@@ -40,7 +40,7 @@ __all__ = ["bench"]  # the fixture
         ('family = "classification"\nlayuot = "NCHW"', ["`layuot`", "did you mean `layout`?"]),
         ('family = "classification"\nlayout = "HWC"', ["`layout` is 'HWC'", '"NCHW" or "NHWC"']),
         ('family = "classification"\nresize = 0', ["`resize` is 0", "[height, width]"]),
-        ('family = "classification"\nmean = [0.5]', ["`mean`", "three numbers"]),
+        ('family = "classification"\nmean = [0.5, 1]', ["`mean`", "three numbers", "one for grey"]),
         ('family = "classification"\nmean = [124, 117, 104]', ["`mean`", '"0-255"']),
         ('family = "classification"\ntop_k = 3', ["`top_k`", "below [parameters]"]),
         ('family = "classification"\nsize = 8', ["`size`", "did you mean `resize`?"]),
@@ -98,8 +98,20 @@ def test_the_other_models_are_served(bench: Bench) -> None:
         ("resize = 7", PICTURES, ["`resize` is 7", "larger"]),
         ('layout = "NHWC"', PICTURES, ["`layout`", 'write "NCHW"']),
         ("", signature({"x": (3, -1, -1)}, {"y": (3,)}), ["`crop` is missing", "any size"]),
-        ("", signature({"x": (3, 8, 8)}, {"y": (4,)}), ["`labels`", "3 lines", "4 classes"]),
-        ("", signature({"x": (1, 8, 8)}, {"y": (3,)}), ["`family`", "three channels"]),
+        ("", signature({"x": (3, 8, 8)}, {"y": (5,)}), ["`labels`", "3 lines", "5 classes"]),
+        ("", signature({"x": (3, 8, 8)}, {"y": (4,)}),
+         ["3 lines", "4 classes", 'is often "background", the first']),
+        ("", signature({"x": (2, 8, 8)}, {"y": (3,)}), ["`family`", "three channels or one"]),
+        ("", signature({"x": (8, 8)}, {"y": (3,)}), ["`family`", "no axis for the channels"]),
+        ("", signature({"x": (-1, 8, 8)}, {"y": (-1, 3)}, 0), ["no axis for the channels"]),
+        ("", signature({"x": (8, 8, 1)}, {"y": (3,)}), ["`layout`", 'write "NHWC"']),
+        ("mean = [0.5, 0.5, 0.5]", signature({"x": (1, 8, 8)}, {"y": (3,)}),
+         ["`mean` has 3 numbers", "1 channels", "write 1"]),
+        ("std = [0.5]", PICTURES, ["`std` has 1 numbers", "3 channels", "write 3"]),
+        ("crop = 9", signature({"x": (3, -1, 8)}, {"y": (3,)}), ["`crop` is 9×9", "write [9, 8]"]),
+        ("", signature({"x": (3, 8, 8)}, {"y": (3, 2)}), ["`family`", "no score per class"]),
+        ("softmax = true\nlabels = 'one.txt'", signature({"x": (3, 8, 8)}, {"y": (1,)}),
+         ["`softmax` is true", "one class", "write false"]),
         ("", signature({"x": (3,)}, {"y": (3,)}), ["`family`", "no pictures", "leave it out"]),
         ("", signature({"x": (3, 8, 8), "z": (1,)}, {"y": (3,)}), ["`input` is missing", '"z"']),
         ('input = "w"', PICTURES, ['`input` is "w"', 'the model has "x"']),
@@ -116,6 +128,7 @@ def test_a_classifier_that_is_not_as_the_file_says(
     bench: Bench, toml: str, tensors: Signature, words: list[str]
 ) -> None:
     bench.set_up(f'family = "classification"\n{toml}', tensors)
+    (bench.folder / "one.txt").write_text("good\n")
     with pytest.raises(ClientDisabled) as caught:
         bench.ask(picture(plain(8, 8, [0, 0, 0])))
     for word in [str(bench.folder / "dispatch.toml"), *words]:

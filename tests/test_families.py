@@ -83,6 +83,31 @@ def test_the_tensor_is_the_model_s(
     assert given.dtype == dtype
 
 
+GREY = signature({"x": (1, 8, 8)}, {"y": (3,)})
+
+
+@pytest.mark.parametrize(
+    ("toml", "tensors", "shape", "expected"),
+    [
+        # ITU-R BT.601, as Pillow has it: 0.299 × 255 + 0.587 × 102 + 0.114 × 51 = 141.9
+        ("", GREY, (1, 1, 8, 8), 142 / 255),
+        ('pixels = "0-255"', signature({"x": (1, 8, 8)}, {"y": (3,)}, 4, "UINT8"),
+         (1, 1, 8, 8), 142),
+        ('layout = "NHWC"', signature({"x": (8, 8, 1)}, {"y": (3,)}), (1, 8, 8, 1), 142 / 255),
+        ("mean = [0.5]\nstd = [0.25]", GREY, (1, 1, 8, 8), (142 / 255 - 0.5) / 0.25),
+        ('channels = "BGR"', GREY, (1, 1, 8, 8), 142 / 255),
+        ("", signature({"x": (1, 1, 8, 8)}, {"y": (1, 3)}, 0), (1, 1, 8, 8), 142 / 255),
+        ("", signature({"x": (1, 8, 8)}, {"y": (3,)}, 0), (1, 8, 8), 142 / 255),
+    ],
+)  # fmt: skip
+def test_a_model_of_one_channel_is_sent_grey(
+    bench: Bench, toml: str, tensors: Signature, shape: tuple[int, ...], expected: float
+) -> None:
+    given = sent(bench, toml, tensors, plain(4, 4, [255, 102, 51]))
+    assert given.shape == shape
+    assert given.ravel() == pytest.approx(expected, abs=1e-6)
+
+
 def test_resize_and_crop_take_the_middle(bench: Bench) -> None:
     """32×16 becomes 16×8, whose middle 8 columns are columns 8 to 24 of the picture."""
     pixels = plain(16, 32, [0, 0, 0])

@@ -19,7 +19,6 @@ from clients.output_layouts import (
     LAYOUTS,
     MOST_QUERIES,
     MOST_SHARE,
-    OTHER_UNIT,
     Array,
     Objects,
     OutputLayout,
@@ -277,7 +276,7 @@ class Detection(Family[DetectionKeys, Plan]):
         numbers = output.shape[layout.axis] - extra
         output = output[:, :numbers] if layout.axis else output[:numbers]
         boxes, rest = layout.candidates(output, confidence)
-        boxes = self.in_pixels(boxes, plan.size)
+        boxes = self.in_pixels(boxes, plan)
         if not layout.classes:
             scores, kinds = rest[:, 0], rest[:, 1].astype(np.intp)
             if kinds.size and kinds.max() >= len(self.labels):
@@ -288,7 +287,7 @@ class Detection(Family[DetectionKeys, Plan]):
             return best_first(*sure_objects(boxes, rest, confidence))
         return best_objects(boxes, rest, confidence=confidence, iou=self.request.parameters["iou"])
 
-    def in_pixels(self, boxes: Array, size: tuple[int, int]) -> Array:
+    def in_pixels(self, boxes: Array, plan: Plan) -> Array:
         """Return boxes in pixels of the rectangle.
 
         Raises:
@@ -306,10 +305,25 @@ class Detection(Family[DetectionKeys, Plan]):
             )
         shares = self.layout.shares or self.keys.normalised
         if (np.abs(boxes).max() <= MOST_SHARE) != shares:
-            what, hint = OTHER_UNIT[shares]
-            raise ModelFailed(what, hint=hint)
-        height, width = size
+            raise self.other_unit(plan, shares=shares)
+        height, width = plan.size
         return boxes.astype(np.float32) * (width, height, width, height) if shares else boxes
+
+    def other_unit(self, plan: Plan, *, shares: bool) -> ModelFailed:
+        """Return the error for boxes that are pixels where `shares` were expected, or the reverse.
+
+        Some hundreds of boxes are RT-DETR's, which has the numbers of YOLOv8 in YOLOv5's order.
+        """
+        if shares:
+            fix = (
+                "write another `output_layout`" if self.layout.shares else "leave `normalised` out"
+            )
+            what = "the boxes are pixels, no parts of the picture's sides"
+        else:
+            few = self.layout.objectness is not None and plan.output.shape[-2] <= MOST_QUERIES
+            fix = 'write `output_layout = "rtdetr"`' if few else "write `normalised = true`"
+            what = "the boxes are parts of the picture's sides, no pixels"
+        return not_this_head(what, f"{fix} in dispatch.toml")
 
     def draw(self, payload: Payload, result: Any, media_type: str) -> bytes:
         if self.request.parameters["format"] == "objects":
