@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pybase64
 import simplejpeg
-from PIL import Image
+from PIL import Image, ImageChops
 
 from clients.errors import BadPayload
 
@@ -99,7 +99,7 @@ def decode_picture(data: bytes, name: str, max_pixels: int) -> Picture:
 
     Returns:
         uint8 of shape [height, width, 3], RGB, upright: the EXIF orientation is applied, as a
-        browser or a viewer does. An alpha channel is dropped. A large one waits for `Room`.
+        browser or a viewer does. What is transparent is white. A large one waits for `Room`.
 
     Raises:
         BadPayload: it is no picture, a damaged one, or too large.
@@ -315,10 +315,19 @@ def planes(picture: Picture) -> Picture:
 
 
 def as_rgb(picture: Image.Image) -> Image.Image:
+    """Return a picture as it is seen on white: what is transparent may hide anything."""
     if picture.mode.startswith("I;16"):
         # Pillow clips 16-bit grey at 255; its upper byte is the picture.
         picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
-    return picture.convert("RGB")
+    if not picture.has_transparency_data:
+        return picture.convert("RGB")
+    if picture.mode != "RGBA":
+        picture = picture.convert("RGBA")
+    alpha = picture.getchannel("A")
+    picture = picture.convert("RGB")
+    if alpha.getextrema() != (255, 255):
+        picture.paste((255, 255, 255), mask=ImageChops.invert(alpha))
+    return picture
 
 
 def too_large(name: str, size: str, max_pixels: int) -> BadPayload:
