@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from clients import family
-from clients.errors import BadPayload, ModelFailed
+from clients.errors import BadPayload, ClientDisabled, ModelFailed
 from clients.families.fill_mask import joined
 from clients.model_server import Padding, Signature, Tensors
 from clients.request import Request
@@ -332,6 +332,41 @@ def test_what_no_detector_gives_is_an_error_of_the_model(
     assert "dispatch.toml" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("layout", "outputs", "table", "hint"),
+    [
+        ("yolov8", COLUMNS, rows(100, [*PARTS, 0.1, 0.9]).T, "`normalised = true`"),
+        ("yolov5", {"y": (300, 7)}, rows(300, [*PARTS, 0.9, 0.9, 0.1]), 'output_layout = "rtdetr"'),
+        ("yolov5", {"y": (25200, 7)}, rows(300, [*PARTS, 0.9, 0.9, 0.1]), "`normalised = true`"),
+        ("rtdetr", ROWS, rows(300, [24, 28, 40, 36, 0.9, 1]), "another `output_layout`"),
+        (
+            'yolov8"\nnormalised = true #"',
+            COLUMNS,
+            rows(100, [*AT, 0.1, 0.9]).T,
+            "`normalised` out",
+        ),
+    ],
+)
+def test_boxes_in_another_unit_are_told_from_each_other(
+    bench: Bench, layout: str, outputs: dict[str, tuple[int, ...]], table: np.ndarray, hint: str
+) -> None:
+    with pytest.raises(ModelFailed) as caught:
+        boxes_of(bench, f'output_layout = "{layout}"', TWO, outputs, y=table)
+    assert hint in caught.value.hint
+
+
+def test_one_box_inside_out_does_not_cost_the_others(bench: Bench) -> None:
+    table = rows(300, [24, 28, 40, 36, 0.9, 1], [30, 28, 20, 36, 0.6, 0], [24, 28, 40, 36, 0.7, 0])
+    found = boxes_of(bench, 'output_layout = "end2end"', TWO, ROWS, y=table)
+    assert [one[:2] for one in found] == [["dog", 0.9], ["cat", 0.7], ["cat", 0.6]]
+
+
+def test_an_output_of_unknown_channels_is_no_output_of_masks(bench: Bench) -> None:
+    outputs = {"y": (5, 100), "z": (-1, 16, 16)}
+    with pytest.raises(ClientDisabled, match="give it 1 lines"):
+        boxes_of(bench, 'output_layout = "yolov8"', TWO, outputs, y=rows(100, [*AT, 0.9]).T)
+
+
 def test_a_probability_may_be_one_step_of_eight_bits_above_1(bench: Bench) -> None:
     table = rows(100, [*AT, -0.003, 1.003]).T
     assert boxes_of(bench, 'output_layout = "yolov8"', TWO, COLUMNS, y=table) == [
@@ -544,6 +579,19 @@ def test_texts_are_classified(bench: Bench) -> None:
         {"label": "good", "index": 1, "score": 0.8},
         {"label": "bad", "index": 0, "score": 0.2},
     ]
+
+
+def test_one_score_alone_is_no_probability(bench: Bench) -> None:
+    """Of a model that ranks: over one class a softmax is 1 whatever the text."""
+    toml = 'family = "text-classification"'
+    tensors = signature({"input_ids": (-1,)}, {"y": (1,)}, datatype="INT64")
+    bench.set_up(toml, tensors, labels="relevant\n")
+    tokenizer_at(bench.folder / "tokenizer")
+    bench.answers(lambda inputs: {"y": np.array([[-2.5]], np.float32)})
+    with pytest.raises(ClientDisabled, match="one class, which would always be 1; write false"):
+        bench.ask({"text": "the cat"})
+    bench.set_up(f"{toml}\nsoftmax = false", tensors, labels="relevant\n")
+    assert bench.ask({"text": "the cat"}) == [{"label": "relevant", "index": 0, "score": -2.5}]
 
 
 def test_an_example_of_one_s_own_is_tried_and_shown(bench: Bench) -> None:
