@@ -172,9 +172,12 @@ def is_end2end(layout: OutputLayout, sizes: Sequence[int]) -> bool:
 
 
 def is_turned(layout: OutputLayout, sizes: Sequence[int], classes: int) -> bool:
-    """Whether rows and columns are the other way round; only thousands of boxes show it."""
-    boxes, numbers = sizes[layout.axis], boxes_of(layout, sizes)
-    return not layout.queries and boxes > MOST_QUERIES and numbers - layout.before == classes
+    """Whether rows and columns are the other way round, as in some exports of YOLOv8.
+
+    Only thousands of boxes show it.
+    """
+    across, along = sizes
+    return layout.axis == 0 and across > max(MOST_QUERIES, along, classes + layout.before)
 
 
 def described(name: str, extra: int) -> str:

@@ -184,6 +184,14 @@ END2END = signature({"x": (3, 64, 64)}, {"y": (300, 6)})
          ["`extra_columns = 32`", "coefficients", "or give it 112"]),
         ("yolov8", 2, signature({"x": (3, 64, 64)}, {"y": (7, 8400)}),
          ["give it 3 lines", "(OBB)"]),
+        ("yolov8", 3, signature({"x": (3, 64, 64)}, {"y": (38, 8400), "z": (32, 16, 16)}),
+         ["3 lines", "2 numbers", "give it 2 lines"]),
+        ("yolov8", 80, signature({"x": (3, 64, 64)}, {"y": (300, 38), "z": (32, 16, 16)}),
+         ['write "end2end" where a box is']),
+        # Boxes along the other axis.
+        ("yolov8", 70, signature({"x": (3, 64, 64)}, {"y": (8400, 84)}),
+         ["`extra_columns = 10`", "or give it 80 lines"]),
+        ("yolov5", 80, signature({"x": (3, 64, 64)}, {"y": (8400, 84)}), ['write "yolov8"']),
         # Tables that have not all of it.
         ("yolov5", 3, signature({"x": (3, 64, 64)}, {"y": (100, 4), "z": (100, 3)}),
          ["`family`", "no table of boxes with their scores", "leave it out"]),

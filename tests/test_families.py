@@ -250,8 +250,6 @@ KEYPOINTS = [33.0, 21, 0.99] * 17
         # Thousands of boxes along the other axis.
         ('output_layout = "yolov8"', TWO, {"y": (8400, 6)}, rows(8400, [*AT, 0.1, 0.9]),
          [["dog", 0.9, *THERE]]),
-        ('output_layout = "yolov5"', TWO, {"y": (7, 25200)}, rows(25200, [*AT, 1, 0.1, 0.9]).T,
-         [["dog", 0.9, *THERE]]),
     ],
 )  # fmt: skip
 def test_boxes_of_all_kinds_of_heads(

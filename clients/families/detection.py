@@ -127,7 +127,7 @@ class Detection(Family[DetectionKeys, Plan]):
         sizes = taken.rest_of(output)
         turned = is_turned(self.layout, sizes, len(self.labels))
         plan = Plan(taken, taken.size(self, "size"), output, masks, turned)
-        if turned or sizes[self.layout.axis] == -1:
+        if self.laid(self.layout, sizes)[self.layout.axis] == -1:
             return plan
         return replace(plan, extra=self.behind(sizes, plan))
 
@@ -155,7 +155,7 @@ class Detection(Family[DetectionKeys, Plan]):
         """Return how many numbers of a box come behind its classes.
 
         Args:
-            sizes: of the output for one picture, as the layout has them.
+            sizes: of the output for one picture.
             plan: what else is known of the model.
 
         Raises:
@@ -166,13 +166,18 @@ class Detection(Family[DetectionKeys, Plan]):
         extra = self.keys.extra_columns
         if extra is None:
             extra = plan.masks if left == plan.masks else 0
-        if left == extra and not is_end2end(self.layout, sizes):
+        if left == extra and not is_end2end(self.layout, self.laid(self.layout, sizes)):
             return extra
         raise self.another_layout(sizes, plan) or self.other_columns(sizes, plan, extra)
 
     def left(self, layout: OutputLayout, sizes: Sequence[int]) -> int:
         """Return how many numbers of a box are left when its place and its classes are read."""
-        return sizes[layout.axis] - layout.before - layout.classes * len(self.labels)
+        numbers = self.laid(layout, sizes)[layout.axis]
+        return numbers - layout.before - layout.classes * len(self.labels)
+
+    def laid(self, layout: OutputLayout, sizes: Sequence[int]) -> Sequence[int]:
+        """Return the sizes of an output as a layout has them."""
+        return sizes[::-1] if is_turned(layout, sizes, len(self.labels)) else sizes
 
     def another_layout(self, sizes: Sequence[int], plan: Plan) -> ClientDisabled | None:
         """Return the error that names the layouts which the output may have, if it may."""
@@ -184,9 +189,11 @@ class Detection(Family[DetectionKeys, Plan]):
             if one is not self.layout and not (one.queries and boxes_of(one, sizes) > MOST_QUERIES)
         }
         names = [name for name in there if left[name] in known]
-        if not names and not is_likely(self.layout, sizes):
+        if not names and not is_likely(self.layout, self.laid(self.layout, sizes)):
             names = [
-                name for name, one in there.items() if left[name] > 1 and is_likely(one, sizes)
+                name
+                for name, one in there.items()
+                if left[name] > 1 and is_likely(one, self.laid(one, sizes))
             ]
         if not names:
             return None
@@ -203,7 +210,10 @@ class Detection(Family[DetectionKeys, Plan]):
     def other_columns(self, sizes: Sequence[int], plan: Plan, extra: int) -> ClientDisabled:
         """Return the error for a box that has more numbers than are known, or fewer."""
         left, output = self.left(self.layout, sizes), shown(plan.output)
+        sizes = self.laid(self.layout, sizes)
         numbers = sizes[self.layout.axis] - self.layout.before
+        if self.keys.extra_columns is None and plan.masks < numbers:
+            numbers, left = numbers - plan.masks, left - plan.masks
         if numbers < self.layout.classes or not is_likely(self.layout, sizes):
             return self.misfit(f"{output} has no boxes with a score for each class")
         if left == 0:
@@ -239,7 +249,7 @@ class Detection(Family[DetectionKeys, Plan]):
         if plan.input.dtype == np.uint8:  # its whole numbers are 0 to 255, not parts of 1
             pixels = [(one * 255).round() for one in pixels]
         name, above = plan.output.name, {}
-        if self.layout.objectness is not None and not plan.turned:
+        if self.layout.objectness is not None:
             above[name] = self.layout.objectness, self.request.parameters["confidence"]
         answer = self.infer(plan.input.tensor(pixels), outputs=[name], above=above)[name]
         tables = answer.reshape(len(payloads), *answer.shape[-2:])
