@@ -345,7 +345,7 @@ def test_what_no_detector_gives_is_an_error_of_the_model(
         ),
     ],
 )
-def test_boxes_in_another_unit_are_told_from_each_other(
+def test_boxes_in_another_unit_are_named(
     bench: Bench, layout: str, outputs: dict[str, tuple[int, ...]], table: np.ndarray, hint: str
 ) -> None:
     with pytest.raises(ModelFailed) as caught:

@@ -28,7 +28,16 @@ from clients.pictures import EXAMPLE
 from clients.registry import load_clients
 from clients.request import Request
 from clients.text_input import TextKeys
-from tests.conftest import PICTURES, PROJECT, SHARED, Endpoint, needs_shared, picture, running
+from tests.conftest import (
+    PICTURES,
+    PROJECT,
+    SHARED,
+    Endpoint,
+    needs_shared,
+    picture,
+    running,
+    wait_for,
+)
 from tests.fake_triton import FakeTriton
 
 PAGE = (PROJECT / "docs" / "adding-a-model.md").read_text()
@@ -126,7 +135,10 @@ def four(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[End
         "MODEL_SERVER_WORKERS": "2",
     }
     with running(tmp_path_factory.mktemp("run"), **settings) as endpoint:
-        assert endpoint.call("/ping").status == 200, endpoint.call("/ping").body
+        # Each of the two web workers tries the models for itself.
+        wait_for(
+            lambda: all(endpoint.call("/ping").status == 200 for _ in range(12)), 60, "both ready"
+        )
         yield endpoint
 
 
