@@ -71,9 +71,12 @@ SIZE = Kind(
     "pixels, such as 224, or [height, width]",
     lambda value: is_whole(value) or is_list(value, is_whole, 2),
 )
-COLOUR = Kind("three numbers, such as [0.5, 0.5, 0.5]", lambda value: is_list(value, is_number, 3))
+COLOUR = Kind(
+    "three numbers, such as [0.5, 0.5, 0.5], or one for grey, such as [0.5]",
+    lambda value: is_list(value, is_number, 3) or is_list(value, is_number, 1),
+)
 SPREAD = Kind(
-    "three numbers above 0, such as [0.5, 0.5, 0.5]",
+    "three numbers above 0, such as [0.5, 0.5, 0.5], or one for grey, such as [0.5]",
     lambda value: COLOUR.fits(value) and min(value) > 0,
 )
 NAMES = Kind(

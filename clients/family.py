@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -16,12 +16,14 @@ from typing import Any, Generic, TypeVar
 from clients import families
 from clients.base import Client, Environment, Payload
 from clients.dispatch_toml import Keys, mistake, nearest, read_keys, read_table
-from clients.errors import BadParameter, ClientDisabled
+from clients.errors import BadParameter, BadPayload, ClientDisabled
 from clients.model_server import Signature, TensorSpec
+from clients.shown import brief
 
 K = TypeVar("K", bound=Keys)
 P = TypeVar("P")
 
+BESIDE = ("modelname", "modelversion", "parameters", "payload")  # fields of the body
 PUT_LINES = "put a file of that name beside config.pbtxt, with a name in each line"
 LINES_UNREAD: dict[type[Exception], tuple[str, str]] = {
     UnicodeDecodeError: ("is no UTF-8", "save it as UTF-8"),
@@ -77,6 +79,33 @@ class Family(Client, Generic[K, P]):
     @abstractmethod
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]: ...
 
+    @property
+    def fields(self) -> Collection[str]:
+        """What a payload may have; nothing where it is a body of tensors."""
+        return self.media.values()
+
+    def _field(self, payload: Payload, name: str, expected: str) -> Any:
+        """Return a field of a payload that has no others than the family reads."""
+        value = super()._field(payload, name, expected)
+        if self.fields and (unknown := [other for other in payload if other not in self.fields]):
+            raise BadPayload(
+                f"the payload has an unknown field {brief(unknown[0])}",
+                hint=self.place_of(unknown[0]),
+            )
+        return value
+
+    def place_of(self, field: str) -> str:
+        """Return where something belongs that is no field of the payload."""
+        if field in self.parameters:
+            return (
+                f'it goes into `parameters`, beside `payload`: {{"parameters": {{"{field}": …}}}}'
+            )
+        if field in BESIDE:
+            return f"`{field}` goes beside `payload`, not into it"
+        settings = ", ".join(self.parameters)
+        beside = f"; `parameters`, beside `payload`, may have {settings}" if settings else ""
+        return f"the payload may have {', '.join(self.fields)}{beside}"
+
     def mistake(self, name: str, what: str, fix: str) -> ClientDisabled:
         """Return the error for a key that does not fit."""
         return mistake(self.file, name, what, fix)
@@ -84,7 +113,9 @@ class Family(Client, Generic[K, P]):
     def misfit(self, what: str) -> ClientDisabled:
         """Return the error for a model that is none for this family."""
         return self.mistake(
-            "family", f'is "{self.keys.family}", but {what}', "leave it out to serve plain tensors"
+            "family",
+            f'is "{self.keys.family}", but {what}',
+            "leave it out, with its own keys, to serve plain tensors",
         )
 
     def tensor(self, specs: Sequence[TensorSpec], name: str) -> TensorSpec:
@@ -124,10 +155,19 @@ class Family(Client, Generic[K, P]):
     def count_labels(self, labels: Sequence[str], classes: int, where: str) -> None:
         """Raise ClientDisabled where there is not a label for each class of the model."""
         if len(labels) != classes:
+            fix = f"give it {classes} lines, one for each class"
+            if classes - len(labels) == 1:
+                fix += ', in the model\'s order: one that lacks is often "background", the first'
             raise self.mistake(
                 "labels",
                 f"names a file of {len(labels)} lines, but {where} has {classes} classes",
-                f"give it {classes} lines, one for each class",
+                fix,
+            )
+        if classes == 1 and getattr(self.keys, "softmax", False):
+            raise self.mistake(
+                "softmax",
+                f"is true, but {where} has one class, which would always be 1",
+                "write false",
             )
 
 

@@ -30,6 +30,7 @@ class PictureInput:
         width: likewise.
         dtype: what the pixels are sent as.
         layout: "NCHW" or "NHWC".
+        channels: 3, or 1 of grey.
         single: it takes one picture and has no axis for several.
 
     """
@@ -39,13 +40,24 @@ class PictureInput:
     width: int
     dtype: type[np.generic]
     layout: str
+    channels: int
     single: bool
 
     @classmethod
     def of(
-        cls, family: Family[Any, Any], signature: Signature, layout: str = "NCHW"
+        cls,
+        family: Family[Any, Any],
+        signature: Signature,
+        layout: str = "NCHW",
+        taken: Sequence[int] = (3,),
     ) -> PictureInput:
         """Read the model's input.
+
+        Args:
+            family: serves the model.
+            signature: the model's tensors.
+            layout: "NCHW" or "NHWC".
+            taken: how many channels the family can send.
 
         Raises:
             ClientDisabled: it takes no pictures, or not in this layout.
@@ -58,16 +70,25 @@ class PictureInput:
             raise family.misfit(f"{shown(spec)} takes {spec.shape[0]} pictures, never one")
         sizes = spec.shape[-3:]
         channels = sizes[CHANNELS_AT[layout]]
-        if channels not in (3, -1):
-            other = next((one for one, at in CHANNELS_AT.items() if sizes[at] == 3), "")
+        if len(spec.shape) == 3 and (signature.max_batch_size or channels == -1):
+            raise family.misfit(f"{shown(spec)} has no axis for the channels")
+        if channels not in (*taken, -1):
+            other = next((one for one, at in CHANNELS_AT.items() if sizes[at] in taken), "")
             if other and hasattr(family.keys, "layout"):
                 raise family.mistake(
                     "layout", f'is "{layout}", but it is {shown(spec)}', f'write "{other}"'
                 )
-            raise family.misfit(f"{shown(spec)} has not three channels, in the layout {layout}")
+            wanted = " or ".join("three channels" if one == 3 else "one" for one in taken)
+            raise family.misfit(f"{shown(spec)} has not {wanted}, in the layout {layout}")
         height, width = sizes[1:] if layout == "NCHW" else sizes[:2]
         return cls(
-            spec.name, height, width, DTYPES[spec.datatype], layout, single=len(spec.shape) == 3
+            spec.name,
+            height,
+            width,
+            DTYPES[spec.datatype],
+            layout,
+            taken[0] if channels == -1 else channels,
+            single=len(spec.shape) == 3,
         )
 
     def size(self, family: Family[Any, Any], name: str) -> tuple[int, int]:
@@ -85,11 +106,16 @@ class PictureInput:
             )
         for came, own in zip(wanted, (self.height, self.width), strict=True):
             if own not in (came, -1):
+                takes = [
+                    own if own != -1 else any_will_do
+                    for own, any_will_do in zip((self.height, self.width), wanted, strict=True)
+                ]
+                out = "" if -1 in (self.height, self.width) else ", or leave it out"
                 raise family.mistake(
                     name,
                     f"is {wanted[0]}×{wanted[1]}, but `{self.name}` takes "
                     f"{self.height}×{self.width} (height×width)",
-                    f"write [{self.height}, {self.width}], or leave it out",
+                    f"write {takes}{out}",
                 )
         return wanted
 
@@ -101,8 +127,8 @@ class PictureInput:
         """Return pictures as the model takes them.
 
         Args:
-            pictures: [3, height, width] or [height, width, 3] each, as the layout has it; one only
-                where the model has no batch.
+            pictures: [channels, height, width] or [height, width, channels] each, as the layout has
+                it; one only where the model has no batch.
 
         """
         if self.single:

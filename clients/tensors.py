@@ -53,6 +53,7 @@ MOST_NUMBERS = 5_000_000
 # makes one of all others.
 MOST_OF_NOTHING = 2**20
 
+V2_FIELDS = ("id", "inputs", "outputs", "parameters")
 V2_EXPECTED = 'expected {"inputs": [{"name": "…", "shape": […], "datatype": "FP32", "data": […]}]}'
 
 
@@ -345,7 +346,8 @@ def refuse_wrong_tensors(inputs: Mapping[str, Array], signature: Signature) -> N
         if signature.max_batch_size and array.shape[0] > signature.max_batch_size:
             raise TensorsRefused(
                 f"input `{name}` has {array.shape[0]} items",
-                hint=f"the model takes at most {signature.max_batch_size} at once",
+                hint=f"the model takes at most {signature.max_batch_size} at once "
+                "(`max_batch_size` in its config.pbtxt)",
             )
     missing = [spec for spec in signature.inputs if spec.name not in inputs and not spec.optional]
     if missing:

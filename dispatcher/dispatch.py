@@ -7,7 +7,7 @@ import operator
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, suppress
 from contextvars import Context, copy_context
@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from clients.base import Client, Environment, Payload
 from clients.errors import (
     BadParameter,
+    BadPayload,
     ClientDisabled,
     DeadlineExceeded,
     InferenceError,
@@ -24,12 +25,13 @@ from clients.errors import (
     TooLargeAtOnce,
     UnknownModel,
 )
+from clients.family import Family
 from clients.model_server import ModelState
 from clients.nested import unshared
 from clients.registry import Registry
 from clients.request import Media, Once, Request, Timings
 from clients.shown import brief
-from clients.tensors import TensorClient, TensorResult
+from clients.tensors import V2_FIELDS, TensorClient, TensorResult
 from dispatcher import errors
 from dispatcher.admission import OVER, OVER_HINT, Caller, Turn, Turns
 from dispatcher.ask import Ask
@@ -68,6 +70,13 @@ def is_told(error: BaseException) -> bool:
         )
     except Exception:  # of a property of his
         return False
+
+
+def own(payload: Payload | Media, client: Client) -> Payload | Media:
+    """Return of a payload for several models what one of the families takes."""
+    if isinstance(payload, Media) or not isinstance(client, Family) or not client.fields:
+        return payload
+    return {name: value for name, value in payload.items() if name in client.fields}
 
 
 def as_many(results: Any, expected: int) -> list[Any]:
@@ -271,7 +280,7 @@ class Dispatcher:
             once=once,
         )
         # A client may change what it is given, while another one reads it.
-        given = unshared(ask.payloads) if ask.shared else ask.payloads
+        given = [own(one, client) for one in unshared(ask.payloads)] if ask.shared else ask.payloads
         with client_at_fault:
             payloads = [
                 client.payload_of(told(payload, client.media))
@@ -421,9 +430,11 @@ class Dispatcher:
 
         Raises:
             BadParameter: a parameter is known to none of the models.
+            BadPayload: a field of the payload is known to none of them.
 
         """
         self.refuse_unknown_parameters(asks)
+        self.refuse_unknown_fields(asks)
         # A list is decoded a batch at a time, by each: kept for all it could be of any size.
         once = None if asks[0].is_list else Once()
         answers = self.items(asks, envelope, job, once)
@@ -441,6 +452,22 @@ class Dispatcher:
                 f"the parameter {brief(unknown[0])} is known to none of the models",
                 hint=f"they take {', '.join(sorted(known)) or 'no parameters'}",
             )
+
+    def refuse_unknown_fields(self, asks: list[Ask]) -> None:
+        """Refuse what none of the models takes, unless one is an author's own, or takes tensors."""
+        clients = [self.registry.clients.get(self.registry.name(ask.modelname)) for ask in asks]
+        families = [client for client in clients if isinstance(client, Family) and client.fields]
+        if asks[0].tensors or len(families) < sum(client is not None for client in clients):
+            return
+        known = {field for client in families for field in client.fields}
+        if len(families) < len(clients):  # one without a client may be there all the same
+            known.update(V2_FIELDS)
+        for payload in asks[0].payloads:
+            if isinstance(payload, Mapping) and (unknown := [n for n in payload if n not in known]):
+                raise BadPayload(
+                    f"the payload has a field {brief(unknown[0])} that none of the models knows",
+                    hint=f"they take {', '.join(sorted(known))}; settings go into `parameters`",
+                )
 
     def in_order(  # noqa: PLR0913  each by its name
         self,

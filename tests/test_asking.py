@@ -35,7 +35,8 @@ from tests.test_http import Red, assert_error, bert, built_in, image, quiet, res
 
 __all__ = ["built_in"]
 
-PNG = base64.b64decode(image(Red, (100, 50)))
+RED = image(Red, (100, 50))
+PNG = base64.b64decode(RED)
 ADD = Signature(
     8,
     (TensorSpec("A", "FP32", (-1, 3)), TensorSpec("B", "FP32", (-1, 3), optional=True)),
@@ -663,6 +664,51 @@ def test_wrong_tensors_are_refused_before_triton_is_asked(
     assert server.calls == []
 
 
+def test_each_of_several_models_is_given_the_fields_that_it_takes(client: FlaskClient) -> None:
+    payload = {"img": image(Red, (100, 50)), "text": "a [MASK]"}
+    for body in (payload, [payload, payload]):
+        response = ask(client, modelname=["resnet", "bert_base"], payload=body)
+        assert [one["status"] for one in (response.json or {})["results"].values()] == [200, 200]
+
+
+@pytest.mark.parametrize(
+    ("model", "payload", "words"),
+    [
+        ("resnet", {"img": RED, "confidence": 0.9},
+         ["unknown field 'confidence'", "the payload may have img", "top_k, format"]),
+        ("resnet", {"img": RED, "top_k": 1}, ['{"parameters": {"top_k": …}}', "beside `payload`"]),
+        ("yolov5", {"confidence": 0.9, "img": RED}, ['{"parameters": {"confidence": …}}']),
+        ("yolov5", {"img": RED, "parameters": {"iou": 1}}, ["`parameters` goes beside `payload`"]),
+        ("bert_base", {"text": "a [MASK]", "text_pair": "b"}, ["'text_pair'", "may have text"]),
+        ("bert_base", {"text": "a [MASK]", "top_k": 1}, ['{"parameters": {"top_k": …}}']),
+    ],
+)  # fmt: skip
+def test_what_a_family_does_not_read_is_refused_in_a_payload(
+    client: FlaskClient, server: FakeTriton, model: str, payload: dict[str, Any], words: list[str]
+) -> None:
+    """By itself, in a list, in one line of several and as one request of several."""
+    right = {name: payload[name] for name in ("img", "text") if name in payload}
+    one = {"modelname": model, "payload": payload}
+    lines = json.dumps({**one, "payload": right}) + "\n" + json.dumps(one)
+    alone = client.post("/invocations", json=one)
+    listed = client.post("/invocations", json={**one, "payload": [right, payload]})
+    assert server.calls == []
+    in_lines = client.post("/invocations", data=lines, content_type="application/jsonlines")
+    mixed = client.post("/invocations", json={"requests": [one]}).json or {}
+    assert (alone.status_code, listed.status_code) == (400, 400)
+    errors = [
+        (alone.json or {})["error"],
+        (listed.json or {})["error"],
+        json.loads(in_lines.text.splitlines()[1])["error"],
+        mixed["results"][0]["error"],
+    ]
+    for error in errors:
+        assert error["code"] == "bad_payload"
+        for word in words:
+            assert word in error["message"] + error["hint"]
+    assert "payload[1]" in errors[1]["message"]
+
+
 # Several at once
 
 
@@ -740,6 +786,10 @@ def test_a_mixed_list_is_answered_in_order_each_with_its_status(client: FlaskCli
         (
             {"modelname": ["resnet", "yolov5"], "payload": {}, "parameters": {"tokp": 3}},
             ["'tokp'", "none of the models"],
+        ),
+        (
+            {"modelname": ["resnet", "bert_base", "nosuch"], "payload": {"img": "", "top_k": 3}},
+            ["'top_k'", "none of the models", "img, inputs"],
         ),
     ],
 )

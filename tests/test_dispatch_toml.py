@@ -40,7 +40,7 @@ __all__ = ["bench"]  # the fixture
         ('family = "classification"\nlayuot = "NCHW"', ["`layuot`", "did you mean `layout`?"]),
         ('family = "classification"\nlayout = "HWC"', ["`layout` is 'HWC'", '"NCHW" or "NHWC"']),
         ('family = "classification"\nresize = 0', ["`resize` is 0", "[height, width]"]),
-        ('family = "classification"\nmean = [0.5]', ["`mean`", "three numbers"]),
+        ('family = "classification"\nmean = [0.5, 1]', ["`mean`", "three numbers", "one for grey"]),
         ('family = "classification"\nmean = [124, 117, 104]', ["`mean`", '"0-255"']),
         ('family = "classification"\ntop_k = 3', ["`top_k`", "below [parameters]"]),
         ('family = "classification"\nsize = 8', ["`size`", "did you mean `resize`?"]),
@@ -49,7 +49,7 @@ __all__ = ["bench"]  # the fixture
         ('family = "classification"\nlabels = "../x"', ["`labels`", "in the model's folder"]),
         ('family = "classification"\nlabels = "no.txt"', ["`labels` is no.txt", "a name in each"]),
         ('family = "classification"\naliases = ["a b"]', ["`aliases`", "letters"]),
-        ('family = "detection"', ["`output_layout` is missing", '"yolov5" or "yolov8"']),
+        ('family = "detection"', ["`output_layout` is missing", '"yolov8" or "rtdetr"']),
         ('family = "classification"\n[parameters]\ntop = 1', ["parameters.top", "`top_k`?"]),
         ('family = "classification"\n[parameters]\ntop_k = 0',
          ["parameters.top_k", "write a whole number from 1 to"]),
@@ -98,8 +98,20 @@ def test_the_other_models_are_served(bench: Bench) -> None:
         ("resize = 7", PICTURES, ["`resize` is 7", "larger"]),
         ('layout = "NHWC"', PICTURES, ["`layout`", 'write "NCHW"']),
         ("", signature({"x": (3, -1, -1)}, {"y": (3,)}), ["`crop` is missing", "any size"]),
-        ("", signature({"x": (3, 8, 8)}, {"y": (4,)}), ["`labels`", "3 lines", "4 classes"]),
-        ("", signature({"x": (1, 8, 8)}, {"y": (3,)}), ["`family`", "three channels"]),
+        ("", signature({"x": (3, 8, 8)}, {"y": (5,)}), ["`labels`", "3 lines", "5 classes"]),
+        ("", signature({"x": (3, 8, 8)}, {"y": (4,)}),
+         ["3 lines", "4 classes", 'is often "background", the first']),
+        ("", signature({"x": (2, 8, 8)}, {"y": (3,)}), ["`family`", "three channels or one"]),
+        ("", signature({"x": (8, 8)}, {"y": (3,)}), ["`family`", "no axis for the channels"]),
+        ("", signature({"x": (-1, 8, 8)}, {"y": (-1, 3)}, 0), ["no axis for the channels"]),
+        ("", signature({"x": (8, 8, 1)}, {"y": (3,)}), ["`layout`", 'write "NHWC"']),
+        ("mean = [0.5, 0.5, 0.5]", signature({"x": (1, 8, 8)}, {"y": (3,)}),
+         ["`mean` has 3 numbers", "1 channels", "write 1"]),
+        ("std = [0.5]", PICTURES, ["`std` has 1 numbers", "3 channels", "write 3"]),
+        ("crop = 9", signature({"x": (3, -1, 8)}, {"y": (3,)}), ["`crop` is 9×9", "write [9, 8]"]),
+        ("", signature({"x": (3, 8, 8)}, {"y": (3, 2)}), ["`family`", "no score per class"]),
+        ("softmax = true\nlabels = 'one.txt'", signature({"x": (3, 8, 8)}, {"y": (1,)}),
+         ["`softmax` is true", "one class", "write false"]),
         ("", signature({"x": (3,)}, {"y": (3,)}), ["`family`", "no pictures", "leave it out"]),
         ("", signature({"x": (3, 8, 8), "z": (1,)}, {"y": (3,)}), ["`input` is missing", '"z"']),
         ('input = "w"', PICTURES, ['`input` is "w"', 'the model has "x"']),
@@ -116,6 +128,7 @@ def test_a_classifier_that_is_not_as_the_file_says(
     bench: Bench, toml: str, tensors: Signature, words: list[str]
 ) -> None:
     bench.set_up(f'family = "classification"\n{toml}', tensors)
+    (bench.folder / "one.txt").write_text("good\n")
     with pytest.raises(ClientDisabled) as caught:
         bench.ask(picture(plain(8, 8, [0, 0, 0])))
     for word in [str(bench.folder / "dispatch.toml"), *words]:
@@ -127,7 +140,9 @@ def test_a_classifier_that_is_not_as_the_file_says(
     [
         ("yolov5", signature({"x": (3, 8, 8)}, {"y": (7, 10)}), ["output_layout", '"yolov8"']),
         ("yolov8", signature({"x": (3, 8, 8)}, {"y": (10, 8)}), ["output_layout", '"yolov5"']),
-        ("yolov8", signature({"x": (3, 8, 8)}, {"y": (9, 10)}), ["`labels`", "5 classes"]),
+        ("yolov8", signature({"x": (3, 8, 8)}, {"y": (9, 10)}),
+         ["`labels`", "3 lines", "`extra_columns = 2`", "give it 5 lines"]),
+        ("yolov8", signature({"x": (3, 8, 8)}, {"y": (6, 10)}), ["`labels`", "give it 2 lines"]),
         ("yolov8", signature({"x": (3, 8, 8)}, {"y": (7,)}), ["`family`", "no table of boxes"]),
         ("yolov8", signature({"x": (3, -1, -1)}, {"y": (7, 10)}), ["`size` is missing"]),
     ],
@@ -140,6 +155,69 @@ def test_a_detector_that_is_not_as_the_file_says(
         bench.ask(picture(plain(8, 8, [0, 0, 0])))
     for word in words:
         assert word in caught.value.message
+
+
+POSE = signature({"x": (3, 64, 64)}, {"y": (56, 100)})  # 4 + 1 + 17 × 3
+END2END = signature({"x": (3, 64, 64)}, {"y": (300, 6)})
+
+
+@pytest.mark.parametrize(
+    ("layout", "labels", "tensors", "words"),
+    [
+        # A model without non-maximum suppression behind it, of one class and of 80.
+        ("yolov8", 1, END2END, ["`output_layout`", 'write "end2end" where a box is x1']),
+        ("yolov8", 80, END2END, ['write "end2end"']),
+        ("yolov8", 296, END2END, ['write "end2end"']),
+        ("yolov5", 80, END2END, ['write "end2end"']),
+        ("yolov8", 1, signature({"x": (3, 64, 64)}, {"y": (300, 57)}),
+         ['"end2end" where', "`extra_columns = 51`"]),
+        ("end2end", 80, signature({"x": (3, 64, 64)}, {"y": (300, 57)}),
+         ["`extra_columns` is missing", "write 51"]),
+        ("end2end", 80, signature({"x": (3, 64, 64)}, {"y": (300, 7)}), ["(OBB)"]),
+        ("end2end", 80, signature({"x": (3, 64, 64)}, {"y": (84, 8400)}), ['write "yolov8"']),
+        ("end2end", 80, signature({"x": (3, 64, 64)}, {"y": (25200, 85)}), ['write "yolov5"']),
+        ("yolov8", 2, END2END, ['"end2end"', '"rtdetr"']),
+        ("yolov5", 80, signature({"x": (3, 64, 64)}, {"y": (300, 84)}), ['write "rtdetr"']),
+        # Keypoints, and coefficients of masks that are another output's or cut off.
+        ("yolov8", 1, POSE, ["`extra_columns = 51`", "keypoints", "or give it 52"]),
+        ("yolov8", 80, signature({"x": (3, 64, 64)}, {"y": (116, 8400)}),
+         ["`extra_columns = 32`", "coefficients", "or give it 112"]),
+        ("yolov8", 2, signature({"x": (3, 64, 64)}, {"y": (7, 8400)}),
+         ["give it 3 lines", "(OBB)"]),
+        ("yolov8", 3, signature({"x": (3, 64, 64)}, {"y": (38, 8400), "z": (32, 16, 16)}),
+         ["3 lines", "2 numbers", "give it 2 lines"]),
+        ("yolov8", 80, signature({"x": (3, 64, 64)}, {"y": (300, 38), "z": (32, 16, 16)}),
+         ['write "end2end" where a box is']),
+        # Boxes along the other axis.
+        ("yolov8", 70, signature({"x": (3, 64, 64)}, {"y": (8400, 84)}),
+         ["`extra_columns = 10`", "or give it 80 lines"]),
+        ("yolov5", 80, signature({"x": (3, 64, 64)}, {"y": (8400, 84)}), ['write "yolov8"']),
+        # Tables that have not all of it.
+        ("yolov5", 3, signature({"x": (3, 64, 64)}, {"y": (100, 4), "z": (100, 3)}),
+         ["`family`", "no table of boxes with their scores", "leave it out"]),
+        ("yolov5", 3, signature({"x": (3, 64, 64)}, {"n": (1,), "y": (100, 4), "z": (100,)}),
+         ["`family`", "no boxes with a score"]),
+        ("yolov8", 3, signature({"x": (3, 64, 64)}, {"y": (3, 80, 80, 85), "z": (9,)}),
+         ["`family`", "no table of boxes"]),
+    ],
+)  # fmt: skip
+def test_a_head_that_is_another_is_named(
+    bench: Bench, layout: str, labels: int, tensors: Signature, words: list[str]
+) -> None:
+    lines = "".join(f"c{number}\n" for number in range(labels))
+    bench.set_up(f'family = "detection"\noutput_layout = "{layout}"', tensors, labels=lines)
+    with pytest.raises(ClientDisabled) as caught:
+        bench.ask(picture(plain(8, 8, [0, 0, 0])))
+    said = caught.value.message
+    for word in words:
+        assert word in said
+    assert ("give it" in said) == any("give it" in word for word in words)
+
+
+def test_rotated_boxes_are_not_made_upright_ones(bench: Bench) -> None:
+    toml = 'family = "detection"\noutput_layout = "yolov8"\nextra_columns = 1'
+    bench.set_up(toml, signature({"x": (3, 64, 64)}, {"y": (8, 100)}))
+    assert "rotated boxes (OBB) are not served" in bench.registry().broken["m"]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +306,7 @@ def test_the_tokenizer_of_another_model_is_seen(bench: Bench) -> None:
         'family = "fill-mask"', signature({"input_ids": (-1,)}, {"y": (-1, 5)}, 4, "INT64")
     )
     tokenizer_at(bench.folder / "tokenizer")
-    with pytest.raises(ClientDisabled, match="7 words"):
+    with pytest.raises(ClientDisabled, match=r'7 words.*"embedding"'):
         bench.ask({"text": "the <mask>"})
 
 

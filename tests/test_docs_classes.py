@@ -80,7 +80,10 @@ def test_the_older_class_is_asked_for_a_bgr_picture(tmp_path: Path) -> None:
         "class Resnet:\n    def inference(self, img):\n        return img.shape, img.dtype.name\n"
     )
     (client,) = clients_in(package)
-    assert answer(client, client.example, OnnxModels(tmp_path)) == [[1, 1, 3], np.dtype("u1").name]
+    assert answer(client, client.example, OnnxModels(tmp_path)) == [
+        [119, 176, 3],
+        np.dtype("u1").name,
+    ]
 
 
 def test_the_entry_point_is_of_the_group_that_is_looked_at() -> None:

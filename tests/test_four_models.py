@@ -24,10 +24,20 @@ from clients.base import Environment
 from clients.dispatch_toml import Keys
 from clients.errors import ClientDisabled
 from clients.model_server import Signature, TensorSpec
+from clients.pictures import EXAMPLE
 from clients.registry import load_clients
 from clients.request import Request
 from clients.text_input import TextKeys
-from tests.conftest import PICTURES, PROJECT, SHARED, Endpoint, needs_shared, picture, running
+from tests.conftest import (
+    PICTURES,
+    PROJECT,
+    SHARED,
+    Endpoint,
+    needs_shared,
+    picture,
+    running,
+    wait_for,
+)
 from tests.fake_triton import FakeTriton
 
 PAGE = (PROJECT / "docs" / "adding-a-model.md").read_text()
@@ -125,7 +135,10 @@ def four(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[End
         "MODEL_SERVER_WORKERS": "2",
     }
     with running(tmp_path_factory.mktemp("run"), **settings) as endpoint:
-        assert endpoint.call("/ping").status == 200, endpoint.call("/ping").body
+        # Each of the two web workers tries the models for itself.
+        wait_for(
+            lambda: all(endpoint.call("/ping").status == 200 for _ in range(12)), 60, "both ready"
+        )
         yield endpoint
 
 
@@ -203,6 +216,18 @@ def test_each_box_is_looked_at_closer(four: Endpoint) -> None:
         "/infer/resnet?top_k=1", out.getvalue(), headers={"Content-Type": "image/png"}
     )
     assert int(alone.json["result"][0].split(":")[1]) == found["index"]
+
+
+def test_something_is_found_in_the_example(four: Endpoint) -> None:
+    """With the defaults; the answers are those of ONNX Runtime, Pillow and OpenCV alone."""
+    payload = {"img": EXAMPLE}
+    (found,) = four.ask(modelname="yolov5", payload=payload).json["result"]
+    assert found[0] == 41  # a cup
+    assert found[1] == pytest.approx(0.6943, abs=0.02)
+    assert found[2:6] == pytest.approx([38.2, 130.2, 3.3, 115.4], abs=3)
+    best = four.ask(modelname="resnet", payload=payload).json["result"][0].split(":")
+    assert best[1:] == ["967", "espresso"]
+    assert float(best[0]) == pytest.approx(15.0712, abs=0.1)
 
 
 # Loaded at run time

@@ -10,8 +10,10 @@ import threading
 import zlib
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
+import simplejpeg
 from PIL import Image, ImageOps
 
 from clients.errors import BadPayload
@@ -254,8 +256,64 @@ def test_base64_may_lack_its_padding(text: str) -> None:
     assert decode_base64(text, "img") == b"foob"
 
 
-def test_the_example_is_a_picture() -> None:
-    assert decode(base64.b64decode(EXAMPLE)).shape == (1, 1, 3)
+TRANSPARENT = np.zeros((2, 4, 4), np.uint8)
+"""Columns: red, half of it, none of it, none of green; over white, by hand."""
+TRANSPARENT[:, :3, 0], TRANSPARENT[:, 3, 1] = 255, 255
+TRANSPARENT[..., 3] = [255, 128, 0, 0]
+ON_WHITE = [[255, 0, 0], [255, 127, 127], [255, 255, 255], [255, 255, 255]]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP"])
+def test_what_is_transparent_is_white(kind: str) -> None:
+    image = Image.fromarray(TRANSPARENT, "RGBA")
+    data = encoded(image, kind, lossless=True, exact=True)
+    assert Image.open(io.BytesIO(data)).convert("RGB").getpixel((3, 0)) == (0, 255, 0)  # hidden
+    assert np.abs(decode(data).astype(int) - ON_WHITE).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "transparent", "expected"),
+    [
+        ("LA", None, [[255] * 3, [100] * 3]),
+        ("L", 7, [[255] * 3, [100] * 3]),
+        ("P", 7, [[255] * 3, [100] * 3]),
+        ("RGB", (7, 7, 7), [[255] * 3, [100] * 3]),
+    ],
+)
+def test_a_colour_may_stand_for_what_is_transparent(
+    mode: str, transparent: object, expected: list[list[int]]
+) -> None:
+    """The left pixel is 7 and transparent, the right one is 100."""
+    image = Image.fromarray(np.array([[7, 100]], np.uint8))
+    if mode == "P":
+        image.putpalette(bytes(np.repeat(np.arange(256, dtype=np.uint8), 3)))
+    elif mode == "LA":
+        image.putalpha(Image.fromarray(np.array([[0, 255]], np.uint8)))
+    else:
+        image = image.convert(mode)
+    options = {} if transparent is None else {"transparency": transparent}
+    assert decode(encoded(image, "PNG", **options))[0].tolist() == expected
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA"])
+def test_an_opaque_alpha_channel_changes_nothing(mode: str) -> None:
+    noise = np.random.default_rng(3).integers(0, 256, (9, 7, 3), np.uint8)
+    image = Image.fromarray(noise).convert("L" if mode == "LA" else "RGB")
+    expected = np.asarray(image.convert("RGB"))
+    image.putalpha(255)
+    assert np.array_equal(decode(encoded(image, "PNG")), expected)
+
+
+def test_the_example_is_a_picture_for_every_decoder() -> None:
+    """A class may hand it on to any of them."""
+    data = base64.b64decode(EXAMPLE)
+    pixels = decode(data, 176 * 119)
+    assert pixels.shape == (119, 176, 3)
+    assert np.array_equal(pixels, np.asarray(Image.open(io.BytesIO(data))))
+    assert np.array_equal(pixels, simplejpeg.decode_jpeg(data, "RGB"))
+    by_opencv = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+    assert np.abs(pixels.astype(int) - by_opencv).mean() < 1
+    assert len(EXAMPLE) < 6000  # it is shown for every model that takes pictures
 
 
 def test_a_line_of_millions_of_pixels_is_no_picture() -> None:

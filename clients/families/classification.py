@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from clients.base import FORMAT, Environment, Parameter, Payload
 from clients.dispatch_toml import COLOUR, FLAG, INSIDE, SIZE, SPREAD, TENSOR, Keys, key, one_of
@@ -18,7 +19,7 @@ from clients.pictures import EXAMPLE, Picture, planes
 from clients.resizing import FILTERS, resized
 from clients.scores import best, likeliest
 
-Colour = tuple[float, float, float]
+Colour = tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,16 @@ class Classification(Family[ClassificationKeys, Plan]):
             )
 
     def fit(self, signature: Signature) -> Plan:
-        taken = PictureInput.of(self, signature, self.keys.layout)
+        taken = PictureInput.of(self, signature, self.keys.layout, (3, 1))
+        for name in ("mean", "std"):
+            came = len(getattr(self.keys, name) or ()) or taken.channels
+            if came != taken.channels:
+                raise self.mistake(
+                    name,
+                    f"has {came} numbers, but `{taken.name}` takes pictures of {taken.channels} "
+                    "channels",
+                    f"write {taken.channels}",
+                )
         crop = taken.size(self, "crop")
         resize = crop if self.keys.resize is None else self.keys.resize
         if any(one < cut for one, cut in zip(both(resize) or (), crop, strict=True)):
@@ -106,6 +116,8 @@ class Classification(Family[ClassificationKeys, Plan]):
             )
         output = self.tensor(signature.outputs, "output")
         sizes = taken.rest_of(output)
+        if sum(size not in (1, -1) for size in sizes) > 1:
+            raise self.misfit(f"{shown(output)} has no score per class")
         if max(sizes, default=-1) > 0:
             self.count_labels(self.labels, max(sizes), shown(output))
         return Plan(taken, resize, crop, output.name)
@@ -120,13 +132,19 @@ class Classification(Family[ClassificationKeys, Plan]):
 
     def pixels(self, picture: Picture, plan: Plan) -> npt.NDArray[Any]:
         """Return a picture as the model takes it, without the batch."""
+        grey = plan.input.channels == 1
+        if grey:  # before it is resized, as those do who train on grey pictures
+            picture = np.asarray(Image.fromarray(picture).convert("L"))
+            picture = np.repeat(picture[..., None], 3, 2)
         small = resized(picture, plan.resize, plan.crop, self.keys.interpolation)
         first = plan.input.layout == "NCHW"
         # A channel after the other, where the model takes them so: numpy takes several times as
         # long where the numbers of a mean, one for each channel, alternate.
         whole = planes(small) if first else small
+        if grey:
+            whole = whole[:1] if first else whole[..., :1]
         pixels: npt.NDArray[Any] = whole.astype(np.float32)
-        each = (3, 1, 1) if first else (3,)
+        each = (plan.input.channels, 1, 1) if first else (plan.input.channels,)
         if self.keys.pixels == "0-1":
             pixels /= 255
         if self.keys.channels == "BGR":

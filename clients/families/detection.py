@@ -2,80 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from clients.base import FORMAT, Environment, Parameter, Payload
-from clients.dispatch_toml import INSIDE, SIZE, TENSOR, Keys, key, one_of
+from clients.dispatch_toml import COUNT, FLAG, INSIDE, SIZE, TENSOR, Keys, key, one_of
 from clients.drawing import Box, draw_boxes
+from clients.errors import ClientDisabled, ModelFailed
 from clients.family import Family, shown
-from clients.model_server import Signature
+from clients.model_server import Signature, TensorSpec
+from clients.output_layouts import (
+    LAYOUTS,
+    MOST_QUERIES,
+    MOST_SHARE,
+    Array,
+    Objects,
+    OutputLayout,
+    best_first,
+    best_objects,
+    boxes_of,
+    described,
+    is_end2end,
+    is_likely,
+    is_turned,
+    not_this_head,
+    sure_objects,
+    yolov5_candidates,
+    yolov8_candidates,
+)
 from clients.picture_input import PictureInput
-from clients.pictures import EXAMPLE, Picture, planes
+from clients.pictures import EXAMPLE
+from clients.resizing import Letterbox
 
-MOST_CANDIDATES = 3000  # whose boxes are compared with each other: 3000 take 50 ms, all take 4 s
-FILL = 114  # the grey around the letterboxed picture that YOLO was trained with
+# What the authors of classes import from here.
+__all__ = ["Detection", "Letterbox", "best_objects", "yolov5_candidates", "yolov8_candidates"]
 
 # A request is answered in one thread of the web worker; the cores belong to the models.
 cv2.setNumThreads(1)
 
-Array = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class OutputLayout:
-    """Where things stand in a detector's output.
-
-    Args:
-        axis: along which a box's numbers stand.
-        before: how many of them stand before the classes.
-        candidates: takes the output for one picture and the least score; returns centre x,
-            centre y, width and height in pixels [N, 4] and a probability per class [N, classes]
-            of those boxes that may be sure enough.
-        objectness: the number of a box that has to be more than the least score as well, if any.
-
-    """
-
-    axis: int
-    before: int
-    candidates: Callable[[Array, float], tuple[Array, Array]]
-    objectness: int | None = None
-
-
-def yolov5_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
-    """Read [N, 5 + classes]: box, objectness, and a probability per class if there is an object.
-
-    As in YOLOv5's own `non_max_suppression` the objectness must be above `confidence` as well.
-    """
-    rows = output[output[:, 4] > confidence]
-    return rows[:, :4], rows[:, 5:] * rows[:, 4:5]
-
-
-def yolov8_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
-    """Read [4 + classes, N]: box, and a probability per class. There is no objectness."""
-    rows = output[:, output[4:].max(0) > confidence].T
-    return rows[:, :4], rows[:, 4:]
-
-
-LAYOUTS: Mapping[str, OutputLayout] = {
-    "yolov5": OutputLayout(1, 5, yolov5_candidates, objectness=4),
-    "yolov8": OutputLayout(0, 4, yolov8_candidates),
-}
+ROTATED = (
+    "rotated boxes (OBB) are not served: leave `family` out, with its keys, to serve plain "
+    "tensors, or write a class"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DetectionKeys(Keys):
     """The keys of this family."""
 
-    output_layout: str = key(one_of(*LAYOUTS), "what the rows of the output are")
+    output_layout: str = key(one_of(*LAYOUTS), "what the numbers of a box in the output are")
     labels: str = key(INSIDE, "the file with a class name per line", "labels.txt")
     size: int | tuple[int, int] | None = key(
         SIZE, "of the letterboxed picture; nothing means what the model takes", None
+    )
+    extra_columns: int | None = key(
+        COUNT,
+        "how many numbers of a box follow that are neither its place nor its classes, such as the "
+        "keypoints of a pose; nothing means none, or the coefficients of a model with masks",
+        None,
+    )
+    normalised: bool = key(
+        FLAG,
+        "whether boxes are parts of the letterboxed picture's sides, 0 to 1, and no pixels",
+        default=False,
     )
     input: str = key(TENSOR, "the input, where there are several", "")
     output: str = key(TENSOR, "the output with the boxes, where there are several", "")
@@ -89,12 +82,19 @@ class Plan:
         input: how it takes them.
         size: height and width of the letterboxed picture, in pixels.
         output: the tensor with the boxes.
+        masks: the coefficients of a box, where another output has masks; else 0.
+        turned: whether rows and columns of the output are the other way round.
+        extra: how many numbers of a box come behind its classes; `None` where only an answer shows
+            how many it has.
 
     """
 
     input: PictureInput
     size: tuple[int, int]
-    output: str
+    output: TensorSpec
+    masks: int
+    turned: bool
+    extra: int | None = None
 
 
 class Detection(Family[DetectionKeys, Plan]):
@@ -116,52 +116,153 @@ class Detection(Family[DetectionKeys, Plan]):
         super().__init__(environment)
         self.labels = self.lines("labels")
         self.layout = LAYOUTS[self.keys.output_layout]
+        if self.keys.extra_columns == 1:
+            raise self.mistake("extra_columns", "is 1, as for an angle", ROTATED)
 
     def fit(self, signature: Signature) -> Plan:
         taken = PictureInput.of(self, signature)
-        output = self.tensor(signature.outputs, "output")
+        output = self.table(signature, taken)
+        others = [taken.rest_of(one) for one in signature.outputs]
+        masks = max((rest[0] for rest in others if len(rest) == 3 and rest[0] > 0), default=0)
         sizes = taken.rest_of(output)
-        if len(sizes) != 2:
-            raise self.misfit(f"{shown(output)} is no table of boxes")
-        classes = sizes[self.layout.axis] - self.layout.before
-        for name, other in LAYOUTS.items():
-            if sizes[other.axis] - other.before == len(self.labels) != classes:
-                raise self.mistake(
-                    "output_layout",
-                    f'is "{self.keys.output_layout}", but `labels` has {len(self.labels)} lines '
-                    f"and it is {shown(output)}",
-                    f'write "{name}"',
-                )
-        if sizes[self.layout.axis] != -1:
-            self.count_labels(self.labels, classes, f"{shown(output)} in this layout")
-        return Plan(taken, taken.size(self, "size"), output.name)
+        turned = is_turned(self.layout, sizes, len(self.labels))
+        plan = Plan(taken, taken.size(self, "size"), output, masks, turned)
+        if self.laid(self.layout, sizes)[self.layout.axis] == -1:
+            return plan
+        return replace(plan, extra=self.behind(sizes, plan))
+
+    def table(self, signature: Signature, taken: PictureInput) -> TensorSpec:
+        """Return the output with the boxes: the one that is named, or the only table.
+
+        Raises:
+            ClientDisabled: there is none, or it is not said which.
+
+        """
+        tables = [one for one in signature.outputs if len(taken.rest_of(one)) == 2]
+        there = ", ".join(map(shown, signature.outputs))
+        if not tables:
+            raise self.misfit(f"{there} is no table of boxes")
+        if self.keys.output:
+            output = self.tensor(signature.outputs, "output")
+            if output not in tables:
+                raise self.misfit(f"{shown(output)} is no table of boxes")
+            return output
+        if len(tables) > 1 and any(one.shape[-1] == 4 for one in tables):
+            raise self.misfit(f"it has no table of boxes with their scores, but {there}")
+        return self.tensor(tables, "output")
+
+    def behind(self, sizes: Sequence[int], plan: Plan) -> int:
+        """Return how many numbers of a box come behind its classes.
+
+        Args:
+            sizes: of the output for one picture.
+            plan: what else is known of the model.
+
+        Raises:
+            ClientDisabled: they do not go with `labels`, or are another layout's.
+
+        """
+        left = self.left(self.layout, sizes)
+        extra = self.keys.extra_columns
+        if extra is None:
+            extra = plan.masks if left == plan.masks else 0
+        if left == extra and not is_end2end(self.layout, self.laid(self.layout, sizes)):
+            return extra
+        raise self.another_layout(sizes, plan) or self.other_columns(sizes, plan, extra)
+
+    def left(self, layout: OutputLayout, sizes: Sequence[int]) -> int:
+        """Return how many numbers of a box are left when its place and its classes are read."""
+        numbers = self.laid(layout, sizes)[layout.axis]
+        return numbers - layout.before - layout.classes * len(self.labels)
+
+    def laid(self, layout: OutputLayout, sizes: Sequence[int]) -> Sequence[int]:
+        """Return the sizes of an output as a layout has them."""
+        return sizes[::-1] if is_turned(layout, sizes, len(self.labels)) else sizes
+
+    def another_layout(self, sizes: Sequence[int], plan: Plan) -> ClientDisabled | None:
+        """Return the error that names the layouts which the output may have, if it may."""
+        left = {name: self.left(one, sizes) for name, one in LAYOUTS.items()}
+        known = {0, plan.masks, self.keys.extra_columns}
+        there = {
+            name: one
+            for name, one in LAYOUTS.items()
+            if one is not self.layout and not (one.queries and boxes_of(one, sizes) > MOST_QUERIES)
+        }
+        names = [name for name in there if left[name] in known]
+        if not names and not is_likely(self.layout, self.laid(self.layout, sizes)):
+            names = [
+                name
+                for name, one in there.items()
+                if left[name] > 1 and is_likely(one, self.laid(one, sizes))
+            ]
+        if not names:
+            return None
+        fixes = [described(name, 0 if left[name] == plan.masks else left[name]) for name in names]
+        if left["end2end"] == 1:
+            fixes.append(f"nothing where the last of the {sizes[1]} is an angle: {ROTATED}")
+        return self.mistake(
+            "output_layout",
+            f'is "{self.keys.output_layout}", but `labels` has {len(self.labels)} lines and it is '
+            f"{shown(plan.output)}",
+            f"write {', or '.join(fixes)}",
+        )
+
+    def other_columns(self, sizes: Sequence[int], plan: Plan, extra: int) -> ClientDisabled:
+        """Return the error for a box that has more numbers than are known, or fewer."""
+        left, output = self.left(self.layout, sizes), shown(plan.output)
+        sizes = self.laid(self.layout, sizes)
+        numbers = sizes[self.layout.axis] - self.layout.before
+        if self.keys.extra_columns is None and plan.masks < numbers:
+            numbers, left = numbers - plan.masks, left - plan.masks
+        if numbers < self.layout.classes or not is_likely(self.layout, sizes):
+            return self.misfit(f"{output} has no boxes with a score for each class")
+        if left == 0:
+            return self.mistake(
+                "extra_columns", f"is {extra}, but {output} has none", "leave it out"
+            )
+        if not self.layout.classes:
+            return self.mistake(
+                "extra_columns",
+                f"is {extra or 'missing'}, but {output} has {left} numbers behind a box's class",
+                ROTATED if left == 1 else f"write {left}",
+            )
+        fix = f"give it {numbers} lines, one for each class"
+        if left == 1:
+            fix = f"{fix}, where the last number of a box is no angle: {ROTATED}"
+        elif left > 1:
+            fix = (
+                f"write `extra_columns = {left}` where the last {left} are no classes but "
+                f"keypoints of a pose or coefficients of a mask, or {fix}, where they are classes"
+            )
+        return self.mistake(
+            "labels",
+            f"names a file of {len(self.labels)} lines, but a box of {output} has {numbers} "
+            "numbers behind its place",
+            fix,
+        )
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         plan = self.fitted()
-        boxed = self.each(
-            payloads, lambda payload: Letterbox.around(self.picture(payload), plan.size)
-        )
+        around = Letterbox.stretched if self.layout.shares else Letterbox.around
+        boxed = self.each(payloads, lambda payload: around(self.picture(payload), plan.size))
         pixels = [box.pixels for box in boxed]
         if plan.input.dtype == np.uint8:  # its whole numbers are 0 to 255, not parts of 1
             pixels = [(one * 255).round() for one in pixels]
-        above = {}
+        name, above = plan.output.name, {}
         if self.layout.objectness is not None:
-            above[plan.output] = self.layout.objectness, self.request.parameters["confidence"]
-        inputs = plan.input.tensor(pixels)
-        answer = self.infer(inputs, outputs=[plan.output], above=above)[plan.output]
+            above[name] = self.layout.objectness, self.request.parameters["confidence"]
+        answer = self.infer(plan.input.tensor(pixels), outputs=[name], above=above)[name]
         tables = answer.reshape(len(payloads), *answer.shape[-2:])
-        return [self.objects(*pair) for pair in zip(tables, boxed, strict=True)]
+        if plan.turned:
+            tables = tables.swapaxes(1, 2)
+        return [self.objects(*pair, plan) for pair in zip(tables, boxed, strict=True)]
 
-    def objects(self, output: Array, box: Letterbox) -> list[Any]:
+    def objects(self, output: Array, box: Letterbox, plan: Plan) -> list[Any]:
         """Return the answer's rows for one picture; `output` is as the layout has it."""
         settings = self.request.parameters
-        candidates = self.layout.candidates(output, settings["confidence"])
-        self.count_labels(self.labels, candidates[1].shape[1], "the output")
-        classes, scores, corners = best_objects(
-            *candidates, confidence=settings["confidence"], iou=settings["iou"]
-        )
+        classes, scores, corners = self.found(output, plan)
         found = [
-            Box(x1, y1, x2, y2, self.labels[kind], round(float(score), 4), int(kind))
+            Box(x1, y1, x2, y2, self.labels[kind], round(min(float(score), 1.0), 4), int(kind))
             for kind, score, (x1, y1, x2, y2) in zip(
                 classes, scores, box.back(corners).round(2).tolist(), strict=True
             )
@@ -172,6 +273,68 @@ class Detection(Family[DetectionKeys, Plan]):
             [one.index, one.score, one.x1, one.x2, one.y1, one.y2, box.width, box.height]
             for one in found
         ]
+
+    def found(self, output: Array, plan: Plan) -> Objects:
+        """Return the objects of one picture, best first; their corners are of the rectangle.
+
+        Raises:
+            ModelFailed: no model with this layout gives such boxes, scores or classes.
+
+        """
+        layout, confidence = self.layout, self.request.parameters["confidence"]
+        extra = self.behind(output.shape, plan) if plan.extra is None else plan.extra
+        numbers = output.shape[layout.axis] - extra
+        output = output[:, :numbers] if layout.axis else output[:numbers]
+        boxes, rest = layout.candidates(output, confidence)
+        boxes = self.in_pixels(boxes, plan)
+        if not layout.classes:
+            scores, kinds = rest[:, 0], rest[:, 1].astype(np.intp)
+            if kinds.size and kinds.max() >= len(self.labels):
+                there = f"`labels` has {len(self.labels)} lines"
+                raise not_this_head(f"a box is of the class {kinds.max()}, but {there}")
+            return best_first(kinds, scores, boxes)
+        if layout.queries:
+            return best_first(*sure_objects(boxes, rest, confidence))
+        return best_objects(boxes, rest, confidence=confidence, iou=self.request.parameters["iou"])
+
+    def in_pixels(self, boxes: Array, plan: Plan) -> Array:
+        """Return boxes in pixels of the rectangle.
+
+        Raises:
+            ModelFailed: they have no end, or are not in what the file says.
+
+        """
+        if not boxes.size:
+            return boxes
+        if not np.isfinite(boxes).all():
+            raise not_this_head("a box is not finite")
+        sides = boxes[:, 2:] if self.layout.classes else boxes[:, 2:] - boxes[:, :2]
+        # One that is hardly sure may be so with any model; a pixel is for half precision.
+        if (sides.min(1) < -1).mean() > 0.5:
+            raise not_this_head(
+                "the right side of a box is left of its left side, or its lower above"
+            )
+        shares = self.layout.shares or self.keys.normalised
+        if (np.abs(boxes).max() <= MOST_SHARE) != shares:
+            raise self.other_unit(plan, shares=shares)
+        height, width = plan.size
+        return boxes.astype(np.float32) * (width, height, width, height) if shares else boxes
+
+    def other_unit(self, plan: Plan, *, shares: bool) -> ModelFailed:
+        """Return the error for boxes that are pixels where `shares` were expected, or the reverse.
+
+        Some hundreds of boxes are RT-DETR's, which has the numbers of YOLOv8 in YOLOv5's order.
+        """
+        if shares:
+            fix = (
+                "write another `output_layout`" if self.layout.shares else "leave `normalised` out"
+            )
+            what = "the boxes are pixels, no parts of the picture's sides"
+        else:
+            few = self.layout.objectness is not None and plan.output.shape[-2] <= MOST_QUERIES
+            fix = 'write `output_layout = "rtdetr"`' if few else "write `normalised = true`"
+            what = "the boxes are parts of the picture's sides, no pixels"
+        return not_this_head(what, f"{fix} in dispatch.toml")
 
     def draw(self, payload: Payload, result: Any, media_type: str) -> bytes:
         if self.request.parameters["format"] == "objects":
@@ -192,93 +355,3 @@ def as_object(box: Box) -> dict[str, Any]:
 
 def without_box(one: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in one.items() if name != "box"}
-
-
-@dataclass(frozen=True)
-class Letterbox:
-    """A picture inside the model's rectangle, and the way back to the picture's own pixels.
-
-    Args:
-        pixels: float32 [3, height, width] of the rectangle, RGB, 0 to 1.
-        width: of the picture, in pixels.
-        height: of the picture, in pixels.
-        scale: pixels of the rectangle per pixel of the picture.
-        left: where the picture begins in the rectangle, in pixels of the rectangle.
-        top: likewise.
-
-    """
-
-    pixels: Array
-    width: int
-    height: int
-    scale: float
-    left: int
-    top: int
-
-    @classmethod
-    def around(cls, picture: Picture, size: tuple[int, int] = (640, 640)) -> Letterbox:
-        """Scale a picture to fit a rectangle and centre it there.
-
-        Args:
-            picture: uint8 [height, width, 3].
-            size: height and width of the rectangle, in pixels.
-
-        """
-        height, width = picture.shape[:2]
-        scale = min(size[0] / height, size[1] / width)
-        # A line of pixels must not vanish.
-        inner_width, inner_height = max(1, round(width * scale)), max(1, round(height * scale))
-        left, top = (size[1] - inner_width) // 2, (size[0] - inner_height) // 2
-        whole = np.full((*size, 3), FILL, np.uint8)
-        whole[top : top + inner_height, left : left + inner_width] = cv2.resize(
-            picture, (inner_width, inner_height), interpolation=cv2.INTER_LINEAR
-        )
-        pixels = planes(whole) / np.float32(255)
-        return cls(pixels, width, height, scale, left, top)
-
-    def back(self, corners: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        """Return corners in pixels of the picture, clipped to it.
-
-        Args:
-            corners: [N, 4], x1, y1, x2, y2 in pixels of the rectangle.
-
-        """
-        moved = corners.astype(np.float64) - [self.left, self.top, self.left, self.top]
-        size = [self.width, self.height, self.width, self.height]
-        return np.clip(moved / self.scale, 0, size)
-
-
-def best_objects(
-    boxes: Array, probabilities: Array, *, confidence: float, iou: float
-) -> tuple[npt.NDArray[np.intp], Array, Array]:
-    """Keep the objects that are sure enough, and of those that overlap the best of each class.
-
-    Args:
-        boxes: [N, 4]: centre x, centre y, width, height in pixels of the rectangle.
-        probabilities: [N, classes].
-        confidence: least score, 0 to 1.
-        iou: greatest overlap of two boxes of a class, 0 to 1.
-
-    Returns:
-        class ids [M], scores [M] and corners x1, y1, x2, y2 [M, 4], best first.
-
-    """
-    classes = probabilities.argmax(1)
-    scores = probabilities[np.arange(len(boxes)), classes]
-    sure = scores > confidence
-    boxes, classes, scores = boxes[sure], classes[sure], scores[sure]
-    if len(scores) > MOST_CANDIDATES:
-        best = np.argsort(-scores, kind="stable")[:MOST_CANDIDATES]
-        boxes, classes, scores = boxes[best], classes[best], scores[best]
-    half = boxes[:, 2:] / 2
-    corners = np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
-    # OpenCV takes x, y, width, height and answers the kept ones, best first within a class.
-    # It keeps classes apart by moving them by the largest corner, which takes corners from 0 on.
-    lowest = corners.min(initial=0)
-    moved = np.concatenate([corners[:, :2] - lowest, boxes[:, 2:]], axis=1)
-    kept = np.asarray(
-        cv2.dnn.NMSBoxesBatched(moved.tolist(), scores.tolist(), classes.tolist(), confidence, iou),
-        np.intp,
-    )
-    kept = kept[np.argsort(-scores[kept], kind="stable")]
-    return classes[kept], scores[kept], corners[kept]

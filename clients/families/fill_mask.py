@@ -50,7 +50,8 @@ class FillMask(TextFamily[TextKeys]):
             raise self.mistake(
                 "tokenizer",
                 f"names one with {self.tokenizer.size} words, but it is {shown(spec)}",
-                "write the folder of the model's own",
+                "write the folder of the model's own, or, where these are no scores of words but "
+                'vectors, `family = "embedding"`',
             )
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:

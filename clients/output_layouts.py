@@ -1,0 +1,236 @@
+"""What a detector's output says, by its layout: boxes, scores and classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from clients.errors import ModelFailed
+
+Array = npt.NDArray[np.float32]
+Objects = tuple[npt.NDArray[np.intp], Array, Array]
+"""Class ids [M], scores [M] and corners x1, y1, x2, y2 in pixels of the rectangle [M, 4]."""
+
+MOST_CANDIDATES = 3000  # whose boxes are compared with each other: 3000 take 50 ms, all take 4 s
+MOST_QUERIES = 1000  # boxes of a model that gives each object once; 300 is usual
+
+ROUNDING = 0.004
+"""By how much a probability may be beyond 0 or 1: one step of eight bits."""
+
+MOST_SHARE = 2.0
+"""No part of a picture's side is larger, and no box in pixels is so small at the very corner."""
+
+
+@dataclass(frozen=True)
+class OutputLayout:
+    """Where a detector's output has its numbers.
+
+    Args:
+        box: what the numbers of a box are, in words.
+        axis: along which they stand.
+        before: how many of them come before the classes.
+        candidates: takes the output for one picture and the least score; returns four numbers of
+            each box that may be sure enough [N, 4], and a probability per class [N, classes]. Where
+            there are no classes in a row: a score and the number of a class [N, 2].
+        objectness: the number of a box that has to be more than the least score as well, if any.
+        classes: whether a box has a probability for each class.
+        queries: whether the model gives each object once: some hundreds of boxes, none of which
+            is to be left out for another.
+        shares: whether boxes are parts of the picture's sides rather than pixels, and the picture
+            is stretched rather than letterboxed.
+
+    """
+
+    box: str
+    axis: int
+    before: int
+    candidates: Callable[[Array, float], tuple[Array, Array]]
+    objectness: int | None = None
+    classes: bool = True
+    queries: bool = False
+    shares: bool = False
+
+
+def yolov5_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
+    """Read [N, 5 + classes]: box, objectness, and a probability per class if there is an object.
+
+    As in YOLOv5's own `non_max_suppression` the objectness must be above `confidence` as well.
+
+    Raises:
+        ModelFailed: they are no probabilities.
+
+    """
+    checked(output[:, 4])
+    rows = output[output[:, 4] > confidence]
+    classes = checked(rows[:, 5:])
+    if classes.size and classes.max() == 0:
+        raise not_this_head(
+            "none of the boxes that hold something has a class",
+            'a model that gives corners, score and class wants `output_layout = "end2end"` in '
+            "dispatch.toml",
+        )
+    return rows[:, :4], classes * rows[:, 4:5]
+
+
+def yolov8_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
+    """Read [4 + classes, N]: box, and a probability per class. There is no objectness.
+
+    Raises:
+        ModelFailed: they are no probabilities.
+
+    """
+    best = checked(output[4:].max(0))
+    rows = output[:, best > confidence].T
+    return rows[:, :4], checked(rows[:, 4:])
+
+
+def rtdetr_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
+    """Read [N, 4 + classes], as RT-DETR has it: box, and a probability per class."""
+    return yolov8_candidates(output.T, confidence)
+
+
+def end2end_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
+    """Read [N, 6]: corners x1, y1, x2, y2, score, class.
+
+    Raises:
+        ModelFailed: a score is no probability, or a class no number of one.
+
+    """
+    rows = output[checked(output[:, 4]) > confidence]
+    if (rows[:, 5] % 1 != 0).any() or (rows[:, 5] < 0).any():
+        raise not_this_head(f"a box is of the class {rows[:, 5].max():g}")
+    return rows[:, :4], rows[:, 4:6]
+
+
+LAYOUTS: Mapping[str, OutputLayout] = {
+    "end2end": OutputLayout(
+        "x1, y1, x2, y2, score, class", 1, 6, end2end_candidates, classes=False, queries=True
+    ),
+    "yolov5": OutputLayout(
+        "centre x, centre y, width, height, objectness, the classes",
+        1,
+        5,
+        yolov5_candidates,
+        objectness=4,
+    ),
+    "yolov8": OutputLayout(
+        "centre x, centre y, width, height, the classes", 0, 4, yolov8_candidates
+    ),
+    "rtdetr": OutputLayout(
+        "centre x, centre y, width, height as parts of the picture, the classes",
+        1,
+        4,
+        rtdetr_candidates,
+        queries=True,
+        shares=True,
+    ),
+}
+
+
+def checked(scores: Array) -> Array:
+    """Return scores as they are, where they are probabilities.
+
+    Raises:
+        ModelFailed: one is below 0, above 1 or not a number.
+
+    """
+    if scores.size and not (scores.min() >= -ROUNDING and scores.max() <= 1 + ROUNDING):
+        wrong = scores[~((scores >= -ROUNDING) & (scores <= 1 + ROUNDING))]
+        raise not_this_head(f"the model gives a score of {wrong.ravel()[0]:g}, no probability")
+    return scores
+
+
+NOT_THIS_HEAD = (
+    "`output_layout` in dispatch.toml is that of another model, the columns behind the classes are "
+    "not said there (`extra_columns`), or the model was exported without its last sigmoid"
+)
+
+
+def not_this_head(what: str, hint: str = NOT_THIS_HEAD) -> ModelFailed:
+    """Return the error for an output that is not what `output_layout` says."""
+    return ModelFailed(what, hint=hint)
+
+
+def boxes_of(layout: OutputLayout, sizes: Sequence[int]) -> int:
+    """Return how many boxes an output has for a picture."""
+    return sizes[1 - layout.axis]
+
+
+def is_likely(layout: OutputLayout, sizes: Sequence[int]) -> bool:
+    """Whether an output has the boxes of this layout along the axis of this layout."""
+    boxes, numbers = boxes_of(layout, sizes), sizes[layout.axis]
+    return -1 in sizes or (numbers <= boxes and not (layout.queries and boxes > MOST_QUERIES))
+
+
+def is_end2end(layout: OutputLayout, sizes: Sequence[int]) -> bool:
+    """Whether an output would have as few boxes as those of "end2end" have numbers."""
+    return layout.axis == 0 and sizes[1] == LAYOUTS["end2end"].before
+
+
+def is_turned(layout: OutputLayout, sizes: Sequence[int], classes: int) -> bool:
+    """Whether rows and columns are the other way round, as in some exports of YOLOv8.
+
+    Only thousands of boxes show it.
+    """
+    across, along = sizes
+    return layout.axis == 0 and across > max(MOST_QUERIES, along, classes + layout.before)
+
+
+def described(name: str, extra: int) -> str:
+    """Return a layout in words, for those who choose one."""
+    more = f", and `extra_columns = {extra}` for those that follow" if extra else ""
+    return f'"{name}" where a box is {LAYOUTS[name].box}{more}'
+
+
+def best_first(classes: npt.NDArray[np.intp], scores: Array, corners: Array) -> Objects:
+    order = np.argsort(-scores, kind="stable")
+    return classes[order], scores[order], corners[order]
+
+
+def sure_objects(boxes: Array, probabilities: Array, confidence: float) -> Objects:
+    """Return what is sure enough, each of its likeliest class.
+
+    Args:
+        boxes: [N, 4]: centre x, centre y, width, height in pixels of the rectangle.
+        probabilities: [N, classes].
+        confidence: least score, 0 to 1.
+
+    """
+    classes = probabilities.argmax(1)
+    scores = probabilities[np.arange(len(boxes)), classes]
+    sure = scores > confidence
+    boxes, half = boxes[sure], boxes[sure, 2:] / 2
+    corners = np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
+    return classes[sure], scores[sure], corners
+
+
+def best_objects(boxes: Array, probabilities: Array, *, confidence: float, iou: float) -> Objects:
+    """Keep the objects that are sure enough, and of those that overlap the best of each class.
+
+    Args:
+        boxes: [N, 4]: centre x, centre y, width, height in pixels of the rectangle.
+        probabilities: [N, classes].
+        confidence: least score, 0 to 1.
+        iou: greatest overlap of two boxes of a class, 0 to 1.
+
+    Returns:
+        class ids [M], scores [M] and corners x1, y1, x2, y2 [M, 4], best first.
+
+    """
+    classes, scores, corners = sure_objects(boxes, probabilities, confidence)
+    if len(scores) > MOST_CANDIDATES:
+        best = np.argsort(-scores, kind="stable")[:MOST_CANDIDATES]
+        classes, scores, corners = classes[best], scores[best], corners[best]
+    # OpenCV takes x, y, width, height and answers the kept ones, best first within a class.
+    # It keeps classes apart by moving them by the largest corner, which takes corners from 0 on.
+    lowest = corners.min(initial=0)
+    moved = np.concatenate([corners[:, :2] - lowest, corners[:, 2:] - corners[:, :2]], axis=1)
+    kept = np.asarray(
+        cv2.dnn.NMSBoxesBatched(moved.tolist(), scores.tolist(), classes.tolist(), confidence, iou),
+        np.intp,
+    )
+    return best_first(classes[kept], scores[kept], corners[kept])
