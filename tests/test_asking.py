@@ -691,8 +691,8 @@ def test_what_a_family_does_not_read_is_refused_in_a_payload(
     one = {"modelname": model, "payload": payload}
     lines = json.dumps({**one, "payload": right}) + "\n" + json.dumps(one)
     alone = client.post("/invocations", json=one)
-    listed = client.post("/invocations", json={**one, "payload": [right, payload]})
     assert server.calls == []
+    listed = client.post("/invocations", json={**one, "payload": [right, payload]})
     in_lines = client.post("/invocations", data=lines, content_type="application/jsonlines")
     mixed = client.post("/invocations", json={"requests": [one]}).json or {}
     assert (alone.status_code, listed.status_code) == (400, 400)
