@@ -324,7 +324,8 @@ class Triton(ModelServer):
         if missing and not wanted:  # it may have been loaded anew since
             self._signatures.pop((model, version), None)
             left = max(0.0, deadline - time.monotonic())
-            missing = missing_output(arrays, wanted, self.signature(model, version, timeout=left))
+            signature = self.signature(model, version, timeout=left)
+            missing = missing_output(arrays, wanted, signature)
         if missing:
             raise self._noted(model, ModelFailed(f"the model {model!r} answered {missing}"))
         self._failing.discard(model)
@@ -334,7 +335,7 @@ class Triton(ModelServer):
             labels = self._labels(model, version, name, deadline - time.monotonic())
             batched = signature.max_batch_size > 0
             arrays[name] = classified(arrays[name], count, labels, batched=batched)
-        return arrays
+        return in_order(arrays, (*outputs, *classes), signature)
 
     def _labels(self, model: str, version: str, output: str, timeout: float) -> Sequence[bytes]:
         """Return the labels of an output; of an ensemble those of the step that it is from."""
@@ -513,6 +514,8 @@ class Triton(ModelServer):
                 known = translated(error)
                 if not (left and isinstance(known, ModelFailed)):
                     raise known from error
+        # Triton promises no order.
+        index = sorted(index, key=lambda m: (m.name, len(m.version), m.version))
         return [ModelState(m.name, m.version, m.state, first_line(m.reason)) for m in index]
 
     def load(self, model: str, *, timeout: float) -> None:
@@ -610,7 +613,7 @@ class Triton(ModelServer):
         if version and version not in ready:
             return UnknownVersion(
                 f"the model {model!r} has no version {version!r}",
-                hint=f"versions that are served: {', '.join(sorted(ready))}",
+                hint=f"versions that are served: {', '.join(ready)}",
             )
         if isinstance(error, UnknownModel):  # the model's own word, for it was asked
             return ModelFailed(error.message)
@@ -802,6 +805,16 @@ def still_in_use(model: str, timeout: float) -> DeadlineExceeded:
         hint=f"GET /models/{model} is 404 when it is gone; one that never answers a request is "
         "gone when Triton is started anew",
     )
+
+
+def in_order(arrays: Arrays, wanted: Sequence[str], signature: Signature) -> Arrays:
+    """Return outputs in the order in which they were asked for, else in that of the configuration.
+
+    A model's process answers in the order in which Triton hands it their names, which is another
+    in each process.
+    """
+    known = wanted or [*(spec.name for spec in signature.outputs), *sorted(arrays)]
+    return {name: arrays[name] for name in known if name in arrays}
 
 
 def missing_output(arrays: Arrays, wanted: Collection[str], signature: Signature) -> str:
