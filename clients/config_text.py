@@ -19,6 +19,7 @@ _TOKEN = re.compile(
 )
 _CLOSING = {"{": "}", "<": ">"}
 _OCTAL = re.compile(r"-?0[0-7]+")
+_WHOLE = re.compile(r"-?(0[xX][0-9a-fA-F]+|[1-9][0-9]*|0)")
 
 
 class NotReadable(ValueError):
@@ -85,10 +86,11 @@ def whole(text: str) -> int:
         NotReadable: it is none.
 
     """
-    try:
-        return int(text, 8 if _OCTAL.fullmatch(text) else 0)
-    except ValueError as error:
-        raise NotReadable(f"{text!r} is no whole number") from error
+    if _OCTAL.fullmatch(text):
+        return int(text, 8)
+    if not _WHOLE.fullmatch(text):
+        raise NotReadable(f"{text!r} is no whole number")
+    return int(text, 0)
 
 
 def read(text: str) -> Message:
