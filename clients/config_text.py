@@ -20,6 +20,7 @@ _TOKEN = re.compile(
 _CLOSING = {"{": "}", "<": ">"}
 _OCTAL = re.compile(r"-?0[0-7]+")
 _WHOLE = re.compile(r"-?(0[xX][0-9a-fA-F]+|[1-9][0-9]*|0)")
+_FLOAT = re.compile(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?[fF]?")
 
 
 class NotReadable(ValueError):
@@ -77,6 +78,21 @@ class Message:
 def line_of(text: str, *fields: Field) -> int:
     """Return the line of the first of some fields, counted from 1."""
     return text.count("\n", 0, fields[0].start) + 1 if fields else 0
+
+
+def no_number(text: str) -> tuple[int, str] | None:
+    """Return line and text of the first number that is none in protobuf's format.
+
+    Triton refuses `1_0`, `0b11`, `+4` and the digits of other scripts; Python's protobuf does not.
+    """
+    position = 0
+    while match := _TOKEN.match(text, position):
+        token, position = match["token"], match.end()
+        if re.match(r"[-+.]*\d", token) and not (
+            _WHOLE.fullmatch(token) or _OCTAL.fullmatch(token) or _FLOAT.fullmatch(token)
+        ):
+            return text.count("\n", 0, match.start("token")) + 1, token
+    return None
 
 
 def whole(text: str) -> int:

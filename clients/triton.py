@@ -35,6 +35,7 @@ from tritonclient.utils import (
 )
 
 from clients.classes import classified, labels_at
+from clients.config_text import no_number
 from clients.errors import (
     DeadlineExceeded,
     InferenceError,
@@ -868,6 +869,9 @@ DATATYPES = {
 }
 
 
+NUMBER = "is no number; write its digits alone, as in 10"
+
+
 def renamed_config(text: str, name: str) -> str:
     """Return a `config.pbtxt` for the same model under another name.
 
@@ -880,6 +884,8 @@ def renamed_config(text: str, name: str) -> str:
         text_format.Parse(text, config)
     except text_format.ParseError as error:
         raise ModelFailed(f"config.pbtxt cannot be read: {error}") from error
+    if fault := no_number(text):
+        raise ModelFailed(f"config.pbtxt cannot be read: {fault[1]!r} in line {fault[0]} {NUMBER}")
     config.name = name
     return str(text_format.MessageToString(config))
 
@@ -892,6 +898,8 @@ def config_fault(text: str) -> tuple[int, str] | None:
         # It says place and reason in one text, "3:1 : Message type …".
         reason = str(error).partition(" : ")[2] or str(error)
         return error.GetLine() or 1, reason.rstrip(".")
+    if fault := no_number(text):
+        return fault[0], f"{fault[1]!r} {NUMBER}"
     return None
 
 
