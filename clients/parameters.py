@@ -59,8 +59,9 @@ class Parameter:
             fits = False
         else:
             whole = isinstance(self.default, int)
-            # NaN fails every comparison; 1e400 is infinite.
-            fits = self.low <= value <= self.high and abs(value) <= sys.float_info.max
+            # NaN fails every comparison; 1e400 is infinite, which no caller means.
+            finite = abs(value) <= sys.float_info.max or value == self.default
+            fits = self.low <= value <= self.high and finite
             fits = fits and (not whole or isinstance(value, int))
         if not fits:
             raise BadParameter(

@@ -27,7 +27,7 @@ from clients.errors import (
     UnknownVersion,
 )
 from clients.model_server import ModelState, Signature, TensorSpec
-from clients.triton import Triton
+from clients.triton import Triton, renamed_config
 
 ARRAYS = {"x": np.zeros((1, 2), np.float32)}
 
@@ -186,6 +186,15 @@ def test_models_are_listed_by_name_and_version(refusing: Refusing, triton: Trito
     with pytest.raises(UnknownVersion) as caught:
         triton.infer("here", ARRAYS, version="7", timeout=5)
     assert caught.value.hint.endswith(": 1, 9, 10")
+
+
+@pytest.mark.parametrize("number", ["1_0", "0b11", "+4", "\u0664", "-1_0"])
+def test_a_number_that_triton_refuses_is_not_made_right_under_another_name(number: str) -> None:
+    text = f'name: "0b1" # 1_0\nmax_batch_size: {number}\n'
+    with pytest.raises(ModelFailed, match="in line 2 is no number; write its digits alone") as told:
+        renamed_config(text, "b")
+    assert repr(number) in told.value.message
+    assert "max_batch_size: 16" in renamed_config(text.replace(number, "0x10"), "b")
 
 
 def test_a_load_that_takes_longer_has_not_failed(refusing: Refusing, triton: Triton) -> None:
