@@ -233,7 +233,8 @@ class Client(ABC):
                 the latest for another.
 
         Returns:
-            an array per output tensor, mostly a read-only view of the answer: `scores - 1`, or a
+            an array per output tensor, in the order in which they are named here, else in that of
+            the model's configuration; mostly a read-only view of the answer: `scores - 1`, or a
             `copy()`, for `scores -= 1`. Texts are `bytes`.
 
         Raises:

@@ -28,6 +28,8 @@ def classified(
 ) -> npt.NDArray[np.object_]:
     """Return the best classes, best first; of equal ones the first.
 
+    Triton writes `nan` and `inf` where here is `null`, as in all answers.
+
     Args:
         scores: [batch, …] where `batched`, else of any shape; what is left is one dimension.
         count: how many are wanted; fewer come where there are fewer.
@@ -55,11 +57,12 @@ def classified(
             hint=f"expected at most {MOST_CLASSES:,}; without `classification` all numbers come",
         )
     texts = np.empty((len(items), wanted), np.object_)
-    form = "%f:%d" if scores.dtype.kind == "f" else "%d:%d"
+    form = "%f" if scores.dtype.kind == "f" else "%d"
     for row, item in zip(texts, items, strict=True):
         for place, (index, score) in enumerate(best(item, wanted) if wanted else ()):
             label = labels[index] if index < len(labels) else b""
-            row[place] = (form % (score, index)).encode() + (b":" + label if label else b"")
+            number = form % score if math.isfinite(score) else "null"
+            row[place] = f"{number}:{index}".encode() + (b":" + label if label else b"")
     return texts if batched else texts[0]
 
 

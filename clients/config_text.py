@@ -19,6 +19,8 @@ _TOKEN = re.compile(
 )
 _CLOSING = {"{": "}", "<": ">"}
 _OCTAL = re.compile(r"-?0[0-7]+")
+_WHOLE = re.compile(r"-?(0[xX][0-9a-fA-F]+|[1-9][0-9]*|0)")
+_FLOAT = re.compile(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?[fF]?")
 
 
 class NotReadable(ValueError):
@@ -78,6 +80,21 @@ def line_of(text: str, *fields: Field) -> int:
     return text.count("\n", 0, fields[0].start) + 1 if fields else 0
 
 
+def no_number(text: str) -> tuple[int, str] | None:
+    """Return line and text of the first number that is none in protobuf's format.
+
+    Triton refuses `1_0`, `0b11`, `+4` and the digits of other scripts; Python's protobuf does not.
+    """
+    position = 0
+    while match := _TOKEN.match(text, position):
+        token, position = match["token"], match.end()
+        if re.match(r"[-+.]*\d", token) and not (
+            _WHOLE.fullmatch(token) or _OCTAL.fullmatch(token) or _FLOAT.fullmatch(token)
+        ):
+            return text.count("\n", 0, match.start("token")) + 1, token
+    return None
+
+
 def whole(text: str) -> int:
     """Read a whole number: `0x1F` is one of base 16, and `017` one of base 8, as in C.
 
@@ -85,10 +102,11 @@ def whole(text: str) -> int:
         NotReadable: it is none.
 
     """
-    try:
-        return int(text, 8 if _OCTAL.fullmatch(text) else 0)
-    except ValueError as error:
-        raise NotReadable(f"{text!r} is no whole number") from error
+    if _OCTAL.fullmatch(text):
+        return int(text, 8)
+    if not _WHOLE.fullmatch(text):
+        raise NotReadable(f"{text!r} is no whole number")
+    return int(text, 0)
 
 
 def read(text: str) -> Message:

@@ -208,10 +208,11 @@ def client_class(path: Path) -> type[Client]:
     file = path.resolve()  # not the link in the repository
     table = read_table(file)
     base = family(str(table.get("family", Keys.family)), file)
-    for name in table.keys() & base.parameters:
-        raise mistake(
-            file, name, "is set by callers", "to set its default put it below [parameters]"
-        )
+    for name in table:
+        if name in base.parameters:
+            raise mistake(
+                file, name, "is set by callers", "to set its default put it below [parameters]"
+            )
     keys = read_keys(base.keys_type, table, file)
     return type(
         base.__name__,

@@ -181,6 +181,10 @@ class ModelServer(ABC):
             version: version of the model; the empty text means the latest.
             timeout: seconds that the call may take.
 
+        Returns:
+            an array per output: those of `outputs` and `classes` in the order in which they are
+            named, else all in the order of the signature.
+
         Raises:
             TensorsRefused, UnknownModel, UnknownVersion, ModelUnavailable, ModelFailed,
             DeadlineExceeded.

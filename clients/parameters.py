@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
+import sys
+from contextlib import suppress
 from dataclasses import dataclass
 
 from clients.errors import BadParameter
 from clients.shown import brief
+
+# Python's own readers take more: `1_000`, blanks around it, the digits of other scripts, `nan`.
+WHOLE = re.compile(r"[+-]?[0-9]+")
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,9 @@ class Parameter:
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         kind = "a whole number" if isinstance(self.default, int) else "a number"
-        return f"{kind} from {self.low:g} to {self.high:g}"
+        low = f" from {self.low:.15g}" if self.low > -math.inf else ""
+        high = f"{' to' if low else ' up to'} {self.high:.15g}" if self.high < math.inf else ""
+        return f"{kind}{low}{high}"
 
     def read(self, name: str, value: object) -> float | str:
         """Return the caller's value, checked.
@@ -50,8 +59,10 @@ class Parameter:
             fits = False
         else:
             whole = isinstance(self.default, int)
-            # NaN fails both comparisons.
-            fits = self.low <= value <= self.high and (not whole or isinstance(value, int))
+            # NaN fails every comparison; 1e400 is infinite, which no caller means.
+            finite = abs(value) <= sys.float_info.max or value == self.default
+            fits = self.low <= value <= self.high and finite
+            fits = fits and (not whole or isinstance(value, int))
         if not fits:
             raise BadParameter(
                 f"`parameters.{name}` is {brief(value)}",
@@ -62,11 +73,13 @@ class Parameter:
     def read_text(self, name: str, text: str) -> float | str:
         """Return a value that came in a header or in the query, checked likewise."""
         value: object = text
-        if not self.choices and "_" not in text:  # Python reads 1_0 as ten
-            try:
-                value = int(text) if isinstance(self.default, int) else float(text)
-            except ValueError:
-                pass  # the text itself is shown in the error
+        whole = isinstance(self.default, int)
+        # What is not read stays a text, which is refused and shown in the error.
+        if not self.choices and (WHOLE if whole else NUMBER).fullmatch(text):
+            with suppress(ValueError):  # more digits than Python reads
+                value = int(text) if whole else float(text)
+        if value in (math.inf, -math.inf):  # 1e400
+            value = text
         return self.read(name, value)
 
 

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 PARTS = 64
 """Scores are laid out in as many rows, of whose columns only the best score is looked at first."""
+
+
+class NotFinite(float):
+    """A score that is not finite, inside of a text: what stands in an answer, and is counted.
+
+    What writes JSON finds it where it finds other numbers that are not finite.
+    """
+
+    text: str
+
+    def __new__(cls, score: float, text: str) -> Self:
+        made = super().__new__(cls, score)
+        made.text = text
+        return made
+
+
+def class_text(score: float, rest: str) -> str | NotFinite:
+    """Return `score:rest` as Triton writes it, with six digits; `null:rest` without a number."""
+    return f"{score:f}:{rest}" if math.isfinite(score) else NotFinite(score, f"null:{rest}")
 
 
 def best(scores: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
@@ -56,13 +76,14 @@ def likeliest(logits: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
     """
     logits = floats(logits)
     greatest = logits.max()
-    shares = logits - greatest
-    # In their place: the caches are another model's by now, and a new array comes from memory.
-    total = np.exp(shares, out=shares).sum(dtype=np.float64)
-    return [
-        (place, float(np.exp(np.float64(logit) - greatest) / total))
-        for place, logit in best(logits, count)
-    ]
+    with np.errstate(invalid="ignore"):  # infinity less infinity is no number
+        shares = logits - greatest
+        # In their place: the caches are another model's by now, and a new array comes from memory.
+        total = np.exp(shares, out=shares).sum(dtype=np.float64)
+        return [
+            (place, float(np.exp(np.float64(logit) - greatest) / total))
+            for place, logit in best(logits, count)
+        ]
 
 
 def floats(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -73,7 +73,7 @@ def sources(repository: Path, folders: Iterable[Path] = ()) -> Iterator[Source]:
     for path in sorted(repository.glob(f"*/{FILE}")):
         yield model_source(path)
     found = entry_points(group=ENTRY_POINTS)
-    yield from map(entry_source, sorted(found, key=lambda point: point.name))
+    yield from map(entry_source, sorted(found, key=lambda point: (point.name, point.value)))
     for folder in folders:
         for path in client_files(folder):
             yield file_source(path, built_in=False)

@@ -9,19 +9,22 @@ format instead.
 from __future__ import annotations
 
 import io
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pybase64 import b64decode
 
 from clients.base import Client, Environment, Payload
 from clients.errors import BadPayload, TensorsRefused, UnsupportedMedia
 from clients.model_server import Signature, TensorSpec
 from clients.nested import flattened
 from clients.request import Media
+from clients.scores import NotFinite
 from clients.shown import brief, encodable
 
 Array = npt.NDArray[Any]
@@ -54,6 +57,13 @@ MOST_NUMBERS = 5_000_000
 MOST_OF_NOTHING = 2**20
 
 V2_FIELDS = ("id", "inputs", "outputs", "parameters")
+# What the reader of JSON makes of these words, and of nothing else: 1e400 is another object.
+INFINITIES: list[float] = json.loads("[Infinity, -Infinity]")
+
+# MLServer's names for how elements are written: these are as they are without a name.
+AS_THEY_ARE = ("np", "str")
+BASE64 = "base64"
+
 V2_EXPECTED = 'expected {"inputs": [{"name": "…", "shape": […], "datatype": "FP32", "data": […]}]}'
 
 
@@ -70,6 +80,7 @@ class TensorResult:
     version: str
     outputs: Mapping[str, Array]
     request: str = ""
+    classes: Collection[str] = ()
 
     def body(self) -> dict[str, Any]:
         """Return the V2 body; numbers that JSON cannot hold are still NaN or infinite in it.
@@ -94,7 +105,7 @@ class TensorResult:
                 "name": name,
                 "shape": list(array.shape),
                 "datatype": DATATYPES.get(array.dtype, "BYTES"),
-                "data": json_data(array),
+                "data": class_texts(array) if name in self.classes else json_data(array),
             }
             for name, array in self.outputs.items()
         ]
@@ -174,7 +185,7 @@ class TensorClient(Client):
         answer = self.infer(inputs, outputs=outputs, classes=classes)
         identity = payload.get("id")
         named = str(identity)[:128] if isinstance(identity, str | int) else ""
-        return TensorResult(self._model, self.request.version, answer, named)
+        return TensorResult(self._model, self.request.version, answer, named, classes)
 
 
 def read_v2(payload: Payload) -> dict[str, Array]:
@@ -184,6 +195,7 @@ def read_v2(payload: Payload) -> dict[str, Array]:
         BadPayload: it is no such body, or a tensor's data are not as it says.
 
     """
+    content_type(payload, "", (*AS_THEY_ARE, "pd"))
     tensors = payload.get("inputs")
     if not isinstance(tensors, list) or not tensors:
         raise BadPayload(f"`inputs` is {brief(tensors)}", hint=V2_EXPECTED)
@@ -222,10 +234,71 @@ def read_tensor(tensor: Mapping[str, Any], where: str) -> Array:
         raise BadPayload(
             f"`{where}` has {len(flat)} elements; its shape {shape} wants {math.prod(shape)}"
         )
+    array = converted(flat, datatype, where)
+    if content_type(tensor, f"{where}.", (*AS_THEY_ARE, BASE64)) == BASE64:
+        array = from_base64(array, where)
+    if array.dtype.kind == "f" and np.isinf(array).any():
+        refuse_overflow(flat, datatype, where)
     try:
-        return converted(flat, datatype, where).reshape(shape)
+        return array.reshape(shape)
     except ValueError as error:  # nothing at all, in a shape beyond any memory
         raise BadPayload(f"`{where}.shape` {shape} is too large") from error
+
+
+def content_type(stated: Mapping[str, Any], where: str, taken: Sequence[str]) -> str:
+    """Return the content type in the `parameters` of a tensor or a body; nothing where it has none.
+
+    Raises:
+        BadPayload: it is not taken there.
+
+    """
+    parameters = stated.get("parameters")
+    said = parameters.get("content_type") if isinstance(parameters, dict) else None
+    if said not in (None, *taken):
+        raise BadPayload(
+            f"`{where}parameters.content_type` is {brief(said)}",
+            hint=f"expected {' or '.join(taken)}; leave it out for numbers and texts as they are",
+        )
+    return said or ""
+
+
+def from_base64(array: Array, where: str) -> Array:
+    """Return the bytes that the texts of a tensor encode.
+
+    Raises:
+        BadPayload: they are no texts, or one is not base64.
+
+    """
+    if array.dtype != np.object_:
+        raise BadPayload(
+            f"`{where}.parameters.content_type` is '{BASE64}', but its datatype is no BYTES",
+            hint="expected BYTES, and a text of base64 for each element; leave content_type out "
+            "for numbers",
+        )
+    try:
+        decoded = [b64decode(element, validate=True) for element in array]
+    except ValueError as error:
+        raise BadPayload(
+            f"`{where}.data` has an element that is not base64: {error}",
+            hint="leave parameters.content_type out where elements are texts as they are",
+        ) from error
+    return np.array(decoded, np.object_)
+
+
+def refuse_overflow(flat: Sequence[float], datatype: str, where: str) -> None:
+    """Refuse a number such as 1e400, which is infinite when it was read. `Infinity` is taken.
+
+    Raises:
+        BadPayload: there is one.
+
+    """
+    for number in flat:
+        if math.isinf(number) and not any(number is one for one in INFINITIES):
+            most = float(np.finfo(DTYPES[datatype]).max)  # type: ignore[arg-type]
+            raise BadPayload(
+                f"`{where}.data` has a number that does not fit into {datatype}",
+                hint=f"expected {-most:g} to {most:g}, or Infinity",
+            )
 
 
 def converted(flat: list[Any], datatype: str, where: str) -> Array:
@@ -404,6 +477,7 @@ def wanted_outputs(payload: Payload, signature: Signature) -> tuple[list[str], d
         if name in names:
             raise BadPayload(f"`outputs[{place}]`: {name!r} stands there twice")
         names.append(name)
+        content_type(output, f"outputs[{place}].", AS_THEY_ARE)
         parameters = output.get("parameters")
         count = parameters.get("classification") if isinstance(parameters, dict) else None
         if count is not None:
@@ -411,6 +485,12 @@ def wanted_outputs(payload: Payload, signature: Signature) -> tuple[list[str], d
                 raise BadPayload(f"`outputs[{place}].parameters.classification` is {brief(count)}")
             classes[name] = count
     return names, classes
+
+
+def class_texts(array: Array) -> list[Any]:
+    """Return an output's best classes, as `clients.classes` writes them."""
+    texts: list[str] = json_data(array)
+    return [NotFinite(math.nan, one) if one.startswith("null:") else one for one in texts]
 
 
 def json_data(array: Array) -> list[Any]:

@@ -218,11 +218,12 @@ def as_served(output: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def best_classes(scores: npt.NDArray[Any], most: int) -> npt.NDArray[np.object_]:
-    """Return the best of each row, as Triton writes them where it has no labels: "score:index"."""
+    """Return the best of each row, as they come where there are no labels: "score:index"."""
     rows = scores.reshape(len(scores), -1)
     best = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :most]
     texts = [
-        [f"{row[i]:f}:{i}".encode() for i in places] for row, places in zip(rows, best, strict=True)
+        [f"{f'{row[i]:f}' if np.isfinite(row[i]) else 'null'}:{i}".encode() for i in places]
+        for row, places in zip(rows, best, strict=True)
     ]
     return np.array(texts, np.object_)
 

@@ -35,7 +35,7 @@ from tritonclient.utils import (
 )
 
 from clients.classes import classified, labels_at
-from clients.config_text import NotReadable, read
+from clients.config_text import NotReadable, no_number, read
 from clients.errors import (
     DeadlineExceeded,
     InferenceError,
@@ -325,7 +325,8 @@ class Triton(ModelServer):
         if missing and not wanted:  # it may have been loaded anew since
             self._signatures.pop((model, version), None)
             left = max(0.0, deadline - time.monotonic())
-            missing = missing_output(arrays, wanted, self.signature(model, version, timeout=left))
+            signature = self.signature(model, version, timeout=left)
+            missing = missing_output(arrays, wanted, signature)
         if missing:
             raise self._noted(model, ModelFailed(f"the model {model!r} answered {missing}"))
         self._failing.discard(model)
@@ -335,7 +336,7 @@ class Triton(ModelServer):
             labels = self._labels(model, version, name, deadline - time.monotonic())
             batched = signature.max_batch_size > 0
             arrays[name] = classified(arrays[name], count, labels, batched=batched)
-        return arrays
+        return in_order(arrays, (*outputs, *classes), signature)
 
     def _labels(self, model: str, version: str, output: str, timeout: float) -> Sequence[bytes]:
         """Return the labels of an output; of an ensemble those of the step that it is from."""
@@ -514,6 +515,8 @@ class Triton(ModelServer):
                 known = translated(error)
                 if not (left and isinstance(known, ModelFailed)):
                     raise known from error
+        # Triton promises no order.
+        index = sorted(index, key=lambda m: (m.name, len(m.version), m.version))
         return [ModelState(m.name, m.version, m.state, first_line(m.reason)) for m in index]
 
     def load(self, model: str, *, timeout: float) -> None:
@@ -611,7 +614,7 @@ class Triton(ModelServer):
         if version and version not in ready:
             return UnknownVersion(
                 f"the model {model!r} has no version {version!r}",
-                hint=f"versions that are served: {', '.join(sorted(ready))}",
+                hint=f"versions that are served: {', '.join(ready)}",
             )
         if isinstance(error, UnknownModel):  # the model's own word, for it was asked
             return ModelFailed(error.message)
@@ -813,6 +816,16 @@ def still_in_use(model: str, timeout: float) -> DeadlineExceeded:
     )
 
 
+def in_order(arrays: Arrays, wanted: Sequence[str], signature: Signature) -> Arrays:
+    """Return outputs in the order in which they were asked for, else in that of the configuration.
+
+    A model's process answers in the order in which Triton hands it their names, which is another
+    in each process.
+    """
+    known = wanted or [*(spec.name for spec in signature.outputs), *sorted(arrays)]
+    return {name: arrays[name] for name in known if name in arrays}
+
+
 def missing_output(arrays: Arrays, wanted: Collection[str], signature: Signature) -> str:
     """Return which output a model did not give, as those of the Python backend may; else nothing.
 
@@ -864,6 +877,9 @@ DATATYPES = {
 }
 
 
+NUMBER = "is no number; write its digits alone, as in 10"
+
+
 def renamed_config(text: str, name: str) -> str:
     """Return a `config.pbtxt` for the same model under another name.
 
@@ -876,6 +892,8 @@ def renamed_config(text: str, name: str) -> str:
         text_format.Parse(text, config)
     except text_format.ParseError as error:
         raise ModelFailed(f"config.pbtxt cannot be read: {error}") from error
+    if fault := no_number(text):
+        raise ModelFailed(f"config.pbtxt cannot be read: {fault[1]!r} in line {fault[0]} {NUMBER}")
     # The text is kept where it can be: of a message a `max_batch_size` of 0 is not written.
     own = f'name: "{name}"'
     try:
@@ -896,6 +914,8 @@ def config_fault(text: str) -> tuple[int, str] | None:
         # It says place and reason in one text, "3:1 : Message type …".
         reason = str(error).partition(" : ")[2] or str(error)
         return error.GetLine() or 1, reason.rstrip(".")
+    if fault := no_number(text):
+        return fault[0], f"{fault[1]!r} {NUMBER}"
     return None
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from flask import Response
 from werkzeug.datastructures import Headers, MIMEAccept
-from werkzeug.http import parse_accept_header
 
 from clients.base import Client
 from clients.errors import InferenceError
@@ -18,7 +17,7 @@ from clients.tensors import TensorClient
 from dispatcher import errors
 from dispatcher.ask import Ask
 from dispatcher.encoding import encoded
-from dispatcher.errors import NotAcceptable
+from dispatcher.errors import BadHeader, NotAcceptable
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
@@ -31,6 +30,11 @@ DRAWN: Final = ("image/jpeg", "image/png")
 NON_FINITE: Final = "X-Non-Finite-Values"
 
 OK: Final = 200
+
+# Parts of an Accept header, each with what separates it from the one before; not within quotes.
+PARTS = re.compile(r'([,;]|^)((?:[^,;"]|"(?:[^"\\]|\\.)*"?)*)')
+MEDIA_RANGE = re.compile(r"\*|[^\s/]+/[^\s/]+")
+QUALITY = re.compile(r"0(\.[0-9]*)?|1(\.0*)?|\.[0-9]+")  # RFC 9110, and Java's own
 
 
 def offers(ask: Ask, client: Client) -> tuple[str, ...]:
@@ -51,11 +55,12 @@ def accepted(header: str, offered: tuple[str, ...]) -> str:
 
     Raises:
         NotAcceptable: the caller takes none of them.
+        BadHeader: the header cannot be read.
 
     """
     if not header.strip():
         return offered[0]
-    wanted = parse_accept_header(plain(header), MIMEAccept)
+    wanted = media_ranges(header)
     chosen = wanted.best_match(offered)
     if chosen in DRAWN and any(name == "text/html" and quality for name, quality in wanted):
         chosen = wanted.best_match([JSON], chosen)
@@ -66,13 +71,36 @@ def accepted(header: str, offered: tuple[str, ...]) -> str:
     )
 
 
-def plain(header: str) -> str:
-    """Return an Accept header as RFC 9110 has it; Java says `text/html, *; q=.2` by default."""
-    # Parameters such as charset or verbose do not make another type of these.
-    header = re.sub(r";(?!\s*q\s*=)[^;,]*", "", header, flags=re.IGNORECASE)
-    header = re.sub(r"(^|,)\s*\*\s*(?=[;,]|$)", r"\1*/*", header)
-    # A zero before and behind makes `.2` and `1.` numbers, and no other one of `0.5`.
-    return re.sub(r"(=\s*)(?=[\d.])(\d*)\.?(\d*)", r"\g<1>0\2.\g<3>0", header)
+def media_ranges(header: str) -> MIMEAccept:
+    """Read an Accept header, RFC 9110, 12.5.1; Java says `text/html, *; q=.2` by default.
+
+    Parameters such as charset or verbose do not make another type of those that are offered.
+
+    Raises:
+        BadHeader: a part of it is no type, and no parameter of one.
+
+    """
+    types = [""]
+    qualities: dict[int, float] = {}
+    for separator, text in PARTS.findall(header):
+        part = text.strip()
+        name, equals, value = map(str.strip, part.partition("="))
+        if separator != ";":
+            fits = not part or MEDIA_RANGE.fullmatch(part) is not None
+            types.append("*/*" if part == "*" else part)
+        elif name in {"q", "Q"}:
+            fits = bool(types[-1] and QUALITY.fullmatch(value)) and len(types) not in qualities
+            qualities[len(types)] = float(value) if fits else 0.0
+        else:
+            fits = not part or bool(types[-1] and equals)
+        if not fits:
+            raise BadHeader(
+                f"the header Accept has {part[:60]!r}, which is no type and no quality",
+                hint="separate types by commas, and write qualities from 0 to 1 with a point: "
+                "application/json;q=0.9, image/png;q=0.1",
+            )
+    ranges = [(one, qualities.get(n, 1.0)) for n, one in enumerate(types, 1) if one]
+    return MIMEAccept(ranges)
 
 
 def json_answer(document: Any) -> Response:

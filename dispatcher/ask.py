@@ -168,13 +168,13 @@ def read_ask(
         BadBody: a field is missing, unknown or of the wrong type.
 
     """
-    if "inputs" in document and "payload" not in document:
-        return v2_ask(document, envelope)
     if TIMEOUT in document:
         raise BadBody(
             f"the body has {TIMEOUT}",
             hint="it goes into the query, or into the custom attributes",
         )
+    if "inputs" in document and "payload" not in document:
+        return v2_ask(document, envelope)
     if unknown := [name for name in document if name not in FIELDS]:
         raise BadBody(
             f"the body has an unknown field {brief(unknown[0])}",

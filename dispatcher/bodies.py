@@ -47,6 +47,8 @@ CHARSETS: Mapping[str, tuple[str, ...]] = {
     "windows-1252": ("windows-1252", "cp1252"),
 }
 CODECS = {name: codec for codec, names in CHARSETS.items() for name in names}
+CHARSET = re.compile(r';\s*charset=(?:([^\s;,"]*)|"([^"]*)")\s*(?=;|$)', re.IGNORECASE)
+PICTURE = re.compile(r"image/[^\s,]+")
 
 IN_MEMORY = 2**20  # bytes of an unpacked or streamed body that are kept in memory, not on disk
 PIECE = 2**16
@@ -69,7 +71,7 @@ def read_body(request: Request, envelope: Envelope, settings: Settings) -> Asked
     if media_type in UNSAID:
         media_type = sniffed(request)
     reader = READERS.get(media_type)
-    if reader is None and media_type.startswith("image/"):
+    if reader is None and PICTURE.fullmatch(media_type):
         reader = read_picture
     if reader is None:
         raise UnsupportedType(
@@ -111,7 +113,7 @@ def read_file(request: Request, envelope: Envelope, _: Settings) -> Asked:
 
 
 def read_text(request: Request, envelope: Envelope, _: Settings) -> Asked:
-    return media(text_of(request.get_data(), request.mimetype_params), envelope)
+    return media(text_of(request.get_data(), request.content_type or ""), envelope)
 
 
 def read_npy(request: Request, envelope: Envelope, _: Settings) -> Asked:
@@ -204,8 +206,8 @@ def part(file: FileStorage) -> Media:
     """
     content, media_type = file.stream.read(), file.mimetype
     if media_type == "text/plain":
-        return text_of(content, file.mimetype_params)
-    if media_type.startswith("image/"):
+        return text_of(content, file.content_type or "")
+    if PICTURE.fullmatch(media_type):
         return Media("picture", content)
     # What a program sends that was told nothing: requests the first, curl and fetch the second.
     if media_type in {"", "application/octet-stream"} or BEGINS_AS_PICTURE.match(content):
@@ -236,26 +238,32 @@ def told(file: Media, taken: Container[str]) -> Media:
         # Its author may read others than pictures from it.
         return picture if "picture" in taken else file
     try:
-        return text_of(file.content, {})
+        return text_of(file.content)
     except BadBody:
         if "picture" in taken:
             return picture
         raise
 
 
-def text_of(content: bytes, said: Mapping[str, str]) -> Media:
+def text_of(content: bytes, content_type: str = "") -> Media:
     """Return a text that came as it is.
 
     Args:
         content: its bytes.
-        said: what stands behind its type.
+        content_type: the header; nothing means UTF-8.
 
     Raises:
-        UnsupportedType: its character set is none of `CHARSETS`.
+        UnsupportedType: its character set is none of `CHARSETS`, or cannot be read.
         BadBody: it is not in that.
 
     """
-    charset = said.get("charset", "").lower()
+    said = ["".join(one).lower() for one in CHARSET.findall(content_type)]
+    if content_type.lower().count("charset") != len(said[:1]):
+        raise UnsupportedType(
+            f"the charset of a text cannot be read: its type is {brief(content_type)}",
+            hint="say it once, as in text/plain; charset=utf-8",
+        )
+    charset = "".join(said)
     codec = CODECS.get(charset.replace("_", "-"))
     if codec is None:
         taken = ", ".join(names[0] for names in CHARSETS.values())

@@ -60,7 +60,7 @@ class Catalogue:
             named += [(client.modelname, model, client) for client in clients]
             if not clients:
                 named.append((model, model, None))
-        for name, model, client in sorted(named, key=lambda one: one[0]):
+        for name, model, client in sorted(named, key=lambda one: one[:2]):
             latest = max(states[model], key=lambda state: int(state.version or 0))
             yield {
                 "modelName": name,

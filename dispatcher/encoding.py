@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from clients.errors import InferenceError
+from clients.scores import NotFinite
 
 DEEPEST = 200  # lists in lists; the interpreter's own limit depends on the caller
 
@@ -45,7 +46,7 @@ def dumps(document: Any) -> str:
 def without_non_finite(value: Any, lost: list[float]) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         lost.append(value)
-        return None
+        return value.text if isinstance(value, NotFinite) else None
     if isinstance(value, dict):
         return {key: without_non_finite(one, lost) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from werkzeug.datastructures import Headers
+from werkzeug.datastructures import Headers, MultiDict
 
 from dispatcher.budget import TIMEOUT, read_timeout
 from dispatcher.errors import BadHeader
@@ -31,7 +31,8 @@ class Envelope:
         path_model: the model in the path.
         other_model: the model that the headers, the query or the settings name.
         modelversion: the version that the attributes or the query name.
-        texts: parameters from the attributes and the query, unchecked; attributes come first.
+        texts: parameters from the attributes and the query, unchecked; attributes come first. What
+            is there twice stands there as `1,5`, which is no number.
         attributes: the custom attributes.
         request_id: what the log and the answer call the request.
         timeout: seconds that the caller gives it.
@@ -69,8 +70,9 @@ def read_envelope(
 
     """
     attributes = read_attributes(headers.get(ATTRIBUTES, ""))
+    query = combined((name, one) for name, some in MultiDict(query).lists() for one in some)
     target = headers.get(TARGET_MODEL, "").removesuffix(".tar.gz").strip("/")
-    named = next((attributes[name] for name in MODEL_NAMES if attributes.get(name)), "")
+    named = ",".join(dict.fromkeys(filter(None, map(attributes.get, MODEL_NAMES))))
     return Envelope(
         path_model=path_model,
         other_model=named or target or query.get("modelname", "") or default_model,
@@ -86,7 +88,11 @@ def read_envelope(
 
 
 def read_attributes(header: str) -> dict[str, str]:
-    """Return the pairs of `name=value`, separated by `;` or `,`; other words are passed over.
+    """Return the pairs of `name=value`, separated by `;` or `,`.
+
+    What stands between two pairs belongs to the value before it: in `confidence=0,75` that is
+    `0,75`, which is refused where a number is expected. What stands before the first pair, such as
+    the caller's own id, is passed over.
 
     Raises:
         BadHeader: it is longer than the platform allows, or has other characters.
@@ -99,8 +105,23 @@ def read_attributes(header: str) -> dict[str, str]:
             f"{ATTRIBUTES} has {len(header)} characters, or some that are not visible ASCII",
             hint=f"expected at most {LONGEST_ATTRIBUTES} visible ASCII characters",
         )
-    pairs = (part.partition("=") for part in re.split("[;,]", header))
-    return {name.strip(): value.strip() for name, equals, value in pairs if equals}
+    pairs: list[tuple[str, str]] = []
+    for separator, part in re.findall("([;,]|^)([^;,]*)", header):
+        name, equals, value = map(str.strip, part.partition("="))
+        if equals:
+            pairs.append((name, value))
+        elif name and pairs:
+            before, value = pairs.pop()
+            pairs.append((before, f"{value}{separator}{name}"))
+    return combined(pairs)
+
+
+def combined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return values by name; of a name that is there twice both, as RFC 9110, 5.3 has it."""
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    return {name: ",".join(some) for name, some in values.items()}
 
 
 def written_attributes(attributes: Mapping[str, str]) -> str:

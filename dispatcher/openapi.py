@@ -239,7 +239,8 @@ def outside_names() -> list[Schema]:
             "name": ATTRIBUTES,
             "in": "header",
             "description": "Pairs of name=value, separated by ; or ,: modelname (or model_name), "
-            "modelversion and parameters. What else stands there is left to the client.",
+            "modelversion and parameters. What else stands there is left to the client. Text "
+            "between two pairs belongs to the value before it.",
             "schema": attributes,
         },
         {"name": TARGET_MODEL, "in": "header", "schema": {"type": "string"}},

@@ -278,7 +278,8 @@ class Reloader:
             broken={w: why for w, why in faults.items() if w in as_before},
             absent={
                 name: str(folder)
-                for where in tried.keys() & now.keys()
+                for where in tried
+                if where in now
                 for name, folder in now[where].absent.items()
             },
         )

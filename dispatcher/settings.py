@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from clients.parameters import NUMBER, WHOLE
+
 PROJECT = Path(__file__).resolve().parent.parent
 
 AUTO = "auto"
@@ -78,7 +80,7 @@ def read_port_range(text: str) -> range | None:
     """Read `LOW-HIGH`, both ends belonging to it; nothing is `None`."""
     if not text:
         return None
-    low, dash, high = text.partition("-")
+    low, dash, high = map(str.strip, text.partition("-"))
     ports = range(read_port(low), read_port(high) + 1)
     if not dash or not ports:
         raise ValueError(text)
@@ -102,8 +104,7 @@ def whole_or_nothing(low: int, high: int) -> Callable[[str], int | None]:
 
 def within(low: int, high: int) -> Callable[[str], int]:
     def read(text: str) -> int:
-        number = int(text)
-        if not low <= number <= high:
+        if not WHOLE.fullmatch(text) or not low <= (number := int(text)) <= high:
             raise ValueError(text)
         return number
 
@@ -121,8 +122,7 @@ def seconds(low: float, high: float) -> Callable[[str], float]:
 
     @expects(f"seconds, {low:g} to {high:g}")
     def read(text: str) -> float:
-        number = float(text)
-        if not low <= number <= high:  # NaN fails both
+        if not NUMBER.fullmatch(text) or not low <= (number := float(text)) <= high:
             raise ValueError(text)
         return number
 
@@ -197,7 +197,10 @@ def read_folders(text: str) -> tuple[Path, ...]:
 @expects("names, separated by commas, or nothing")
 def read_names(text: str) -> tuple[str, ...]:
     """Read several names."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    if re.search(r"[\s;:]", "".join(names)):  # separated otherwise
+        raise ValueError(text)
+    return names
 
 
 def one_of(*words: str) -> Callable[[str], str]:

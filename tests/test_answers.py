@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event, Semaphore
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,15 +18,18 @@ from flask.testing import FlaskClient
 from PIL import Image
 
 from clients.base import Environment
+from clients.classes import classified
 from clients.drawing import Box, draw_boxes
 from clients.errors import DeadlineExceeded
-from clients.model_server import ModelState
+from clients.model_server import ModelState, Tensors
 from clients.registry import Registry
+from clients.tensors import TensorResult
 from clients.triton import renamed_config
 from dispatcher.admission import Admission
 from dispatcher.app import create_app
+from dispatcher.encoding import encoded
 from dispatcher.settings import MANAGING, Settings, read_settings
-from tests.fake_triton import FakeTriton
+from tests.fake_triton import Arrays, FakeTriton
 from tests.test_asking import PNG, ask, client, repository, server
 from tests.test_http import Red, assert_error, built_in, image, quiet
 
@@ -57,6 +61,9 @@ __all__ = ["built_in", "client", "repository", "server"]  # fixtures
         ("*", "application/json"),
         ("application/json;q=.5, image/png;q=1.", "image/png"),
         ("application/json;Q=.1, image/png;q=.05", "application/json"),
+        ("application/json; q = 0.1, image/png; q = 0.9", "image/png"),
+        ('application/json;p="a,b;q=1";q=0.1, image/png;q=0.9', "image/png"),
+        (", application/json;; ,", "application/json"),
     ],
 )
 def test_the_answer_is_of_a_type_that_is_accepted(
@@ -88,6 +95,35 @@ def test_else_it_is_406_and_the_model_is_not_asked(
     response = client.post(path, data=PNG, headers=headers)
     assert_error(response, 406, "not_acceptable", "application/json")
     assert server.calls == []
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "application/json;q=0,9, image/png;q=0,5",
+        "image/png, application/json;q=0x1",
+        "image/png, application/json;q=1_0",
+        "image/png, application/json;q=\u0661",
+        "image/png, application/json;q=1e400",
+        "image/png, application/json;q=2",
+        "image/png, application/json;q=",
+        "image/png, application/json;q=0.5;q=0.6",
+        "image/png, application/json;q=0.5 x",
+        "image/png, application/json;0.5",
+        "image/png, application/json q=1",
+        "image/png, json",
+        ";q=1",
+    ],
+)
+def test_an_accept_header_that_cannot_be_read_is_refused(client: FlaskClient, accept: str) -> None:
+    headers = {"Accept": accept.encode().decode("latin-1"), "Content-Type": "image/png"}
+    response = client.post("/infer/yolov5", data=PNG, headers=headers)
+    assert_error(response, 400, "bad_header", "Accept", "application/json;q=0.9, image/png;q=0.1")
+    response = client.post(
+        "/infer/yolov5", data=PNG, content_type="image/png",
+        headers={"Accept": "application/json;q=0.9, image/png;q=0.1"},
+    )  # fmt: skip
+    assert response.content_type == "application/json"
 
 
 @pytest.mark.parametrize("form", ["compact", "objects"])
@@ -236,6 +272,55 @@ def test_numbers_that_json_cannot_hold_are_null_and_counted(client: FlaskClient)
     response = ask(client, modelname="noted", payload={})
     assert (response.json or {})["result"] == [None, None, 1.5]
     assert response.headers["X-Non-Finite-Values"] == "2"
+
+
+def unsure(inputs: Tensors) -> Arrays:
+    """Class 1 scores infinity, class 3 5.5, class 2 nothing that is a number; others less."""
+    logits = np.full((len(inputs["input"]), 1000), -9, np.float32)
+    logits[:, [1, 3, 2]] = [np.inf, 5.5, np.nan]
+    return {"output": logits}
+
+
+def test_scores_that_are_not_finite_are_null_and_counted_in_every_form(
+    client: FlaskClient, server: FakeTriton
+) -> None:
+    server.models_run["resnet"] = unsure
+    img = {"img": image(Red)}
+    texts = ["null:1:goldfish, Carassius auratus"]  # lines 2 and 4 of the model's labels
+    texts.append("5.500000:3:tiger shark, Galeocerdo cuvieri")
+
+    def asked(**body: Any) -> tuple[Any, str | None]:
+        response = ask(client, parameters={"top_k": 2}, **body)
+        assert "nan" not in response.text
+        assert "inf" not in response.text
+        return response.json, response.headers.get("X-Non-Finite-Values")
+
+    one, count = asked(modelname="resnet", payload=img)
+    assert (one["result"], count) == (texts, "1")
+    several, count = asked(modelname="resnet", payload=[img, img, img])
+    assert (several["result"], count) == ([texts] * 3, "3")
+    named, count = asked(modelname=["resnet", "nosuch"], payload=img)
+    assert (named["results"]["resnet"]["result"], count) == (texts, "1")
+    request = {"modelname": "resnet", "payload": img, "parameters": {"top_k": 1000}}
+    mixed = ask(client, requests=[request, request])
+    assert mixed.headers["X-Non-Finite-Values"] == "4"
+    assert (mixed.json or {})["results"][1]["result"][-1].startswith("null:2:")
+    lines = client.post(
+        "/infer/resnet?top_k=2",
+        json={"payload": [img]},
+        headers={"Accept": "application/jsonlines"},
+    )
+    assert json.loads(lines.text) == texts
+
+
+def test_classes_of_a_tensor_that_are_not_finite_are_null_and_counted() -> None:
+    scores = np.array([[1, np.nan, -np.inf]], np.float32)
+    classes = classified(scores, 3, [b"a", b"b", b"c"], batched=True)
+    text, count = encoded(TensorResult("m", "", {"y": classes, "z": scores}, "", {"y"}).body())
+    y, z = json.loads(text)["outputs"]
+    assert y["data"] == ["1.000000:0:a", "null:2:c", "null:1:b"]
+    assert z["data"] == [1, None, None]
+    assert count == 4
 
 
 def test_a_client_s_attributes_go_back_and_cannot_end_the_header(client: FlaskClient) -> None:

@@ -212,6 +212,65 @@ def test_texts_are_checked_like_values(client: FlaskClient, query: str, words: l
         assert word in response.text
 
 
+NO_WHOLE_NUMBERS = (
+    "1,5", "1,000", "1 5", "1;5", "1;x", "0x10", "1_0", "\u0661", "1e400", "1e0", "1.0", "", " 1",
+    "1=2", "1abc", "inf", "9" * 5000,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NO_WHOLE_NUMBERS)
+def test_a_parameter_that_is_no_number_as_a_whole_is_refused(
+    client: FlaskClient, server: FakeTriton, text: str
+) -> None:
+    query = {"top_k": text}
+    response = client.post("/infer/resnet", data=PNG, content_type="image/png", query_string=query)
+    assert_error(response, 400, "bad_parameter", "`parameters.top_k` is ", "whole number from 1")
+    if text.isascii() and text == text.strip() and len(text) < 100:
+        header = {"X-Amzn-SageMaker-Custom-Attributes": f"trace=a,b;top_k={text};format=objects"}
+        response = client.post("/infer/resnet", data=PNG, content_type="image/png", headers=header)
+        assert_error(response, 400, "bad_parameter", f"`parameters.top_k` is {text!r}")
+    assert server.calls == []
+
+
+@pytest.mark.parametrize(
+    ("attributes", "status", "words"),
+    [
+        ("confidence=0,75", 400, "`parameters.confidence` is '0,75'"),
+        ("confidence=0.75,", 200, "result"),
+        ("confidence=0, 75 ;iou=0.5", 400, "`parameters.confidence` is '0,75'"),
+        ("confidence=0.1;0.9", 400, "`parameters.confidence` is '0.1;0.9'"),
+        ("confidence=0.1;confidence=0.9", 400, "`parameters.confidence` is '0.1,0.9'"),
+        ("confidence=1e400", 400, "`parameters.confidence` is '1e400'"),
+        ("confidence=7e-1;format=objects", 200, "label"),
+        ("timeout_ms=9,000", 400, "`timeout_ms` is '9,000'"),
+        ("modelversion=1,5", 400, "`modelversion` is '1,5'"),
+        ("c000b4f9-df62;confidence=0.7", 200, "result"),  # an id, as the platform's docs have it
+        ("c000b4f9,df62", 200, "result"),
+        ("trace=a,b;confidence=0.7", 200, "result"),
+    ],
+)
+def test_no_part_of_the_attributes_is_dropped(
+    client: FlaskClient, attributes: str, status: int, words: str
+) -> None:
+    response = client.post(
+        "/infer/yolov5",
+        data=PNG,
+        content_type="image/png",
+        headers={"X-Amzn-SageMaker-Custom-Attributes": attributes},
+    )
+    assert response.status_code == status, response.text
+    assert words in response.text
+
+
+def test_two_models_in_headers_are_not_one(client: FlaskClient) -> None:
+    for attributes in ("modelname=resnet,yolov5", "modelname=resnet;model_name=yolov5"):
+        headers = {"X-Amzn-SageMaker-Custom-Attributes": attributes}
+        response = client.post("/invocations", json={"payload": {}}, headers=headers)
+        assert_error(response, 404, "unknown_model", "'resnet,yolov5'")
+    response = client.post("/invocations?modelname=resnet&modelname=yolov5", json={"payload": {}})
+    assert_error(response, 404, "unknown_model", "'resnet,yolov5'")
+
+
 @pytest.mark.parametrize("spelt", ["1abc", "1e5", "1.0", "+1", " 1", "0", "-1", "9" * 30])
 @pytest.mark.parametrize("tensors", [False, True])
 def test_a_version_is_checked_wherever_it_comes_from(
@@ -293,6 +352,27 @@ def test_a_text_is_read_in_the_charset_that_it_says(
     assert (form.json or {})["result"] == [answer["result"]]
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "charset=latin1, utf-8",
+        "charset=utf-8 latin1",
+        "charset=latin1; charset=utf-8",
+        "charset =latin1",
+        "charset: latin1",
+        "charset",
+        "x=y charset=latin1",
+        'charset="latin1',
+    ],
+)
+def test_a_charset_that_cannot_be_read_is_refused(client: FlaskClient, said: str) -> None:
+    file, said = b"A [MASK].", f"text/plain; {said}"
+    raw = client.post("/infer/bert_base", data=file, content_type=said)
+    form = client.post("/infer/bert_base", data={"t": (io.BytesIO(file), "t.txt", said)})
+    for response in (raw, form):
+        assert_error(response, 415, "unsupported_type", "charset", "text/plain; charset=utf-8")
+
+
 @pytest.mark.parametrize("charset", ["utf-16", "shift_jis", "unicode_escape", "rot13", "x" * 999])
 def test_a_text_in_another_charset_is_refused(client: FlaskClient, charset: str) -> None:
     file, said = "A [MASK]. ".encode("utf-16"), f"text/plain; charset={charset}"
@@ -317,6 +397,7 @@ def test_a_text_that_is_not_in_its_charset_is_told_so(client: FlaskClient) -> No
         ("/infer/resnet", b"hello", "text/plain", "unsupported_media"),
         ("/infer/noted", PNG, "image/png", "unsupported_media"),
         ("/infer/resnet", b"a,b", "text/csv", "unsupported_type"),
+        ("/infer/resnet", PNG, "image/png, image/jpeg", "unsupported_type"),
         ("/infer/resnet", b"hello", "", "unsupported_type"),
     ],
 )
@@ -651,6 +732,11 @@ def test_infinity_itself_fits_into_every_type_that_has_it() -> None:
         ),
         ([tensor(data=(1, 1e39, 2))], ["has 1e+39, which does not fit into FP32", "3.40282e+38"]),
         ([tensor(datatype="FP64", data=(1, 2, 10**400))], ["does not fit into FP64"]),
+        (
+            [{**tensor(), "parameters": {"content_type": "pd"}}],
+            ["`inputs[0].parameters.content_type` is 'pd'", "np or str or base64"],
+        ),
+        ([{**tensor(), "parameters": {"content_type": "base64"}}], ["no BYTES"]),
         ([tensor(), tensor("B", (2, 3), data=(1,) * 6)], ["the batch"]),
     ],
 )
@@ -707,6 +793,53 @@ def test_what_a_family_does_not_read_is_refused_in_a_payload(
         for word in words:
             assert word in error["message"] + error["hint"]
     assert "payload[1]" in errors[1]["message"]
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e309", "9" * 400 + ".0"])
+@pytest.mark.parametrize("datatype", ["FP16", "FP32", "FP64"])
+def test_a_number_beyond_every_float_is_not_taken_for_infinity(
+    client: FlaskClient, server: FakeTriton, number: str, datatype: str
+) -> None:
+    body = json.dumps({"inputs": [tensor(datatype=datatype, data=(1, math.inf, -3))]})
+    response = client.post("/infer/add", data=body.replace("-3", number))
+    assert_error(response, 400, "bad_payload", f"does not fit into {datatype}", "or Infinity")
+    assert server.calls == []
+
+
+@pytest.mark.parametrize("said", ["str", "np", None])
+def test_a_content_type_that_means_nothing_here_is_no_matter(
+    client: FlaskClient, said: str | None
+) -> None:
+    """MLServer's: docs.seldon.ai/mlserver, "Content Types (and Codecs)"."""
+    one = {**tensor("IN", (1,), "BYTES", ["cmVk"]), "parameters": {"content_type": said}}
+    output = {"name": "OUT", "parameters": {"content_type": said}}
+    body = {"inputs": [one], "outputs": [output], "parameters": {"content_type": said}}
+    answer = client.post("/infer/words", json=body).json or {}
+    assert answer["outputs"][0]["data"] == ["cmVk"]
+
+
+def test_texts_in_base64_are_decoded(client: FlaskClient, server: FakeTriton) -> None:
+    parameters = {"content_type": "base64"}
+    one = {**tensor("IN", (2,), "BYTES", ["cmVk", "/9j/4A=="]), "parameters": parameters}
+    assert client.post("/infer/words", json={"inputs": [one]}).status_code == 200
+    assert server.calls[-1]["inputs"]["IN"].tolist() == [b"red", b"\xff\xd8\xff\xe0"]
+    one["data"] = ["cmVk", "red!"]
+    response = client.post("/infer/words", json={"inputs": [one]})
+    assert_error(response, 400, "bad_payload", "`inputs[0].data`", "base64", "content_type out")
+    for body in (
+        {"inputs": [tensor("IN", (1,), "BYTES", ["a"])], "parameters": parameters},
+        {
+            "inputs": [tensor("IN", (1,), "BYTES", ["a"])],
+            "outputs": [{"name": "OUT", "parameters": parameters}],
+        },
+    ):
+        response = client.post("/infer/words", json=body)
+        assert_error(response, 400, "bad_payload", "parameters.content_type` is 'base64'")
+
+
+def test_a_time_in_a_v2_body_is_not_passed_over(client: FlaskClient) -> None:
+    response = ask(client, "/infer/add", inputs=[tensor()], timeout_ms=5)
+    assert_error(response, 400, "bad_body", "timeout_ms", "query")
 
 
 # Several at once

@@ -43,6 +43,10 @@ __all__ = ["bench"]  # the fixture
         ('family = "classification"\nmean = [0.5, 1]', ["`mean`", "three numbers", "one for grey"]),
         ('family = "classification"\nmean = [124, 117, 104]', ["`mean`", '"0-255"']),
         ('family = "classification"\ntop_k = 3', ["`top_k`", "below [parameters]"]),
+        # The first of several, whatever the order of a set.
+        ('family = "detection"\niou = 1\nformat = 1\nconfidence = 1', ["`iou`"]),
+        ('family = "detection"\nformat = 1\nconfidence = 1\niou = 1', ["`format`"]),
+        ('family = "detection"\nconfidence = 1\niou = 1\nformat = 1', ["`confidence`"]),
         ('family = "classification"\nsize = 8', ["`size`", "did you mean `resize`?"]),
         ('family = "classification"\nstd = [0, 1, 1]', ["`std`", "above 0"]),
         ('family = "classification"\nsoftmax = "yes"', ["`softmax`", "true or false"]),

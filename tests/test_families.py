@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from clients.families.fill_mask import joined
 from clients.model_server import Padding, Signature, Tensors
 from clients.request import Request
 from clients.scores import best, likeliest
+from dispatcher.encoding import encoded
 from tests.fake_triton import Arrays
 from tests.family_bench import (
     BOXES,
@@ -649,6 +653,33 @@ def test_one_score_alone_is_no_probability(bench: Bench) -> None:
         bench.ask({"text": "the cat"})
     bench.set_up(f"{toml}\nsoftmax = false", tensors, labels="relevant\n")
     assert bench.ask({"text": "the cat"}) == [{"label": "relevant", "index": 0, "score": -2.5}]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    ("toml", "shape", "expected"),
+    [
+        ('family = "embedding"\npooling = "none"\nnormalised = false', (2,), [None, 0]),
+        ('family = "embedding"\npooling = "none"', (2,), None),
+        ('family = "text-classification"\nsoftmax = false', (2,), None),
+        ('family = "text-classification"', (2,), None),
+        ('family = "fill-mask"', (-1, 8), None),
+    ],
+)
+def test_numbers_that_are_not_finite_are_null_in_every_family_of_texts(
+    bench: Bench, toml: str, shape: tuple[int, ...], expected: Any, bad: float
+) -> None:
+    inputs = {"input_ids": (-1,), "attention_mask": (-1,)}
+    tensors = signature(inputs, {"y": shape}, datatype="INT64")
+    bench.set_up(toml, tensors, labels="bad\ngood\n")
+    tokenizer_at(bench.folder / "tokenizer")
+    numbers = np.zeros((1, *(4 if size < 0 else size for size in shape)), np.float32)
+    numbers[..., 0] = bad
+    bench.answers(lambda inputs: {"y": numbers})
+    text, count = encoded(bench.ask({"text": "the <mask> cat sat"}))
+    assert not {"NaN", "Infinity"} & set(re.findall("[A-Za-z]+", text))
+    assert count == text.count("null") > 0
+    assert expected is None or json.loads(text) == expected
 
 
 def test_an_example_of_one_s_own_is_tried_and_shown(bench: Bench) -> None:

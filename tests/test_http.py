@@ -330,6 +330,19 @@ def test_a_bad_parameter_says_what_was_expected(
     assert_error(response, 400, "bad_parameter", *words)
 
 
+@pytest.mark.parametrize("body", ["1e400", "-1e400", "1" + "0" * 400, "NaN", "Infinity"])
+def test_a_parameter_without_limits_is_a_finite_number(body: str) -> None:
+    limitless = Parameter(1.0)
+    assert limitless.expected == "a number"
+    assert Parameter(1, low=0).expected == "a whole number from 0"
+    assert Parameter(1, high=123456789).expected == "a whole number up to 123456789"
+    with pytest.raises(errors.BadParameter, match=r"`parameters\.x` is "):
+        limitless.read("x", json.loads(body))
+    with pytest.raises(errors.BadParameter, match=r"`parameters\.x` is "):
+        limitless.read_text("x", body.replace("Infinity", "inf"))
+    assert Parameter(float("inf")).read("x", float("inf")) == float("inf")  # its own default
+
+
 def test_nan_is_no_confidence(client: FlaskClient) -> None:
     response = ask(
         client, modelname="yolov5", payload={"img": image(Red)}, parameters={"iou": float("nan")}

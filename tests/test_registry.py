@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import textwrap
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
 from clients.base import Environment
 from clients.registry import Registry, load_clients
-from clients.sources import client_files
+from clients.sources import client_files, sources
 from container.repository import models_in
 from tests.conftest import PROJECT
 from tests.fake_triton import FakeTriton
@@ -110,6 +111,16 @@ def registry_without_models(folder: Path, statement: str) -> Registry:
         + textwrap.indent(textwrap.dedent(statement), " " * 8)
     )
     return load_clients(Environment(FakeTriton(), folder / "repository"), [folder / "clients"])
+
+
+def test_entry_points_of_one_name_come_in_the_same_order_wherever_they_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = [EntryPoint("ears", f"{package}:Ears", "x") for package in ("b", "c", "a")]
+    for found in (group, group[::-1]):
+        monkeypatch.setattr("clients.sources.entry_points", lambda *, found=found, **_: found)
+        marks = [list(one.mark.values()) for one in sources(tmp_path) if one.installed]
+        assert [mark[0].split()[-1] for mark in marks] == ["a:Ears", "b:Ears", "c:Ears"]
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,19 @@ def test_what_is_new_changed_or_gone_is_taken_up(folder: Path) -> None:
     assert worker.renewed == 2
 
 
+def test_what_lacks_its_model_is_listed_in_the_order_of_the_files(folder: Path) -> None:
+    worker = Worker(folder)
+    names = [f"lacking_{letter}" for letter in "abcdefgh"]
+    for name in names[::-1]:
+        write(folder / "clients", name, "1")
+        with (folder / "clients" / f"{name}.py").open("a") as file:
+            file.write("    def __init__(self, environment):\n")
+            file.write("        super().__init__(environment)\n")
+            file.write("        (self.folder / 'labels.txt').read_text()\n")
+    response = worker.reload()
+    assert list(json.loads(response.text)["absent"]) == names
+
+
 def test_a_module_inside_a_package_is_taken_up_too(folder: Path) -> None:
     package = folder / "clients" / "packed"
     write(folder / "clients", "packed", "WORD", "packed/__init__.py")

@@ -27,7 +27,7 @@ from clients.errors import (
     UnknownVersion,
 )
 from clients.model_server import ModelState, Signature, TensorSpec
-from clients.triton import Triton
+from clients.triton import Triton, renamed_config
 
 ARRAYS = {"x": np.zeros((1, 2), np.float32)}
 
@@ -45,11 +45,19 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
     left: list[float] = field(default_factory=list)
     no_list: list[str] = field(default_factory=list)
     index: ModelState = ModelState("here", "1", "READY")
+    others: tuple[ModelState, ...] = ()
+    gives: tuple[str, ...] = ()  # outputs, [1] each, in place of a refusal
 
     def ModelInfer(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         self.left.append(context.time_remaining())
         time.sleep(self.runs)
-        context.abort(self.code, self.said or f"Request for unknown model: '{request.model_name}'")
+        if not self.gives:
+            context.abort(self.code, self.said or f"unknown model: '{request.model_name}'")
+        answer = service_pb2.ModelInferResponse()
+        for name in self.gives:
+            answer.outputs.add(name=name, datatype="UINT8", shape=[1])
+            answer.raw_output_contents.append(name[:1].encode())
+        return answer
 
     def ModelConfig(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         answer = service_pb2.ModelConfigResponse()
@@ -77,7 +85,8 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
         if self.no_list:
             context.abort(grpc.StatusCode.INTERNAL, self.no_list.pop())
         answer = service_pb2.RepositoryIndexResponse()
-        answer.models.add(**asdict(self.index))
+        for one in (self.index, *self.others):
+            answer.models.add(**asdict(one))
         return answer
 
     def RepositoryModelUnload(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
@@ -143,6 +152,50 @@ def test_a_folder_that_goes_while_triton_lists_them_is_nobody_s_failure(
     refusing.no_list = [gone] * 5
     with pytest.raises(ModelFailed, match=gone):
         triton.models(timeout=5)
+
+
+@pytest.mark.parametrize(
+    ("gives", "wanted", "expected"),
+    [
+        (("scores", "words"), (), ["words", "scores"]),  # as in ModelConfig
+        (("words", "scores"), (), ["words", "scores"]),
+        (("words", "scores"), ("scores", "words"), ["scores", "words"]),
+        (("scores", "words"), ("scores", "words"), ["scores", "words"]),
+        # It was loaded anew since its configuration was read.
+        (("zebra", "scores", "ant", "words"), (), ["words", "scores", "ant", "zebra"]),
+    ],
+)
+def test_outputs_come_as_they_are_asked_for_else_as_they_are_configured(
+    refusing: Refusing,
+    triton: Triton,
+    gives: tuple[str, ...],
+    wanted: tuple[str, ...],
+    expected: list[str],
+) -> None:
+    refusing.gives = gives
+    answer = triton.infer("here", ARRAYS, outputs=wanted, timeout=5)
+    assert list(answer) == expected
+    assert [chr(array[0]) for array in answer.values()] == [name[0] for name in expected]
+
+
+def test_models_are_listed_by_name_and_version(refusing: Refusing, triton: Triton) -> None:
+    versions = [("here", "10"), ("a", "1"), ("here", "9")]
+    refusing.others = tuple(ModelState(name, version, "READY") for name, version in versions)
+    listed = [(state.name, state.version) for state in triton.models(timeout=5)]
+    assert listed == [("a", "1"), ("here", "1"), ("here", "9"), ("here", "10")]
+    with pytest.raises(UnknownVersion) as caught:
+        triton.infer("here", ARRAYS, version="7", timeout=5)
+    assert caught.value.hint.endswith(": 1, 9, 10")
+
+
+@pytest.mark.parametrize("number", ["1_0", "0b11", "+4", "\u0664", "-1_0"])
+def test_a_number_that_triton_refuses_is_not_made_right_under_another_name(number: str) -> None:
+    text = f'name: "0b1" # 1_0\nmax_batch_size: {number}\n'
+    with pytest.raises(ModelFailed, match="in line 2 is no number; write its digits alone") as told:
+        renamed_config(text, "b")
+    assert repr(number) in told.value.message
+    right = 'name: "b"\nmax_batch_size: 0x10\n'
+    assert renamed_config(right.replace('"b"', '"0b1"'), "b") == right
 
 
 def test_a_load_that_takes_longer_has_not_failed(refusing: Refusing, triton: Triton) -> None:

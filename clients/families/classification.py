@@ -17,7 +17,7 @@ from clients.model_server import Signature
 from clients.picture_input import PictureInput, both
 from clients.pictures import EXAMPLE, Picture, planes
 from clients.resizing import FILTERS, resized
-from clients.scores import best, likeliest
+from clients.scores import best, class_text, likeliest
 
 Colour = tuple[float, ...]
 
@@ -165,4 +165,4 @@ class Classification(Family[ClassificationKeys, Plan]):
                 {"label": self.labels[index], "index": index, "score": round(score, 6)}
                 for index, score in found
             ]
-        return [f"{score:f}:{index}:{self.labels[index]}" for index, score in found]
+        return [class_text(score, f"{index}:{self.labels[index]}") for index, score in found]

@@ -58,7 +58,8 @@ class Embedding(TextFamily[EmbeddingKeys]):
         )
         if self.keys.normalised:
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-            vectors = vectors / np.maximum(lengths, LEAST_LENGTH)
+            with np.errstate(invalid="ignore"):  # infinity by infinity is no number
+                vectors = vectors / np.maximum(lengths, LEAST_LENGTH)
         # Models compute in float32, which has seven digits.
         return [[round(number, 7) for number in vector] for vector in vectors.tolist()]
 

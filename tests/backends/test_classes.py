@@ -123,6 +123,18 @@ def test_numbers_of_every_type_are_written_as_triton_does(
     assert answer[only].tolist() == expected.tolist()
 
 
+def test_outputs_come_in_the_order_of_the_file_or_of_the_caller(client: Triton) -> None:
+    """Triton hands a process their names as a set, whose order is another in each process."""
+    inputs = {}
+    for name, code in onnx_models.EVERY_TYPE.items():
+        dtype = onnx_models.helper.tensor_dtype_to_np_dtype(code)
+        inputs[f"in_{name}"] = np.ones((1, 2), dtype)
+    in_file = [f"out_{name}" for name in onnx_models.EVERY_TYPE]
+    assert list(client.infer("every_type", inputs, timeout=30)) == in_file
+    backwards = in_file[::-1]
+    assert list(client.infer("every_type", inputs, outputs=backwards, timeout=30)) == backwards
+
+
 def test_a_model_that_answers_other_than_it_says_harms_nobody(
     triton: triton_process.Triton, client: Triton, folder: Path
 ) -> None:
@@ -197,8 +209,8 @@ def write_liar(folder: Path, code: str = TEXTS) -> None:
 def test_of_equal_scores_the_first_are_best_and_what_is_no_number_comes_last() -> None:
     scores = np.array([[2, np.nan, 3, 2], [np.inf, 0, 0, -np.inf]], np.float32)
     assert classified(scores, 4, [b"a"], batched=True).tolist() == [
-        [b"3.000000:2", b"2.000000:0:a", b"2.000000:3", b"nan:1"],
-        [b"inf:0:a", b"0.000000:1", b"0.000000:2", b"-inf:3"],
+        [b"3.000000:2", b"2.000000:0:a", b"2.000000:3", b"null:1"],
+        [b"null:0:a", b"0.000000:1", b"0.000000:2", b"null:3"],
     ]
     assert classified(np.array([[1], [2]], np.int8), 1, [], batched=False).tolist() == [b"2:1"]
     assert classified(np.zeros((0, 3), np.float32), 2, [], batched=True).shape == (0, 2)
