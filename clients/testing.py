@@ -22,6 +22,7 @@ from clients.base import Client, Environment, Payload
 from clients.config_text import read
 from clients.declarations import declaration_fault, object_fault
 from clients.errors import ClientDisabled, ModelFailed, TensorsRefused, UnknownModel, UnknownVersion
+from clients.files import text_of
 from clients.model_server import (
     Above,
     ModelServer,
@@ -229,4 +230,4 @@ def best_classes(scores: npt.NDArray[Any], most: int) -> npt.NDArray[np.object_]
 
 
 def text(path: Path) -> str:
-    return path.read_text() if path.is_file() else ""
+    return text_of(path) if path.is_file() else ""
