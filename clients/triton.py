@@ -192,7 +192,10 @@ ENDED = frozenset(
 ENSEMBLE_S = 60.0
 
 # It keeps no word on a configuration that it refuses.
+CHECK_SAYS_MORE = "`dispatcher check` on the model's folder may say more"
 LOG_SAYS_WHY = "Triton's log has the reason; `dispatcher check` finds many of them beforehand"
+
+TO_MEND = " To mend it: "  # before what helps, in the words of this project's backends
 
 NO_ROOM = "No space left on device"  # for a model's region in /dev/shm
 ROOM_S = 10.0  # how long a model that was loaded waits for it
@@ -526,10 +529,11 @@ class Triton(ModelServer):
                 ) from error
             reasons = [s.reason for s in self.models(timeout=timeout) if s.name == model]
             known = next(filter(None, reasons), "")
-            reason = known or translated(error).message
+            reason, _, fix = (known or translated(error).message).partition(TO_MEND)
             # Triton has one code for all reasons.
             kind = TooLargeAtOnce if NO_ROOM in reason else ModelFailed
-            raise kind(reason, hint="" if known else LOG_SAYS_WHY) from error
+            hint = fix or (CHECK_SAYS_MORE if known else LOG_SAYS_WHY)
+            raise kind(reason, hint=hint) from error
         if self._scarce:
             self._let_take_room(model)
 
@@ -603,9 +607,10 @@ class Triton(ModelServer):
             return UnknownModel(f"there is no model {model!r} in the model repository")
         if not ready:
             reasons = {state.why for state in states if state.why}
+            why, _, fix = "".join(f": {r}" for r in sorted(reasons)).partition(TO_MEND)
             return ModelUnavailable(
-                f"the model {model!r} is not ready" + "".join(f": {r}" for r in sorted(reasons)),
-                hint="see the log of the start; /ping says which models are missing",
+                f"the model {model!r} is not ready{why}",
+                hint=fix or "see the log of the start; /ping says which models are missing",
             )
         if version and version not in ready:
             return UnknownVersion(
@@ -866,7 +871,7 @@ def renamed_config(text: str, name: str) -> str:
     try:
         text_format.Parse(text, config)
     except text_format.ParseError as error:
-        raise ModelFailed(f"config.pbtxt cannot be read: {error}") from error
+        raise ModelFailed(f"config.pbtxt cannot be read: {error}", hint=CHECK_SAYS_MORE) from error
     config.name = name
     return str(text_format.MessageToString(config))
 

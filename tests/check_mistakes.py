@@ -236,9 +236,7 @@ MISTAKES = [
         "is a pointer of Git LFS",
         "git lfs pull",
     ),
-    Mistake(
-        "no_graph", model(b"no graph"), "no_graph/1/model.onnx", "is no model of ONNX", "again"
-    ),
+    Mistake("no_graph", model(b"no graph"), "no_graph/1/model.onnx", "cannot be served", "again"),
     Mistake("empty", model(b""), "empty/1/model.onnx", "is empty", "fetch it again"),
     Mistake(
         "page",

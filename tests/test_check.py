@@ -16,6 +16,7 @@ import onnx
 import onnx.numpy_helper
 import pytest
 
+from tests.backends import onnx_models
 from tests.check_mistakes import (
     DEADLY,
     MISTAKES,
@@ -680,3 +681,72 @@ def test_a_name_that_cannot_be_served_is_named(tmp_path: Path, check: Check) -> 
     assert code == 1
     assert "is not served: expected a name of letters" in found[0]["message"]
     assert found[0]["file"] == "all right"
+
+
+@pytest.mark.parametrize("coding", ["utf-8-sig", "utf-16"])
+def test_files_as_editors_of_windows_save_them_are_no_finding(
+    tmp_path: Path, check: Check, coding: str
+) -> None:
+    right = write_right(tmp_path, "right")
+    (right / "dispatch.toml").write_text('family = "tensors"\n')
+    for name in ("config.pbtxt", "labels.txt", "dispatch.toml"):
+        text = (right / name).read_text()
+        (right / name).write_bytes(text.replace("\n", "\r\n").encode(coding))
+    assert check(tmp_path) == (0, [])
+
+
+def test_what_systems_leave_is_no_finding(tmp_path: Path, check: Check) -> None:
+    right = write_right(tmp_path, "right")
+    (tmp_path / "code" / "clients").mkdir(parents=True)
+    (tmp_path / "__MACOSX" / "right" / "1").mkdir(parents=True)
+    for folder in (tmp_path, right, right / "1", tmp_path / "code" / "clients"):
+        inside = tmp_path / "__MACOSX" / folder.relative_to(tmp_path)
+        inside.mkdir(parents=True, exist_ok=True)
+        for name in ("config.pbtxt", "dispatch.toml", "1", "model.onnx", "double.py"):
+            for place in (folder, inside):
+                (place / f"._{name}").write_bytes(b"\0\5\x16\7 clients.base")
+        for name in (".DS_Store", "Thumbs.db", "desktop.ini"):
+            (folder / name).touch()
+        (folder / ".ipynb_checkpoints").mkdir()
+    assert check(tmp_path) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("write", "message", "fix"),
+    [
+        (onnx_models.zipmap, "is a sequence of maps (ZipMap)", "options={'zipmap': False}"),
+        (onnx_models.bfloat16, "is a tensor(bfloat16)", "a Cast node"),
+        (onnx_models.unknown_ranks, "how many dimensions the input 'x' has", 'name: "x"'),
+    ],
+)
+def test_a_model_that_triton_cannot_carry_is_one_of_onnx_all_the_same(
+    tmp_path: Path,
+    check: Check,
+    write: Callable[[Path], None],
+    message: str,
+    fix: str,
+) -> None:
+    write(tmp_path / "m" / "1" / "model.onnx")
+    (tmp_path / "m" / "config.pbtxt").write_text('backend: "onnxruntime"\n')
+    code, (one,) = check(tmp_path, "--no-clients")
+    assert code == 1
+    assert message in one["message"]
+    assert "no model of ONNX" not in one["message"]
+    assert fix in one["fix"]
+
+
+def test_the_lines_that_are_said_mend_an_unknown_rank(tmp_path: Path, check: Check) -> None:
+    onnx_models.unknown_ranks(tmp_path / "m" / "model.onnx")
+    _, (one,) = check(tmp_path, "--no-clients")
+    lines = one["fix"].partition("config.pbtxt: ")[2].partition(", but")[0]
+    (tmp_path / "m" / "config.pbtxt").write_text(lines.replace("[-1]", "[-1, 2]"))
+    assert check(tmp_path, "--no-clients") == (0, [])
+
+
+def test_a_configuration_beside_a_plain_model_file_is_checked(tmp_path: Path, check: Check) -> None:
+    write_classes(tmp_path / "m", 3)
+    (tmp_path / "m" / "config.pbtxt").write_text("max_batch_size: 16")
+    assert check(tmp_path, "--no-clients") == (0, [])
+    (tmp_path / "m" / "model.onnx").write_bytes(b"version https://git-lfs.github.com/spec/v1")
+    _, (one,) = check(tmp_path, "--no-clients")
+    assert one["file"] == "m/model.onnx"

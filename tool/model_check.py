@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clients.classes import labels_at
 from clients.config_text import Message, NotReadable, line_of, read, whole
 from clients.deadly import Fault, deadly
+from clients.files import is_litter, text_of
 from clients.triton import config_dictionary, config_fault, config_fields
 from container.backends.model_config import (
     ModelConfigError,
@@ -84,7 +86,7 @@ class ModelCheck:
             self.versions(Message(), "")
             return
         try:
-            text = config.read_text()
+            text = text_of(config)
         except (OSError, UnicodeDecodeError) as error:
             self.findings.error(config, f"cannot be read ({error})", "write it as UTF-8 text")
             return
@@ -282,7 +284,7 @@ class ModelCheck:
                     continue
                 if file.is_dir():
                     continue  # that it is deadly was said
-                count = len(file.read_text(errors="replace").removesuffix("\n").split("\n"))
+                count = len(labels_at(file))
                 dims = [whole(dim) for dim in output.texts("dims")]
                 classes = next((dim for dim in reversed(dims) if dim != 1), -1)
                 if 0 < classes != count:
@@ -309,18 +311,19 @@ class ModelCheck:
                     "cannot be asked for by its number: callers name versions from 1",
                     "rename it to 1, unless nobody names it",
                 )
-        if not versions:
+        plain = any((self.folder / name).is_file() for name in PLAIN_MODELS)
+        if not (versions or plain):
             self.findings.error(
                 self.folder,
                 "has no version folder",
                 f"put the model's file into {self.folder.name}/1/",
             )
-        self.policy(message, text, [int(path.name) for path in versions])
+        self.policy(message, text, [int(path.name) for path in versions] or [1] * plain)
         backend = message.text("backend") or message.text("platform")
         wanted = message.text("default_model_filename") or FILES.get(backend, "")
         if message.text("platform") == "ensemble":
             return
-        for version in served(message, versions):
+        for version in served(message, versions) or [self.folder] * (plain and not versions):
             self.version(version, wanted, text)
 
     def policy(self, message: Message, text: str, versions: list[int]) -> None:
@@ -404,7 +407,8 @@ class ModelCheck:
         try:
             signature = read_signature(file)
         except ModelConfigError as error:
-            self.findings.error(file, f"is no model of ONNX: {said(error)}", "export it again")
+            fix = error.fix or "export it again"
+            self.findings.error(file, f"cannot be served: {error.what.removesuffix('.')}", fix)
             return
         message = read(text)
         if any(undescribed(message)):
@@ -415,13 +419,13 @@ class ModelCheck:
             self.findings.error(
                 self.folder / CONFIG,
                 f"does not fit the model: {said(error)}",
-                "write it as the file has it, or leave input and output out",
+                error.fix or "write it as the file has it, or leave input and output out",
             )
             return
         try:
             session_settings(config)
         except ModelConfigError as error:
-            self.findings.error(self.folder / CONFIG, str(error).removesuffix("."), "")
+            self.findings.error(self.folder / CONFIG, error.what.removesuffix("."), error.fix)
         if not message.all("input"):
             self.refused(of_warmups(message, config["input"]), text)
 
@@ -435,7 +439,7 @@ def is_torchscript(file: Path, text: str) -> bool:
 
 def said(error: ModelConfigError) -> str:
     """Return an error without the name of the model, which stands before it."""
-    return (str(error).partition(": ")[2] or str(error)).removesuffix(".")
+    return (error.what.partition(": ")[2] or error.what).removesuffix(".")
 
 
 def compare(text: str, signature: Signature) -> dict[str, Any]:
@@ -456,7 +460,7 @@ def compare(text: str, signature: Signature) -> dict[str, Any]:
 
 
 def folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir())
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not is_litter(path))
 
 
 def version_folders(folder: Path) -> list[Path]:
@@ -482,7 +486,7 @@ def served(message: Message, versions: list[Path]) -> list[Path]:
 def configured(folder: Path) -> Message | None:
     """Return the configuration of another model, where it can be read."""
     try:
-        return read((folder / CONFIG).read_text(encoding="utf-8"))
+        return read(text_of(folder / CONFIG))
     except (OSError, ValueError):  # what is wrong with it is told there
         return None
 
