@@ -35,6 +35,7 @@ from clients.model_server import (
 )
 from clients.request import Request
 from clients.sources import classes_of_file
+from clients.tensors import at_most
 
 TIME_S = 60.0  # for one answer
 DEFAULT_MAX_BATCH_SIZE = 4  # where the configuration leaves it to the model's file
@@ -114,7 +115,9 @@ class OnnxModels(ModelServer):
         session, classes = self._session(model, version), classes or {}
         most = self._max_batch_size(model, session)
         if most and any(array.ndim and len(array) > most for array in inputs.values()):
-            raise TensorsRefused(f"inference request batch-size must be <= {most} for {model!r}")
+            raise TensorsRefused(
+                f"inference request batch-size must be <= {most} for {model!r}", hint=at_most(most)
+            )
         names = list(outputs or classes) or [one.name for one in session.get_outputs()]
         try:
             given = {name: as_taken(array) for name, array in inputs.items()}

@@ -7,6 +7,7 @@ is shared by all threads: it is thread-safe except for streams.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 import threading
@@ -97,6 +98,10 @@ MISFIT = re.compile(
     r"in ensemble '.*(inference input '.*' data-type is '\w+', but model '.*' expects '\w+'"
     r"|(expected \d+ inputs but got \d+ inputs for model '))"
 )
+# What protobuf's parser says of names in a `config.pbtxt` that it does not know.
+NO_FIELD = re.compile(r'Message type "([\w.]+)" has no field named "(\w+)"')
+NO_VALUE = re.compile(r'Enum type "([\w.]+)" has no value named (\w+)')
+
 NO_ID = "[request id: <id_unknown>] "
 
 datatype_of = lru_cache(maxsize=64)(np_to_triton_dtype)  # it tries one type after the other
@@ -867,24 +872,41 @@ def renamed_config(text: str, name: str) -> str:
         ModelFailed: it is no `config.pbtxt`.
 
     """
-    config = model_config_pb2.ModelConfig()
-    try:
-        text_format.Parse(text, config)
-    except text_format.ParseError as error:
-        raise ModelFailed(f"config.pbtxt cannot be read: {error}", hint=CHECK_SAYS_MORE) from error
+    if fault := config_fault(text):
+        line, reason, fix = fault
+        raise ModelFailed(f"config.pbtxt:{line} cannot be read: {reason}", hint=fix)
+    config = text_format.Parse(text, model_config_pb2.ModelConfig())
     config.name = name
     return str(text_format.MessageToString(config))
 
 
-def config_fault(text: str) -> tuple[int, str] | None:
-    """Return line and reason where a `config.pbtxt` is none; nothing where Triton can read it."""
+def config_fault(text: str) -> tuple[int, str, str] | None:
+    """Return line, reason and fix where a `config.pbtxt` is none; nothing where Triton reads it."""
     try:
         text_format.Parse(text, model_config_pb2.ModelConfig())
     except text_format.ParseError as error:
         # It says place and reason in one text, "3:1 : Message type …".
         reason = str(error).partition(" : ")[2] or str(error)
-        return error.GetLine() or 1, reason.rstrip(".")
+        return error.GetLine() or 1, reason.rstrip("."), config_fix(reason)
     return None
+
+
+def config_fix(reason: str) -> str:
+    """Return how to mend what protobuf's parser says of a `config.pbtxt`."""
+    pool = model_config_pb2.ModelConfig.DESCRIPTOR.file.pool
+    if unknown := NO_FIELD.search(reason):
+        known = [field.name for field in pool.FindMessageTypeByName(unknown[1]).fields]
+    elif unknown := NO_VALUE.search(reason):
+        known = [value.name for value in pool.FindEnumTypeByName(unknown[1]).values]
+    else:
+        return (
+            "write `name: value` in each line, texts in quotation marks, numbers without; close "
+            "every bracket and quotation mark; a comment begins with #"
+        )
+    wrong = unknown[2]
+    near = [one for one in known if f"_{wrong}_" in f"_{one}_"]  # TYPE_FP32 for FP32
+    near = near or difflib.get_close_matches(wrong, known, 1, cutoff=0.75)
+    return f"write `{near[0]}` for `{wrong}`" if near else f"expected one of {', '.join(known)}"
 
 
 def config_dictionary(text: str) -> dict[str, Any]:
@@ -896,8 +918,3 @@ def config_dictionary(text: str) -> dict[str, Any]:
 def config_signature(config: Mapping[str, Any]) -> Signature:
     """Return what a model takes and gives, from such a dictionary."""
     return signature_of(json_format.ParseDict(dict(config), model_config_pb2.ModelConfig()))
-
-
-def config_fields() -> list[str]:
-    """Return what may stand at the top of a `config.pbtxt`."""
-    return [field.name for field in model_config_pb2.ModelConfig.DESCRIPTOR.fields]

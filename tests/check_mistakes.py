@@ -170,7 +170,7 @@ MISTAKES = [
         config("TYPE_FP32 dims: [ 3 ]", "FP32 dims: [ 3 ]"),
         "no_such_type/config.pbtxt:4",
         "FP32",
-        "model configuration",
+        "write `TYPE_FP32` for `FP32`",
     ),
     Mistake(
         "other_name",
@@ -257,7 +257,7 @@ MISTAKES = [
         config("dims: [ 3 ]", "dims: [ 3 ] allow_ragged_batch: true"),
         "ragged/config.pbtxt",
         "input 'INPUT' has allow_ragged_batch",
-        "as the file has it",
+        "leave allow_ragged_batch out",
     ),
     Mistake(
         "other_type",

@@ -14,7 +14,7 @@ from clients.classes import labels_at
 from clients.config_text import Message, NotReadable, line_of, read, whole
 from clients.deadly import Fault, deadly
 from clients.files import is_litter, text_of
-from clients.triton import config_dictionary, config_fault, config_fields
+from clients.triton import config_dictionary, config_fault
 from container.backends.model_config import (
     ModelConfigError,
     Signature,
@@ -104,8 +104,8 @@ class ModelCheck:
     def readable(self, config: Path, text: str) -> Message | None:
         """Return the configuration; nothing where Triton cannot read it."""
         if fault := config_fault(text):
-            line, reason = fault
-            self.findings.error(config, f"cannot be read: {reason}", self.nearest(text), line=line)
+            line, reason, fix = fault
+            self.findings.error(config, f"cannot be read: {reason}", fix, line=line)
             return None
         try:
             return read(text)
@@ -114,18 +114,6 @@ class ModelCheck:
                 config, f"cannot be looked into: {error}", "write it more plainly"
             )
             return None
-
-    def nearest(self, text: str) -> str:
-        """Return the fix for a field that there is not."""
-        try:
-            names = [one.name for one in read(text).fields]
-        except NotReadable:
-            return "close every bracket and quotation mark"
-        known = config_fields()
-        for name in names:
-            if name not in known and (near := difflib.get_close_matches(name, known, 1)):
-                return f"write `{near[0]}` for `{name}`"
-        return "see Triton's page on the model configuration for what may stand there"
 
     def named(self, config: Path, text: str, message: Message) -> None:
         for name in message.all("name"):
@@ -155,7 +143,7 @@ class ModelCheck:
             config,
             f'is "{backend}", which '
             + ("only NVIDIA's image of Triton can run" if known else "Triton does not bring"),
-            "build on that image" if known or not near else f'write "{near[0]}"',
+            "build on that image" if known or not near else f'write backend: "{near[0]}"',
             key=fields[0].name,
             line=line_of(text, *fields),
         )
@@ -298,18 +286,19 @@ class ModelCheck:
     def versions(self, message: Message, text: str) -> None:
         """Look for the model's file in each version that is served."""
         versions = version_folders(self.folder)
+        free = max((int(path.name) for path in versions), default=0) + 1
         for path in folders(self.folder):
             if path not in versions and (path.name.isdigit() or looks_like_a_version(path.name)):
                 self.findings.error(
                     path,
                     "is no version: Triton passes over what is no number, or begins with a zero",
-                    "rename it to 1",
+                    f"rename it to {free}",
                 )
             elif path.name == "0":
                 self.findings.warning(
                     path,
                     "cannot be asked for by its number: callers name versions from 1",
-                    "rename it to 1, unless nobody names it",
+                    f"rename it to {free}, unless nobody names it",
                 )
         plain = any((self.folder / name).is_file() for name in PLAIN_MODELS)
         if not (versions or plain):
@@ -388,7 +377,7 @@ class ModelCheck:
             self.findings.error(
                 file, "is a pointer of Git LFS, not the model", "run `git lfs pull`"
             )
-        elif begin.lstrip()[:1] == b"<" or not begin:
+        elif (begin.lstrip()[:1] == b"<" and file.suffix != ".xml") or not begin:
             what = "is empty" if not begin else "is a page of HTML"
             self.findings.error(file, f"{what}, not the model", "fetch it again")
         elif is_torchscript(file, text):

@@ -26,6 +26,8 @@ DEFAULT_MAX_BATCH_SIZE = 4
 
 AS_IN_THE_FILE = "write it as the file has it, or leave input and output out of config.pbtxt"
 
+NATIVE = "build the image on NVIDIA's, which has these"
+
 _UNSUPPORTED_FIELDS = ("batch_input", "batch_output")
 
 
@@ -167,7 +169,8 @@ def check(config: Mapping[str, Any], signature: Signature) -> None:
             if tensor.get("optional"):
                 raise ModelConfigError(
                     f"{_unable(config)}: input '{tensor['name']}' is optional in the "
-                    "configuration, but that is expected only where max_batch_size is 0."
+                    "configuration, but that is expected only where max_batch_size is 0.",
+                    "leave `optional` out; or write max_batch_size: 0, and -1 before all dims",
                 )
     known = {spec.name: spec for spec in (*signature.inputs, *signature.optional)}
     for tensor in inputs:
@@ -205,7 +208,8 @@ def refuse_ragged(config: Mapping[str, Any]) -> None:
         if tensor.get("allow_ragged_batch"):
             raise ModelConfigError(
                 f"{_unable(config)}: input '{tensor['name']}' has allow_ragged_batch, but ragged "
-                "batches are expected only by the native backends."
+                "batches are expected only by the native backends.",
+                f"leave allow_ragged_batch out, or {NATIVE}",
             )
 
 
@@ -215,12 +219,14 @@ def refuse_unsupported(config: Mapping[str, Any]) -> None:
         if config.get(field):
             raise ModelConfigError(
                 f"{_unable(config)}: the configuration has {field}, but ragged batches are "
-                "expected only by the native backends."
+                "expected only by the native backends.",
+                f"leave {field} out, or {NATIVE}",
             )
     if (config.get("sequence_batching") or {}).get("state"):
         raise ModelConfigError(
             f"{_unable(config)}: sequence_batching has state, but implicit state is expected only "
-            "by the native backends."
+            "by the native backends.",
+            f"leave it out, or {NATIVE}",
         )
 
 
@@ -259,7 +265,9 @@ def _check_batching(config: Mapping[str, Any], signature: Signature) -> None:
                 raise ModelConfigError(
                     f"{_unable(config)}: max_batch_size is {max_batch_size(config)} in the "
                     f"configuration, but {kind} '{spec.name}' has shape {list(spec.shape)} in the "
-                    "file, where batching expects a dynamic (-1) first dimension."
+                    "file, where batching expects a dynamic (-1) first dimension.",
+                    "write max_batch_size: 0, and all dims that are listed as the file has them; "
+                    "or export the model with a first dimension of any size",
                 )
 
 
@@ -355,12 +363,14 @@ def _check_all_given(
         if spec.name not in given:
             raise ModelConfigError(
                 f"{_unable(config)}: input '{spec.name}' is missing from the configuration, but "
-                f"the file expects it as {spec.data_type} with shape {list(spec.shape)}."
+                f"the file expects it as {spec.data_type} with shape {list(spec.shape)}.",
+                "list it beside the others, or leave input and output out of config.pbtxt",
             )
         if given[spec.name]:
             raise ModelConfigError(
                 f"{_unable(config)}: input '{spec.name}' is optional in the configuration, but the "
-                "file has no default for it."
+                "file has no default for it.",
+                "leave `optional` out",
             )
 
 
