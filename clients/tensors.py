@@ -367,7 +367,7 @@ def one_axis_more(came: Sequence[int], wanted: Sequence[int], most: int) -> str:
     for shape in ([1, *came], [*came, 1]):
         if fits(shape, wanted):
             items = f"; the first axis counts items, and {at_most(most)}" if most else ""
-            return f"send the same numbers as {shape}{items}"
+            return f"send the same data as {shape}{items}"
     return ""
 
 
