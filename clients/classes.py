@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clients.errors import ModelFailed, TensorsRefused
+from clients.files import unmarked
 from clients.scores import best
 
 MOST_CLASSES = 100_000
@@ -74,11 +75,11 @@ def labels_at(path: Path) -> Sequence[bytes]:
     try:
         changed = path.stat().st_mtime_ns
         return _labels(path, changed)
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return ()
 
 
 @lru_cache(maxsize=64)
 def _labels(path: Path, changed: int) -> Sequence[bytes]:  # noqa: ARG001  it is part of the key
-    lines = path.read_bytes().removesuffix(b"\n").split(b"\n")
+    lines = unmarked(path.read_bytes()).removesuffix(b"\n").split(b"\n")
     return [line.removesuffix(b"\r") for line in lines]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clients.config_text import Field, Message, NotReadable, line_of, read, whole
+from clients.files import unmarked
 
 CONFIG = "config.pbtxt"
 TRUE = {"true", "t", "1"}
@@ -57,11 +58,11 @@ class Deadly:
 def deadly(folder: Path) -> list[Deadly]:
     """Return what Triton would die of, if it loaded the model in a folder, or were asked for it."""
     try:
-        text = (folder / CONFIG).read_text(encoding="utf-8", errors="replace")
+        text = unmarked((folder / CONFIG).read_bytes()).decode(errors="replace")
         message = read(text)
     except IsADirectoryError:
         return [Deadly("", 0, "is a folder, over which Triton ends", "put the file there")]
-    except (OSError, NotReadable):  # there is none, or Triton says what is wrong with it
+    except (OSError, ValueError):  # there is none, or Triton says what is wrong with it
         return []
     return [
         Deadly(key, line_of(text, field), f"{what}, over which Triton ends", fix)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from clients.errors import ClientDisabled
+from clients.files import text_of
 from clients.shown import brief
 
 FILE = "dispatch.toml"
@@ -123,7 +124,7 @@ def read_table(path: Path) -> dict[str, Any]:
 
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(text_of(path))
     except (OSError, ValueError) as error:
         raise ClientDisabled(f"{path} cannot be read: {error}") from error
 

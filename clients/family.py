@@ -17,6 +17,7 @@ from clients import families
 from clients.base import Client, Environment, Payload
 from clients.dispatch_toml import Keys, mistake, nearest, read_keys, read_table
 from clients.errors import BadParameter, BadPayload, ClientDisabled
+from clients.files import text_of
 from clients.model_server import Signature, TensorSpec
 from clients.shown import brief
 
@@ -145,7 +146,7 @@ class Family(Client, Generic[K, P]):
         path: Path = self.folder / getattr(self.keys, name)
         try:
             # Not `splitlines`: a name may hold what that takes for the end of a line.
-            return path.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
+            return text_of(path).rstrip("\n").split("\n")
         except (OSError, ValueError) as error:
             what, fix = LINES_UNREAD.get(
                 type(error), (f"cannot be read ({type(error).__name__})", PUT_LINES)

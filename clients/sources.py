@@ -27,6 +27,7 @@ from clients.base import Client
 from clients.dispatch_toml import FILE, is_inside, read_table
 from clients.errors import ClientDisabled
 from clients.family import client_class
+from clients.files import is_litter
 
 BUILT_IN = Path(clients.__file__).parent
 ENTRY_POINTS = "triton_dispatcher.clients"
@@ -100,6 +101,8 @@ def client_files(folder: Path) -> Iterator[Path]:
     except OSError:  # it was there at the start
         return
     for path in paths:
+        if is_litter(path):  # of a copy of macOS `._double.py`, which is no Python
+            continue
         if path.suffix == ".py" and path.stem != "__init__":
             yield path
         elif os.path.isfile(path / "__init__.py"):  # noqa: PTH113  Path's raises where it may not look

@@ -408,19 +408,16 @@ def refuse_wrong_tensors(inputs: Mapping[str, Array], signature: Signature) -> N
                 hint=f"besides a 0, sizes may make {MOST_OF_NOTHING} at most",
             )
         spec, datatype = known[name], DATATYPES.get(array.dtype, str(array.dtype))
-        fits = len(array.shape) == len(spec.shape) and all(
-            wanted in (-1, came) for wanted, came in zip(spec.shape, array.shape, strict=True)
-        )
-        if not fits or datatype != spec.datatype:
+        if not fits(array.shape, spec.shape) or datatype != spec.datatype:
             raise TensorsRefused(
                 f"input `{name}` wants {spec.datatype} {list(spec.shape)}; "
-                f"you sent {datatype} {list(array.shape)}"
+                f"you sent {datatype} {list(array.shape)}",
+                hint=one_axis_more(array.shape, spec.shape, signature.max_batch_size),
             )
         if signature.max_batch_size and array.shape[0] > signature.max_batch_size:
             raise TensorsRefused(
                 f"input `{name}` has {array.shape[0]} items",
-                hint=f"the model takes at most {signature.max_batch_size} at once "
-                "(`max_batch_size` in its config.pbtxt)",
+                hint=at_most(signature.max_batch_size),
             )
     missing = [spec for spec in signature.inputs if spec.name not in inputs and not spec.optional]
     if missing:
@@ -430,6 +427,27 @@ def refuse_wrong_tensors(inputs: Mapping[str, Array], signature: Signature) -> N
         )
     if signature.max_batch_size and len({len(array) for array in inputs.values()}) > 1:
         raise TensorsRefused("the inputs differ in their first dimension, the batch")
+
+
+def fits(came: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Whether an array is of a shape in which -1 stands for any size."""
+    return len(came) == len(wanted) and all(
+        one in (-1, other) for one, other in zip(wanted, came, strict=True)
+    )
+
+
+def one_axis_more(came: Sequence[int], wanted: Sequence[int], most: int) -> str:
+    """Return a hint where an array lacks one axis of size 1, that of the batch above all."""
+    for shape in ([1, *came], [*came, 1]):
+        if fits(shape, wanted):
+            items = f"; the first axis counts items, and {at_most(most)}" if most else ""
+            return f"send the same data as {shape}{items}"
+    return ""
+
+
+def at_most(most: int) -> str:
+    """Return a hint on how many items a model takes."""
+    return f"the model takes at most {most} at once; more: a larger max_batch_size in config.pbtxt"
 
 
 def zeros(signature: Signature) -> dict[str, Array]:

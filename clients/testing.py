@@ -22,6 +22,7 @@ from clients.base import Client, Environment, Payload
 from clients.config_text import read
 from clients.declarations import declaration_fault, object_fault
 from clients.errors import ClientDisabled, ModelFailed, TensorsRefused, UnknownModel, UnknownVersion
+from clients.files import text_of
 from clients.model_server import (
     Above,
     ModelServer,
@@ -34,6 +35,7 @@ from clients.model_server import (
 )
 from clients.request import Request
 from clients.sources import classes_of_file
+from clients.tensors import at_most
 
 TIME_S = 60.0  # for one answer
 DEFAULT_MAX_BATCH_SIZE = 4  # where the configuration leaves it to the model's file
@@ -113,7 +115,9 @@ class OnnxModels(ModelServer):
         session, classes = self._session(model, version), classes or {}
         most = self._max_batch_size(model, session)
         if most and any(array.ndim and len(array) > most for array in inputs.values()):
-            raise TensorsRefused(f"inference request batch-size must be <= {most} for {model!r}")
+            raise TensorsRefused(
+                f"inference request batch-size must be <= {most} for {model!r}", hint=at_most(most)
+            )
         names = list(outputs or classes) or [one.name for one in session.get_outputs()]
         try:
             given = {name: as_taken(array) for name, array in inputs.items()}
@@ -229,4 +233,4 @@ def best_classes(scores: npt.NDArray[Any], most: int) -> npt.NDArray[np.object_]
 
 
 def text(path: Path) -> str:
-    return path.read_text() if path.is_file() else ""
+    return text_of(path) if path.is_file() else ""

@@ -7,6 +7,7 @@ is shared by all threads: it is thread-safe except for streams.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 import threading
@@ -98,6 +99,10 @@ MISFIT = re.compile(
     r"in ensemble '.*(inference input '.*' data-type is '\w+', but model '.*' expects '\w+'"
     r"|(expected \d+ inputs but got \d+ inputs for model '))"
 )
+# What protobuf's parser says of names in a `config.pbtxt` that it does not know.
+NO_FIELD = re.compile(r'Message type "([\w.]+)" has no field named "(\w+)"')
+NO_VALUE = re.compile(r'Enum type "([\w.]+)" has no value named (\w+)')
+
 NO_ID = "[request id: <id_unknown>] "
 
 datatype_of = lru_cache(maxsize=64)(np_to_triton_dtype)  # it tries one type after the other
@@ -193,7 +198,10 @@ ENDED = frozenset(
 ENSEMBLE_S = 60.0
 
 # It keeps no word on a configuration that it refuses.
+CHECK_SAYS_MORE = "`dispatcher check` on the model's folder may say more"
 LOG_SAYS_WHY = "Triton's log has the reason; `dispatcher check` finds many of them beforehand"
+
+TO_MEND = " To mend it: "  # before what helps, in the words of this project's backends
 
 NO_ROOM = "No space left on device"  # for a model's region in /dev/shm
 ROOM_S = 10.0  # how long a model that was loaded waits for it
@@ -530,10 +538,11 @@ class Triton(ModelServer):
                 ) from error
             reasons = [s.reason for s in self.models(timeout=timeout) if s.name == model]
             known = next(filter(None, reasons), "")
-            reason = known or translated(error).message
+            reason, _, fix = (known or translated(error).message).partition(TO_MEND)
             # Triton has one code for all reasons.
             kind = TooLargeAtOnce if NO_ROOM in reason else ModelFailed
-            raise kind(reason, hint="" if known else LOG_SAYS_WHY) from error
+            hint = fix or (CHECK_SAYS_MORE if known else LOG_SAYS_WHY)
+            raise kind(reason, hint=hint) from error
         if self._scarce:
             self._let_take_room(model)
 
@@ -607,9 +616,10 @@ class Triton(ModelServer):
             return UnknownModel(f"there is no model {model!r} in the model repository")
         if not ready:
             reasons = {state.why for state in states if state.why}
+            why, _, fix = "".join(f": {r}" for r in sorted(reasons)).partition(TO_MEND)
             return ModelUnavailable(
-                f"the model {model!r} is not ready" + "".join(f": {r}" for r in sorted(reasons)),
-                hint="see the log of the start; /ping says which models are missing",
+                f"the model {model!r} is not ready{why}",
+                hint=fix or "see the log of the start; /ping says which models are missing",
             )
         if version and version not in ready:
             return UnknownVersion(
@@ -877,7 +887,7 @@ DATATYPES = {
 }
 
 
-NUMBER = "is no number; write its digits alone, as in 10"
+DIGITS = "write its digits alone, as in 10"
 
 
 def renamed_config(text: str, name: str) -> str:
@@ -887,18 +897,15 @@ def renamed_config(text: str, name: str) -> str:
         ModelFailed: it is no `config.pbtxt`.
 
     """
-    config = model_config_pb2.ModelConfig()
-    try:
-        text_format.Parse(text, config)
-    except text_format.ParseError as error:
-        raise ModelFailed(f"config.pbtxt cannot be read: {error}") from error
-    if fault := no_number(text):
-        raise ModelFailed(f"config.pbtxt cannot be read: {fault[1]!r} in line {fault[0]} {NUMBER}")
+    if fault := config_fault(text):
+        line, reason, fix = fault
+        raise ModelFailed(f"config.pbtxt:{line} cannot be read: {reason}", hint=fix)
     # The text is kept where it can be: of a message a `max_batch_size` of 0 is not written.
     own = f'name: "{name}"'
     try:
         names = read(text).all("name")
     except NotReadable:
+        config = text_format.Parse(text, model_config_pb2.ModelConfig())
         config.name = name
         return str(text_format.MessageToString(config))
     if not names:
@@ -906,17 +913,35 @@ def renamed_config(text: str, name: str) -> str:
     return text[: names[0].start] + own + text[names[0].end :]
 
 
-def config_fault(text: str) -> tuple[int, str] | None:
-    """Return line and reason where a `config.pbtxt` is none; nothing where Triton can read it."""
+def config_fault(text: str) -> tuple[int, str, str] | None:
+    """Return line, reason and fix where a `config.pbtxt` is none; nothing where Triton reads it."""
     try:
         text_format.Parse(text, model_config_pb2.ModelConfig())
     except text_format.ParseError as error:
         # It says place and reason in one text, "3:1 : Message type …".
         reason = str(error).partition(" : ")[2] or str(error)
-        return error.GetLine() or 1, reason.rstrip(".")
+        return error.GetLine() or 1, reason.rstrip("."), config_fix(reason)
     if fault := no_number(text):
-        return fault[0], f"{fault[1]!r} {NUMBER}"
+        return fault[0], f"{fault[1]!r} is no number", DIGITS
     return None
+
+
+def config_fix(reason: str) -> str:
+    """Return how to mend what protobuf's parser says of a `config.pbtxt`."""
+    pool = model_config_pb2.ModelConfig.DESCRIPTOR.file.pool
+    if unknown := NO_FIELD.search(reason):
+        known = [field.name for field in pool.FindMessageTypeByName(unknown[1]).fields]
+    elif unknown := NO_VALUE.search(reason):
+        known = [value.name for value in pool.FindEnumTypeByName(unknown[1]).values]
+    else:
+        return (
+            "write `name: value` in each line, texts in quotation marks, numbers without; close "
+            "every bracket and quotation mark; a comment begins with #"
+        )
+    wrong = unknown[2]
+    near = [one for one in known if f"_{wrong}_" in f"_{one}_"]  # TYPE_FP32 for FP32
+    near = near or difflib.get_close_matches(wrong, known, 1, cutoff=0.75)
+    return f"write `{near[0]}` for `{wrong}`" if near else f"expected one of {', '.join(known)}"
 
 
 def config_dictionary(text: str) -> dict[str, Any]:
@@ -928,8 +953,3 @@ def config_dictionary(text: str) -> dict[str, Any]:
 def config_signature(config: Mapping[str, Any]) -> Signature:
     """Return what a model takes and gives, from such a dictionary."""
     return signature_of(json_format.ParseDict(dict(config), model_config_pb2.ModelConfig()))
-
-
-def config_fields() -> list[str]:
-    """Return what may stand at the top of a `config.pbtxt`."""
-    return [field.name for field in model_config_pb2.ModelConfig.DESCRIPTOR.fields]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from clients.config_text import read
 from clients.deadly import deadly
+from clients.files import is_litter, text_of, unmarked
 from dispatcher.settings import can_be_read
 
 CONFIG = "config.pbtxt"
@@ -59,15 +60,31 @@ def compose(
 
 
 def link(folder: Path, place: Path) -> None:
-    """Link a model's folder, or what lies in one with a plain model file."""
-    if is_model(folder):
+    """Link a model's folder; or what lies in one that Triton does not take as it is.
+
+    That has a plain model file in place of versions, or a configuration with a byte order mark.
+    """
+    versions, text = has_versions(folder), marked_text(folder / CONFIG)
+    if versions and text is None:
         place.symlink_to(folder)
         return
     place.mkdir()
-    (place / "1").symlink_to(folder)
-    for path in folder.iterdir():  # what its client reads
-        if path.name not in PLAIN_MODELS:
+    if not versions:
+        (place / "1").symlink_to(folder)
+    for path in folder.iterdir():  # what its client reads besides
+        if text is not None and path.name == CONFIG:
+            (place / CONFIG).write_text(text, encoding="utf-8")
+        elif path.name not in PLAIN_MODELS:
             (place / path.name).symlink_to(path)
+
+
+def marked_text(config: Path) -> str | None:
+    """Return a configuration's text where its file is none to Triton, which takes plain UTF-8."""
+    try:
+        content = config.read_bytes()
+        return unmarked(content).decode() if unmarked(content) != content else None
+    except (OSError, UnicodeDecodeError):  # there is none, or Triton says what is wrong with it
+        return None
 
 
 def unservable(name: str, folder: Path) -> str:
@@ -85,7 +102,7 @@ def models_in(
     if any((folder / name).is_file() for name in PLAIN_MODELS):
         yield UNNAMED, folder
     for path in sorted(folder.iterdir()):
-        if path.name.startswith("."):
+        if is_litter(path):
             continue
         if not can_be_read(path):
             if not os.path.isfile(path):  # noqa: PTH113  Path's raises where it may not look
@@ -97,16 +114,18 @@ def models_in(
 
 def is_model(folder: Path) -> bool:
     """Whether a folder is a model as Triton wants it: a configuration, or version folders."""
-    return can_be_read(folder) and (
-        (folder / CONFIG).is_file()
-        or any(p.name.isdigit() and p.is_dir() for p in folder.iterdir())
-    )
+    return can_be_read(folder) and ((folder / CONFIG).is_file() or has_versions(folder))
+
+
+def has_versions(folder: Path) -> bool:
+    """Whether there are version folders in a model's folder."""
+    return any(path.name.isdigit() and path.is_dir() for path in folder.iterdir())
 
 
 def configured_name(folder: Path) -> str:
     """Return the name that a model's configuration gives it, as far as it is a plain one."""
     try:
-        name = read((folder / CONFIG).read_text(encoding="utf-8")).text("name")
+        name = read(text_of(folder / CONFIG)).text("name")
     except (OSError, ValueError):  # whoever reads it next says what is wrong with it
         return ""
     return name if re.fullmatch(r"[\w.-]+", name) else ""

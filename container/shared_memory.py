@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clients.config_text import Message, NotReadable, read, whole
+from clients.files import text_of
 from container.backends.shared_memory import (
     AMPLE,
     BEGINNING,
@@ -200,15 +201,16 @@ def lower(repository: Path, plan: Plan) -> None:
         if share.batch is None:
             continue
         link = repository / name
-        model = link.resolve()
-        link.unlink()
-        link.mkdir()
-        for path in model.iterdir():
-            if path.name != "config.pbtxt":
+        config = link / "config.pbtxt"
+        text = changed(text_of(config), share.batch)
+        if link.is_symlink():  # else it is a folder of links
+            model = link.resolve()
+            link.unlink()
+            link.mkdir()
+            for path in model.iterdir():
                 (link / path.name).symlink_to(path)
-        (link / "config.pbtxt").write_text(
-            changed((model / "config.pbtxt").read_text(), share.batch)
-        )
+        config.unlink()
+        config.write_text(text, encoding="utf-8")
 
 
 def configurations(repository: Path) -> dict[str, str]:
@@ -219,7 +221,7 @@ def configurations(repository: Path) -> dict[str, str]:
     found = {}
     for model in sorted(repository.iterdir()):
         try:
-            text = (model / "config.pbtxt").read_text()
+            text = text_of(model / "config.pbtxt")
         except FileNotFoundError:
             text = ""
         except (OSError, UnicodeDecodeError):

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clients.config_text import read
+from clients.files import text_of
 from container.repository import CONFIG
 from dispatcher.settings import read_settings
 
@@ -84,9 +85,8 @@ def provide(engines: Path, repository: Path, say: Say) -> Path:
     folder, names = build_all(engines, repository, say)
     for name in names:
         link = repository / name
-        if link.is_symlink():
-            link.unlink()
-            link.symlink_to(folder / name)
+        remove(link)
+        link.symlink_to(folder / name)
     return folder
 
 
@@ -140,7 +140,7 @@ def build(trtexec: Path, name: str, model: Path, target: Path, say: Say) -> None
         if path.name not in ("1", CONFIG):
             remove(target / path.name)
             (shutil.copytree if path.is_dir() else shutil.copy)(path, target / path.name)
-    (target / CONFIG).write_text(configuration((model / CONFIG).read_text()))
+    (target / CONFIG).write_text(configuration(text_of(model / CONFIG)))
 
 
 def configuration(text: str) -> str:

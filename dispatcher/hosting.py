@@ -28,6 +28,7 @@ from clients.errors import (
     TooLargeAtOnce,
     UnknownModel,
 )
+from clients.files import is_litter, text_of
 from clients.model_server import ModelServer
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.memory import free_memory
@@ -368,9 +369,11 @@ class Hosting:
         config = source / CONFIG
         if config.is_file():
             try:
-                text = config.read_text(encoding="utf-8")
+                text = text_of(config)
             except UnicodeDecodeError as error:
-                raise BadModel(f"{config} is not UTF-8: {error}") from error
+                raise BadModel(
+                    f"{config} is not UTF-8: {error}", hint="save it as UTF-8"
+                ) from error
             (folder / CONFIG).write_text(self.renamed_config(text, name), encoding="utf-8")
         if not versions(source):
             (folder / "1").symlink_to(source)
@@ -452,7 +455,7 @@ def model_folder(folder: Path) -> Path:
         BadModel: it is neither a Triton model folder nor one with a plain model file.
 
     """
-    inner = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    inner = [path for path in folder.iterdir() if path.is_dir() and not is_litter(path)]
     for candidate in (folder, *inner[:1]):
         plain = any((candidate / name).is_file() for name in PLAIN_MODELS)
         if versions(candidate) or plain:

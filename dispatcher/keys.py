@@ -23,6 +23,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from clients.files import text_of
+
 log = logging.getLogger(__name__)
 
 INFERENCE = "inference"
@@ -91,7 +93,7 @@ def load_keys(path: Path) -> tuple[Key, ...]:
 
     """
     try:
-        return read_keys(path.read_text())
+        return read_keys(text_of(path))
     except OSError as error:
         raise BadKeys(f"it cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

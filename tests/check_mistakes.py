@@ -171,7 +171,7 @@ MISTAKES = [
             config("max_batch_size: 8", f"max_batch_size: {number}"),
             f"{name}/config.pbtxt:3",
             f"'{number}' is no number",
-            "model configuration",
+            "write its digits alone",
         )
         for name, number in (
             ("underscored", "1_0"),
@@ -185,7 +185,7 @@ MISTAKES = [
         config("TYPE_FP32 dims: [ 3 ]", "FP32 dims: [ 3 ]"),
         "no_such_type/config.pbtxt:4",
         "FP32",
-        "model configuration",
+        "write `TYPE_FP32` for `FP32`",
     ),
     Mistake(
         "other_name",
@@ -251,9 +251,7 @@ MISTAKES = [
         "is a pointer of Git LFS",
         "git lfs pull",
     ),
-    Mistake(
-        "no_graph", model(b"no graph"), "no_graph/1/model.onnx", "is no model of ONNX", "again"
-    ),
+    Mistake("no_graph", model(b"no graph"), "no_graph/1/model.onnx", "cannot be served", "again"),
     Mistake("empty", model(b""), "empty/1/model.onnx", "is empty", "fetch it again"),
     Mistake(
         "page",
@@ -274,7 +272,7 @@ MISTAKES = [
         config("dims: [ 3 ]", "dims: [ 3 ] allow_ragged_batch: true"),
         "ragged/config.pbtxt",
         "input 'INPUT' has allow_ragged_batch",
-        "as the file has it",
+        "leave allow_ragged_batch out",
     ),
     Mistake(
         "other_type",

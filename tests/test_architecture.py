@@ -18,6 +18,7 @@ ARROWS = {
     "container": {
         "clients.config_text",
         "clients.deadly",
+        "clients.files",
         "dispatcher.settings",
         "dispatcher.keys",
     },

@@ -714,8 +714,11 @@ def test_infinity_itself_fits_into_every_type_that_has_it() -> None:
         ([tensor(datatype="INT32")], ["`A` wants FP32 [-1, 3]; you sent INT32 [1, 3]"]),
         ([tensor(shape=(1, 2), data=(1, 2))], ["wants FP32 [-1, 3]; you sent FP32 [1, 2]"]),
         ([tensor(shape=(0, 2**21), data=())], ["has no numbers", "at most"]),
-        ([tensor(shape=(3,))], ["you sent FP32 [3]"]),
-        ([tensor(shape=(9, 3), data=(1,) * 27)], ["has 9 items", "at most 8"]),
+        ([tensor(shape=(3,))], ["you sent FP32 [3]", "as [1, 3]", "max_batch_size"]),
+        (
+            [tensor(shape=(9, 3), data=(1,) * 27)],
+            ["9 items", "at most 8", "a larger max_batch_size"],
+        ),
         ([tensor(shape=(2, 3))], ["3 elements", "wants 6"]),
         ([tensor(shape=[-1, 3])], ["`inputs[0].shape` is [-1, 3]"]),
         ([tensor(shape=[True, 3])], ["shape"]),

@@ -17,6 +17,7 @@ import onnx.helper
 import onnx.numpy_helper
 import pytest
 
+from tests.backends import onnx_models
 from tests.check_mistakes import (
     DEADLY,
     MISTAKES,
@@ -247,7 +248,7 @@ def test_a_plain_file_is_a_model(tmp_path: Path, check: Check) -> None:
 
 @pytest.mark.parametrize(
     ("backend", "fix"),
-    [("onnx", 'write "onnxruntime"'), ("tensorrt", "build on that image"), ("python", "")],
+    [("onnx", 'write backend: "onnxruntime"'), ("tensorrt", "build on that image"), ("python", "")],
 )
 def test_a_backend_that_is_not_everywhere_is_a_warning(
     tmp_path: Path, check: Check, backend: str, fix: str
@@ -712,3 +713,165 @@ def test_a_name_that_cannot_be_served_is_named(tmp_path: Path, check: Check) -> 
     assert code == 1
     assert "is not served: expected a name of letters" in found[0]["message"]
     assert found[0]["file"] == "all right"
+
+
+@pytest.mark.parametrize("coding", ["utf-8-sig", "utf-16"])
+def test_files_as_editors_of_windows_save_them_are_no_finding(
+    tmp_path: Path, check: Check, coding: str
+) -> None:
+    right = write_right(tmp_path, "right")
+    (right / "dispatch.toml").write_text('family = "tensors"\n')
+    for name in ("config.pbtxt", "labels.txt", "dispatch.toml"):
+        text = (right / name).read_text()
+        (right / name).write_bytes(text.replace("\n", "\r\n").encode(coding))
+    assert check(tmp_path) == (0, [])
+
+
+def test_what_systems_leave_is_no_finding(tmp_path: Path, check: Check) -> None:
+    right = write_right(tmp_path, "right")
+    (tmp_path / "code" / "clients").mkdir(parents=True)
+    (tmp_path / "__MACOSX" / "right" / "1").mkdir(parents=True)
+    for folder in (tmp_path, right, right / "1", tmp_path / "code" / "clients"):
+        inside = tmp_path / "__MACOSX" / folder.relative_to(tmp_path)
+        inside.mkdir(parents=True, exist_ok=True)
+        for name in ("config.pbtxt", "dispatch.toml", "1", "model.onnx", "double.py"):
+            for place in (folder, inside):
+                (place / f"._{name}").write_bytes(b"\0\5\x16\7 clients.base")
+        for name in (".DS_Store", "Thumbs.db", "desktop.ini"):
+            (folder / name).touch()
+        (folder / ".ipynb_checkpoints").mkdir()
+    assert check(tmp_path) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("write", "message", "fix"),
+    [
+        (onnx_models.zipmap, "is a sequence of maps (ZipMap)", "options={'zipmap': False}"),
+        (onnx_models.bfloat16, "is a tensor(bfloat16)", "a Cast node"),
+        (onnx_models.unknown_ranks, "how many dimensions the input 'x' has", 'name: "x"'),
+    ],
+)
+def test_a_model_that_triton_cannot_carry_is_one_of_onnx_all_the_same(
+    tmp_path: Path,
+    check: Check,
+    write: Callable[[Path], None],
+    message: str,
+    fix: str,
+) -> None:
+    write(tmp_path / "m" / "1" / "model.onnx")
+    (tmp_path / "m" / "config.pbtxt").write_text('backend: "onnxruntime"\n')
+    code, (one,) = check(tmp_path, "--no-clients")
+    assert code == 1
+    assert message in one["message"]
+    assert "no model of ONNX" not in one["message"]
+    assert fix in one["fix"]
+
+
+def test_the_lines_that_are_said_mend_an_unknown_rank(tmp_path: Path, check: Check) -> None:
+    onnx_models.unknown_ranks(tmp_path / "m" / "model.onnx")
+    _, (one,) = check(tmp_path, "--no-clients")
+    lines = one["fix"].partition("config.pbtxt: ")[2].partition(", but")[0]
+    (tmp_path / "m" / "config.pbtxt").write_text(lines.replace("[-1]", "[-1, 2]"))
+    assert check(tmp_path, "--no-clients") == (0, [])
+
+
+def test_a_configuration_beside_a_plain_model_file_is_checked(tmp_path: Path, check: Check) -> None:
+    write_classes(tmp_path / "m", 3)
+    (tmp_path / "m" / "config.pbtxt").write_text("max_batch_size: 16")
+    assert check(tmp_path, "--no-clients") == (0, [])
+    (tmp_path / "m" / "model.onnx").write_bytes(b"version https://git-lfs.github.com/spec/v1")
+    _, (one,) = check(tmp_path, "--no-clients")
+    assert one["file"] == "m/model.onnx"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fix", "right"),
+    [
+        ("max_batch_size = 8", "`name: value`", "max_batch_size: 8"),
+        ("backend: onnxruntime", "in quotation marks", 'backend: "onnxruntime"'),
+        ('max_batch_size: "8"', "numbers without", "max_batch_size: 8"),
+        ("// plain", "begins with #", "# plain"),
+        (
+            "instance_group { kind: CPU }",
+            "write `KIND_CPU` for `CPU`",
+            "instance_group { kind: KIND_CPU }",
+        ),
+        (
+            "dynamic_batching { max_queue_delay: 1 }",
+            "write `max_queue_delay_microseconds` for `max_queue_delay`",
+            "dynamic_batching { max_queue_delay_microseconds: 1 }",
+        ),
+        (
+            "instance_group { number: 1 }",
+            "expected one of name, kind, count,",
+            "instance_group { count: 1 }",
+        ),
+    ],
+)
+def test_a_line_that_triton_cannot_read_is_mended_as_it_is_said(
+    tmp_path: Path, check: Check, wrong: str, fix: str, right: str
+) -> None:
+    write_classes(tmp_path / "m" / "1", 3)
+    config = tmp_path / "m" / "config.pbtxt"
+    config.write_text(f"version_policy {{ all {{ }} }}\n{wrong}\n")
+    _, (one,) = check(tmp_path, "--no-clients")
+    assert fix in one["fix"]
+    assert one["line"] == 2
+    config.write_text(f"version_policy {{ all {{ }} }}\n{right}\n")
+    assert check(tmp_path, "--no-clients") == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("write", "wrong", "fix", "right"),
+    [
+        (onnx_models.fixed_batch, "max_batch_size: 8", "write max_batch_size: 0", ""),
+        (
+            onnx_models.plus_one,
+            onnx_models.REFUSED["ragged"][1],
+            "leave allow_ragged_batch out",
+            onnx_models.REFUSED["ragged"][1].replace("allow_ragged_batch: true", ""),
+        ),
+        (
+            onnx_models.plus_one,
+            "max_batch_size: 2\n" + onnx_models.X.replace("}", "optional: true }"),
+            "leave `optional` out",
+            "max_batch_size: 2\n" + onnx_models.X,
+        ),
+        (
+            onnx_models.two_inputs,
+            onnx_models.REFUSED["missing_input"][1],
+            "leave input and output out",
+            "max_batch_size: 2",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_file_is_mended_as_it_is_said(
+    tmp_path: Path,
+    check: Check,
+    write: Callable[[Path], None],
+    wrong: str,
+    fix: str,
+    right: str,
+) -> None:
+    write(tmp_path / "m" / "1" / "model.onnx")
+    config = tmp_path / "m" / "config.pbtxt"
+    config.write_text(f'backend: "onnxruntime"\n{wrong}')
+    _, (one,) = check(tmp_path, "--no-clients")
+    assert fix in one["fix"]
+    config.write_text(f'backend: "onnxruntime"\n{right}')
+    assert check(tmp_path, "--no-clients") == (0, [])
+
+
+def test_a_model_in_xml_is_no_page(tmp_path: Path, check: Check) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "model.xml").write_text('<?xml version="1.0"?><net></net>')
+    (tmp_path / "m" / "config.pbtxt").write_text('backend: "openvino"\n')
+    _, found = check(tmp_path, "--no-clients")
+    assert [one["level"] for one in found] == ["warning"]
+
+
+def test_what_is_no_version_gets_a_number_that_is_free(tmp_path: Path, check: Check) -> None:
+    right = write_right(tmp_path, "right")
+    (right / "v1").mkdir()
+    _, (one,) = check(tmp_path, "--no-clients")
+    assert (one["file"], one["fix"]) == ("right/v1", "rename it to 2")

@@ -74,10 +74,12 @@ def test_a_mistake_in_the_file_disables_that_model_with_a_sentence(
         assert word in registry.broken["m"]
 
 
-def test_files_as_windows_writes_them(bench: Bench) -> None:
+@pytest.mark.parametrize("coding", ["utf-8-sig", "utf-16"])
+def test_files_as_windows_writes_them(bench: Bench, coding: str) -> None:
     bench.set_up('family = "classification"', PICTURES)
-    (bench.folder / "dispatch.toml").write_bytes(b'\xef\xbb\xbffamily = "classification"\r\n')
-    (bench.folder / "labels.txt").write_bytes(b"\xef\xbb\xbfa\r\nb\r\nc\r\n")
+    toml = 'family = "classification"\r\n'
+    (bench.folder / "dispatch.toml").write_bytes(toml.encode(coding))
+    (bench.folder / "labels.txt").write_bytes("a\r\nb\r\nc\r\n".encode(coding))
     bench.answers(lambda inputs: {"y": np.array([[3, 2, 1]], np.float32)})
     answer = bench.ask(picture(plain(4, 4, [0, 0, 0])))
     assert answer == ["3.000000:0:a", "2.000000:1:b", "1.000000:2:c"]

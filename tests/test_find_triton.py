@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 
 from container import triton
 from container.triton import NoTriton, find_triton
+from tests.conftest import PROJECT
 
 
 def program(path: Path) -> Path:
@@ -83,3 +86,40 @@ def test_without_libpython_it_says_what_to_install(
     monkeypatch.setattr(triton.ctypes, "CDLL", missing)
     with pytest.raises(NoTriton, match="apt-get install libpython3"):
         find_triton(tmp_path / "none", "", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("known", "fails", "made"),
+    [
+        ("C\nC.utf8\nPOSIX", "", ["--no-archive -i en_US -f UTF-8 en_US.UTF-8"]),
+        ("C\nen_US.utf8\nPOSIX", "", []),
+        ("C\nC.utf8\nPOSIX", "exit 4", ["--no-archive -i en_US -f UTF-8 en_US.UTF-8"]),
+    ],
+)
+def test_what_is_installed_makes_the_locale_of_text_models_where_it_is_missing(
+    tmp_path: Path, known: str, fails: str, made: list[str]
+) -> None:
+    """And goes on without it where that cannot be done."""
+    if not Path("/usr/share/i18n/locales/en_US").is_file():
+        pytest.skip("the package `locales` is not installed; this test installs none")
+    programs, calls = tmp_path / "programs", tmp_path / "calls"
+    programs.mkdir()
+    for name, does in {
+        "locale": f"echo '{known}'",
+        "localedef": f'echo "$@" >>{calls}; {fails}',
+        "apt-get": "",
+        "sudo": 'exec "$@"',
+        "nginx": "",
+    }.items():
+        (programs / name).write_text(f"#!/bin/sh\n{does}\n")
+        (programs / name).chmod(0o755)
+    done = subprocess.run(
+        [PROJECT / "container" / "install", tmp_path / "venv"],
+        env={"PATH": f"{programs}:{os.defpath}", "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (calls.read_text().splitlines() if calls.exists() else []) == made
+    assert ("there is no locale en_US.UTF-8" in done.stderr) == bool(fails)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dispatcher.gate import scopes
-from dispatcher.keys import BadKeys, KeyFile, read_keys
+from dispatcher.keys import BadKeys, KeyFile, load_keys, read_keys
 from tests.conftest import PROJECT, Answer, Endpoint, alive, descendants, wait_for
 from tests.front import front
 from tests.test_docs import openapi_app
@@ -261,3 +261,12 @@ def test_management_can_be_switched_off(tmp_path: Path) -> None:
         for route in ("GET /models", "POST /invocations", "GET /health", "GET /ping"):
             assert call(endpoint, route, None).status == 200
         assert value(scraped(endpoint), "dispatcher_requests_total", status="403") == 4
+
+
+@pytest.mark.parametrize("coding", ["utf-8-sig", "utf-16"])
+def test_a_file_as_editors_of_windows_save_it(tmp_path: Path, coding: str) -> None:
+    (tmp_path / "keys").write_bytes(FILE.replace("\n", "\r\n").encode(coding))
+    assert [(key.scope, key.name) for key in load_keys(tmp_path / "keys")] == [
+        ("inference", "shop"),
+        ("management", "ops"),
+    ]

@@ -128,3 +128,43 @@ def test_a_model_of_which_triton_would_die_is_left_out(tmp_path: Path) -> None:
         "no file, over which Triton ends: name a file with a label in each line"
     )
     assert len(said) == 1 + len(DEADLY) + 1
+
+
+def composed(tmp_path: Path) -> Path:
+    """Return the repository that is composed of the models in `mounted`."""
+    (tmp_path / "none").mkdir()
+    repository = tmp_path / "composed"
+    compose(repository, tmp_path / "mounted", tmp_path / "none", instead=False, say=print)
+    return repository
+
+
+@pytest.mark.parametrize("coding", ["utf-8-sig", "utf-16"])
+def test_triton_reads_no_byte_order_mark(tmp_path: Path, coding: str) -> None:
+    """It takes UTF-8 without one; what its folder has besides is linked."""
+    model = tmp_path / "mounted" / "m"
+    (model / "1").mkdir(parents=True)
+    (model / "labels.txt").touch()
+    (model / "config.pbtxt").write_bytes('backend: "python"\r\n# größe'.encode(coding))
+    place = composed(tmp_path) / "m"
+    expected = b'backend: "python"\r\n# gr\xc3\xb6\xc3\x9fe'
+    assert (place / "config.pbtxt").read_bytes() == expected
+    for name in ("1", "labels.txt"):
+        assert (place / name).readlink() == model / name
+
+
+def test_a_configuration_may_lie_beside_a_plain_model_file(tmp_path: Path) -> None:
+    model = tmp_path / "mounted" / "m"
+    model.mkdir(parents=True)
+    (model / "model.onnx").touch()
+    (model / "config.pbtxt").write_text("max_batch_size: 16")
+    place = composed(tmp_path) / "m"
+    assert (place / "config.pbtxt").read_text() == "max_batch_size: 16"
+    assert (place / "1" / "model.onnx").is_file()
+    assert not (place / "model.onnx").exists()
+
+
+@pytest.mark.parametrize("litter", ["__MACOSX", ".ipynb_checkpoints", "._m"])
+def test_what_a_system_left_is_no_model(tmp_path: Path, litter: str) -> None:
+    for name in ("m", litter):
+        (tmp_path / "mounted" / name / "1").mkdir(parents=True)
+    assert [path.name for path in composed(tmp_path).iterdir()] == ["m"]

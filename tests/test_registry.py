@@ -184,6 +184,14 @@ def test_a_file_that_cannot_be_imported_disables_the_models_that_it_names(
     assert set(registry.broken) == {f"mine ({tmp_path / 'bad.py'})", "other"}
 
 
+def test_what_macos_adds_to_a_folder_is_no_client(tmp_path: Path) -> None:
+    (tmp_path / "__MACOSX").mkdir()
+    for name in ("._good.py", "__MACOSX/._good.py", "__MACOSX/__init__.py"):
+        (tmp_path / name).write_bytes(b"\0\5\x16\7")
+    (tmp_path / "good.py").touch()
+    assert list(client_files(tmp_path)) == [tmp_path / "good.py"]
+
+
 def test_a_folder_that_must_not_be_entered_is_passed_over(shut: Path) -> None:
     with pytest.raises(PermissionError):
         (shut / "lost+found" / "__init__.py").stat()

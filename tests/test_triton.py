@@ -28,6 +28,7 @@ from clients.errors import (
 )
 from clients.model_server import ModelState, Signature, TensorSpec
 from clients.triton import Triton, renamed_config
+from container.backends.model_config import TO_MEND
 
 ARRAYS = {"x": np.zeros((1, 2), np.float32)}
 
@@ -191,9 +192,10 @@ def test_models_are_listed_by_name_and_version(refusing: Refusing, triton: Trito
 @pytest.mark.parametrize("number", ["1_0", "0b11", "+4", "\u0664", "-1_0"])
 def test_a_number_that_triton_refuses_is_not_made_right_under_another_name(number: str) -> None:
     text = f'name: "0b1" # 1_0\nmax_batch_size: {number}\n'
-    with pytest.raises(ModelFailed, match="in line 2 is no number; write its digits alone") as told:
+    with pytest.raises(ModelFailed, match=r"config\.pbtxt:2 .* is no number") as told:
         renamed_config(text, "b")
     assert repr(number) in told.value.message
+    assert told.value.hint == "write its digits alone, as in 10"
     right = 'name: "b"\nmax_batch_size: 0x10\n'
     assert renamed_config(right.replace('"b"', '"0b1"'), "b") == right
 
@@ -362,9 +364,20 @@ def test_of_a_model_that_triton_keeps_no_word_on_its_log_is_named(
     refusing.index = ModelState("here", "1", "UNAVAILABLE", "its file cannot be opened")
     with pytest.raises(ModelFailed, match=r"^its file cannot be opened$") as raised:
         triton.load("here", timeout=5)
-    assert raised.value.hint == ""
+    assert "`dispatcher check`" in raised.value.hint
     with pytest.raises(ModelUnavailable, match=r"'here' is not ready: its file cannot be opened$"):
         triton.infer("here", ARRAYS, timeout=5)
+
+
+def test_how_to_mend_a_model_is_a_hint(refusing: Refusing, triton: Triton) -> None:
+    refusing.said = "failed to load 'here'"
+    refusing.code = grpc.StatusCode.UNAVAILABLE
+    refusing.index = ModelState("here", "1", "UNAVAILABLE", f"it is too large.{TO_MEND}cut it")
+    with pytest.raises(ModelUnavailable, match=r"'here' is not ready: it is too large\.$") as asked:
+        triton.infer("here", ARRAYS, timeout=5)
+    with pytest.raises(ModelFailed, match=r"^it is too large\.$") as loaded:
+        triton.load("here", timeout=5)
+    assert [raised.value.hint for raised in (asked, loaded)] == ["cut it", "cut it"]
 
 
 def test_a_text_that_cannot_be_sent_is_not_the_model_s_fault(

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from clients.files import is_litter
 from container.repository import CONFIG, NAME, NAMED, PLAIN_MODELS, is_model, models_in
 from tool.archive import unpack
 from tool.client_check import check_clients
@@ -22,7 +23,6 @@ from tool.trouble import Trouble
 
 CLIENTS = Path("code", "clients")
 MOST_SHOWN = 5
-SKIPPED = {"code", "__pycache__"}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,7 +135,7 @@ def folders(root: Path) -> list[Path]:
     return [
         path
         for path in sorted(root.iterdir())
-        if path.is_dir() and path.name not in SKIPPED and not path.name.startswith(".")
+        if path.is_dir() and path.name != CLIENTS.parts[0] and not is_litter(path)
     ]
 
 

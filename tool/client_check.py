@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from clients.dispatch_toml import FILE
+from clients.files import is_litter
 from clients.older_class import OlderClass
 from clients.registry import Loaded
 from clients.sources import sources
@@ -45,6 +46,8 @@ def unread(findings: Findings, folders: Iterable[Path]) -> None:
     root = findings.root
     models = {folder for _, folder in models_in(root)}
     for path in sorted(one for depth in ("*", "*/*", "*/*/*") for one in root.glob(depth)):
+        if any(map(is_litter, (path, *path.relative_to(root).parents))):
+            continue
         if difflib.get_close_matches(path.name, [FILE], cutoff=0.8):
             if path.parent not in models:
                 findings.warning(

@@ -15,6 +15,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from clients.files import text_of
 from tool.trouble import Trouble
 
 URL = "http://127.0.0.1:8080"
@@ -140,7 +141,9 @@ def payload(options: argparse.Namespace) -> Any:
         if options.json.lstrip()[:1] in ("{", "["):
             return json.loads(options.json)
         return json.loads(
-            sys.stdin.read() if options.json == "-" else Path(options.json).read_text()
+            sys.stdin.read().removeprefix("\ufeff")
+            if options.json == "-"
+            else text_of(Path(options.json))
         )
     except OSError as error:
         given = options.json if options.img is None else options.img

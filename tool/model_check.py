@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clients.classes import labels_at
 from clients.config_text import Message, NotReadable, line_of, read, whole
 from clients.deadly import Fault, deadly
-from clients.triton import config_dictionary, config_fault, config_fields
+from clients.files import is_litter, text_of
+from clients.triton import config_dictionary, config_fault
 from container.backends.model_config import (
     ModelConfigError,
     check,
@@ -84,7 +86,7 @@ class ModelCheck:
             self.versions(Message(), "")
             return
         try:
-            text = config.read_text()
+            text = text_of(config)
         except (OSError, UnicodeDecodeError) as error:
             self.findings.error(config, f"cannot be read ({error})", "write it as UTF-8 text")
             return
@@ -102,8 +104,8 @@ class ModelCheck:
     def readable(self, config: Path, text: str) -> Message | None:
         """Return the configuration; nothing where Triton cannot read it."""
         if fault := config_fault(text):
-            line, reason = fault
-            self.findings.error(config, f"cannot be read: {reason}", self.nearest(text), line=line)
+            line, reason, fix = fault
+            self.findings.error(config, f"cannot be read: {reason}", fix, line=line)
             return None
         try:
             return read(text)
@@ -112,18 +114,6 @@ class ModelCheck:
                 config, f"cannot be looked into: {error}", "write it more plainly"
             )
             return None
-
-    def nearest(self, text: str) -> str:
-        """Return the fix for a field that there is not."""
-        try:
-            names = [one.name for one in read(text).fields]
-        except NotReadable:
-            return "close every bracket and quotation mark"
-        known = config_fields()
-        for name in names:
-            if name not in known and (near := difflib.get_close_matches(name, known, 1)):
-                return f"write `{near[0]}` for `{name}`"
-        return "see Triton's page on the model configuration for what may stand there"
 
     def named(self, config: Path, text: str, message: Message) -> None:
         for name in message.all("name"):
@@ -153,7 +143,7 @@ class ModelCheck:
             config,
             f'is "{backend}", which '
             + ("only NVIDIA's image of Triton can run" if known else "Triton does not bring"),
-            "build on that image" if known or not near else f'write "{near[0]}"',
+            "build on that image" if known or not near else f'write backend: "{near[0]}"',
             key=fields[0].name,
             line=line_of(text, *fields),
         )
@@ -282,7 +272,7 @@ class ModelCheck:
                     continue
                 if file.is_dir():
                     continue  # that it is deadly was said
-                count = len(file.read_text(errors="replace").removesuffix("\n").split("\n"))
+                count = len(labels_at(file))
                 dims = [whole(dim) for dim in output.texts("dims")]
                 classes = next((dim for dim in reversed(dims) if dim != 1), -1)
                 if 0 < classes != count:
@@ -296,31 +286,33 @@ class ModelCheck:
     def versions(self, message: Message, text: str) -> None:
         """Look for the model's file in each version that is served."""
         versions = version_folders(self.folder)
+        free = max((int(path.name) for path in versions), default=0) + 1
         for path in folders(self.folder):
             if path not in versions and (path.name.isdigit() or looks_like_a_version(path.name)):
                 self.findings.error(
                     path,
                     "is no version: Triton passes over what is no number, or begins with a zero",
-                    "rename it to 1",
+                    f"rename it to {free}",
                 )
             elif path.name == "0":
                 self.findings.warning(
                     path,
                     "cannot be asked for by its number: callers name versions from 1",
-                    "rename it to 1, unless nobody names it",
+                    f"rename it to {free}, unless nobody names it",
                 )
-        if not versions:
+        plain = any((self.folder / name).is_file() for name in PLAIN_MODELS)
+        if not (versions or plain):
             self.findings.error(
                 self.folder,
                 "has no version folder",
                 f"put the model's file into {self.folder.name}/1/",
             )
-        self.policy(message, text, [int(path.name) for path in versions])
+        self.policy(message, text, [int(path.name) for path in versions] or [1] * plain)
         backend = message.text("backend") or message.text("platform")
         wanted = message.text("default_model_filename") or FILES.get(backend, "")
         if message.text("platform") == "ensemble":
             return
-        for version in served(message, versions):
+        for version in served(message, versions) or [self.folder] * (plain and not versions):
             self.version(version, wanted, text)
 
     def policy(self, message: Message, text: str, versions: list[int]) -> None:
@@ -385,7 +377,7 @@ class ModelCheck:
             self.findings.error(
                 file, "is a pointer of Git LFS, not the model", "run `git lfs pull`"
             )
-        elif begin.lstrip()[:1] == b"<" or not begin:
+        elif (begin.lstrip()[:1] == b"<" and file.suffix != ".xml") or not begin:
             what = "is empty" if not begin else "is a page of HTML"
             self.findings.error(file, f"{what}, not the model", "fetch it again")
         elif is_torchscript(file, text):
@@ -404,7 +396,8 @@ class ModelCheck:
         try:
             opened = ModelFile(file)
         except ModelConfigError as error:
-            self.findings.error(file, f"is no model of ONNX: {said(error)}", "export it again")
+            fix = error.fix or "export it again"
+            self.findings.error(file, f"cannot be served: {error.what.removesuffix('.')}", fix)
             return
         message = read(text)
         if any(undescribed(message)):
@@ -415,13 +408,13 @@ class ModelCheck:
             self.findings.error(
                 self.folder / CONFIG,
                 f"does not fit the model: {said(error)}",
-                "write it as the file has it, or leave input and output out",
+                error.fix or "write it as the file has it, or leave input and output out",
             )
             return
         try:
             session_settings(config)
         except ModelConfigError as error:
-            self.findings.error(self.folder / CONFIG, str(error).removesuffix("."), "")
+            self.findings.error(self.folder / CONFIG, error.what.removesuffix("."), error.fix)
         if warning:
             self.findings.warning(self.folder / CONFIG if text else file, *warning)
         if not message.all("input"):
@@ -437,7 +430,7 @@ def is_torchscript(file: Path, text: str) -> bool:
 
 def said(error: ModelConfigError) -> str:
     """Return an error without the name of the model, which stands before it."""
-    return (str(error).partition(": ")[2] or str(error)).removesuffix(".")
+    return (error.what.partition(": ")[2] or error.what).removesuffix(".")
 
 
 def compare(text: str, opened: ModelFile) -> tuple[dict[str, Any], tuple[str, str] | None]:
@@ -462,7 +455,7 @@ def compare(text: str, opened: ModelFile) -> tuple[dict[str, Any], tuple[str, st
 
 
 def folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir())
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not is_litter(path))
 
 
 def version_folders(folder: Path) -> list[Path]:
@@ -488,7 +481,7 @@ def served(message: Message, versions: list[Path]) -> list[Path]:
 def configured(folder: Path) -> Message | None:
     """Return the configuration of another model, where it can be read."""
     try:
-        return read((folder / CONFIG).read_text(encoding="utf-8"))
+        return read(text_of(folder / CONFIG))
     except (OSError, ValueError):  # what is wrong with it is told there
         return None
 

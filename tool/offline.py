@@ -23,6 +23,7 @@ from clients.errors import (
     UnknownModel,
 )
 from clients.family import Family
+from clients.files import text_of
 from clients.model_server import Signature, Tensors
 from clients.registry import Registry, load_clients
 from clients.request import Request
@@ -78,7 +79,7 @@ class Offline(OnnxModels):
     def put_together(self, model: str, version: str) -> Signature:
         """Return what a model takes and gives."""
         config = self.folder / model / CONFIG
-        text = config.read_text() if config.is_file() else ""
+        text = text_of(config) if config.is_file() else ""
         if config_fault(text):
             raise UnknownModel(f"{config} cannot be read")
         known = config_dictionary(text)

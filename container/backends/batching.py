@@ -245,7 +245,9 @@ def conform(inputs: Tensors, specs: Mapping[str, TensorSpec]) -> dict[str, NDArr
             raise RequestError(
                 f"input '{name}' is unknown, but the model expects {', '.join(specs)}."
             )
-        if not spec.shape and array.size == 1:
+        if spec.any_rank:
+            conforming[name] = array
+        elif not spec.shape and array.size == 1:
             conforming[name] = array.reshape(())
         elif array.ndim == len(spec.shape) and all(
             expected in (DYNAMIC, size)

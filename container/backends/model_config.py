@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clients.config_text import read
+from clients.files import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,12 +26,30 @@ DEFAULT_MAX_BATCH_SIZE = 4
 
 DYNAMIC_BATCHING = "dynamic_batching"
 _SCHEDULERS = ("sequence_batching", DYNAMIC_BATCHING, "ensemble_scheduling")
+AS_IN_THE_FILE = "write it as the file has it, or leave input and output out of config.pbtxt"
+
+NATIVE = "build the image on NVIDIA's, which has these"
 
 _UNSUPPORTED_FIELDS = ("batch_input", "batch_output")
 
 
+TO_MEND = " To mend it: "
+"""Before what helps, in the text of an error: a line is all that Triton passes on of it."""
+
+
 class ModelConfigError(ValueError):
-    """A model cannot be served as configured; the text is one sentence for who wrote it."""
+    """A model cannot be served as configured; the text is one line for who wrote it.
+
+    Args:
+        what: is wrong, and what is expected; a sentence.
+        fix: how to mend it, where that does not say so.
+
+    """
+
+    def __init__(self, what: str, fix: str = "") -> None:
+        super().__init__(f"{what}{TO_MEND}{fix}" if fix else what)
+        self.what = what
+        self.fix = fix
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +57,19 @@ class TensorSpec:
     """An input or output of a model file.
 
     `data_type` is spelled as in the configuration (`TYPE_FP32`); `shape` includes the batch
-    dimension, has -1 where any size is accepted, and is empty for a scalar.
+    dimension, has -1 where any size is accepted, and is empty for a scalar. `unshaped` is whether
+    the file has no shape: it is empty then, too, or what the runtime makes out.
     """
 
     name: str
     data_type: str
     shape: tuple[int, ...]
+    unshaped: bool = False
+
+    @property
+    def any_rank(self) -> bool:
+        """Whether nobody knows how many dimensions there are."""
+        return self.unshaped and not self.shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +111,7 @@ def asked_kind(kind: str, folder: Path) -> str:
     if kind != "GPU":
         return kind
     try:
-        message = read((folder / "config.pbtxt").read_text(encoding="utf-8"))
+        message = read(text_of(folder / "config.pbtxt"))
     except (OSError, ValueError):
         return "AUTO"
     groups = message.messages("instance_group")
@@ -131,11 +157,13 @@ def completion(
         independent: whether a trial has shown that each row is answered as if it were alone.
 
     Raises:
-        ModelConfigError: `max_batch_size` is set, but a tensor has no dynamic first dimension.
+        ModelConfigError: `max_batch_size` is set, but a tensor has no dynamic first dimension; or
+            the file does not say how many dimensions an input has.
 
     """
     if not needs_completion(config):
         return {}
+    _refuse_unknown_ranks(config, signature)
     fields: dict[str, Any] = {}
     limit = max_batch_size(config)
     is_scheduled = any(name in config for name in _SCHEDULERS)
@@ -173,7 +201,8 @@ def check(config: Mapping[str, Any], signature: Signature) -> None:
             if tensor.get("optional"):
                 raise ModelConfigError(
                     f"{_unable(config)}: input '{tensor['name']}' is optional in the "
-                    "configuration, but that is expected only where max_batch_size is 0."
+                    "configuration, but that is expected only where max_batch_size is 0.",
+                    "leave `optional` out; or write max_batch_size: 0, and -1 before all dims",
                 )
     known = {spec.name: spec for spec in (*signature.inputs, *signature.optional)}
     for tensor in inputs:
@@ -211,7 +240,8 @@ def refuse_ragged(config: Mapping[str, Any]) -> None:
         if tensor.get("allow_ragged_batch"):
             raise ModelConfigError(
                 f"{_unable(config)}: input '{tensor['name']}' has allow_ragged_batch, but ragged "
-                "batches are expected only by the native backends."
+                "batches are expected only by the native backends.",
+                f"leave allow_ragged_batch out, or {NATIVE}",
             )
 
 
@@ -221,12 +251,14 @@ def refuse_unsupported(config: Mapping[str, Any]) -> None:
         if config.get(field):
             raise ModelConfigError(
                 f"{_unable(config)}: the configuration has {field}, but ragged batches are "
-                "expected only by the native backends."
+                "expected only by the native backends.",
+                f"leave {field} out, or {NATIVE}",
             )
     if (config.get("sequence_batching") or {}).get("state"):
         raise ModelConfigError(
             f"{_unable(config)}: sequence_batching has state, but implicit state is expected only "
-            "by the native backends."
+            "by the native backends.",
+            f"leave it out, or {NATIVE}",
         )
 
 
@@ -247,21 +279,45 @@ def _is_written_for_a_batch(config: Mapping[str, Any], signature: Signature) -> 
     )
 
 
+def _refuse_unknown_ranks(config: Mapping[str, Any], signature: Signature) -> None:
+    """Refuse to guess how many dimensions an input has: Triton takes no other number of them."""
+    unknown = [spec for spec in signature.inputs if spec.any_rank]
+    if not unknown or config.get("input"):
+        return
+    batched = max_batch_size(config) > 0
+    lines = ", ".join(
+        f'{{ name: "{spec.name}" data_type: {spec.data_type} dims: {sizes} }}'
+        for spec in signature.inputs
+        if (sizes := [DYNAMIC] if spec.any_rank else _described(spec, batched=batched)["dims"])
+    )
+    dims = " and ".join(f"of '{spec.name}'" for spec in unknown)
+    raise ModelConfigError(
+        f"{_unable(config)}: the file does not say how many dimensions the input "
+        f"'{unknown[0].name}' has, which Triton has to know.",
+        f"write into config.pbtxt: input [ {lines} ], but with a number in the dims {dims} for "
+        f"each dimension{' behind the batch' if batched else ''}, -1 where its size varies",
+    )
+
+
 def _check_batching(config: Mapping[str, Any], signature: Signature) -> None:
     for kind, specs in (("input", signature.inputs), ("output", signature.outputs)):
         for spec in specs:
-            if not _can_batch(spec):
+            if not (_can_batch(spec) or spec.any_rank):
                 raise ModelConfigError(
                     f"{_unable(config)}: max_batch_size is {max_batch_size(config)} in the "
                     f"configuration, but {kind} '{spec.name}' has shape {list(spec.shape)} in the "
-                    "file, where batching expects a dynamic (-1) first dimension."
+                    "file, where batching expects a dynamic (-1) first dimension.",
+                    "write max_batch_size: 0, and all dims that are listed as the file has them; "
+                    "or export the model with a first dimension of any size",
                 )
 
 
 def _described(spec: TensorSpec, *, batched: bool) -> dict[str, Any]:
     dims = list(spec.shape[1:] if batched else spec.shape)
     tensor: dict[str, Any] = {"name": spec.name, "data_type": spec.data_type, "dims": dims}
-    if not dims:
+    if spec.any_rank:
+        tensor["dims"] = [DYNAMIC]  # Triton passes on an output's own shape, whatever is listed
+    elif not dims:
         # Triton accepts no tensor without dimensions: it is declared as [1], and where there is
         # a batch dimension besides, reshaped to nothing.
         tensor["dims"] = [1]
@@ -287,15 +343,19 @@ def _compare(
     if spec is None:
         raise ModelConfigError(
             f"{_unable(config)}: the configuration has {kind} '{name}', but the file's {kind}s are "
-            f"{_listed(known)}."
+            f"{_listed(known)}.",
+            AS_IN_THE_FILE,
         )
     if tensor["data_type"] != spec.data_type:
         raise ModelConfigError(
             f"{_unable(config)}: {kind} '{name}' is {tensor['data_type']} in the configuration, "
-            f"but {spec.data_type} in the file."
+            f"but {spec.data_type} in the file.",
+            AS_IN_THE_FILE,
         )
     dims = _dims(tensor)
-    if not spec.shape:
+    if spec.unshaped:
+        fits = True  # the configuration knows better
+    elif not spec.shape:
         fits = all(size == 1 for size in dims)
     else:
         full = [DYNAMIC, *dims] if max_batch_size(config) > 0 else dims
@@ -305,7 +365,8 @@ def _compare(
         batch = " behind the batch dimension" if max_batch_size(config) > 0 else ""
         raise ModelConfigError(
             f"{_unable(config)}: {kind} '{name}' has dims {dims}{batch} in the configuration, but "
-            f"shape {shape} in the file."
+            f"shape {shape} in the file.",
+            AS_IN_THE_FILE,
         )
 
 
@@ -343,12 +404,14 @@ def _check_all_given(
         if spec.name not in given:
             raise ModelConfigError(
                 f"{_unable(config)}: input '{spec.name}' is missing from the configuration, but "
-                f"the file expects it as {spec.data_type} with shape {list(spec.shape)}."
+                f"the file expects it as {spec.data_type} with shape {list(spec.shape)}.",
+                "list it beside the others, or leave input and output out of config.pbtxt",
             )
         if given[spec.name]:
             raise ModelConfigError(
                 f"{_unable(config)}: input '{spec.name}' is optional in the configuration, but the "
-                "file has no default for it."
+                "file has no default for it.",
+                "leave `optional` out",
             )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-Tensor = tuple[str, int, Sequence[int | str]]
+Tensor = tuple[str, int, Sequence[int | str] | None]
 
 FLOAT, INT64, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
 
@@ -49,7 +49,7 @@ def save(
     onnx.save(model, file)
 
 
-def plus_one(file: Path, shape: Sequence[int | str] = ("n", 3)) -> None:
+def plus_one(file: Path, shape: Sequence[int | str] | None = ("n", 3)) -> None:
     """x, float32 -> y = x + 1"""
     nodes = [helper.make_node("Add", ["x", "one"], ["y"])]
     save(file, nodes, [("x", FLOAT, shape)], [("y", FLOAT, shape)], one=np.float32(1)[...])
@@ -167,6 +167,51 @@ def two_inputs(file: Path) -> None:
     save(file, nodes, tensors, [("y", FLOAT, ["n", 1])])
 
 
+def unknown_ranks(file: Path) -> None:
+    """x, of any number of dimensions -> y = x + x, of as many, as far as the file says"""
+    save(
+        file,
+        [helper.make_node("Add", ["x", "x"], ["y"])],
+        [("x", FLOAT, None)],
+        [("y", FLOAT, None)],
+    )
+
+
+def reshaped(file: Path) -> None:
+    """x [n, m], dims [k] -> y = x with these dims"""
+    nodes = [helper.make_node("Reshape", ["x", "dims"], ["y"])]
+    inputs: list[Tensor] = [("x", FLOAT, ["n", "m"]), ("dims", INT64, ["k"])]
+    save(file, nodes, inputs, [("y", FLOAT, None)])
+
+
+def zipmap(file: Path) -> None:
+    """x [n, 2] -> a map of both for each row, as of a classifier of scikit-learn"""
+    node = helper.make_node(
+        "ZipMap", ["x"], ["probabilities"], domain="ai.onnx.ml", classlabels_int64s=[0, 1]
+    )
+    row = helper.make_map_type_proto(INT64, helper.make_tensor_type_proto(FLOAT, None))
+    maps = helper.make_value_info("probabilities", helper.make_sequence_type_proto(row))
+    graph = helper.make_graph(
+        [node], "graph", [helper.make_tensor_value_info("x", FLOAT, ["n", 2])], [maps]
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), file)
+
+
+def bfloat16(file: Path) -> None:
+    nodes = [helper.make_node("Cast", ["x"], ["y"], to=FLOAT)]
+    save(file, nodes, [("x", TensorProto.BFLOAT16, ["n"])], [("y", FLOAT, ["n"])])
+
+
+def small_letters(file: Path, **attributes: str) -> None:
+    """text [n] -> small [n]"""
+    node = helper.make_node(
+        "StringNormalizer", ["text"], ["small"], case_change_action="LOWER", **attributes
+    )
+    save(file, [node], [("text", STRING, ["n"])], [("small", STRING, ["n"])])
+
+
 def broken(file: Path) -> None:
     file.parent.mkdir(parents=True)
     file.write_bytes(b"not a model")
@@ -211,6 +256,19 @@ SERVED: dict[str, tuple[Writer, str | None]] = {
     "plus_zero": (plus_one, "max_batch_size: 0\n" + ONE),
     "scalar_rows": (scalar_rows, "max_batch_size: 2\n" + ONE),
     "scalar": (scalar, ONE),
+    "unknown_ranks": (
+        unknown_ranks,
+        tensor("input", "x", "FP32", "-1, 2") + tensor("output", "y", "FP32", "-1, 2") + ONE,
+    ),
+    "unknown_rank_rows": (
+        unknown_ranks,
+        "max_batch_size: 4\n"
+        + tensor("input", "x", "FP32", "2")
+        + tensor("output", "y", "FP32", "2")
+        + ONE,
+    ),
+    "unknown_rank_out": (unknown_ranks, tensor("input", "x", "FP32", "-1") + ONE),
+    "reshaped": (reshaped, ONE),
     "half_given": (plus_one, "max_batch_size: 16\n" + X + ONE),
     "batch_size": (
         batch_size,
@@ -342,7 +400,21 @@ REFUSED: dict[str, tuple[Writer, str, list[str]]] = {
         'optimization { execution_accelerators { cpu_execution_accelerator { name: "abacus" } } }',
         ["the CPU execution accelerator 'abacus' is unknown, but expected is 'openvino'."],
     ),
-    "broken": (broken, "", ["ONNX Runtime cannot open", "model.onnx"]),
+    "broken": (broken, "", ["ONNX Runtime cannot open", "model.onnx", "fetch or export it again"]),
+    "unknown_rank_in": (
+        unknown_ranks,
+        "",
+        [
+            "the file does not say how many dimensions the input 'x' has",
+            'input [ { name: "x" data_type: TYPE_FP32 dims: [-1] } ]',
+        ],
+    ),
+    "zipmap": (
+        zipmap,
+        "",
+        ["'probabilities' is a sequence of maps (ZipMap)", "options={'zipmap': False}"],
+    ),
+    "bfloat16": (bfloat16, "", ["input 'x' is a tensor(bfloat16)", "a Cast node"]),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def tensor(name: str, *dims: int, **more: Any) -> dict[str, Any]:
 ROWS = Signature((spec("x", -1, 3),), (spec("y", -1, -1),))
 FIXED = Signature((spec("x", 1, 3),), (spec("y", -1, 3),))
 SCALAR = Signature((spec("x"),), (spec("y"),))
+UNSHAPED = TensorSpec("u", "TYPE_FP32", (), unshaped=True)
 
 
 def completed(
@@ -115,6 +117,24 @@ class TestCompletion:
         added = completed({"name": "m"}, rows, independent=True)
         assert added["output"] == [tensor("y", 1, reshape={"shape": []})]
 
+    def test_an_output_of_unknown_rank_may_be_of_any_size(self) -> None:
+        added = completed({"name": "m"}, Signature(ROWS.inputs, (UNSHAPED,)))
+        assert added == {"input": [tensor("x", -1, 3)], "output": [tensor("u", -1)]}
+
+    def test_the_rank_of_an_input_is_not_guessed(self) -> None:
+        """All inputs are listed as they are to be written: one alone would be refused."""
+        signature = Signature((UNSHAPED, *FIXED.inputs), ROWS.outputs)
+        with pytest.raises(
+            ModelConfigError, match="how many dimensions the input 'u' has"
+        ) as caught:
+            completed({"name": "m"}, signature)
+        assert (
+            'input [ { name: "u" data_type: TYPE_FP32 dims: [-1] }, '
+            '{ name: "x" data_type: TYPE_FP32 dims: [1, 3] } ]'
+        ) in caught.value.fix
+        given = [tensor("u", -1, 2), tensor("x", 1, 3)]
+        assert sorted(completed({"name": "m", "input": given}, signature)) == ["output"]
+
     def test_batching_of_a_fixed_dimension_is_refused(self) -> None:
         with pytest.raises(ModelConfigError, match=r"max_batch_size is 8 .* 'x' has shape"):
             completed({"name": "m", "max_batch_size": 8}, FIXED, stated=True)
@@ -167,6 +187,12 @@ class TestCheck:
         with pytest.raises(ModelConfigError, match=r"'x' has dims \[2\] .* shape \[\] in the file"):
             check({**config, "input": [tensor("x", 2)]}, SCALAR)
 
+    @pytest.mark.parametrize("limit", [0, 4])
+    def test_of_an_unknown_rank_the_configuration_is_believed(self, limit: int) -> None:
+        given = [tensor("u", -1, 2)]
+        config = {"name": "m", "max_batch_size": limit, "input": given, "output": given}
+        check(config, Signature((UNSHAPED,), (UNSHAPED,)))
+
     def test_not_every_output_needs_a_declaration(self) -> None:
         check(self.config(), Signature(ROWS.inputs, (*ROWS.outputs, spec("z", -1))))
 
@@ -189,8 +215,9 @@ class TestCheck:
         ],
     )
     def test_what_does_not_fit_is_named(self, more: dict[str, Any], message: str) -> None:
-        with pytest.raises(ModelConfigError, match=rf"unable to load model 'm': .*{message}.*\.$"):
+        with pytest.raises(ModelConfigError) as caught:
             check(self.config(**more), ROWS)
+        assert re.match(rf"unable to load model 'm': .*{message}.*\.$", caught.value.what)
 
     def test_an_optional_input_needs_a_default_in_the_file(self) -> None:
         config = self.config(max_batch_size=0, input=[tensor("x", -1, 3, optional=True)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from container.backends.onnxruntime.session_settings import (
     SessionSettings,
     session_settings,
 )
+from container.backends.onnxruntime.unknown_ranks import unknown_ranks
 from container.backends.pytorch.torchscript_settings import (
     check_listed,
     configured_signature,
@@ -290,6 +292,44 @@ class TestOnnxFile:
             ModelConfigError, match=r"expected at '.*model\.onnx', but there is none"
         ):
             session.model_file(tmp_path, "")
+
+    @pytest.mark.parametrize(
+        ("shape", "unshaped"), [(None, True), ([], False), ([3], False), (["n"], False)]
+    )
+    def test_an_unknown_rank_is_no_scalar(
+        self, tmp_path: Path, shape: list[int | str] | None, unshaped: bool
+    ) -> None:
+        onnx_models.plus_one(tmp_path / "model.onnx", shape)
+        signature = session.read_signature(tmp_path / "model.onnx")
+        for spec in (*signature.inputs, *signature.outputs):
+            assert (spec.unshaped, spec.any_rank) == (unshaped, unshaped)
+
+    def test_a_file_that_is_cut_off_has_no_unknown_ranks(self, tmp_path: Path) -> None:
+        onnx_models.plus_one(tmp_path / "model.onnx", None)
+        whole = (tmp_path / "model.onnx").read_bytes()
+        for size in range(len(whole)):
+            (tmp_path / "model.onnx").write_bytes(whole[:size])
+            assert unknown_ranks(tmp_path / "model.onnx") <= {"x", "y"}
+
+    def test_the_command_that_is_said_makes_the_locale_that_is_missing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Under a name that no machine has; ä, Ö and Σ have small letters in it."""
+        onnx_models.small_letters(tmp_path / "model.onnx", locale="en_US.utf8@none")
+        with pytest.raises(ModelConfigError, match="Failed to construct locale") as caught:
+            session.read_signature(tmp_path / "model.onnx")
+        _, _, command = caught.value.fix.rpartition("&& ")
+        assert command == "localedef --no-archive -i en_US -f UTF-8 en_US.utf8@none"
+        if not Path("/usr/share/i18n/locales/en_US").is_file():
+            pytest.skip("the package `locales` is not installed")
+        locales = tmp_path / "usr/lib/locale"
+        locales.mkdir(parents=True)
+        program, *arguments = command.split()
+        subprocess.run([program, f"--prefix={tmp_path}", *arguments], check=True)
+        monkeypatch.setenv("LOCPATH", str(locales))
+        opened = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+        given = np.array(["ÄÖ, 1", "ΣA"], np.object_)
+        assert opened.run(None, {"text": given})[0].tolist() == ["äö, 1", "σa"]
 
     def test_strings_become_text(self) -> None:
         array = np.array([[b"a", "b"]], dtype=object)

@@ -227,3 +227,9 @@ def test_labels_that_cannot_be_read_are_none(tmp_path: Path) -> None:
     assert list(labels_at(tmp_path / "labels.txt")) == []
     (tmp_path / "labels.txt").write_text("a\nb")
     assert list(labels_at(tmp_path / "labels.txt")) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("coding", ["utf-8-sig", "utf-16"])
+def test_labels_may_begin_with_a_byte_order_mark(tmp_path: Path, coding: str) -> None:
+    (tmp_path / "labels.txt").write_bytes("a\r\nö\r\n".encode(coding))
+    assert list(labels_at(tmp_path / "labels.txt")) == [b"a", b"\xc3\xb6"]

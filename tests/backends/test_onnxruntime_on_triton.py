@@ -17,7 +17,7 @@ from triton_process import Triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from clients import triton as own_client
-from clients.errors import UnknownModel
+from clients.errors import ModelFailed, UnknownModel
 from clients.model_server import Padding
 
 ROW = np.zeros((1, 2), np.float32)
@@ -101,6 +101,30 @@ class TestCompletion:
         answer = ask(triton, "scalar", x=np.array([1], np.float32))
         assert answer.as_numpy("y").tolist() == [2]
 
+    @pytest.mark.parametrize(
+        ("model", "shape"),
+        [
+            ("unknown_ranks", [3, 2]),
+            ("unknown_rank_rows", [4, 2]),
+            ("unknown_rank_out", [5]),
+        ],
+    )
+    def test_of_unknown_ranks_those_of_the_configuration_count(
+        self, triton: Triton, model: str, shape: list[int]
+    ) -> None:
+        x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        answer = ask(triton, model, x=x)
+        assert answer.as_numpy("y").tolist() == (2 * x).tolist()
+
+    @pytest.mark.parametrize("shape", [[6], [3, 2], [1, 6, 1]])
+    def test_an_output_of_unknown_rank_has_the_shape_that_comes(
+        self, triton: Triton, shape: list[int]
+    ) -> None:
+        x = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
+        answer = ask(triton, "reshaped", x=x, dims=np.array(shape))
+        assert answer.as_numpy("y").shape == tuple(shape)
+        assert answer.as_numpy("y").ravel().tolist() == [1, 2, 3, 4, 5, 6]
+
     def test_what_is_given_is_kept(self, triton: Triton) -> None:
         config = configuration(triton, "half_given")
         assert config["max_batch_size"] == 16
@@ -136,6 +160,16 @@ class TestRowsThatChangeEachOther:
         assert "run one by one: output 'y' differs by 0.5" in said[0]
         assert "`dynamic_batching { }`" in said[0]
         assert "model 'bare': requests share runs: in a trial" in triton.log()
+
+
+def test_what_mends_a_model_is_the_hint(triton: Triton) -> None:
+    client = own_client.Triton(f"127.0.0.1:{triton.ports[0]}")
+    with pytest.raises(ModelFailed) as caught:
+        client.load("zipmap", timeout=20)
+    assert caught.value.message.endswith(
+        "is a sequence of maps (ZipMap), which Triton cannot carry."
+    )
+    assert caught.value.hint.startswith("convert the model again with skl2onnx.to_onnx(")
 
 
 class TestBatching:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
@@ -30,10 +31,11 @@ from container.backends.onnxruntime.by_rows import (
 )
 from container.backends.onnxruntime.execution_providers import CPU
 from container.backends.onnxruntime.optimized import WAYS, OptimizedFile, files_of, usable
+from container.backends.onnxruntime.unknown_ranks import unknown_ranks
 from container.backends.onnxruntime.widths import Widths, between
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -83,6 +85,40 @@ _DATA_TYPES = {
 }
 """ONNX Runtime's names of the element types that Triton's Python backend can carry."""
 
+ZIPMAP = (
+    "convert the model again with skl2onnx.to_onnx(model, X, options={'zipmap': False}), or with "
+    "zipmap=False in onnxmltools: the probabilities are a tensor then"
+)
+CAST = (
+    "export the model with inputs and outputs of float32 or float16; behind the one, and before "
+    "the other, a Cast node leaves all in between as it is"
+)
+
+_FIXES = (
+    ("INVALID_PROTOBUF", "fetch or export it again: it is damaged, or no file of ONNX"),
+    ("No graph was found", "fetch or export it again: it is empty, or no file of ONNX"),
+    (
+        "External data path",
+        "put the file with its weights beside it, under the name that it had at the export",
+    ),
+    ("opset version", "export it with an older opset, such as opset_version=17 in torch.onnx"),
+    ("IR version", "save it in an older format: model.ir_version = 8, then onnx.save"),
+    (
+        "is not a registered function/op",
+        (
+            "export it with operators of ONNX alone; or put the library of this one into "
+            "config.pbtxt, model_operations { op_library_filename: … }"
+        ),
+    ),
+    (
+        "NOT_IMPLEMENTED",
+        "export the model in float32: this operator is not there for the type that it is given",
+    ),
+)
+"""What helps, by what ONNX Runtime says; it has one class of errors for most of them."""
+
+_LOCALE = re.compile(r"Failed to construct locale with name:([\w.@-]+)")
+
 
 def model_file(folder: Path, configured: str) -> Path:
     """Return the model's file in its version folder; a folder of that name holds `model.onnx`.
@@ -115,7 +151,7 @@ class ModelFile:
         self._session = _opened(file, options, [(CPU, {})])
         self.path = file
         self.runtime = f"onnxruntime {onnxruntime.__version__}"
-        self.signature = _signature(self._session)
+        self.signature = _signature(self._session, file)
 
     def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return the named outputs; raise what ONNX Runtime raises."""
@@ -180,9 +216,9 @@ class OnnxSession:
         self._run_options = run_options(settings)
         self.by_rows = outputs_by_rows(self.sessions[0])
         """The outputs of which rows can be computed alone."""
-        self.signature = _signature(self.sessions[0])
+        self.signature = _signature(self.sessions[0], file)
         self._scalars = {
-            spec.name: tuple(dims[spec.name])
+            spec.name: tuple(1 for _ in dims[spec.name])
             for spec in self.signature.outputs
             if not spec.shape and spec.name in dims
         }
@@ -287,7 +323,8 @@ class OnnxSession:
         for name in by_rows:
             answer[name] = of_all_or_rows(answer[name], answer.pop(SHAPE + name), rows.get(name))
         for name in self._scalars.keys() & answer.keys():
-            answer[name] = answer[name].reshape(self._scalars[name])
+            if not answer[name].ndim:  # else its rank was unknown, and is that of Triton's answer
+                answer[name] = answer[name].reshape(self._scalars[name])
         return answer
 
     def close(self) -> None:
@@ -347,7 +384,20 @@ def _opened(file: Path, options: Any, providers: Sequence[Provider]) -> Any:
         return onnxruntime.InferenceSession(str(file), options, providers=list(providers))
     except Exception as error:
         reason = str(error).strip().split("\n")[0]
-        raise ModelConfigError(f"ONNX Runtime cannot open '{file}': {reason}") from error
+        what = f"ONNX Runtime cannot open '{file}': {reason}"
+        raise ModelConfigError(what, _fix(reason)) from error
+
+
+def _fix(reason: str) -> str:
+    """Return what helps where a file cannot be opened; nothing where that is not known."""
+    if locale := _LOCALE.search(reason):
+        name = locale[1]
+        language = name.partition(".")[0]
+        return (
+            f"give this machine the locale of its StringNormalizer, as root: apt-get install "
+            f"locales && localedef --no-archive -i {language} -f UTF-8 {name}"
+        )
+    return next((fix for said, fix in _FIXES if said in reason), "")
 
 
 def _wants_several(settings: SessionSettings, file: Path) -> bool:
@@ -422,34 +472,45 @@ def _share_arena(settings: SessionSettings) -> None:
     settings.session_entries.setdefault("session.use_env_allocators", "1")
 
 
-def _signature(session: Any) -> Signature:
+def _signature(session: Any, file: Path) -> Signature:
     """Return the tensors as the model's own file has them."""
     free = outputs_by_rows(session)
+    unshaped = unknown_ranks(file)
     return Signature(
         inputs=tuple(
             spec
-            for spec in _specs("input", session.get_inputs())
+            for spec in _specs("input", session.get_inputs(), unshaped)
             if not spec.name.startswith(NUMBERS)
         ),
         outputs=tuple(
             replace(spec, shape=(DYNAMIC, DYNAMIC, spec.shape[-1])) if spec.name in free else spec
-            for spec in _specs("output", session.get_outputs())
+            for spec in _specs("output", session.get_outputs(), unshaped)
             if not spec.name.startswith(SHAPE)
         ),
-        optional=_specs("input", session.get_overridable_initializers()),
+        optional=_specs("input", session.get_overridable_initializers(), unshaped),
     )
 
 
-def _specs(kind: str, nodes: Iterable[Any]) -> tuple[TensorSpec, ...]:
+def _specs(
+    kind: str, nodes: Iterable[Any], unshaped: Collection[str] = ()
+) -> tuple[TensorSpec, ...]:
     specs = []
     for node in nodes:
         data_type = _DATA_TYPES.get(node.type)
         if data_type is None:
-            raise ModelConfigError(
-                f"{kind} '{node.name}' is a {node.type} in the file, but expected is one of "
-                f"{', '.join(_DATA_TYPES)}."
-            )
+            raise _not_carried(kind, node)
         # A named dimension, or one without name or size, is dynamic.
         shape = tuple(size if isinstance(size, int) else DYNAMIC for size in node.shape)
-        specs.append(TensorSpec(node.name, data_type, shape))
+        specs.append(TensorSpec(node.name, data_type, shape, node.name in unshaped))
     return tuple(specs)
+
+
+def _not_carried(kind: str, node: Any) -> ModelConfigError:
+    """Return the error for a tensor of a type that Triton's Python backend does not carry."""
+    what = f"{kind} '{node.name}' is a {node.type} in the file, which Triton cannot carry."
+    if node.type.startswith("seq(map("):
+        what = f"{kind} '{node.name}' is a sequence of maps (ZipMap), which Triton cannot carry."
+        return ModelConfigError(what, ZIPMAP)
+    if node.type.startswith("tensor("):
+        return ModelConfigError(what, CAST)
+    return ModelConfigError(what, f"export the model with tensors alone: {', '.join(_DATA_TYPES)}")

@@ -39,6 +39,11 @@ _DATA_TYPES = {
 }
 """numpy's names of what PyTorch and Triton both have."""
 
+TRACE = (
+    "save the model as TorchScript: torch.jit.trace(model, example).save('model.pt'); what "
+    "torch.save writes needs the model's own code"
+)
+
 _HERE = "<--- HERE"
 _REASON = re.compile(r"^[\w.]+: .*", re.MULTILINE | re.DOTALL)
 """What TorchScript's errors end with, behind the places in the code that have led to it."""
@@ -109,7 +114,7 @@ class TorchScriptModule:
                 self._module = self._torch.jit.load(str(file), map_location=device)
         except Exception as error:
             reason = str(error).strip().split("\n")[0]
-            raise ModelConfigError(f"PyTorch cannot open '{file}': {reason}") from error
+            raise ModelConfigError(f"PyTorch cannot open '{file}': {reason}", TRACE) from error
         if device is None:
             first = next(self._module.parameters(), None)
             device = self._torch.device("cpu") if first is None else first.device
