@@ -7,6 +7,7 @@ import math
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
@@ -18,7 +19,8 @@ import pybase64
 import simplejpeg
 from PIL import Image
 
-from clients.errors import BadPayload
+from clients.errors import BadPayload, DeadlineExceeded, InferenceError
+from clients.request import time_to_wait
 
 Picture = npt.NDArray[np.uint8]
 
@@ -100,6 +102,7 @@ def decode_picture(data: bytes, name: str, max_pixels: int) -> Picture:
 
     Raises:
         BadPayload: it is no picture, a damaged one, or too large.
+        DeadlineExceeded: there was no room for it within the time of the request.
 
     """
     header = header_of_plain_jpeg(data) or header_of(opened(data, name))
@@ -125,7 +128,7 @@ def decode_picture(data: bytes, name: str, max_pixels: int) -> Picture:
                     return upright(simplejpeg.decode_jpeg(data, "RGB"), header.picture)
             picture = header.picture or opened(data, name)
             return upright(np.asarray(as_rgb(picture)), picture)
-    except BadPayload:
+    except InferenceError:
         raise
     except Exception as error:
         # Pillow's decoders raise a dozen kinds of exception over damaged files.
@@ -224,24 +227,61 @@ class Room:
         self._decoded = 0
         self._left_at = math.inf
         self._changed = threading.Condition()
-        self._next = threading.Lock()  # so that a large one is not passed again and again
+        self._queue: deque[object] = deque()  # so that a large one is not passed again and again
+        self._entered: dict[int, float] = {}
 
     @contextmanager
     def taken(self, pixels: int, max_pixels: int) -> Iterator[None]:
-        """Wait until there is room for so many pixels; at most those of all others before it."""
+        """Wait until there is room for so many pixels; at most those of all others before it.
+
+        Raises:
+            DeadlineExceeded: there was none within the time of the request.
+
+        """
         if pixels <= self.SMALL:
             yield
             return
-        with self._next, self._changed:
-            self._changed.wait_for(lambda: self._decoded + pixels <= 2 * max_pixels)
-            self._decoded += pixels
+        thread = threading.get_ident()
+        self._entered[thread] = math.inf
         try:
-            yield
-        finally:
             with self._changed:
-                self._decoded -= pixels
-                self._left_at = self._clock()
-                self._changed.notify()
+                self._wait(pixels, 2 * max_pixels)
+                self._decoded += pixels
+            self._entered[thread] = time.monotonic()
+            try:
+                yield
+            finally:
+                with self._changed:
+                    self._decoded -= pixels
+                    self._left_at = self._clock()
+                    self._changed.notify_all()
+        finally:
+            self._entered.pop(thread, None)
+
+    def _wait(self, pixels: int, most: int) -> None:
+        """Wait for the first place in the queue, and for room. The lock is held."""
+        place = object()
+        self._queue.append(place)
+        try:
+            if not self._changed.wait_for(
+                lambda: self._queue[0] is place and self._decoded + pixels <= most, time_to_wait()
+            ):
+                raise DeadlineExceeded(
+                    "the time for this request was used up while a large picture waited until "
+                    "others were decoded",
+                    hint=f"send fewer pictures of more than {self.SMALL // 10**6} megapixels at a "
+                    "time, or make them smaller before sending them",
+                )
+        finally:
+            self._queue.remove(place)
+            self._changed.notify_all()
+
+    def entered(self, thread: int) -> float:
+        """Return since when a thread decodes a large picture, on the clock of `time.monotonic()`.
+
+        Infinity while it still waits, and its negative where it does neither.
+        """
+        return self._entered.get(thread, -math.inf)
 
     def was_left(self) -> bool:
         """Whether large pictures were decoded, and none was lately; true once each time.

@@ -169,7 +169,8 @@ def read_form(request: Request, envelope: Envelope, settings: Settings) -> Asked
         )
     checked_length(files, "files", settings.max_batch)
     try:
-        parameters = parsed(fields["parameters"].encode()) if "parameters" in fields else {}
+        text = fields.get("parameters", "{}")
+        parameters = parsed(text.encode(), envelope.budget.deadline())
     except BadBody as error:
         raise BadBody(
             f"the form's field `parameters` is {brief(fields['parameters'])}",

@@ -7,6 +7,7 @@ import io
 import re
 import struct
 import threading
+import time
 import zlib
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from clients.errors import BadPayload
+from clients.errors import BadPayload, DeadlineExceeded
 from clients.pictures import (
     EXAMPLE,
     Room,
@@ -22,7 +23,9 @@ from clients.pictures import (
     decode_picture,
     header_of_plain_jpeg,
     planes,
+    room,
 )
+from clients.request import Request
 from tests.conftest import wait_for
 
 COLOURS = np.zeros((8, 16, 3), np.uint8)
@@ -293,6 +296,51 @@ def test_of_large_pictures_as_many_are_decoded_at_a_time_as_there_is_room_for() 
         thread.join(20)
     with room.taken(most, most), room.taken(most, most):
         pass
+
+
+def test_a_large_picture_waits_for_room_until_its_deadline_and_others_go_before_it() -> None:
+    """Of 100 megapixels 60 are taken: 50 more have no room, and 40 behind them do not pass."""
+    own, most, came = Room(), 50_000_000, []
+
+    def wait(pixels: int, seconds: float) -> None:
+        try:
+            with Request(deadline=time.monotonic() + seconds).active(), own.taken(pixels, most):
+                came.append(pixels)
+        except DeadlineExceeded as error:
+            came.append(error.message)
+
+    with own.taken(60_000_000, most):
+        first = threading.Thread(target=wait, args=(50_000_000, 0.5), daemon=True)
+        second = threading.Thread(target=wait, args=(40_000_000, 60), daemon=True)
+        for place, thread in enumerate((first, second), 1):
+            thread.start()
+            wait_for(lambda place=place: len(own._queue) == place, 10, "a place")  # type: ignore[misc]
+        first.join(10)
+        second.join(10)
+    assert came[0].startswith("the time for this request was used up while a large picture waited")
+    assert came[1:] == [40_000_000]
+    assert not own._queue
+    with own.taken(most, most), own.taken(most, most):
+        pass
+
+
+def test_a_picture_for_which_there_is_no_room_in_time_is_not_called_damaged() -> None:
+    data = encoded(Image.new("RGB", (2100, 2000)), "JPEG")
+    came: list[Exception] = []
+
+    def decode_late() -> None:
+        try:
+            with Request(deadline=time.monotonic() + 0.2).active():
+                decode(data, 5_000_000)
+        except Exception as error:
+            came.append(error)
+
+    with room.taken(10_000_000, 5_000_000):
+        thread = threading.Thread(target=decode_late, daemon=True)
+        thread.start()
+        thread.join(10)
+    assert [type(error) for error in came] == [DeadlineExceeded]
+    assert decode(data, 5_000_000).shape == (2000, 2100, 3)
 
 
 def test_what_large_pictures_have_left_is_given_back_once_when_none_comes_any_more() -> None:
