@@ -6,6 +6,7 @@ import errno
 import http.client
 import json
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +53,13 @@ def listens(port: int) -> bool:
     with socket.socket() as connection:
         connection.settimeout(GLANCE_S)
         return connection.connect_ex(("127.0.0.1", port)) != errno.ECONNREFUSED
+
+
+def has_children(pid: int) -> bool:
+    """Whether a process has started others that are still there."""
+    with suppress(OSError):  # it is gone
+        return any(one.read_text() for one in Path(f"/proc/{pid}/task").glob("*/children"))
+    return False
 
 
 def ask(connection: http.client.HTTPConnection, path: str, method: str = "GET") -> Answer:

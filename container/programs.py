@@ -15,7 +15,7 @@ from pathlib import Path
 from container.backends import shared_folder
 from container.backends.shared_memory import FOLDER, PREFIX
 from container.door import Door
-from container.probes import UnixConnection, ask, listens, over_tcp
+from container.probes import UnixConnection, ask, has_children, listens, over_tcp
 from container.shared_memory import Plan
 from container.supervisor import Program
 from container.triton import Triton
@@ -118,9 +118,12 @@ def triton_program(
         },
         fault,
         stop_within=max(1.0, settings.stop_timeout * TRITON_SHARE),
-        # It closes the last of them when all models are unloaded. After that its thread for metrics
-        # sleeps for up to 2 s.
-        is_done=lambda: not any(map(listens, ports.values())),
+        # It closes the second port when all models are unloaded. Then its thread for metrics sleeps
+        # for up to 2 s; and where somebody has connected to that port and said nothing, gRPC waits
+        # for 20 s.
+        is_done=lambda pid: (
+            not (listens(ports["http"]) or listens(ports["grpc"]) or has_children(pid))
+        ),
         work=lambda: sorted(path.name for path in wanted.iterdir()),
         clean=clean,
     )

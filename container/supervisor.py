@@ -87,8 +87,8 @@ class Program:
         stop_within: seconds that it has for that in its turn; then it is killed.
         instead: the program that is killed then in its place, because it waits for that one, and
             can finish without.
-        is_done: says at once whether one that worked, and was asked to end, has nothing more to do
-            before it ends; then it is not waited for much longer.
+        is_done: says at once, given its process id, whether one that worked, and was asked to end,
+            has nothing more to do before it ends; then it is not waited for much longer.
         work: returns what there is to do at a start; where it is other than at the first, that one
             says nothing about how long it takes.
         files: open files that it inherits, by number.
@@ -106,7 +106,7 @@ class Program:
     stop_signal: Signals = signal.SIGTERM
     stop_within: float = math.inf
     instead: str = ""
-    is_done: Callable[[], bool] = lambda: False
+    is_done: Callable[[int], bool] = lambda _: False
     work: Callable[[], object] = lambda: None
     files: tuple[int, ...] = ()
     before_stop: Callable[[bool], None] = lambda _: None
@@ -495,7 +495,7 @@ class Supervisor:
 
     @staticmethod
     def _has_been_done(course: Course, now: float) -> bool:
-        if course.done_since is None and course.program.is_done():
+        if course.done_since is None and course.program.is_done(course.pid):
             course.done_since = now
         return course.done_since is not None and now > course.done_since + DONE_S
 

@@ -123,7 +123,7 @@ def supervise(
             {},
             lambda: "",
             work=work,
-            is_done=lambda: script.time >= script.done_from,
+            is_done=lambda pid: pid == 1 and script.time >= script.done_from,
             clean=lambda: out.cleaned.append(script.time),
         ),
         Program("gunicorn", lambda: ["g"], {}, lambda: "", stop_within=stop_within),

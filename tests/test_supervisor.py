@@ -16,7 +16,7 @@ from signal import Signals
 import pytest
 
 from container.machine import Lookout
-from container.probes import listens
+from container.probes import has_children, listens
 from container.serving import Announcement
 from container.supervisor import Policy, Program, Supervisor, described
 from tests.conftest import wait_for
@@ -99,6 +99,26 @@ def test_one_that_is_done_before_it_was_asked_to_end_is_left_alone() -> None:
     assert out.code == 0
     assert script.spawned == ["Triton", "gunicorn", "NGINX"]
     assert [n for _, pid, n in script.sent if pid == -1 and n == KILL] == [KILL], "at its end"
+
+
+def test_what_a_process_has_started_is_seen_until_it_is_gone() -> None:
+    script = "import subprocess; subprocess.run(['cat']); print(flush=True); input()"
+    pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", script], **pipe) as parent:  # type: ignore[call-overload]
+        wait_for(lambda: has_children(parent.pid), 20, "its child")
+        (child,) = [p for p in Path("/proc").glob("[0-9]*/stat") if is_child(p, parent.pid)]
+        os.kill(int(child.parent.name), KILL)
+        parent.stdout.readline()
+        assert not has_children(parent.pid)
+        parent.kill()
+    assert not has_children(parent.pid)
+
+
+def is_child(stat: Path, pid: int) -> bool:
+    try:
+        return stat.read_text().rpartition(")")[2].split()[1] == str(pid)
+    except OSError:
+        return False
 
 
 def test_whether_a_program_listens_is_known_at_once() -> None:
