@@ -273,7 +273,7 @@ class Client(ABC):
         return done
 
     def picture(self, payload: Payload, name: str = "img") -> Picture:
-        """Decode a picture, sent as base64 of a JPEG, PNG, WebP or BMP, or as such a file itself.
+        """Decode a picture, sent as base64 of a JPEG, PNG, WebP, BMP or GIF, or as such a file.
 
         Returns:
             uint8 of shape [height, width, 3], RGB, upright (the EXIF orientation is applied). Not

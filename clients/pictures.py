@@ -8,8 +8,10 @@ import math
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,14 +22,15 @@ import pybase64
 import simplejpeg
 from PIL import Image, ImageChops
 
-from clients.errors import BadPayload
+from clients.errors import BadPayload, DeadlineExceeded, InferenceError
+from clients.request import time_to_wait
 
 Picture = npt.NDArray[np.uint8]
 
 # Pillow's own limit is a constant; the one in `decode_picture` is a setting.
 Image.MAX_IMAGE_PIXELS = None
 
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")  # of a GIF the first frame
 JPEG = frozenset({"JPEG", "MPO"})  # the second, of telephones, has more pictures behind the first
 # A progressive JPEG has about ten scans, each of which the decoder puts over the whole picture: one
 # of 75 bytes takes 70 ms for 49 megapixels, and 25 MiB hold 300,000 of them.
@@ -39,7 +42,22 @@ MOST_SIDE = 65_500
 
 NO_DIGIT = re.compile(r"[^A-Za-z0-9+/]")
 
-EXPECTED = "expected base64 of a JPEG, PNG, WebP or BMP picture"
+EXPECTED = "expected base64 of a JPEG, PNG, WebP, BMP or GIF picture"
+
+# What begins so is a picture, or a page, but not taken: the decoders of TIFF are many and old, and
+# the size that the header of an AVIF names is not what its decoder takes memory for.
+OTHERS: Mapping[str, re.Pattern[bytes]] = {
+    "a TIFF": re.compile(rb"II[*+]\0|MM\0[*+]"),
+    "an AVIF": re.compile(rb".{4}ftyp(.{4})*?avi[fs]", re.DOTALL),
+    "a HEIC": re.compile(rb".{4}ftyp(hei|hev|mif1|msf1)", re.DOTALL),
+    "a JPEG XL": re.compile(rb"\xff\x0a|\0\0\0\x0cJXL "),
+    "a JPEG 2000": re.compile(rb"\0\0\0\x0cjP  |\xff\x4f\xff\x51"),
+    "an SVG": re.compile(
+        rb"\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)?(<!DOCTYPE svg[^>]*>\s*)?<svg", re.DOTALL
+    ),
+    "a PDF": re.compile(rb"%PDF-"),
+}
+BEGINNING = 1024  # bytes in which that is looked for
 
 EXAMPLE = base64.b64encode(Path(__file__).with_name("example.jpg").read_bytes()).decode()
 """For examples: a JPEG of 4.4 kB, with a cup of espresso in it, as base64.
@@ -93,7 +111,7 @@ def decode_picture(data: bytes, name: str, max_pixels: int) -> Picture:
     """Return the pixels of an encoded picture.
 
     Args:
-        data: a JPEG, PNG, WebP or BMP file.
+        data: a JPEG, PNG, WebP, BMP or GIF file; of several frames the first is taken.
         name: what to call it in an error.
         max_pixels: the most pixels it may have, judged by its header before it is decoded.
 
@@ -103,6 +121,7 @@ def decode_picture(data: bytes, name: str, max_pixels: int) -> Picture:
 
     Raises:
         BadPayload: it is no picture, a damaged one, or too large.
+        DeadlineExceeded: there was no room for it within the time of the request.
 
     """
     header = header_of_plain_jpeg(data) or header_of(opened(data, name))
@@ -127,8 +146,15 @@ def decode_picture(data: bytes, name: str, max_pixels: int) -> Picture:
                 with suppress(ValueError):
                     return upright(simplejpeg.decode_jpeg(data, "RGB"), header.picture)
             picture = header.picture or opened(data, name)
+            if is_jpeg and lacks_its_end_alone(data):
+                data += END
+                colours = "CMYK" if header.mode == "CMYK" else "RGB"
+                whole = simplejpeg.decode_jpeg(data, colours)  # or a ValueError: it lacks more
+                if colours == "RGB":
+                    return upright(whole, picture)
+                picture = opened(data, name)
             return upright(np.asarray(as_rgb(picture)), picture)
-    except BadPayload:
+    except InferenceError:
         raise
     except Exception as error:
         # Pillow's decoders raise a dozen kinds of exception over damaged files.
@@ -164,6 +190,11 @@ def opened(data: bytes, name: str) -> Image.Image:
     try:
         return Image.open(io.BytesIO(data), formats=FORMATS)
     except (OSError, ValueError, SyntaxError) as error:
+        if other := next((kind for kind, one in OTHERS.items() if one.match(data[:BEGINNING])), ""):
+            raise BadPayload(
+                f"`{name}` is {other}, which is not taken",
+                hint="convert it, and send a JPEG, PNG, WebP, BMP or GIF picture",
+            ) from error
         raise BadPayload(
             f"`{name}` is not a picture: {len(data)} bytes that begin with {data[:8]!r}",
             hint=EXPECTED,
@@ -227,24 +258,61 @@ class Room:
         self._decoded = 0
         self._left_at = math.inf
         self._changed = threading.Condition()
-        self._next = threading.Lock()  # so that a large one is not passed again and again
+        self._queue: deque[object] = deque()  # so that a large one is not passed again and again
+        self._entered: dict[int, float] = {}
 
     @contextmanager
     def taken(self, pixels: int, max_pixels: int) -> Iterator[None]:
-        """Wait until there is room for so many pixels; at most those of all others before it."""
+        """Wait until there is room for so many pixels; at most those of all others before it.
+
+        Raises:
+            DeadlineExceeded: there was none within the time of the request.
+
+        """
         if pixels <= self.SMALL:
             yield
             return
-        with self._next, self._changed:
-            self._changed.wait_for(lambda: self._decoded + pixels <= 2 * max_pixels)
-            self._decoded += pixels
+        thread = threading.get_ident()
+        self._entered[thread] = math.inf
         try:
-            yield
-        finally:
             with self._changed:
-                self._decoded -= pixels
-                self._left_at = self._clock()
-                self._changed.notify()
+                self._wait(pixels, 2 * max_pixels)
+                self._decoded += pixels
+            self._entered[thread] = time.monotonic()
+            try:
+                yield
+            finally:
+                with self._changed:
+                    self._decoded -= pixels
+                    self._left_at = self._clock()
+                    self._changed.notify_all()
+        finally:
+            self._entered.pop(thread, None)
+
+    def _wait(self, pixels: int, most: int) -> None:
+        """Wait for the first place in the queue, and for room. The lock is held."""
+        place = object()
+        self._queue.append(place)
+        try:
+            if not self._changed.wait_for(
+                lambda: self._queue[0] is place and self._decoded + pixels <= most, time_to_wait()
+            ):
+                raise DeadlineExceeded(
+                    "the time for this request was used up while a large picture waited until "
+                    "others were decoded",
+                    hint=f"send fewer pictures of more than {self.SMALL // 10**6} megapixels at a "
+                    "time, or make them smaller before sending them",
+                )
+        finally:
+            self._queue.remove(place)
+            self._changed.notify_all()
+
+    def entered(self, thread: int) -> float:
+        """Return since when a thread decodes a large picture, on the clock of `time.monotonic()`.
+
+        Infinity while it still waits, and its negative where it does neither.
+        """
+        return self._entered.get(thread, -math.inf)
 
     def was_left(self) -> bool:
         """Whether large pictures were decoded, and none was lately; true once each time.
@@ -281,6 +349,42 @@ def scans(data: bytes) -> int:
             found = AFTER_SCAN.search(data, place)
             place = found.start() if found else -1
     return count
+
+
+END = b"\xff\xd9"
+FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # what begins a frame; T.81, table B.1
+PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
+COEFFICIENTS = 64
+MOST_OF_SEGMENT = 1000  # bytes; a frame or a scan of 255 components has fewer
+
+
+def lacks_its_end_alone(data: bytes) -> bool:
+    """Whether a JPEG has begun all scans of its picture, and ends in the last without a marker.
+
+    ITU-T T.81, B.2 and G.1.1.1: each scan brings some coefficients of some components, in a
+    progressive one down to a bit. Whether the last scan is whole its decoder has to say.
+    """
+    missing: set[tuple[int, int]] = set()
+    place, in_scan, is_progressive = 2, False, False
+    for _ in range(MOST_SEGMENTS):
+        if place >= len(data) - 1:
+            return in_scan and not missing
+        marker, segment = data[place + 1], data[place + 4 : place + MOST_OF_SEGMENT]
+        if data[place] != 0xFF or marker not in SEGMENTS or not segment:
+            return False
+        place, in_scan = behind(data, place), marker == SOS
+        count = segment[0] if in_scan else segment[5] if len(segment) > 5 else 0
+        if marker in FRAMES:
+            is_progressive = marker in PROGRESSIVE
+            missing = set(product(segment[6 : 6 + 3 * count : 3], range(COEFFICIENTS)))
+        elif in_scan:
+            spectral = tuple(segment[1 + 2 * count :][:3])
+            first, last, bits = spectral if is_progressive and len(spectral) == 3 else (0, 63, 0)
+            if bits % 16 == 0:
+                missing.difference_update(product(segment[1::2][:count], range(first, last + 1)))
+            found = AFTER_SCAN.search(data, place)
+            place = found.start() if found else len(data)
+    return False
 
 
 # The EXIF orientations 2 to 8, each as Pillow turns it right.

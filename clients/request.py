@@ -75,12 +75,25 @@ class Once:
     _locks: dict[int, threading.Lock] = field(default_factory=dict)
 
     def __call__(self, value: object, make: Callable[[], T]) -> T:
-        """Return what `make` returned for this very object before, or returns now."""
+        """Return what `make` returned for this very object before, or returns now.
+
+        Raises:
+            DeadlineExceeded: another thread is at it, and not done within the time of the request.
+
+        """
         key = id(value)
-        with self._locks.setdefault(key, threading.Lock()):
+        lock = self._locks.setdefault(key, threading.Lock())
+        if not lock.acquire(timeout=time_to_wait()):
+            raise DeadlineExceeded(
+                "the time for this request was used up while another model read its payload",
+                hint="send smaller payloads, or ask fewer models at a time",
+            )
+        try:
             if key not in self._made:
                 self._made[key] = value, make()
             return cast("T", self._made[key][1])
+        finally:
+            lock.release()
 
 
 @dataclass(frozen=True)
@@ -136,3 +149,14 @@ class Request:
 
 
 current: ContextVar[Request] = ContextVar("request")
+
+
+def time_to_wait() -> float:
+    """Return the seconds that this thread may wait for others: until its request's deadline.
+
+    Raises:
+        DeadlineExceeded: there are none left.
+
+    """
+    request = current.get(None)
+    return min(request.time_left(), threading.TIMEOUT_MAX) if request else threading.TIMEOUT_MAX

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import json
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 # A busy machine answers late; one that is silent for longer than this is not merely busy.
 LOOK_S = 4.0
+GLANCE_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,20 @@ class UnixConnection(http.client.HTTPConnection):
 def over_tcp(port: int) -> http.client.HTTPConnection:
     """Return a connection to a port of this machine."""
     return http.client.HTTPConnection("127.0.0.1", port, timeout=LOOK_S)
+
+
+def listens(port: int) -> bool:
+    """Whether a program listens at a port of this machine; the kernel says so at once."""
+    with socket.socket() as connection:
+        connection.settimeout(GLANCE_S)
+        return connection.connect_ex(("127.0.0.1", port)) != errno.ECONNREFUSED
+
+
+def has_children(pid: int) -> bool:
+    """Whether a process has started others that are still there."""
+    with suppress(OSError):  # it is gone
+        return any(one.read_text() for one in Path(f"/proc/{pid}/task").glob("*/children"))
+    return False
 
 
 def ask(connection: http.client.HTTPConnection, path: str, method: str = "GET") -> Answer:

@@ -9,12 +9,13 @@ import signal
 import string
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from container.backends import shared_folder
 from container.backends.shared_memory import FOLDER, PREFIX
 from container.door import Door
-from container.probes import UnixConnection, ask, over_tcp
+from container.probes import UnixConnection, ask, has_children, listens, over_tcp
 from container.shared_memory import Plan
 from container.supervisor import Program
 from container.triton import Triton
@@ -69,6 +70,11 @@ def triton_program(
 ) -> Program:
     """Return Triton: loopback only, every wanted model loaded, a bad one by itself."""
     wanted = run_dir / WANTED
+    ports = {
+        "http": settings.triton_http_port,
+        "grpc": settings.triton_grpc_port,
+        "metrics": settings.triton_metrics_port,
+    }
     command = [
         str(triton.executable),
         f"--model-repository={settings.model_repository}",
@@ -80,11 +86,7 @@ def triton_program(
         *triton.options,
         *plan.options(),
     ]
-    for front, port in (
-        ("http", settings.triton_http_port),
-        ("grpc", settings.triton_grpc_port),
-        ("metrics", settings.triton_metrics_port),
-    ):
+    for front, port in ports.items():
         command += [f"--{front}-address=127.0.0.1", f"--{front}-port={port}"]
     command.append(f"--backend-config=python,shm-region-prefix-name={shm_prefix}")
 
@@ -96,7 +98,8 @@ def triton_program(
 
     def clean() -> None:
         for left in FOLDER.glob(f"{shm_prefix}*"):
-            left.unlink(missing_ok=True)
+            with suppress(OSError):  # it is gone, or of another user
+                left.unlink()
 
     instances = run_dir / "instances"
     instances.mkdir(exist_ok=True)
@@ -115,6 +118,12 @@ def triton_program(
         },
         fault,
         stop_within=max(1.0, settings.stop_timeout * TRITON_SHARE),
+        # It closes the second port when all models are unloaded. Then its thread for metrics sleeps
+        # for up to 2 s; and where somebody has connected to that port and said nothing, gRPC waits
+        # for 20 s.
+        is_done=lambda pid: (
+            not (listens(ports["http"]) or listens(ports["grpc"]) or has_children(pid))
+        ),
         work=lambda: sorted(path.name for path in wanted.iterdir()),
         clean=clean,
     )

@@ -52,6 +52,10 @@ RESTART_SHARE, RESTART_LEAST_S = 3, 60.0
 # A look takes a few seconds at most.
 STALE_S = 20.0
 
+# One that has nothing more to do before it ends, and is not gone by then, is killed: what is left
+# in it are threads that sleep, or hang.
+DONE_S = 1.0
+
 LONGEST_REASON = 200  # characters; the web workers are told it, and tell callers
 
 
@@ -83,6 +87,8 @@ class Program:
         stop_within: seconds that it has for that in its turn; then it is killed.
         instead: the program that is killed then in its place, because it waits for that one, and
             can finish without.
+        is_done: says at once, given its process id, whether one that worked, and was asked to end,
+            has nothing more to do before it ends; then it is not waited for much longer.
         work: returns what there is to do at a start; where it is other than at the first, that one
             says nothing about how long it takes.
         files: open files that it inherits, by number.
@@ -100,6 +106,7 @@ class Program:
     stop_signal: Signals = signal.SIGTERM
     stop_within: float = math.inf
     instead: str = ""
+    is_done: Callable[[int], bool] = lambda _: False
     work: Callable[[], object] = lambda: None
     files: tuple[int, ...] = ()
     before_stop: Callable[[bool], None] = lambda _: None
@@ -175,6 +182,7 @@ class Course:
         pid: its process, or what was it; 0 before the first start.
         alive: whether that process runs.
         faulty_since: when the fault was found that stays since then.
+        done_since: when it was found to have done all that it has to do before it ends.
         starts: how often it was started.
         worked: whether it ever did its work.
         took: seconds from its first start until it did.
@@ -191,6 +199,7 @@ class Course:
     pid: int = 0
     alive: bool = False
     faulty_since: float | None = None
+    done_since: float | None = None
     starts: int = 0
     worked: bool = False
     took: float = 0.0
@@ -475,12 +484,20 @@ class Supervisor:
             self._ask_to_end(last, self.system.now())
         elif last.state is State.STARTING and now > self._last_asked + ASK_AGAIN_S:
             self._ask_to_end(last, now)
+        elif last.state is State.RUNNING and self._has_been_done(last, now):
+            self._kill(last, "")
         elif now > self._turns[last.pid] + last.program.stop_within:
             slow = last.program.instead or last.program.name
             for course in running:
                 if course.program.name == slow and course.state is not State.ENDING:
                     self.say(f"{last.program.name} does not end in its time; killing {slow}")
                     self._kill(course, "")
+
+    @staticmethod
+    def _has_been_done(course: Course, now: float) -> bool:
+        if course.done_since is None and course.program.is_done(course.pid):
+            course.done_since = now
+        return course.done_since is not None and now > course.done_since + DONE_S
 
     def _ask_to_end(self, course: Course, now: float) -> None:
         self._last_asked = now

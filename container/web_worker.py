@@ -201,7 +201,7 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
                     answer.write(piece)
                 answer.close()
             finally:
-                pieces.close()
+                self.close_answer(pieces)
         except OSError:
             raise  # the connection is gone
         except (Exception, SystemExit):
@@ -211,3 +211,10 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
             util.close_graceful(connection.sock)
             return False
         return not answer.should_close()
+
+    def close_answer(self, pieces: Any) -> None:
+        """Do what is due after an answer; what went wrong before that goes before its faults."""
+        try:
+            pieces.close()
+        except Exception:
+            self.log.exception("what is due after an answer failed")

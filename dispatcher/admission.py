@@ -19,12 +19,14 @@ ready is answered at once.
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Self
 
 from clients.errors import DeadlineExceeded, ModelUnavailable
 from dispatcher.errors import CallerGone, TooManyRequests
@@ -101,6 +103,25 @@ class Turn:
 
         """
         self.turns.release(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Give the turn back; what went wrong in it goes before what goes wrong with that."""
+        try:
+            self.release()
+        except Exception as late:
+            if error is None:
+                raise
+            if not isinstance(error, DeadlineExceeded):
+                foreseen = isinstance(late, DeadlineExceeded)
+                log.warning(
+                    "a call of %r failed, and so did its end: %s",
+                    self.model,
+                    late,
+                    exc_info=not foreseen,
+                )
 
 
 @dataclass
@@ -272,13 +293,25 @@ class Turns:
                 finally:
                     turn.answered.set()
 
-    def lose(self, before: float) -> list[Turn]:
+    def lose(
+        self, before: float, entered: Callable[[int], float] = lambda _: -math.inf
+    ) -> list[Turn]:
         """Count as lost, and return, those that began before that time and were not counted yet.
 
         Where they are too many of a model, those who wait for it wait no longer.
+
+        Args:
+            before: the time.
+            entered: returns since when a thread is in what it had to wait for, which is no fault of
+                its model.
+
         """
         with self._lock:
-            found = [turn for turn in self.running if turn.since < before and not turn.lost]
+            found = [
+                turn
+                for turn in self.running
+                if not turn.lost and max(turn.since, entered(turn.thread)) < before
+            ]
             for turn in found:
                 turn.lost = True
                 self.lost[turn.model] += 1

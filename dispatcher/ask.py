@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clients.base import Payload
+from clients.errors import DeadlineExceeded
 from clients.request import Media
 from clients.shown import brief
 from dispatcher.admission import LARGE
@@ -76,7 +78,7 @@ def read_json(body: bytes, envelope: Envelope, max_batch: int) -> Asked:
         BadBody: it is not JSON, or a field is missing, unknown or of the wrong type.
 
     """
-    document = parsed(body)
+    document = parsed(body, envelope.budget.deadline())
     if "requests" in document:
         return mixed_list(document, envelope, max_batch)
     names = document.get("modelname")
@@ -93,28 +95,44 @@ PAUSE_S = 0.02
 one_is_read = threading.Lock()
 
 
-def loaded(body: bytes) -> Any:
+def loaded(body: bytes, deadline: float) -> Any:
     """Return what JSON says.
 
     Raises:
+        DeadlineExceeded: others were read until then.
         ValueError: it is none.
         RecursionError: it is nested too deeply.
 
     """
     if len(body) <= LARGE:
         return json.loads(body)
-    with one_is_read:
+    left = max(0.0, deadline - time.monotonic())
+    if not one_is_read.acquire(timeout=min(left, threading.TIMEOUT_MAX)):
+        raise DeadlineExceeded(
+            "the time for this request was used up while other large bodies were read",
+            hint="send fewer large bodies at a time",
+        )
+    try:
         began = time.monotonic()
         try:
             return json.loads(body)
         finally:
             if time.monotonic() - began > LONG_S:
                 time.sleep(PAUSE_S)
+    finally:
+        one_is_read.release()
 
 
-def parsed(body: bytes) -> dict[str, Any]:
+def parsed(body: bytes, deadline: float = math.inf) -> dict[str, Any]:
+    """Return the object that a body is.
+
+    Raises:
+        BadBody: it is none.
+        DeadlineExceeded: other bodies were read until then.
+
+    """
     try:
-        document = loaded(body)
+        document = loaded(body, deadline)
     except (ValueError, RecursionError) as error:
         came = f"{len(body)} bytes that begin with {body[:16]!r}" if body else "nothing"
         raise BadBody(f"the body is not JSON ({error}); it is {came}", hint=EXPECTED) from error

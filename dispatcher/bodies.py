@@ -31,10 +31,10 @@ BYTE_ORDER_MARKS = (
     codecs.BOM_UTF16_BE,
     codecs.BOM_UTF32_BE,
 )
-# A JPEG, PNG, WebP or BMP. A text may begin with "BM", but has no zeros where a BMP has its second
-# header's size.
+# A JPEG, PNG, WebP, BMP or GIF. A text may begin with "BM", but has no zeros where a BMP has its
+# second header's size.
 BEGINS_AS_PICTURE = re.compile(
-    rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|RIFF.{4}WEBP|BM.{13}\0\0\0", re.DOTALL
+    rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|RIFF.{4}WEBP|BM.{13}\0\0\0|GIF8[79]a", re.DOTALL
 )
 
 # A text's, in lower case, with the names that programs have for them; the first is what a caller is
@@ -171,7 +171,8 @@ def read_form(request: Request, envelope: Envelope, settings: Settings) -> Asked
         )
     checked_length(files, "files", settings.max_batch)
     try:
-        parameters = parsed(fields["parameters"].encode()) if "parameters" in fields else {}
+        text = fields.get("parameters", "{}")
+        parameters = parsed(text.encode(), envelope.budget.deadline())
     except BadBody as error:
         raise BadBody(
             f"the form's field `parameters` is {brief(fields['parameters'])}",

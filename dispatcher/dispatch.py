@@ -545,7 +545,5 @@ class Dispatcher:
 def in_turn(turn: Turn, call: Callable[[T, float], R], item: T, deadline: float) -> R:
     """Call in a turn that was waited for elsewhere."""
     turn.thread = threading.get_ident()
-    try:
+    with turn:
         return call(item, deadline)
-    finally:
-        turn.release()

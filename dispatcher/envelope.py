@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from werkzeug.datastructures import Headers, MultiDict
 
-from dispatcher.budget import TIMEOUT, read_timeout
+from dispatcher.budget import TIMEOUT, Budget, read_timeout
 from dispatcher.errors import BadHeader
 
 ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
@@ -36,6 +36,7 @@ class Envelope:
         attributes: the custom attributes.
         request_id: what the log and the answer call the request.
         timeout: seconds that the caller gives it.
+        budget: the time for it.
         accept: the types that the caller takes.
 
     """
@@ -47,6 +48,7 @@ class Envelope:
     attributes: Mapping[str, str] = field(default_factory=dict)
     request_id: str = ""
     timeout: float = math.inf
+    budget: Budget = Budget(math.inf)
     accept: str = ""
 
     def modelname(self, in_body: str | None) -> str:

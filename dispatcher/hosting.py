@@ -116,7 +116,12 @@ class Hosting:
                 raise not_loaded(url, error) from error
             if placed:
                 self._load_placed(name, url)
-                if reason := fault():
+                try:
+                    reason = fault()
+                except BaseException:
+                    self._give_back(name)
+                    raise
+                if reason:
                     self._give_back(name)
                     raise BadModel(reason, hint=f"mend it in {url}, then load it again")
                 return

@@ -6,14 +6,15 @@ import itertools
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from flask import Blueprint, Response, g, request
 from flask.globals import app_ctx, request_ctx
 
-from clients.errors import DeadlineExceeded, UnknownModel
+from clients.errors import DeadlineExceeded, InferenceError, UnknownModel
 from clients.request import Timings
 from clients.tensors import TensorResult
 from dispatcher import errors
@@ -39,7 +40,7 @@ from dispatcher.budget import Budget
 from dispatcher.dispatch import Dispatcher, Job, Prepared
 from dispatcher.encoding import encoded
 from dispatcher.envelope import ATTRIBUTES, Envelope, read_envelope, written_attributes
-from dispatcher.errors import BadBody, CallerGone
+from dispatcher.errors import CallerGone
 from dispatcher.lines import read_lines, spooled
 from dispatcher.observer import Observer
 from dispatcher.record import Record
@@ -113,10 +114,12 @@ class Invocation:
             default_model=self.settings.default_model,
             request_id=record.request_id,
         )
+        stream = incoming.mimetype in LINE_TYPES
+        envelope = replace(envelope, budget=self.budget(envelope, record, stream=stream))
         record.modelname = envelope.modelname(None)
         here.caller = Caller(incoming.environ.get("gunicorn.socket"))
         unpack(incoming, self.settings.max_body)
-        if incoming.mimetype in LINE_TYPES:
+        if stream:
             return self.lines(envelope)
         done = self.admission.bodies.take(incoming.content_length or 0)
         try:
@@ -146,7 +149,7 @@ class Invocation:
             turn = self.admission.calls.enter(model, deadline, caller, cut)
         finally:
             waited(record)
-        try:
+        with turn:
             prepared = self.prepared(ask, envelope, deadline, record)
             chosen = accepted(envelope.accept, offers(prepared.ask, prepared.client))
             result = prepared.result()
@@ -156,8 +159,6 @@ class Invocation:
                 response = Response(result.npy(), mimetype=NPY)
             else:
                 response = Response(prepared.drawn(result, chosen), mimetype=chosen)
-        finally:
-            turn.release()
         return with_attributes(response, prepared)
 
     def cut(self, connection: socket.socket, record: Record, modelname: str) -> None:
@@ -228,11 +229,10 @@ class Invocation:
             # Whoever reads too slowly is not waited for.
             turn.deadline = budget.ends + self.settings.client_timeout
             turn.cut = partial(hang_up, g.caller.connection)
-        try:
+        with ExitStack() as until_sent:
+            until_sent.enter_context(turn)
             response = answer(Job(budget, g.caller))
-        except BaseException:
-            turn.release()
-            raise
+            until_sent.pop_all()
         response.call_on_close(partial(ended, turn))
         return response
 
@@ -272,7 +272,7 @@ def as_lines(envelope: Envelope) -> bool:
     return accepted(envelope.accept, (JSON, LINES)) == LINES
 
 
-def first_model(asks: Sequence[Ask | BadBody]) -> str:
+def first_model(asks: Sequence[Ask | InferenceError]) -> str:
     """Return the model with which a request for several is counted."""
     return next((ask.modelname for ask in asks if isinstance(ask, Ask)), "")
 

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import IO, Any
 
+from clients.errors import DeadlineExceeded, InferenceError
 from dispatcher.ask import Ask, parsed, read_ask
 from dispatcher.bodies import IN_MEMORY, PIECE
 from dispatcher.envelope import Envelope
@@ -27,7 +28,9 @@ def spooled(stream: IO[bytes]) -> IO[bytes]:
     return copy  # type: ignore[no-any-return]
 
 
-def read_lines(body: IO[bytes], envelope: Envelope, max_batch: int) -> Iterator[Ask | BadBody]:
+def read_lines(
+    body: IO[bytes], envelope: Envelope, max_batch: int
+) -> Iterator[Ask | InferenceError]:
     """Yield what each line asks, or why it cannot be read; empty lines are passed over."""
     with body:
         for number, line in enumerate(body):
@@ -39,6 +42,6 @@ def read_lines(body: IO[bytes], envelope: Envelope, max_batch: int) -> Iterator[
                 return
             if line.strip():
                 try:
-                    yield read_ask(parsed(line), envelope, max_batch)
-                except BadBody as error:
+                    yield read_ask(parsed(line, envelope.budget.deadline()), envelope, max_batch)
+                except (BadBody, DeadlineExceeded) as error:
                     yield error

@@ -292,6 +292,7 @@ def request_body(registry: Registry) -> Schema:
             "image/png": binary,
             "image/webp": binary,
             "image/bmp": binary,
+            "image/gif": binary,
             "application/octet-stream": binary,
             "text/plain": {"schema": {"type": "string"}},
             "multipart/form-data": {"schema": ref("Form")},

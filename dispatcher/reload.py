@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import logging
+import math
 import os
 import tempfile
 import threading
@@ -22,8 +23,10 @@ from pathlib import Path
 from typing import IO
 
 from clients.base import Environment
+from clients.errors import DeadlineExceeded
 from clients.registry import Registry, Verdict, owners, take, verdict_of
 from clients.sources import Mark, Source, changes, sources
+from dispatcher.hosting import locked
 from dispatcher.settings import Settings
 from dispatcher.trial import try_sources
 
@@ -88,10 +91,21 @@ class Verdicts:
         self._read: tuple[tuple[int, int], Noted] = (0, 0), Noted()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep other threads and workers from trying at the same time."""
+    def alone(self, until: float = math.inf) -> Iterator[None]:
+        """Keep other threads and workers from trying at the same time.
+
+        Args:
+            until: when it is too late, on the clock of `time.monotonic()`.
+
+        Raises:
+            DeadlineExceeded: others were at it until then.
+
+        """
         with self.lock_file() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            while not locked(lock):
+                if time.monotonic() >= until:
+                    raise others_reload()
+                time.sleep(LOOK_S / 10)
             yield
 
     @contextmanager
@@ -154,6 +168,13 @@ class Verdicts:
         for path in self.workers.glob("[0-9]*"):
             if not Path("/proc", path.name).exists():
                 path.unlink(missing_ok=True)
+
+
+def others_reload() -> DeadlineExceeded:
+    return DeadlineExceeded(
+        "others reload clients, and did not end in time",
+        hint="try again later; the log of the container says what they try",
+    )
 
 
 def verdicts_of(settings: Settings) -> Verdicts:
@@ -227,8 +248,11 @@ class Reloader:
             only: the file that is tried, or gone; what else has changed, come or gone waits for
                 another reload.
 
+        Raises:
+            DeadlineExceeded: others reload, and do not come to an end.
+
         """
-        with self.verdicts.alone():
+        with self.verdicts.alone(time.monotonic() + self.settings.managing_wait):
             return self.renew(only)
 
     def renew(self, only: Path | None = None) -> Report:
@@ -292,7 +316,9 @@ class Reloader:
 
     def take_up(self) -> None:
         """Take up what was noted."""
-        with self._taking:
+        if not self._taking.acquire(timeout=self.settings.managing_wait):
+            raise others_reload()
+        try:
             noted, before = self.verdicts.read(), self.registry.clients
             found = self.sources()
             take(self.registry, self.environment, found, noted.by_source, noted.there)
@@ -300,6 +326,8 @@ class Reloader:
                 self.renewed()
             self._number = noted.number
             self.verdicts.acknowledge(noted.number)
+        finally:
+            self._taking.release()
 
     def wait_for_others(self, number: int) -> None:
         """Wait until every worker has taken it up; one that does not is named in the log."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from clients.errors import DeadlineExceeded
+from clients.pictures import room
 from dispatcher.admission import OVER, OVER_HINT, Admission
 from dispatcher.encoding import dumps
 from dispatcher.errors import ANSWERS
@@ -88,7 +89,7 @@ class Watch:
         over = allowance(self.timeout)
         jobs.cut_late(now - over)
         calls.cut_late(now - over)
-        for turn in calls.lose(now - self.timeout - over):
+        for turn in calls.lose(now - self.timeout - over, room.entered):
             log.error(
                 "a call of the client of %r hangs; its thread is at\n%s",
                 turn.model,

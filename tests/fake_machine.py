@@ -24,7 +24,7 @@ class Script:
     one at once, one of `slow` after seconds of its own; what it left in its group is gone after
     `lingering` more. Nothing ends those of `undying`, and the first signal to those of `deaf` is
     lost. Nothing can be started in the seconds of `no_memory`; nobody looks any more from
-    `blind_from` on.
+    `blind_from` on. Triton has done all that it has to do from `done_from` on.
     """
 
     signals: dict[int, list[Signals]] = field(default_factory=dict)
@@ -38,6 +38,7 @@ class Script:
     deaf: frozenset[int] = frozenset()
     no_memory: range = range(0)
     blind_from: float = math.inf
+    done_from: float = math.inf
     time: int = 0
     sent: list[tuple[int, int, Signals]] = field(default_factory=list)
     spawned: list[str] = field(default_factory=list)
@@ -122,6 +123,7 @@ def supervise(
             {},
             lambda: "",
             work=work,
+            is_done=lambda pid: pid == 1 and script.time >= script.done_from,
             clean=lambda: out.cleaned.append(script.time),
         ),
         Program("gunicorn", lambda: ["g"], {}, lambda: "", stop_within=stop_within),

@@ -343,6 +343,21 @@ def test_a_caller_who_cannot_be_answered_keeps_nobody_waiting() -> None:
     assert not ended.is_alive()
 
 
+@pytest.mark.parametrize("late", [DeadlineExceeded("late"), RuntimeError("a bug")])
+def test_a_turn_that_cannot_be_given_back_does_not_hide_what_went_wrong_in_it(
+    late: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: Turn) -> None:
+        raise late
+
+    monkeypatch.setattr(Turn, "release", fail)
+    with pytest.raises(KeyError, match="first"), admission().calls.enter("a", soon()):
+        raise KeyError("first")
+    assert str(late) in caplog.text
+    with pytest.raises(type(late), match=str(late)), admission().calls.enter("a", soon()):
+        pass
+
+
 def suppressed(turn: Turn) -> None:
     with pytest.raises(DeadlineExceeded):
         turn.release()

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,11 @@ from PIL import Image
 from werkzeug.test import TestResponse
 
 from clients.base import Client, Environment
-from clients.errors import ModelUnavailable
+from clients.errors import DeadlineExceeded, ModelUnavailable
 from clients.model_server import Signature, TensorSpec
 from clients.pictures import FORMATS
 from clients.registry import Registry
-from clients.request import Media
+from clients.request import Media, Once, Request
 from clients.tensors import converted
 from clients.triton import renamed_config
 from dispatcher.admission import LARGE
@@ -878,6 +879,35 @@ def test_several_models_about_one_payload_decoded_once(
     assert decoded == [1]
 
 
+def test_what_another_model_reads_is_waited_for_until_the_deadline() -> None:
+    once, payload, reads, may_end = Once(), object(), threading.Event(), threading.Event()
+
+    def read() -> str:
+        reads.set()
+        may_end.wait(10)
+        return "read"
+
+    first = threading.Thread(target=lambda: once(payload, read), daemon=True)
+    first.start()
+    assert reads.wait(10)
+    came: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            with Request(deadline=time.monotonic() + 0.2).active():
+                once(payload, lambda: "again")
+        except Exception as error:
+            came.append(error)
+
+    second = threading.Thread(target=wait, daemon=True)
+    second.start()
+    second.join(10)
+    may_end.set()
+    first.join(10)
+    assert [type(error) for error in came] == [DeadlineExceeded]
+    assert once(payload, lambda: "again") == "read"
+
+
 def test_several_models_run_at_the_same_time(client: FlaskClient, server: FakeTriton) -> None:
     both = threading.Barrier(2, timeout=5)  # breaks unless both are inside together
 
@@ -968,3 +998,20 @@ def test_one_large_body_of_json_is_read_at_a_time_and_small_ones_beside_it() -> 
         assert not came
     other.join(10)
     assert came == [{"text": "a" * LARGE}]
+
+
+def test_a_large_body_waits_for_others_until_its_deadline(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dispatcher.ask.LARGE", 10)
+    large = {"modelname": "bert_base", "payload": {"text": "a [MASK]"}}
+    with one_is_read:
+        response = ask(client, "/invocations?timeout_ms=200", **large)
+        lines = client.post(
+            "/invocations?timeout_ms=200",
+            data=json.dumps(large),
+            content_type="application/jsonlines",
+        )
+    assert_error(response, 504, "deadline_exceeded", "other large bodies")
+    assert json.loads(lines.text)["error"]["code"] == "deadline_exceeded"
+    assert ask(client, **large).status_code == 200, "nobody holds it any more"

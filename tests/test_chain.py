@@ -192,7 +192,11 @@ def test_a_version_is_chosen(endpoint: Endpoint, version: int | str) -> None:
             ["no version '7'", "1, 2"],
         ),
         ({"modelname": "resnet", "payload": {"img": "%%%"}}, 400, ["base64"]),
-        ({"modelname": "yolov5", "payload": {"img": "aGVsbG8="}}, 400, ["JPEG, PNG, WebP or BMP"]),
+        (
+            {"modelname": "yolov5", "payload": {"img": "aGVsbG8="}},
+            400,
+            ["JPEG, PNG, WebP, BMP or GIF"],
+        ),
         ({"modelname": "bert_base", "payload": {"text": "no blank"}}, 400, ["[MASK]"]),
         ({"modelname": "resnet", "payload": {}}, 400, ["`img` is missing"]),
         ({"payload": {}}, 400, ["`modelname` is missing"]),

@@ -15,6 +15,7 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from clients.base import Client, Environment, Payload
+from clients.pictures import room
 from clients.registry import Registry
 from clients.triton import renamed_config
 from dispatcher.admission import MOST_LOST, Admission, Turn, Turns
@@ -55,6 +56,8 @@ class Hangs(Client):
         if payload.get("well"):
             return "well"
         Hangs.free.wait(30)
+        if payload.get("fails"):
+            raise ValueError("the author's own error")
         return "late"
 
 
@@ -339,6 +342,35 @@ def test_a_caller_of_a_client_that_hangs_is_answered_in_its_place(
         ours.send(b"what the thread would write")
 
 
+def test_an_error_that_comes_after_the_caller_was_answered_is_in_the_log(
+    app: Flask,
+    admission: Admission,
+    settings: Settings,
+    pair: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """That its turn cannot be given back as usual neither hides it nor is hidden by it."""
+    ours, _ = pair
+    thread = threading.Thread(
+        target=lambda: app.test_client().post(
+            "/infer/hangs?timeout_ms=100",
+            json={"payload": {"fails": True}},
+            headers={"X-Request-Id": "my-id"},
+            environ_overrides={"gunicorn.socket": ours},
+        )
+    )
+    thread.start()
+    wait_for(lambda: admission.calls.running, 5, "the call")
+    later = time.monotonic() + 60
+    Watch(admission, settings.client_timeout, lambda: None, clock=lambda: later).look()
+    Hangs.free.set()
+    thread.join(10)
+    assert "the client of 'hangs' is at fault in request my-id" in caplog.text
+    assert "ValueError: the author's own error" in caplog.text
+    assert "a call of 'hangs' failed, and so did its end: the time for this request" in caplog.text
+    assert not admission.calls.running
+
+
 def read_all(connection: socket.socket) -> bytes:
     return b"".join(iter(lambda: connection.recv(65536), b""))
 
@@ -372,6 +404,42 @@ def test_a_model_whose_client_hangs_is_refused_and_others_are_not(
         thread.join(5)
     well = client.post("/infer/hangs", json={"payload": {"well": True}})
     assert well.json["result"] == "well", "served again when its calls have come back"
+
+
+def test_a_call_whose_picture_waited_for_others_does_not_hang(admission: Admission) -> None:
+    """As many of them as hanging calls would refuse the model; after that they count again."""
+    turns, in_line, may_go = [], threading.Barrier(MOST_LOST + 1, timeout=10), threading.Event()
+
+    def call() -> None:
+        turn = admission.calls.enter("large", time.monotonic() + 60)
+        turn.since -= 60
+        turns.append(turn)
+        with room.taken(5_000_000, 10_000_000):
+            in_line.wait()
+            may_go.wait(10)
+        in_line.wait()
+        may_go.wait(10)
+
+    watch = Watch(admission, 1.8, replace=lambda: pytest.fail("no need"))
+    threads = [threading.Thread(target=call, daemon=True) for _ in range(MOST_LOST)]
+    with room.taken(20_000_000, 10_000_000):
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: len(room._queue) == MOST_LOST, 10, "all to wait")
+        watch.look()
+        assert not admission.calls.lost, "they wait for room"
+    in_line.wait()
+    watch.look()
+    assert not admission.calls.lost, "they are decoded"
+    admission.calls.enter("large", time.monotonic() + 60).release()
+    may_go.set()
+    in_line.wait()
+    watch.look()
+    assert admission.calls.lost == {"large": MOST_LOST}
+    for thread in threads:
+        thread.join(10)
+    for turn in turns:
+        turn.release()
 
 
 def test_a_worker_whose_turns_are_lost_asks_to_be_replaced_once(admission: Admission) -> None:

@@ -64,6 +64,19 @@ def test_what_is_loaded_is_noted_and_what_is_unloaded_is_not(
     assert wanted(hosting) == ["two"]
 
 
+def test_a_model_whose_client_cannot_be_looked_at_is_given_back(
+    hosting: Hosting, tmp_path: Path
+) -> None:
+    def fault() -> str:
+        raise DeadlineExceeded("others reload")
+
+    with pytest.raises(DeadlineExceeded, match="others reload"):
+        hosting.load("one", str(tmp_path / "elsewhere"), fault)
+    assert wanted(hosting) == []
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    assert wanted(hosting) == ["one"]
+
+
 def test_a_model_that_was_lost_can_be_loaded_again(
     hosting: Hosting, server: FakeTriton, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ import io
 import re
 import struct
 import threading
+import time
 import zlib
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 import simplejpeg
 from PIL import Image, ImageOps
 
-from clients.errors import BadPayload
+from clients.errors import BadPayload, DeadlineExceeded
 from clients.pictures import (
     EXAMPLE,
     Room,
@@ -24,7 +25,9 @@ from clients.pictures import (
     decode_picture,
     header_of_plain_jpeg,
     planes,
+    room,
 )
+from clients.request import Request
 from tests.conftest import wait_for
 
 COLOURS = np.zeros((8, 16, 3), np.uint8)
@@ -189,13 +192,99 @@ def test_sixteen_bit_grey_keeps_its_shades() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"hello, I am a text file", b"GIF89a" + bytes(40), b"\xff\xd8\xff", b"%PDF-1.7"],
-    ids=["empty", "text", "gif", "jpeg header", "pdf"],
+    [b"", b"hello, I am a text file", b"GIF89a" + bytes(40), b"\xff\xd8\xff"],
+    ids=["empty", "text", "gif", "jpeg header"],
 )
 def test_what_is_no_picture_is_refused(data: bytes) -> None:
     with pytest.raises(BadPayload) as caught:
         decode(data)
-    assert "JPEG, PNG, WebP or BMP" in caught.value.hint
+    assert "JPEG, PNG, WebP, BMP or GIF" in caught.value.hint
+
+
+def test_of_a_gif_the_first_frame_is_taken() -> None:
+    others = [Image.fromarray(np.ascontiguousarray(COLOURS[::-1, ::-1]))] * 3
+    for palette in (Image.fromarray(COLOURS), Image.fromarray(COLOURS).convert("P")):
+        data = encoded(palette, "GIF", save_all=True, append_images=others, duration=10)
+        assert Image.open(io.BytesIO(data)).is_animated
+        assert np.array_equal(decode(data), COLOURS)
+
+
+def test_a_gif_is_as_large_as_its_first_frame_where_that_is_larger_than_it_says() -> None:
+    """Compuserve's GIF89a, 18 and 20: the screen's size, then the frame's place and size."""
+    data = bytearray(encoded(Image.fromarray(COLOURS), "GIF"))
+    assert data[6:10] == struct.pack("<HH", 16, 8)
+    data[6:10] = struct.pack("<HH", 1, 1)
+    at = data.index(b"," + struct.pack("<HHHH", 0, 0, 16, 8))
+    data[at + 5 : at + 9] = struct.pack("<HH", 5000, 5000)
+    with pytest.raises(BadPayload, match="5000×5000 pixels"):
+        decode(bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [
+        (encoded(Image.fromarray(COLOURS), "TIFF"), "a TIFF"),
+        (encoded(Image.fromarray(COLOURS), "TIFF", big_tiff=True), "a TIFF"),
+        (encoded(Image.fromarray(COLOURS), "JPEG2000"), "a JPEG 2000"),
+        (b"\0\0\0\x20ftypavif\0\0\0\0avifmif1miaf", "an AVIF"),
+        (b"\0\0\0\x1cftypmif1\0\0\0\0mif1avifmiaf", "an AVIF"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "a HEIC"),
+        (b"\0\0\0\x18ftypmif1\0\0\0\0mif1heic", "a HEIC"),
+        (b"\0\0\0\x0cJXL \r\n\x87\n", "a JPEG XL"),
+        (b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"/>', "an SVG"),
+        (b"%PDF-1.7", "a PDF"),
+    ],
+)
+def test_what_is_a_picture_and_not_taken_is_named(data: bytes, named: str) -> None:
+    with pytest.raises(BadPayload, match=f"`img` is {named}, which is not taken") as caught:
+        decode(data)
+    assert "convert it" in caught.value.hint
+
+
+PHOTO = Image.fromarray(np.random.default_rng(7).integers(0, 255, (6, 9, 3), np.uint8)).resize(
+    (93, 61)
+)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"quality": 75},
+        {"quality": 95, "subsampling": 0, "optimize": True},
+        {"quality": 90, "progressive": True},
+        {"restart_marker_blocks": 2},
+        {"exif": True},
+    ],
+    ids=lambda options: list(options)[-1],
+)
+def test_a_jpeg_may_lack_its_end_marker_and_nothing_else(
+    mode: str, options: dict[str, Any]
+) -> None:
+    """ITU-T T.81, B.2.1: the marker is of two bytes. Whatever else is cut off is refused."""
+    if "exif" in options:
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        options = {"exif": exif}
+    data = encoded(PHOTO.convert(mode), "JPEG", **options)
+    expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB"))
+    assert data.endswith(b"\xff\xd9")
+    assert np.array_equal(decode(data[:-2]), expected)
+    assert np.array_equal(decode(data[:-1]), expected)
+    for end in range(data.rindex(b"\xff\xda") + 20, len(data) - 2):
+        with pytest.raises(BadPayload, match="damaged"):
+            decode(data[:end])
+
+
+def test_a_progressive_jpeg_without_its_last_scans_is_refused() -> None:
+    data = encoded(PHOTO, "JPEG", progressive=True)
+    scans = [found.start() for found in re.finditer(rb"\xff\xda", data)]
+    for place in scans[1:]:
+        tables = data.rindex(b"\xff\xc4", 0, place)
+        for end in (tables, place):
+            for ended in (data[:end], data[:end] + b"\xff"):
+                with pytest.raises(BadPayload, match="damaged"):
+                    decode(ended)
 
 
 def test_a_cut_off_picture_is_refused() -> None:
@@ -351,6 +440,51 @@ def test_of_large_pictures_as_many_are_decoded_at_a_time_as_there_is_room_for() 
         thread.join(20)
     with room.taken(most, most), room.taken(most, most):
         pass
+
+
+def test_a_large_picture_waits_for_room_until_its_deadline_and_others_go_before_it() -> None:
+    """Of 100 megapixels 60 are taken: 50 more have no room, and 40 behind them do not pass."""
+    own, most, came = Room(), 50_000_000, []
+
+    def wait(pixels: int, seconds: float) -> None:
+        try:
+            with Request(deadline=time.monotonic() + seconds).active(), own.taken(pixels, most):
+                came.append(pixels)
+        except DeadlineExceeded as error:
+            came.append(error.message)
+
+    with own.taken(60_000_000, most):
+        first = threading.Thread(target=wait, args=(50_000_000, 0.5), daemon=True)
+        second = threading.Thread(target=wait, args=(40_000_000, 60), daemon=True)
+        for place, thread in enumerate((first, second), 1):
+            thread.start()
+            wait_for(lambda place=place: len(own._queue) == place, 10, "a place")  # type: ignore[misc]
+        first.join(10)
+        second.join(10)
+    assert came[0].startswith("the time for this request was used up while a large picture waited")
+    assert came[1:] == [40_000_000]
+    assert not own._queue
+    with own.taken(most, most), own.taken(most, most):
+        pass
+
+
+def test_a_picture_for_which_there_is_no_room_in_time_is_not_called_damaged() -> None:
+    data = encoded(Image.new("RGB", (2100, 2000)), "JPEG")
+    came: list[Exception] = []
+
+    def decode_late() -> None:
+        try:
+            with Request(deadline=time.monotonic() + 0.2).active():
+                decode(data, 5_000_000)
+        except Exception as error:
+            came.append(error)
+
+    with room.taken(10_000_000, 5_000_000):
+        thread = threading.Thread(target=decode_late, daemon=True)
+        thread.start()
+        thread.join(10)
+    assert [type(error) for error in came] == [DeadlineExceeded]
+    assert decode(data, 5_000_000).shape == (2000, 2100, 3)
 
 
 def test_what_large_pictures_have_left_is_given_back_once_when_none_comes_any_more() -> None:

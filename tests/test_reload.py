@@ -26,7 +26,7 @@ from dispatcher.reload import Noted, Reloader, Try, Verdicts, tried_at_start, tr
 from dispatcher.settings import WANTED, Settings, read_settings
 from tests.conftest import PROJECT, alive, descendants
 from tests.fake_triton import FakeTriton
-from tests.test_http import quiet
+from tests.test_http import assert_error, quiet
 
 FINE: dict[str, Any] = {"broken": {}, "absent": {}}
 SOURCE = """
@@ -98,6 +98,19 @@ def folder(tmp_path: Path) -> Path:
     write(tmp_path / "clients", "kept", "'kept'")
     write(tmp_path / "clients", "mine", "'old'")
     return tmp_path
+
+
+def test_a_reload_waits_for_others_only_so_long(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Settings, "managing_wait", 0.2)
+    worker = Worker(folder)
+    write(folder / "clients", "gone", "1")
+    for held in (Verdicts(folder / "reload").alone(), worker.reloader._taking):
+        with held:
+            assert_error(worker.reload(), 504, "deadline_exceeded", "others reload")
+    assert worker.reload().status_code == 200
+    assert worker.ask("gone") == 1
 
 
 def test_what_is_new_changed_or_gone_is_taken_up(folder: Path) -> None:

@@ -16,6 +16,7 @@ from signal import Signals
 import pytest
 
 from container.machine import Lookout
+from container.probes import has_children, listens
 from container.serving import Announcement
 from container.supervisor import Policy, Program, Supervisor, described
 from tests.conftest import wait_for
@@ -80,6 +81,51 @@ def test_one_that_has_nothing_more_to_do_is_not_waited_for() -> None:
     assert out.code == 0
     assert (10, -2, KILL) in script.sent
     assert [pid for _, pid, _ in script.sent if pid > 0] == [3, 2, 1]
+
+
+def test_one_that_has_done_its_work_and_does_not_end_is_killed_soon() -> None:
+    """Triton has unloaded its last model and hangs: nothing is lost, so that went well."""
+    script = Script(signals={5: [TERM]}, slow={1: 1000}, done_from=10)
+    out = supervise(script)
+    assert out.code == 0
+    assert [(t, pid) for t, pid, _ in script.sent if pid > 0][-1] == (7, 1)
+    assert next((t, pid) for t, pid, n in script.sent if (pid, n) == (-1, KILL)) == (12, -1)
+    assert not any("killing" in line for line in out.said)
+
+
+def test_one_that_is_done_before_it_was_asked_to_end_is_left_alone() -> None:
+    script = Script(signals={50: [TERM]}, done_from=10)
+    out = supervise(script)
+    assert out.code == 0
+    assert script.spawned == ["Triton", "gunicorn", "NGINX"]
+    assert [n for _, pid, n in script.sent if pid == -1 and n == KILL] == [KILL], "at its end"
+
+
+def test_what_a_process_has_started_is_seen_until_it_is_gone() -> None:
+    script = "import subprocess; subprocess.run(['cat']); print(flush=True); input()"
+    pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", script], **pipe) as parent:  # type: ignore[call-overload]
+        wait_for(lambda: has_children(parent.pid), 20, "its child")
+        (child,) = [p for p in Path("/proc").glob("[0-9]*/stat") if is_child(p, parent.pid)]
+        os.kill(int(child.parent.name), KILL)
+        parent.stdout.readline()
+        assert not has_children(parent.pid)
+        parent.kill()
+    assert not has_children(parent.pid)
+
+
+def is_child(stat: Path, pid: int) -> bool:
+    try:
+        return stat.read_text().rpartition(")")[2].split()[1] == str(pid)
+    except OSError:
+        return False
+
+
+def test_whether_a_program_listens_is_known_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        port = server.getsockname()[1]
+        assert [listens(port) for _ in range(5)] == [True] * 5, "though nobody accepts"
+    assert not listens(port)
 
 
 def test_what_is_not_answered_in_time_is_answered_for_gunicorn_by_nginx() -> None:

@@ -143,6 +143,33 @@ def test_an_answer_that_breaks_off_ends_its_connection(caplog: pytest.LogCapture
     assert "ZeroDivisionError" in caplog.text
 
 
+class NotClosed(Pieces):
+    def close(self) -> None:
+        raise RuntimeError("at the end of it")
+
+
+@pytest.mark.parametrize("first", [None, ZeroDivisionError("before its end")])
+def test_what_goes_wrong_after_an_answer_hides_neither_it_nor_what_went_wrong_in_it(
+    first: Exception | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lines() -> Iterator[bytes]:
+        yield b"one\n"
+        if first:
+            raise first
+
+    def application(_: dict[str, Any], start_response: Callable[..., Any]) -> Pieces:
+        start_response("200 OK", [])
+        return NotClosed(lines())
+
+    with worker(application) as (one, connection, theirs):
+        theirs.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        if first:
+            theirs.shutdown(socket.SHUT_WR)
+        assert one.handle(connection) is not bool(first)
+    own = [record.exc_info[1] for record in caplog.records if record.exc_info]
+    assert [str(error) for error in own] == ["at the end of it"] + [str(first)] * bool(first)
+
+
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
