@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from clients import family
-from clients.errors import BadPayload
-from clients.families.fill_mask import joined
+from clients.errors import BadPayload, ClientDisabled
 from clients.model_server import Padding, Signature, Tensors
 from clients.request import Request
 from clients.scores import best, likeliest
@@ -215,22 +215,6 @@ def test_a_label_may_hold_what_python_takes_for_the_end_of_a_line(bench: Bench) 
     assert [one["label"] for one in found] == ["a\u2028a", "b\x0cb", "c"]
 
 
-@pytest.mark.parametrize(
-    ("before", "word", "after", "text"),
-    [
-        ("The ", "cat", " sat", "The cat sat"),
-        ("The ", " cat", " sat", "The cat sat"),  # byte-level: RoBERTa's
-        ("The", " cat", " sat", "The cat sat"),
-        ("", " Cats", " sit", "Cats sit"),
-        ("Walk", "##ing", " cats", "Walking cats"),  # WordPiece: BERT's
-    ],
-)
-def test_a_word_is_put_into_the_blank_without_the_tokenizer_s_marks(
-    before: str, word: str, after: str, text: str
-) -> None:
-    assert joined(before, word, after) == text
-
-
 def test_a_mask_of_its_own_and_the_inputs_that_the_model_has(bench: Bench) -> None:
     seen: list[Tensors] = []
 
@@ -309,6 +293,54 @@ def test_texts_are_filled_up_to_the_model_s_length(
     if 4 in sizes:
         with pytest.raises(BadPayload, match="5 tokens"):
             bench.ask({"text": "the cat sat here the"})
+
+
+def test_a_tokenizer_that_pads_on_the_left_does_so_here(bench: Bench) -> None:
+    """Token 3 is at (3, 0), 4 at (0, 4); `seen` is what the model gets, written by hand."""
+    seen: list[Tensors] = []
+    places = np.zeros((8, 8), np.float32)
+    places[6], places[3, 0], places[4, 1] = 99, 3, 4
+
+    def run(inputs: Tensors) -> Arrays:
+        seen.append(inputs)
+        return {"y": places[inputs["input_ids"]]}
+
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    tensors = signature(dict.fromkeys(names, (-1,)), {"y": (-1, 8)}, datatype="INT64")
+    tokenizer_at(bench.folder / "tokenizer", padding_side="left", pad_token="here")
+    bench.answers(run)
+    for pooling, expected in (("mean", [[3, 0], [2, 4 / 3]]), ("first", [[3, 0], [0, 4]])):
+        bench.set_up(f'family = "embedding"\nnormalised = false\npooling = "{pooling}"', tensors)
+        client: Any = bench.client()
+        client.tokenizer = replace(client.tokenizer, type_padding=3)  # as XLNet's
+        with Request().active():
+            vectors = client.inference_batch([{"text": "the"}, {"text": "cat the the"}])
+        assert [vector[:2] for vector in vectors] == [pytest.approx(one) for one in expected]
+    assert {name: seen[0][name].tolist() for name in names} == {
+        "input_ids": [[6, 6, 3], [4, 3, 3]],
+        "attention_mask": [[0, 0, 1], [1, 1, 1]],
+        "token_type_ids": [[3, 3, 0], [0, 0, 0]],
+    }
+    assert bench.server.calls[-1]["padding"] is None  # a run is filled up behind its texts
+    places[2, 4] = 9  # "cat" for the mask
+    bench.set_up('family = "fill-mask"', tensors)
+    client = bench.client()
+    with Request(parameters=client.read_parameters({"top_k": 1})).active():
+        answers = client.inference_batch([{"text": "<mask>"}, {"text": "the <mask> sat"}])
+    assert [one[0]["token"] for one in answers] == ["cat", "the cat sat"]
+
+
+def test_a_model_of_one_length_needs_a_token_that_fills_up(bench: Bench) -> None:
+    """Where nothing else tells the model where a text ends."""
+    shapes = {"input_ids": (4,)}
+    bench.set_up('family = "embedding"', signature(shapes, {"y": (4, 8)}, datatype="INT64"))
+    tokenizer_at(bench.folder / "tokenizer", pad_token=None)
+    with pytest.raises(ClientDisabled, match=r'no padding token.*"pad_token": "<pad>"'):
+        bench.ask({"text": "the cat"})
+    shapes["attention_mask"] = (4,)
+    bench.set_up('family = "embedding"', signature(shapes, {"y": (4, 8)}, datatype="INT64"))
+    bench.answers(lambda inputs: {"y": np.ones((*inputs["input_ids"].shape, 8), np.float32)})
+    assert len(bench.ask({"text": "the cat"})) == 8
 
 
 WITH_MASK = {"input_ids": (-1,), "attention_mask": (-1,)}

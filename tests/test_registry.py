@@ -117,7 +117,7 @@ def registry_without_models(folder: Path, statement: str) -> Registry:
     [
         "(self.folder / 'labels.txt').read_text()",
         "open(bytes(self.folder / 'labels.txt'))",
-        "from clients.tokenizer import load_tokenizer\nload_tokenizer(self.folder / 'x', ())",
+        "from clients.tokenizer import load_tokenizer\nload_tokenizer(self.folder / 'x')",
         "from tokenizers import Tokenizer\nTokenizer.from_file(str(self.folder / 'x.json'))",
         """
         try:

@@ -13,7 +13,7 @@ from clients.base import Payload
 from clients.dispatch_toml import FLAG, key, one_of
 from clients.family import shown
 from clients.model_server import TensorSpec
-from clients.text_input import TextFamily, TextKeys, padded
+from clients.text_input import TextFamily, TextKeys
 
 LEAST_LENGTH = 1e-12  # as PyTorch's `normalize`; a vector of zeros stays one
 
@@ -52,15 +52,21 @@ class Embedding(TextFamily[EmbeddingKeys]):
         encodings = self.texts(payloads)
         vectors = self.outputs(encodings).astype(np.float64)
         if self.keys.pooling == "first":
-            vectors = vectors[:, 0]
+            vectors = vectors[np.arange(len(vectors)), self.first_places(encodings, vectors)]
         elif self.keys.pooling == "mean":
-            attention = padded([one.attention_mask for one in encodings], 0, vectors.shape[1])
-            vectors = mean_of_tokens(vectors, attention)
+            masks = [one.attention_mask for one in encodings]
+            vectors = mean_of_tokens(vectors, self.padded(masks, 0, vectors.shape[1]))
         if self.keys.normalised:
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
             vectors = vectors / np.maximum(lengths, LEAST_LENGTH)
         # Models compute in float32, which has seven digits.
         return [[round(number, 7) for number in vector] for vector in vectors.tolist()]
+
+    def first_places(self, encodings: Sequence[Any], vectors: npt.NDArray[np.float64]) -> list[int]:
+        """Return where each text begins in the model's output, [texts, tokens, width]."""
+        if not self.tokenizer.from_left:
+            return [0] * len(encodings)
+        return [max(0, vectors.shape[1] - len(one.ids)) for one in encodings]
 
 
 def mean_of_tokens(
