@@ -89,7 +89,9 @@ class Tokenizer:
             after: the text behind the mask.
 
         """
-        piece = self.backend.id_to_token(token) or ""
+        piece = self.backend.id_to_token(token)
+        if not piece:  # the model has more of them than the tokenizer
+            return before + after
         word = self.decoded("a", piece)[1:]
         if self.puts_blanks_between:  # as BERT's, whose pieces say only that a word goes on
             goes_on, word = not word.startswith(" ") and word != piece, word.removeprefix(" ")

@@ -235,7 +235,7 @@ def test_the_tokenizer_of_another_model_is_seen(bench: Bench) -> None:
     )
     tokenizer_at(bench.folder / "tokenizer")
     with pytest.raises(
-        ClientDisabled, match="whose token 6 is `here`, but `y` FP32 .* has 5 words"
+        ClientDisabled, match=r"whose token 6 is `here`, but `y` FP32 .* has 5 words"
     ):
         bench.ask({"text": "the <mask>"})
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from clients.errors import BadPayload, ClientDisabled
 from clients.model_server import Padding, Signature, Tensors
 from clients.request import Request
 from clients.scores import best, likeliest
+from tests.conftest import PROJECT
 from tests.fake_triton import Arrays
 from tests.family_bench import (
     BOXES,
@@ -244,6 +247,36 @@ def test_a_mask_of_its_own_and_the_inputs_that_the_model_has(bench: Bench) -> No
         bench.ask({"text": "the [MASK]"})
     with pytest.raises(BadPayload, match="6 tokens"):
         bench.ask({"text": "the cat sat here the <mask>"})
+
+
+def test_each_mask_in_a_text_is_one_for_the_tokenizer(bench: Bench) -> None:
+    """Else answers would stand in other blanks than those that they are for."""
+    bench.set_up('family = "fill-mask"', TEXTS)
+    shutil.copytree(PROJECT / "model_repository/bert_base/tokenizer", bench.folder / "tokenizer")
+    path = bench.folder / "tokenizer" / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"split_special_tokens": True}))
+    assert "leave `split_special_tokens` out" in bench.registry().broken["m"]
+    shutil.rmtree(bench.folder / "tokenizer")
+    alone = {"content": "<mask>", "single_word": True, "special": True, "normalized": False}
+    tokenizer_at(bench.folder / "tokenizer", mask_token={"__type": "AddedToken", **alone})
+    path = bench.folder / "tokenizer" / "tokenizer.json"
+    whole = json.loads(path.read_text())
+    whole["added_tokens"][2]["single_word"] = True
+    path.write_text(json.dumps(whole))
+    bench.answers(lambda inputs: {"y": np.eye(8, dtype=np.float32)[inputs["input_ids"]]})
+    with pytest.raises(BadPayload, match="has 2 <mask>, but 1 masks among") as caught:
+        bench.ask({"text": "the<mask> <mask> sat"})
+    assert caught.value.hint == "put a blank before and behind each of them"
+    assert len(bench.ask({"text": "the <mask> <mask> sat"})) == 2
+
+
+def test_a_word_that_the_tokenizer_has_not_is_none(bench: Bench) -> None:
+    """Vocabularies of models are made longer, up to a round number."""
+    bench.set_up('family = "fill-mask"\n[parameters]\ntop_k = 1', TEXTS)
+    tokenizer_at(bench.folder / "tokenizer")
+    last = np.eye(8, dtype=np.float32)[7]
+    bench.answers(lambda inputs: {"y": np.tile(last, (*inputs["input_ids"].shape, 1))})
+    assert bench.ask({"text": "the<mask> sat"})[0]["token"] == "the sat"
 
 
 def test_vectors_are_means_over_the_tokens_and_of_length_1(bench: Bench) -> None:

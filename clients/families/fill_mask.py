@@ -38,6 +38,12 @@ class FillMask(TextFamily[TextKeys]):
         super().__init__(environment)
         if not self.tokenizer.mask:
             raise self.not_loaded("which names no mask token", self.how_to_name_one())
+        mask = self.tokenizer.mask
+        if self.tokenizer.id(mask) not in self.tokenizer.backend.encode(mask).ids:
+            raise self.not_loaded(
+                f"which reads {mask} as a word",
+                "leave `split_special_tokens` out of its tokenizer_config.json",
+            )
         if self.keys.example is None:
             self.example = {"text": f"The world has {self.tokenizer.mask} people."}
 
@@ -94,6 +100,12 @@ class FillMask(TextFamily[TextKeys]):
                 f"`text` has no {mask}", hint=f"put {mask} where the word to be found belongs"
             )
         encoding = self.encoded(text, longest)
+        read = encoding.ids.count(self.tokenizer.id(mask))
+        if read != text.count(mask):
+            raise BadPayload(
+                f"`text` has {text.count(mask)} {mask}, but {read} masks among its tokens",
+                hint="put a blank before and behind each of them",
+            )
         answers = text.count(mask) * self.request.parameters["top_k"]
         if answers * len(text) > LONGEST_ANSWER:
             raise BadPayload(
