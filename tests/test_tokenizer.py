@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -376,20 +375,6 @@ def test_following_the_hints_helps(tmp_path: Path) -> None:
     AutoTokenizer.from_pretrained(tmp_path / "saved").save_pretrained(tmp_path / "again")
     assert (tmp_path / "again" / "tokenizer.json").is_file()
     assert load_tokenizer(tmp_path / "again").backend.encode("the world").ids == expected
-
-
-def test_nobody_on_the_network_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`transformers` asks the hub about vocabularies of more than 100,000 words."""
-    words = {"<unk>": 0} | {f"w{i}": i for i in range(1, 100_002)}
-    made = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made.save(str(tmp_path / "tokenizer.json"))
-    with socket.create_server(("127.0.0.1", 0)) as hub:
-        hub.settimeout(0)
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
-        assert load_tokenizer(tmp_path).backend.encode("w7 x w100001").ids == [7, 0, 100_001]
-        with pytest.raises(BlockingIOError):
-            hub.accept()
 
 
 def test_a_process_that_fails_is_no_tokenizer(
