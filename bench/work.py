@@ -125,19 +125,22 @@ class Bert(Work):
     takes = "text"
 
     def __init__(self, repository: Path) -> None:
-        from tokenizers import Tokenizer
+        from tokenizers import Tokenizer as Backend
+
+        from clients.tokenizer import Tokenizer
 
         super().__init__(repository)
-        self.tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer" / "tokenizer.json"))
-        self.tokenizer.no_padding()
-        self.tokenizer.no_truncation()
-        self.mask = self.tokenizer.token_to_id("[MASK]")
+        backend = Backend.from_file(str(self.folder / "tokenizer" / "tokenizer.json"))
+        backend.no_padding()
+        backend.no_truncation()
+        self.tokenizer = Tokenizer(backend, "[MASK]")
+        self.mask = backend.token_to_id("[MASK]")
 
     def prepare(self, payload: Mapping[str, Any]) -> tuple[Tensors, Any]:
         from clients.text_input import padded
 
         text = payload["text"]
-        ids = padded([self.tokenizer.encode(text).ids], 0)
+        ids = padded([self.tokenizer.backend.encode(text).ids], 0)
         inputs = {
             "input_ids": ids,
             "attention_mask": np.ones_like(ids),
@@ -148,19 +151,19 @@ class Bert(Work):
     def finish(
         self, output: npt.NDArray[Any] | Mapping[int, npt.NDArray[Any]], kept: Any
     ) -> list[Any]:
-        from clients.families.fill_mask import joined, most_likely
+        from clients.families.fill_mask import most_likely
 
         text, places = kept
         before, after = text.split("[MASK]")
         return [
-            {"token": joined(before, self.tokenizer.decode([token]), after), "score": score}
+            {"token": self.tokenizer.filled(before, token, after), "score": score}
             for token, score in most_likely(output[places[0]], 5)
         ]
 
     @staticmethod
     def gist(answer: Sequence[Any]) -> list[Any]:
         # Whether a piece of a word is joined to the one before it: the AWS sample does not.
-        return [one["token"].replace("##", "") for one in answer]
+        return [one["token"].replace(" ##", "").replace("##", "") for one in answer]
 
 
 WORKS: Mapping[str, type[Work]] = {work.modelname: work for work in (ResNet, YoloV5, Bert)}

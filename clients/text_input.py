@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +14,15 @@ from clients.dispatch_toml import COUNT, FLAG, INSIDE, TENSOR, Keys, key
 from clients.errors import BadPayload, ClientDisabled, InferenceError, TensorsRefused
 from clients.family import Family, shown
 from clients.model_server import Padding, Signature, Tensors, TensorSpec
-from clients.tokenizer import damage, load_tokenizer
+from clients.tokenizer import NotReadable, load_tokenizer
 
 # A text with more characters than this for each token has too many tokens in any language; it is
 # refused before the time is spent on counting them.
 LONGEST_TOKEN = 50
 
 # What a tokenizer's encoding has for an input of this name.
-MASK = "attention_mask"
-PARTS = {"input_ids": "ids", MASK: "attention_mask", "token_type_ids": "type_ids"}
+MASK, TYPES = "attention_mask", "token_type_ids"
+PARTS = {"input_ids": "ids", MASK: "attention_mask", TYPES: "type_ids"}
 
 TRIED_TOKENS = 16
 FILLED_TOKENS = 3
@@ -84,32 +83,25 @@ class TextFamily(Family[K, TextPlan]):
     modelname = ""
     example = {"text": "The world has many people."}
     media = {"text": "text"}
-    needed: ClassVar[tuple[str, ...]] = ("pad_token", "model_max_length")
-    """What the family has to know of the tokenizer, as tokenizer_config.json calls it."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
         self._heeds_mask: tuple[TextPlan, bool] | None = None
         folder = self.folder / self.keys.tokenizer
         try:
-            self.tokenizer = load_tokenizer(folder, self.needed)
-        except Exception as error:  # whatever the library raises over a damaged folder
-            raise self.not_loaded(folder, error) from error
+            self.tokenizer = load_tokenizer(folder)
+        except OSError as error:
+            reason, fix = error.strerror or str(error), "put tokenizer.json there"
+            raise self.not_loaded(f"which cannot be read ({reason})", fix) from error
+        except NotReadable as error:
+            raise self.not_loaded(error.what, error.fix) from error
         if not self.keys.max_tokens and not self.tokenizer.longest:
             raise self.mistake(
                 "max_tokens", "is missing, and the tokenizer has no limit", "write one, such as 512"
             )
 
-    def not_loaded(self, folder: Path, error: Exception) -> ClientDisabled:
-        """Return the error for a tokenizer that cannot be loaded."""
-        if what := damage(folder):
-            what, fix = f"whose {what}", "mend that file, or save the tokenizer again"
-        elif (folder / "tokenizer.json").exists():
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            what, fix = f"which cannot be loaded ({reason:.200})", "save the tokenizer again"
-        else:
-            what = f"which cannot be loaded ({type(error).__name__})"
-            fix = "put tokenizer.json and tokenizer_config.json there"
+    def not_loaded(self, what: str, fix: str) -> ClientDisabled:
+        """Return the error for a tokenizer that would not do."""
         return self.mistake("tokenizer", f'is "{self.keys.tokenizer}", {what}', fix)
 
     @property
@@ -140,6 +132,11 @@ class TextFamily(Family[K, TextPlan]):
                 f"write {length}, or leave it out",
             )
         longest = min(longest, length or longest)
+        if length and self.tokenizer.padding is None and MASK not in [one.name for one in known]:
+            raise self.not_loaded(
+                f"which has no padding token, but {shown(known[0])} takes {length} tokens",
+                'name it in its tokenizer_config.json, such as "pad_token": "<pad>"',
+            )
         alike = single or length or not signature.shares_runs
         padding = None if alike else self.padding(known, output)
         return TextPlan(known, single, length, longest, output.name, padding)
@@ -147,6 +144,8 @@ class TextFamily(Family[K, TextPlan]):
     def padding(self, inputs: Sequence[TensorSpec], output: TensorSpec) -> Padding | None:
         """Return how texts may be made longer or shorter, if they may."""
         if not self.keys.padding or MASK not in [spec.name for spec in inputs]:
+            return None
+        if self.tokenizer.from_left:  # a run is filled up behind its texts
             return None
         per_token = len(output.shape) == 3 and output.shape[1] == -1
         return Padding(
@@ -185,7 +184,8 @@ class TextFamily(Family[K, TextPlan]):
 
     def filler(self, spec: TensorSpec) -> int:
         """Return what stands in an input where a text has no more."""
-        return self.tokenizer.padding if spec.name == "input_ids" else 0
+        fillers = {"input_ids": self.tokenizer.padding, TYPES: self.tokenizer.type_padding}
+        return fillers.get(spec.name) or 0
 
     def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
         """Raise ClientDisabled where the output is not what the family reads.
@@ -245,7 +245,11 @@ class TextFamily(Family[K, TextPlan]):
         rows = None
         if places is not None:
             tokens = inputs[plan.inputs[0].name].shape[-1]
-            rows = [text * tokens + place for text, some in enumerate(places) for place in some]
+            rows = [
+                text * tokens + self.begin(encodings[text], tokens) + place
+                for text, some in enumerate(places)
+                for place in some
+            ]
         answer = self.infer(
             inputs,
             outputs=[plan.output],
@@ -255,6 +259,10 @@ class TextFamily(Family[K, TextPlan]):
         if places is not None:
             return np.split(answer, np.cumsum([len(some) for some in places])[:-1])
         return [answer] if plan.single else list(answer)
+
+    def begin(self, encoding: Any, tokens: int) -> int:
+        """Return where a text begins that is filled up to so many tokens."""
+        return max(0, tokens - len(encoding.ids)) if self.tokenizer.from_left else 0
 
     def groups(self, plan: TextPlan, encodings: Sequence[Any]) -> list[list[int]]:
         """Return which texts share a run: all, or those of one length where filling changes them.
@@ -313,22 +321,41 @@ class TextFamily(Family[K, TextPlan]):
         inputs = {}
         for spec in plan.inputs:
             rows = [getattr(encoding, PARTS[spec.name]) for encoding in encodings]
-            array = padded(rows, self.filler(spec), plan.length)
+            array = self.padded(rows, self.filler(spec), plan.length)
             array = array.astype(DTYPES[spec.datatype], copy=False)
             inputs[spec.name] = array[0] if plan.single else array
         return inputs
 
+    def padded(
+        self, rows: Sequence[Sequence[int]], padding: int, length: int = 0
+    ) -> npt.NDArray[np.int64]:
+        """Return numbers of unequal count as one array, on the side that the tokenizer pads.
 
-def padded(rows: Sequence[Sequence[int]], padding: int, length: int = 0) -> npt.NDArray[np.int64]:
+        Args:
+            rows: a text each.
+            padding: what stands where a text has no more.
+            length: how long they become; 0 means as the longest.
+
+        Returns:
+            int64 [texts, length].
+
+        """
+        return padded(rows, padding, length, from_left=self.tokenizer.from_left)
+
+
+def padded(
+    rows: Sequence[Sequence[int]], padding: int, length: int = 0, *, from_left: bool = False
+) -> npt.NDArray[np.int64]:
     """Return numbers of unequal count as one array: int64 [texts, length].
 
     Args:
         rows: a text each.
         padding: what stands where a text has no more.
         length: how long they become; 0 means as the longest.
+        from_left: whether it stands before a text, not behind it.
 
     """
     array = np.full((len(rows), length or max(map(len, rows))), padding, np.int64)
     for place, row in enumerate(rows):
-        array[place, : len(row)] = row
+        array[place, array.shape[1] - len(row) if from_left else 0 :][: len(row)] = row
     return array

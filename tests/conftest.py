@@ -22,6 +22,8 @@ from typing import Any
 
 import pytest
 
+from clients import tokenizer
+
 PROJECT = Path(__file__).resolve().parent.parent
 PICTURES = PROJECT / "tests" / "pictures"
 SHARED = PROJECT.parent / "shared" / "models"
@@ -219,6 +221,12 @@ def shut() -> Iterator[Path]:
     os.seteuid(was)
     for path in (*folder.iterdir(), folder):
         path.rmdir()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _tokenizers_are_read_once() -> None:
+    """Keep them for other tests: to read one takes a process and a second."""
+    tokenizer.in_use = {}
 
 
 @pytest.fixture(scope="session")

@@ -229,7 +229,7 @@ def test_everybody_is_asked_what_the_page_says() -> None:
 def test_the_limit_fills_a_mask_as_the_server_does() -> None:
     bert = work.Bert(PROJECT / "model_repository")
     logits = np.zeros((1, 9, 30522), np.float32)
-    logits[0, 2, bert.tokenizer.token_to_id("##ing")] = 9
+    logits[0, 2, bert.tokenizer.id("##ing")] = 9
     best = bert.finish(logits[0], ["look[MASK] here.", [2]])[0]
     assert best["token"] == "looking here."
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ import pytest
 
 from clients import family
 from clients.errors import BadPayload, ClientDisabled, ModelFailed, ModelUnavailable
-from clients.families.fill_mask import joined
 from clients.model_server import Padding, Signature, Tensors
 from clients.request import Request
 from clients.scores import best, likeliest
 from dispatcher.encoding import encoded
+from tests.conftest import PROJECT
 from tests.fake_triton import Arrays
 from tests.family_bench import (
     BOXES,
@@ -424,22 +425,6 @@ def test_a_label_may_hold_what_python_takes_for_the_end_of_a_line(bench: Bench) 
     assert [one["label"] for one in found] == ["a\u2028a", "b\x0cb", "c"]
 
 
-@pytest.mark.parametrize(
-    ("before", "word", "after", "text"),
-    [
-        ("The ", "cat", " sat", "The cat sat"),
-        ("The ", " cat", " sat", "The cat sat"),  # byte-level: RoBERTa's
-        ("The", " cat", " sat", "The cat sat"),
-        ("", " Cats", " sit", "Cats sit"),
-        ("Walk", "##ing", " cats", "Walking cats"),  # WordPiece: BERT's
-    ],
-)
-def test_a_word_is_put_into_the_blank_without_the_tokenizer_s_marks(
-    before: str, word: str, after: str, text: str
-) -> None:
-    assert joined(before, word, after) == text
-
-
 def test_a_mask_of_its_own_and_the_inputs_that_the_model_has(bench: Bench) -> None:
     seen: list[Tensors] = []
 
@@ -469,6 +454,36 @@ def test_a_mask_of_its_own_and_the_inputs_that_the_model_has(bench: Bench) -> No
         bench.ask({"text": "the [MASK]"})
     with pytest.raises(BadPayload, match="6 tokens"):
         bench.ask({"text": "the cat sat here the <mask>"})
+
+
+def test_each_mask_in_a_text_is_one_for_the_tokenizer(bench: Bench) -> None:
+    """Else answers would stand in other blanks than those that they are for."""
+    bench.set_up('family = "fill-mask"', TEXTS)
+    shutil.copytree(PROJECT / "model_repository/bert_base/tokenizer", bench.folder / "tokenizer")
+    path = bench.folder / "tokenizer" / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"split_special_tokens": True}))
+    assert "leave `split_special_tokens` out" in bench.registry().broken["m"]
+    shutil.rmtree(bench.folder / "tokenizer")
+    alone = {"content": "<mask>", "single_word": True, "special": True, "normalized": False}
+    tokenizer_at(bench.folder / "tokenizer", mask_token={"__type": "AddedToken", **alone})
+    path = bench.folder / "tokenizer" / "tokenizer.json"
+    whole = json.loads(path.read_text())
+    whole["added_tokens"][2]["single_word"] = True
+    path.write_text(json.dumps(whole))
+    bench.answers(lambda inputs: {"y": np.eye(8, dtype=np.float32)[inputs["input_ids"]]})
+    with pytest.raises(BadPayload, match="has 2 <mask>, but 1 masks among") as caught:
+        bench.ask({"text": "the<mask> <mask> sat"})
+    assert caught.value.hint == "put a blank before and behind each of them"
+    assert len(bench.ask({"text": "the <mask> <mask> sat"})) == 2
+
+
+def test_a_word_that_the_tokenizer_has_not_is_none(bench: Bench) -> None:
+    """Vocabularies of models are made longer, up to a round number."""
+    bench.set_up('family = "fill-mask"\n[parameters]\ntop_k = 1', TEXTS)
+    tokenizer_at(bench.folder / "tokenizer")
+    last = np.eye(8, dtype=np.float32)[7]
+    bench.answers(lambda inputs: {"y": np.tile(last, (*inputs["input_ids"].shape, 1))})
+    assert bench.ask({"text": "the<mask> sat"})[0]["token"] == "the sat"
 
 
 def test_vectors_are_means_over_the_tokens_and_of_length_1(bench: Bench) -> None:
@@ -518,6 +533,68 @@ def test_texts_are_filled_up_to_the_model_s_length(
     if 4 in sizes:
         with pytest.raises(BadPayload, match="5 tokens"):
             bench.ask({"text": "the cat sat here the"})
+
+
+def test_a_tokenizer_that_pads_on_the_left_does_so_here(bench: Bench) -> None:
+    """The model takes three tokens; 3 is at (3, 0), 4 at (0, 4); `seen` is written by hand."""
+    seen: list[Tensors] = []
+    places = np.zeros((8, 8), np.float32)
+    places[6], places[3, 0], places[4, 1] = 99, 3, 4
+
+    def run(inputs: Tensors) -> Arrays:
+        seen.append(inputs)
+        return {"y": places[inputs["input_ids"]]}
+
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    tensors = signature(dict.fromkeys(names, (3,)), {"y": (3, 8)}, datatype="INT64")
+    tokenizer_at(bench.folder / "tokenizer", padding_side="left", pad_token="here")
+    bench.answers(run)
+    for pooling, expected in (("mean", [[3, 0], [2, 4 / 3]]), ("first", [[3, 0], [0, 4]])):
+        bench.set_up(f'family = "embedding"\nnormalised = false\npooling = "{pooling}"', tensors)
+        client: Any = bench.client()
+        client.tokenizer = replace(client.tokenizer, type_padding=3)  # as XLNet's
+        with Request().active():
+            vectors = client.inference_batch([{"text": "the"}, {"text": "cat the the"}])
+        assert [vector[:2] for vector in vectors] == [pytest.approx(one) for one in expected]
+    assert {name: seen[0][name].tolist() for name in names} == {
+        "input_ids": [[6, 6, 3], [4, 3, 3]],
+        "attention_mask": [[0, 0, 1], [1, 1, 1]],
+        "token_type_ids": [[3, 3, 0], [0, 0, 0]],
+    }
+    places[2, 4] = 9  # "cat" for the mask
+    bench.set_up('family = "fill-mask"', tensors)
+    client = bench.client()
+    with Request(parameters=client.read_parameters({"top_k": 1})).active():
+        answers = client.inference_batch([{"text": "<mask>"}, {"text": "the <mask> sat"}])
+    assert [one[0]["token"] for one in answers] == ["cat", "the cat sat"]
+
+
+def test_texts_that_are_filled_up_on_the_left_share_runs_of_one_length(bench: Bench) -> None:
+    """A run of the container's own backend fills up behind its texts."""
+    words = signature(WITH_MASK, {"y": (1,)}, datatype="INT64")
+    bench.set_up('family = "embedding"\npooling = "none"\nnormalised = false', words)
+    tokenizer_at(bench.folder / "tokenizer", padding_side="left", pad_token="here")
+    bench.answers(heeds)
+    client = bench.client()
+    with Request().active():
+        vectors = client.inference_batch([{"text": "the"}, {"text": "cat the"}, {"text": "cat"}])
+    assert vectors == [[3], [3.5], [4]]
+    rows = [call["inputs"]["input_ids"].tolist() for call in bench.server.calls]
+    assert rows == [[[3], [4]], [[4, 3]]]
+    assert all(call["padding"] is None for call in bench.server.calls)
+
+
+def test_a_model_of_one_length_needs_a_token_that_fills_up(bench: Bench) -> None:
+    """Where nothing else tells the model where a text ends."""
+    shapes = {"input_ids": (4,)}
+    bench.set_up('family = "embedding"', signature(shapes, {"y": (4, 8)}, datatype="INT64"))
+    tokenizer_at(bench.folder / "tokenizer", pad_token=None)
+    with pytest.raises(ClientDisabled, match=r'no padding token.*"pad_token": "<pad>"'):
+        bench.ask({"text": "the cat"})
+    shapes["attention_mask"] = (4,)
+    bench.set_up('family = "embedding"', signature(shapes, {"y": (4, 8)}, datatype="INT64"))
+    bench.answers(lambda inputs: {"y": np.ones((*inputs["input_ids"].shape, 8), np.float32)})
+    assert len(bench.ask({"text": "the cat"})) == 8
 
 
 WITH_MASK = {"input_ids": (-1,), "attention_mask": (-1,)}

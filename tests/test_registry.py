@@ -128,7 +128,7 @@ def test_entry_points_of_one_name_come_in_the_same_order_wherever_they_are_found
     [
         "(self.folder / 'labels.txt').read_text()",
         "open(bytes(self.folder / 'labels.txt'))",
-        "from clients.tokenizer import load_tokenizer\nload_tokenizer(self.folder / 'x', ())",
+        "from clients.tokenizer import load_tokenizer\nload_tokenizer(self.folder / 'x')",
         "from tokenizers import Tokenizer\nTokenizer.from_file(str(self.folder / 'x.json'))",
         """
         try:

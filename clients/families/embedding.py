@@ -66,9 +66,9 @@ class Embedding(TextFamily[EmbeddingKeys]):
     def pooled(self, output: npt.NDArray[np.float32], encoding: Any) -> npt.NDArray[np.float64]:
         """Return a text's vector from the model's output for it: [width], or [tokens, width]."""
         vectors: npt.NDArray[np.float64] = output.astype(np.float64)
+        if self.keys.pooling == "none":
+            return vectors
+        own = vectors[self.begin(encoding, len(vectors)) :][: len(encoding.ids)]
         if self.keys.pooling == "first":
-            vectors = vectors[0]
-        if self.keys.pooling == "mean":
-            own = vectors[: len(encoding.ids)]
-            vectors = np.average(own, axis=0, weights=encoding.attention_mask)
-        return vectors
+            return np.asarray(own[0])
+        return np.asarray(np.average(own, axis=0, weights=encoding.attention_mask))

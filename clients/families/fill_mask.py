@@ -18,6 +18,8 @@ from clients.text_input import TextFamily, TextKeys
 # Characters: a text of 500 masks filled in with 1000 words for each would be 1.5 GB.
 LONGEST_ANSWER = 2**20
 
+NO_TOKEN = -1
+
 
 class FillMask(TextFamily[TextKeys]):
     """Answers `{"token": the sentence filled in, "score": probability}`, best first.
@@ -32,26 +34,38 @@ class FillMask(TextFamily[TextKeys]):
         "format": FORMAT,  # both are the same here: the fields have names already
     }
 
-    needed = (*TextFamily.needed, "mask_token")
-
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
         if not self.tokenizer.mask:
-            raise self.mistake(
-                "tokenizer", "names one without a mask token", "write the folder of the model's own"
+            raise self.not_loaded("which names no mask token", self.how_to_name_one())
+        mask = self.tokenizer.mask
+        if self.tokenizer.id(mask) not in self.tokenizer.backend.encode(mask).ids:
+            raise self.not_loaded(
+                f"which reads {mask} as a word",
+                "leave `split_special_tokens` out of its tokenizer_config.json",
             )
         if self.keys.example is None:
             self.example = {"text": f"The world has {self.tokenizer.mask} people."}
+
+    def how_to_name_one(self) -> str:
+        """Return how to mend a tokenizer that does not say which of its tokens is the mask."""
+        added = self.tokenizer.backend.get_added_tokens_decoder().values()
+        masks = [one.content for one in added if one.special and "mask" in one.content.lower()]
+        if len(masks) != 1:
+            return "put the files of the model's own tokenizer there"
+        return f'write {{"mask_token": "{masks[0]}"}} into its tokenizer_config.json'
 
     def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
         if len(sizes) != 2:
             raise self.misfit(f"{shown(spec)} has no score per token and word")
         if 0 < sizes[1] < self.tokenizer.size:
-            raise self.mistake(
-                "tokenizer",
-                f"names one with {self.tokenizer.size} words, but it is {shown(spec)}",
-                "write the folder of the model's own, or, where these are no scores of words but "
-                'vectors, `family = "embedding"`',
+            words = self.tokenizer.backend.get_vocab()
+            word = max(words, key=words.__getitem__)
+            raise self.not_loaded(
+                f"whose token {words[word]} is `{word}`, but {shown(spec)} has {sizes[1]} words",
+                "put the files of the model's own tokenizer there, take words that the model has "
+                "not out of `added_tokens_decoder` and its like, or, where these are no scores of "
+                'words but vectors, write `family = "embedding"`',
             )
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
@@ -83,6 +97,12 @@ class FillMask(TextFamily[TextKeys]):
                 f"`text` has no {mask}", hint=f"put {mask} where the word to be found belongs"
             )
         encoding = self.encoded(text, longest)
+        read = encoding.ids.count(self.tokenizer.id(mask))
+        if read != text.count(mask):
+            raise BadPayload(
+                f"`text` has {text.count(mask)} {mask}, but {read} masks among its tokens",
+                hint="put a blank before and behind each of them",
+            )
         answers = text.count(mask) * self.request.parameters["top_k"]
         if answers * len(text) > LONGEST_ANSWER:
             raise BadPayload(
@@ -100,24 +120,11 @@ class FillMask(TextFamily[TextKeys]):
             before, after = mask.join(parts[:place]), mask.join(parts[place:])
             answers.append(
                 [
-                    {"token": joined(before, self.tokenizer.decode(token), after), "score": score}
+                    {"token": self.tokenizer.filled(before, token, after), "score": score}
                     for token, score in most_likely(row, self.request.parameters["top_k"])
                 ]
             )
         return answers[0] if len(answers) == 1 else answers
-
-
-def joined(before: str, word: str, after: str) -> str:
-    """Return a text with a word in its blank.
-
-    Tokenizers mark where a word begins or goes on: by a space before it, which the text may have
-    too, or by "##".
-    """
-    if word.startswith("##"):
-        word = word[2:]
-    elif word[:1] == " " and (not before or before[-1].isspace()):
-        word = word[1:]
-    return before + word + after
 
 
 def most_likely(logits: npt.NDArray[np.float32], count: int) -> list[tuple[int, float]]:
