@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clients.config_text import read
-from container.repository import CONFIG
+from clients.model_folders import CONFIG
 from dispatcher.settings import read_settings
 
 TRTEXEC = Path("/usr/src/tensorrt/bin/trtexec")  # where NVIDIA's image has it

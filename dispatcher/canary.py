@@ -406,7 +406,7 @@ class Canary:
             and trial.answered_in == trial.tried_in == self.notice().triton_starts
             and trial.knocks < KNOCKS
             and model not in self.server.failing()
-            and model not in self.registry.broken
+            and not self.registry.disabled(model)
         )
 
     def _answered(self, model: str) -> int:
@@ -427,7 +427,7 @@ class Canary:
             InferenceError: it does not answer.
 
         """
-        if reason := self.registry.broken.get(model):
+        if reason := self.registry.disabled(model):
             raise ClientDisabled(reason)
         client = self.client(model)
         if client and has_example(client):

@@ -48,7 +48,7 @@ class Catalogue:
         return next((e for e in self.entries(timeout) if e["modelName"] == name), None)
 
     def entries(self, timeout: float) -> Iterator[dict[str, Any]]:
-        """Yield the loaded models by name; a model with several clients under each one's name."""
+        """Yield the loaded models by name; one with other clients under each one's name too."""
         states: dict[str, list[ModelState]] = {}
         for state in self.server.models(timeout=timeout):
             if state.state in SERVED:
@@ -57,7 +57,7 @@ class Catalogue:
         for model in states:
             clients = [c for c in self.registry.clients.values() if c.served_by == model]
             named += [(client.modelname, model, client) for client in clients]
-            if not clients:
+            if model not in self.registry.clients:
                 named.append((model, model, None))
         for name, model, client in sorted(named, key=lambda one: one[0]):
             latest = max(states[model], key=lambda state: int(state.version or 0))

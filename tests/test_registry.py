@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from clients.base import Environment
+from clients.model_folders import models_in
 from clients.registry import Registry, load_clients
 from clients.sources import client_files
-from container.repository import models_in
 from tests.conftest import PROJECT
 from tests.fake_triton import FakeTriton
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from container.repository import CONFIG, NAME, NAMED, PLAIN_MODELS, is_model, models_in
+from clients.model_folders import CONFIG, NAME, NAMED, PLAIN_MODELS, is_model, models_in
 from tool.archive import unpack
 from tool.client_check import check_clients
 from tool.findings import Findings

@@ -12,6 +12,7 @@ from typing import Any
 
 from clients.config_text import Message, NotReadable, line_of, read, whole
 from clients.deadly import Fault, deadly
+from clients.model_folders import CONFIG, PLAIN_MODELS, is_model
 from clients.triton import config_dictionary, config_fault, config_fields
 from container.backends.model_config import (
     ModelConfigError,
@@ -22,7 +23,6 @@ from container.backends.model_config import (
 )
 from container.backends.onnxruntime.session import read_signature
 from container.backends.onnxruntime.session_settings import session_settings
-from container.repository import CONFIG, PLAIN_MODELS, is_model
 from dispatcher.settings import PROJECT
 from tool.findings import Findings
 from tool.refused import KINDS, of_asked_models, of_warmups, refused, steps, undescribed

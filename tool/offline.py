@@ -23,6 +23,7 @@ from clients.errors import (
     UnknownModel,
 )
 from clients.family import Family
+from clients.model_folders import CONFIG
 from clients.model_server import Signature, Tensors
 from clients.registry import Registry, load_clients
 from clients.request import Request
@@ -32,7 +33,7 @@ from clients.triton import config_dictionary, config_fault, config_signature
 from container.backends.model_config import ModelConfigError, completion, needs_completion
 from container.backends.model_config import Signature as FileSignature
 from container.backends.onnxruntime.session import model_file, read_signature
-from container.repository import CONFIG, compose
+from container.repository import compose
 from dispatcher.settings import SettingError, Settings, read_settings
 from tool.model_check import configured, served, version_folders
 from tool.trouble import Trouble
