@@ -308,8 +308,8 @@ class Settings:
         "REQUIRED_MODELS",
         "",
         read_names,
-        "models, or classes by their modelname, without which /ping is 503; nothing means every model "
-        "in the repository",
+        "models, or classes by their modelname, without which /ping is 503; "
+        "nothing means every model in the repository",
     )
     clients_path: tuple[Path, ...] = setting(
         "CLIENTS_PATH", "", read_folders, "folders with client classes of your own"
