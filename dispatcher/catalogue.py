@@ -11,6 +11,7 @@ from typing import Any
 from clients.base import Client
 from clients.model_server import ModelServer, ModelState
 from clients.registry import Registry
+from clients.sources import shown
 from clients.tensors import has_example
 from dispatcher.hosting import ADDRESS
 
@@ -75,7 +76,7 @@ class Catalogue:
 
     def described(self, client: Client) -> str:
         """Return a client's class, and where it comes from."""
-        return f"{type(client).__name__} in {self.registry.source(client.modelname)}"
+        return f"{type(client).__name__} in {shown(self.registry.source(client.modelname))}"
 
 
 def model_url(folder: Path) -> str:

@@ -261,11 +261,17 @@ class Hosting:
         name = self.own_name(asked)
         is_new = self.take_in(name)
         try:
+            if (self.repository / name / CONFIG).is_file():
+                self.configuration(
+                    self.repository / name, name
+                )  # Triton does not say what is wrong
             self._load(name)
-        except ModelFailed as error:
-            if is_new:
+        except InferenceError as error:
+            if is_new and not isinstance(error, DeadlineExceeded):
                 self.remove(name)
-            raise not_loaded(f"the model {name!r}", error) from error
+            if isinstance(error, ModelFailed):
+                raise not_loaded(f"the model {name!r}", error) from error
+            raise
         return name
 
     def take_in(self, name: str) -> bool:
@@ -428,15 +434,25 @@ class Hosting:
                 hint="unload another model first",
             )
 
+    def configuration(self, folder: Path, name: str) -> str:
+        """Return a model's configuration under a name.
+
+        Raises:
+            BadModel: it is no UTF-8.
+            ModelFailed: it cannot be read.
+
+        """
+        config = folder / CONFIG
+        try:
+            text = config.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise BadModel(f"{config} is not UTF-8: {error}", hint="save it as UTF-8") from error
+        return self.renamed_config(text, name)
+
     def link(self, source: Path, folder: Path, name: str) -> None:
         """Fill the model's folder in the repository."""
-        config = source / CONFIG
-        if config.is_file():
-            try:
-                text = config.read_text(encoding="utf-8")
-            except UnicodeDecodeError as error:
-                raise BadModel(f"{config} is not UTF-8: {error}") from error
-            (folder / CONFIG).write_text(self.renamed_config(text, name), encoding="utf-8")
+        if (source / CONFIG).is_file():
+            (folder / CONFIG).write_text(self.configuration(source, name), encoding="utf-8")
         if not versions(source):
             (folder / "1").symlink_to(source)
         for path in source.iterdir():

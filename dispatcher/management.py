@@ -149,7 +149,7 @@ def named(hosting: Hosting, reloader: Reloader, asked: str) -> str:
     client = registry.clients.get(name)
     if client and client.served_by != name:
         raise UnknownModel(
-            f"{brief(asked)} is asked by a class, and is no model of its own",
+            f"{brief(asked)} is the name of a class, not of a model",
             hint=f"its model is {client.served_by!r}: load or unload that one",
         )
     return name
