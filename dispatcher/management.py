@@ -7,11 +7,13 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from flask import Blueprint, Response, g, request
 
 from clients.dispatch_toml import FILE as CLIENT_FILE
+from clients.dispatch_toml import copied, remedy
 from clients.errors import DeadlineExceeded, UnknownModel
 from clients.shown import brief
 from dispatcher.admission import Caller, Turns
@@ -106,10 +108,16 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
         """Take up clients that are new or have changed."""
         report = reloader.reload()
         if report.refused:
+            copies = [file for file in map(Path, report.refused) if copied(file)]
             raise BadClient(
                 "; ".join(report.refused.values()),
-                hint="what there was before is kept; taken up were: "
-                f"{', '.join(report.taken) or 'none'}",
+                hint="; ".join(
+                    [
+                        "what there was before is kept",
+                        f"taken up were: {', '.join(report.taken) or 'none'}",
+                        *(remedy(file, file.parent.name) for file in copies),
+                    ]
+                ),
             )
         said = asdict(report)
         del said["refused"]

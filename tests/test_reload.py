@@ -779,3 +779,51 @@ def test_what_lies_beside_a_class_is_taken_up_with_it(folder: Path) -> None:
     (folder / "clients" / "words.py").write_text("WORD = 'two'")
     assert worker.reload().json["taken"] == ["mine", "packed"]
     assert [worker.ask(name) for name in ("mine", "packed")] == ["two", "two"]
+
+
+def test_a_mistake_in_a_folder_that_is_loaded_is_told_by_its_own_path(folder: Path) -> None:
+    """With one advice, which helps: the file that counts is a copy that nobody can mend."""
+    worker = Worker(folder)
+    (folder / WANTED).mkdir()
+    source = folder / "elsewhere" / "packed" / "tenant"
+    (source / "1").mkdir(parents=True)
+    (source / "dispatch.toml").write_text('family = "tensor"')
+    url = str(source.parent)
+
+    def load() -> Any:
+        return worker.client().post("/models", json={"model_name": "t", "url": url})
+
+    error = load().json["error"]
+    file = source / "dispatch.toml"
+    assert error["message"] == f'{file}: `family` is "tensor"; did you mean `tensors`?'
+    assert error["hint"] == f"mend it in {url}, then load it again"
+    assert not (folder / "t").exists()
+    assert worker.ask("t") == "unknown_model"
+    file.write_text('family = "tensors"')
+    worker.reloader.trial = lambda found, *_: {s.where: Verdict(s.mark, ("t",)) for s in found}
+    assert load().status_code == 200
+    assert "t" in worker.registry.clients
+
+
+def test_one_that_was_loaded_late_says_how_its_file_is_mended(folder: Path) -> None:
+    worker = Worker(folder)
+    triton = worker.reloader.environment.server
+    assert isinstance(triton, FakeTriton)
+    (folder / WANTED).mkdir()
+    source = folder / "elsewhere" / "tenant"
+    (source / "1").mkdir(parents=True)
+    (source / "dispatch.toml").write_text('family = "tensor"')
+    triton.loading_s = 1e9
+    body = {"model_name": "t", "url": str(source)}
+    assert worker.client().post("/models", json=body).status_code == 504
+    error = worker.reload().json["error"]
+    assert error["message"].startswith(f"{source / 'dispatch.toml'}: `family`")
+    assert "what there was before is kept" in error["hint"]
+    assert "DELETE /models/t, then POST /models again" in error["hint"]
+    triton.loading.clear()
+    triton.loading_s = 0
+    (source / "dispatch.toml").write_text('family = "tensors"')
+    worker.reloader.trial = lambda found, *_: {s.where: Verdict(s.mark, ("t",)) for s in found}
+    assert worker.client().delete("/models/t").status_code == 200
+    assert worker.client().post("/models", json=body).status_code == 200
+    assert "t" in worker.registry.clients
