@@ -150,7 +150,9 @@ def authors(path: Path) -> Path:
 
 
 def remedy(path: Path, name: str) -> str:
-    """Return how a model is mended whose file has a mistake."""
+    """Return how a model is mended whose file, or class, has a mistake."""
+    if not path.is_absolute():  # an installed package, of which Python keeps what it imported
+        return "install one that is mended, then start the container again"
     if copied(path):
         return f"mend it, DELETE /models/{name}, then POST /models again: its file was copied then"
     return "mend it, then POST /reload"

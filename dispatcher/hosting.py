@@ -163,6 +163,8 @@ class Hosting:
         is that they find there.
         """
         folder, made = self.repository / name, self.aside()
+        if self.was_deleted(name):
+            self.remove(name)
         if os.path.lexists(folder):
             yield False
             return
@@ -212,6 +214,19 @@ class Hosting:
         if gone.is_symlink():
             gone.unlink()
         shutil.rmtree(gone, ignore_errors=True)
+
+    def was_deleted(self, name: str) -> bool:
+        """Whether only links are left of a model whose own folder somebody has deleted."""
+        place = self.repository / name
+        if place.is_symlink():
+            return not os.path.lexists(place.parent / place.readlink())
+        try:
+            left = list(place.iterdir())
+        except OSError:
+            return False
+        if not left:  # the canary has put the link aside
+            return (self.repository.with_name(ASIDE) / name).is_symlink()
+        return all(path.is_symlink() and not path.exists() for path in left)
 
     def aside(self) -> Path:
         """Return where a folder may be that is not in the repository, on the same disk."""
@@ -286,10 +301,12 @@ class Hosting:
             return False
         folder = self.folders()[name]
         if reason := unservable(name, folder):
+            named = NAME.fullmatch(name)
             raise BadModel(
-                f"{folder} is not served: {reason}", hint="mend that, then load it again"
+                f"{folder} is not served: {reason}",
+                hint=f"mend it, then POST /load_model/{name} again" if named else "rename it",
             )
-        self.remove(name)  # what is left of a folder that was deleted
+        self.remove(name)  # what is left of one that was deleted
         link(folder, made)
         try:
             made.rename(place)

@@ -643,3 +643,21 @@ def test_a_model_is_loaded_by_an_alias_in_its_file(hosting: Hosting, tmp_path: P
     hosting.load("third", str(tmp_path / "third"), may_have=lambda _: False)
     with pytest.raises(UnknownModel):
         hosting.load_own("three")
+
+
+@pytest.mark.parametrize("left", ["a link", "an empty folder", "a folder of links"])
+def test_the_name_of_a_folder_that_was_deleted_is_free(
+    hosting: Hosting, tmp_path: Path, left: str
+) -> None:
+    """What would be said of it otherwise, to load what the repository has, is of no use."""
+    place = hosting.repository / "gone"
+    if left == "a link":
+        place.symlink_to(tmp_path / "nothing")
+    else:
+        place.mkdir()
+        (tmp_path / "aside").mkdir()
+        links = place / "1" if left == "a folder of links" else tmp_path / "aside" / "gone"
+        links.symlink_to(tmp_path / "nothing")
+    hosting.load("gone", str(tmp_path / "elsewhere"))
+    assert hosting.is_loaded("gone")
+    assert (place / "1" / "model.onnx").exists()
