@@ -164,7 +164,11 @@ class Hosting:
         """
         folder, made = self.repository / name, self.aside()
         if self.was_deleted(name):
-            self.remove(name)
+            try:  # neither does anything to what another caller has put there meanwhile
+                folder.unlink() if folder.is_symlink() else folder.rmdir()
+            except OSError:
+                if self.was_deleted(name):
+                    self.remove(name)
         if os.path.lexists(folder):
             yield False
             return
