@@ -181,11 +181,16 @@ class Client(ABC):
 
     def signature(self, model: str = "", version: str = "") -> Signature:
         """Return what a model takes and gives; which one, and in which version, as for `infer`."""
-        return self._environment.server.signature(
-            model or self.triton_model(),
-            version or ("" if model else self.request.version),
-            timeout=self.request.time_left(),
-        )
+        asked = model or self.triton_model()
+        try:
+            return self._environment.server.signature(
+                asked,
+                version or ("" if model else self.request.version),
+                timeout=self.request.time_left(),
+            )
+        except InferenceError as error:
+            error.model = asked
+            raise
 
     @property
     def max_batch_size(self) -> int:
@@ -243,9 +248,10 @@ class Client(ABC):
         """
         timings = self.request.timings
         timings.lap()
+        asked = model or self.triton_model()
         try:
             answer = self._environment.server.infer(
-                model or self.triton_model(),
+                asked,
                 inputs,
                 outputs=outputs,
                 classes=classes,
@@ -255,6 +261,9 @@ class Client(ABC):
                 version=version or ("" if model else self.request.version),
                 timeout=self.request.time_left(),
             )
+        except InferenceError as error:
+            error.model = asked
+            raise
         finally:
             timings.lap(inference=True)
         return {

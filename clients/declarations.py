@@ -38,6 +38,9 @@ def naming_fault(client: type[Client]) -> str:
         isinstance(name, str) and name for name in client.aliases
     ):
         return f'its aliases are {client.aliases!r}; write `aliases = ("…",)`'
+    for name in (client.modelname, client.model, *client.aliases):
+        if "/" in name or "\0" in name or name in {".", ".."}:
+            return f"{name!r} may be a path; write a name of letters and digits"
     return ""
 
 

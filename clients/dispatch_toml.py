@@ -7,20 +7,22 @@ What is wrong is said in one sentence with the file, the key and the fix.
 from __future__ import annotations
 
 import difflib
+import json
 import math
-import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 from clients.errors import ClientDisabled
 from clients.files import text_of
+from clients.model_folders import NAME
 from clients.shown import brief
 
 FILE = "dispatch.toml"
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")  # as POST /models takes them
+COPIED = "dispatch.toml.json"  # beside a copy of one: what it is a copy of
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ SPREAD = Kind(
     lambda value: COLOUR.fits(value) and min(value) > 0,
 )
 NAMES = Kind(
-    'a list of names, such as ["other"], of letters, digits, "_", "." and "-"',
+    'a list of names, such as ["other"], of letters, digits, "_", ".", "+" and "-"',
     lambda value: is_list(value, lambda one: isinstance(one, str) and bool(NAME.fullmatch(one))),
 )
 TABLE = Kind("a table", lambda value: isinstance(value, dict))
@@ -116,6 +118,61 @@ class Keys:
 K = TypeVar("K", bound=Keys)
 
 
+@dataclass(frozen=True)
+class Copied:
+    """What a `dispatch.toml` is a copy of, which came with a model that was loaded at run time.
+
+    Args:
+        file: its author's.
+        aliases: those in it that the model has; others may have been taken.
+
+    """
+
+    file: Path
+    aliases: tuple[str, ...]
+
+
+def note_copied(path: Path, copied: Copied) -> None:
+    """Note beside a copy what it is a copy of."""
+    noted = {"file": str(copied.file), "aliases": copied.aliases}
+    path.with_name(COPIED).write_text(json.dumps(noted), encoding="utf-8")
+
+
+def copied(path: Path) -> Copied | None:
+    """Return what a file is a copy of; `None` where it is its author's own."""
+    try:
+        noted = json.loads(path.with_name(COPIED).read_text(encoding="utf-8"))
+        return Copied(Path(noted["file"]), tuple(noted["aliases"]))
+    except (OSError, ValueError, KeyError, TypeError):  # there is none, or it is not ours
+        return None
+
+
+def authors(path: Path) -> Path:
+    """Return the file that its author has: not a link in the repository, and no copy."""
+    copy = copied(path)
+    return copy.file if copy else path.resolve()
+
+
+def remedy(path: Path, name: str) -> str:
+    """Return how a model is mended whose file, or class, has a mistake."""
+    if not path.is_absolute():  # an installed package, of which Python keeps what it imported
+        return "install one that is mended, then start the container again"
+    if copied(path):
+        return f"mend it, DELETE /models/{name}, then POST /models again: its file was copied then"
+    return "mend it, then POST /reload"
+
+
+def aliases(folder: Path) -> tuple[str, ...]:
+    """Return the aliases in the file of a model's folder, as far as there are any."""
+    if copy := copied(folder / FILE):
+        return copy.aliases
+    with suppress(ClientDisabled):
+        found = read_table(folder / FILE).get("aliases", ())
+        if NAMES.fits(found):
+            return tuple(found)
+    return ()
+
+
 def read_table(path: Path) -> dict[str, Any]:
     """Return what is in a file.
 
@@ -126,7 +183,9 @@ def read_table(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text_of(path))
     except (OSError, ValueError) as error:
-        raise ClientDisabled(f"{path} cannot be read: {error}") from error
+        raise ClientDisabled(
+            f"{authors(path)} cannot be read: {error}", hint=remedy(path, path.parent.name)
+        ) from error
 
 
 def read_keys(kind: type[K], table: Mapping[str, Any], path: Path) -> K:
@@ -160,7 +219,7 @@ def read_keys(kind: type[K], table: Mapping[str, Any], path: Path) -> K:
 def mistake(path: Path, name: str, what: str, fix: str) -> ClientDisabled:
     """Return the error for a mistake in a file: one sentence with the file, the key and the fix."""
     return ClientDisabled(
-        f"{path}: `{name}` {what}; {fix}", hint="mend the file, then POST /reload"
+        f"{authors(path)}: `{name}` {what}; {fix}", hint=remedy(path, path.parent.name)
     )
 
 

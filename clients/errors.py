@@ -38,6 +38,8 @@ class InferenceError(Exception):
     message: str
     hint: str = ""
     position: int | None = None
+    model: str = ""
+    """Which model was asked, where that is how it failed."""
 
     def __new__(cls, *arguments: Any, **_: Any) -> Self:
         """Make one that can be told, also where an author's `__init__` does not call this one's."""

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from clients import families
 from clients.base import Client, Environment, Payload
-from clients.dispatch_toml import Keys, mistake, nearest, read_keys, read_table
+from clients.dispatch_toml import Keys, copied, mistake, nearest, read_keys, read_table
 from clients.errors import BadParameter, BadPayload, ClientDisabled
 from clients.files import text_of
 from clients.model_server import Signature, TensorSpec
@@ -206,15 +206,14 @@ def client_class(path: Path) -> type[Client]:
         ClientDisabled: there is a mistake in the file.
 
     """
-    file = path.resolve()  # not the link in the repository
-    table = read_table(file)
-    base = family(str(table.get("family", Keys.family)), file)
+    table, copy = read_table(path), copied(path)
+    base = family(str(table.get("family", Keys.family)), path)
     for name in table:
         if name in base.parameters:
             raise mistake(
-                file, name, "is set by callers", "to set its default put it below [parameters]"
+                path, name, "is set by callers", "to set its default put it below [parameters]"
             )
-    keys = read_keys(base.keys_type, table, file)
+    keys = read_keys(base.keys_type, table, path)
     return type(
         base.__name__,
         (base,),
@@ -222,10 +221,10 @@ def client_class(path: Path) -> type[Client]:
             "__module__": base.__module__,
             "__doc__": base.__doc__,
             "modelname": path.parent.name,
-            "aliases": keys.aliases,
+            "aliases": copy.aliases if copy else keys.aliases,
             "keys": keys,
-            "file": file,
-            "parameters": defaults(base, keys, file),
+            "file": path,
+            "parameters": defaults(base, keys, path),
         },
     )
 

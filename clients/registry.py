@@ -16,7 +16,7 @@ from typing import Any
 from clients.base import Client, Environment
 from clients.declarations import declaration_fault, object_fault
 from clients.errors import ClientDisabled
-from clients.sources import Mark, Source, changes, names_in, sources
+from clients.sources import Mark, Source, changes, names_in, shown, sources
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,7 @@ class Loaded:
         broken: why others are not among them; by model name where one is known, else by the
             source.
         absent: model folders that are not there, without which some clients cannot be made.
+        late: which of the broken ones came after the start, when their models had no client.
 
     """
 
@@ -38,6 +39,7 @@ class Loaded:
     clients: dict[str, Client] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
     absent: dict[str, Path] = field(default_factory=dict)
+    late: tuple[str, ...] = ()
 
     def is_all(self, source: Source) -> bool:
         """Whether loading the source again would change nothing."""
@@ -53,17 +55,21 @@ class Verdict:
         mark: the source's, when it was tried, as `clients.sources.tried` returns it.
         good: the clients in it that work.
         bad: why others do not; by model name where one is known, else by the source.
+        late: which of the bad ones came after the start, when their models had no client: those
+            are served as before, as plain tensors.
 
     """
 
     mark: Mark
     good: tuple[str, ...] = ()
     bad: Mapping[str, str] = field(default_factory=dict)
+    late: tuple[str, ...] = ()
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> Verdict:
         """Return what was written as JSON, which has lists alone."""
-        return cls(fields["mark"], tuple(fields["good"]), fields["bad"])
+        late = tuple(fields.get("late", ()))
+        return cls(fields["mark"], tuple(fields["good"]), fields["bad"], late)
 
     @property
     def reason(self) -> str:
@@ -77,22 +83,29 @@ class Registry:
 
     All are replaced as a whole, never changed: who looks while others are taken up sees the old
     ones or the new ones. `loaded` is what they were made of, by source; `aliases` are other names
-    for some of the clients.
+    for some of the clients; `late` are those of the broken that came when their models had none,
+    which are served as plain tensors, as before.
     """
 
     clients: dict[str, Client] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
     loaded: dict[str, Loaded] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
+    late: frozenset[str] = frozenset()
 
     def name(self, asked: str) -> str:
         """Return the model name for one that may be an alias."""
         return self.aliases.get(asked, asked)
 
     def source(self, name: str) -> str:
-        """Return where the client of a model comes from."""
-        found = (where for where, one in self.loaded.items() if name in one.clients)
-        return next(found, "an unknown place")
+        """Return where the client of a model comes from; a broken one where there is no other."""
+        made = (where for where, one in self.loaded.items() if name in one.clients)
+        broken = (where for where, one in self.loaded.items() if name in one.broken)
+        return next(made, next(broken, "an unknown place"))
+
+    def disabled(self, name: str) -> str:
+        """Return why a model must not be asked without its client; nothing where it may be."""
+        return "" if name in self.late else self.broken.get(name, "")
 
 
 def load_clients(
@@ -135,16 +148,18 @@ def take(
         if source.where in kept:
             loaded[source.where] = kept[source.where]
         elif verdict and verdict.bad and not verdict.good:
-            loaded[source.where] = Loaded(verdict.mark, broken=dict(verdict.bad))
+            loaded[source.where] = Loaded(verdict.mark, broken=dict(verdict.bad), late=verdict.late)
         elif verdict or not before:
             bad = verdict.bad if verdict else {}
             new = load(source, environment, owners({**loaded, **kept}), bad)
-            new = replace(new, mark=verdict.mark) if verdict else new
+            if verdict:
+                new = replace(new, mark=verdict.mark, late=verdict.late)
             old = before.get(source.where)
             loaded[source.where] = old if old and old.clients and new.broken else new
     registry.loaded = loaded
     registry.clients = {n: c for one in loaded.values() for n, c in one.clients.items()}
     registry.aliases = {a: n for n, client in registry.clients.items() for a in client.aliases}
+    registry.late = frozenset(name for one in loaded.values() for name in one.late)
     registry.broken = {
         f"{name} ({where})" if name in registry.clients else name: why
         for where, one in loaded.items()
@@ -203,7 +218,7 @@ def load(
         # Whatever a stranger's file does at import disables that file alone.
         log.exception("%s cannot be imported", source.where)
         found = []
-        reason = f"{source.where} cannot be imported: {described(error)}"
+        reason = f"{shown(source.where)} cannot be imported: {described(error)}"
         loaded.broken.update(dict.fromkeys(names_in(source), reason))
     for client in dict.fromkeys(found):  # a class may have two names in its file
         name = str(getattr(client, "modelname", None) or source.where)
@@ -214,7 +229,7 @@ def load(
             register(client, environment, source.where, taken, loaded)
         except (Exception, SystemExit) as error:
             # Its declarations may be anything; they disable that class alone.
-            where = f"{client.__name__} in {source.where}"
+            where = f"{client.__name__} in {shown(source.where)}"
             log.exception("%s cannot be registered", where)
             loaded.broken[name] = f"{where}: it cannot be registered: {described(error)}"
     for reason in dict.fromkeys(loaded.broken.values()):
@@ -230,7 +245,7 @@ def register(
     loaded: Loaded,
 ) -> None:
     """Make the client's one object, or note why there is none."""
-    where = f"{client.__name__} in {source}"
+    where = f"{client.__name__} in {shown(source)}"
     name = str(getattr(client, "modelname", None) or source)
     if fault := declaration_fault(client):
         loaded.broken[name] = f"{where}: {fault}"
@@ -283,7 +298,9 @@ def name_fault(client: type[Client], environment: Environment, taken: Mapping[st
     """Return which of a class's names belongs to another; nothing where none does."""
     for name in (client.modelname, *client.aliases):
         if name in taken:
-            return f"the name {name!r} belongs to the client in {taken[name]}; choose another"
+            return (
+                f"the name {name!r} belongs to the client in {shown(taken[name])}; choose another"
+            )
     for name in client.aliases:
         if (environment.model_repository / name).exists():
             if name == client.modelname:

@@ -8,8 +8,6 @@ folder is imported, and each `Client` class defined there counts.
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import itertools
 import logging
 import os
 import re
@@ -23,8 +21,9 @@ from types import ModuleType
 from typing import TypeAlias
 
 import clients
+from clients import beside
 from clients.base import Client
-from clients.dispatch_toml import FILE, is_inside, read_table
+from clients.dispatch_toml import FILE, copied, is_inside, read_table
 from clients.errors import ClientDisabled
 from clients.family import client_class
 from clients.files import is_litter
@@ -34,7 +33,6 @@ ENTRY_POINTS = "triton_dispatcher.clients"
 DECLARED = re.compile(r"""^[ \t]+modelname\b[^=\n]*=\s*["']([^"'\n]+)""", re.MULTILINE)
 
 log = logging.getLogger(__name__)
-count = itertools.count(1)
 imported: dict[str, Mark] = {}  # the marks that the files of this folder had, by module
 
 Mark: TypeAlias = Mapping[str, str]
@@ -80,6 +78,12 @@ def sources(repository: Path, folders: Iterable[Path] = ()) -> Iterator[Source]:
             yield file_source(path, built_in=False)
 
 
+def shown(where: str) -> str:
+    """Return the place of a source as its author knows it: of a copy the original's."""
+    copy = copied(Path(where))
+    return str(copy.file) if copy else where
+
+
 def names_in(source: Source) -> list[str]:
     """Return the models that a source is about, though it cannot be imported.
 
@@ -111,7 +115,8 @@ def client_files(folder: Path) -> Iterator[Path]:
 
 def file_source(path: Path, *, built_in: bool) -> Source:
     def look() -> Mark:
-        return marked([path] if path.name != "__init__.py" else path.parent.rglob("*"))
+        files = [path] if path.name != "__init__.py" else path.parent.rglob("*")
+        return marked([*files, *(() if built_in else beside.imports_beside(path))])
 
     mark = look()
     return Source(
@@ -242,21 +247,9 @@ def classes_of_built_in(path: Path, mark: Mark) -> list[type[Client]]:
 
 
 def classes_of_file(path: Path) -> list[type[Client]]:
-    """Return the clients in a file of another folder.
-
-    It is imported anew each time, under a name that cannot hide a module.
-    """
-    name = f"client_{next(count)}_{stem(path)}"
-    package = path.name == "__init__.py"
-    spec = importlib.util.spec_from_file_location(
-        name, path, submodule_search_locations=[str(path.parent)] if package else None
-    )
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    """Return the clients in a file of another folder."""
     with nothing_written():
-        spec.loader.exec_module(module)
+        module = beside.imported(path)
     if not (found := client_classes(module)):
         log.warning("%s has no client: no class in it is built on clients.base.Client", path)
     return found

@@ -36,6 +36,7 @@ from dispatcher.settings import (
     ANSWERED,
     ASIDE,
     AUTO,
+    MODELS,
     NOTICE,
     RUN_PATH,
     WANTED,
@@ -306,6 +307,7 @@ def with_repository(settings: Settings, run_dir: Path, say: Callable[[str], None
         (wanted / name).touch()
     (run_dir / ANSWERED).mkdir()
     (run_dir / ASIDE).mkdir()
+    (run_dir / MODELS).symlink_to(settings.model_repository)
     return replace(
         settings,
         run_dir=run_dir,

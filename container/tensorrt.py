@@ -25,7 +25,7 @@ from pathlib import Path
 
 from clients.config_text import read
 from clients.files import text_of
-from container.repository import CONFIG
+from clients.model_folders import CONFIG
 from dispatcher.settings import read_settings
 
 TRTEXEC = Path("/usr/src/tensorrt/bin/trtexec")  # where NVIDIA's image has it

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flask import Flask, Request, Response
@@ -16,6 +19,7 @@ from werkzeug.exceptions import ClientDisconnected
 from werkzeug.routing import MapAdapter
 
 from clients.base import Environment
+from clients.model_folders import available
 from clients.registry import Registry
 from dispatcher import errors
 from dispatcher.admission import Admission
@@ -33,11 +37,13 @@ from dispatcher.pages import page_routes
 from dispatcher.record import Record
 from dispatcher.reload import Reloader, verdicts_of
 from dispatcher.scrape import metrics_routes
-from dispatcher.settings import WANTED, Settings
+from dispatcher.settings import MODELS, WANTED, Settings
 from dispatcher.watch import allowance
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
+
+log = logging.getLogger(__name__)
 
 PIECE = 2**16
 BARE = frozenset({"CONTENT_TYPE", "CONTENT_LENGTH"})  # without HTTP_ before them; PEP 3333
@@ -140,6 +146,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
         settings.load_timeout,
         settings.run_dir and settings.run_dir / WANTED,
         settings.unload_timeout,
+        partial(models_there, settings),
     )
     dispatcher = Dispatcher(
         registry, environment, admission.calls, patience, canary.refuse, hosting.is_wanted
@@ -194,6 +201,21 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
             unpacked.close()
 
     return app
+
+
+def models_there(settings: Settings) -> Mapping[str, Path]:
+    """Return the folders in MODEL_DIR and MODEL_REPOSITORY that are models now, by name."""
+    if settings.run_dir is None:  # the repository is no folder of links
+        return {}
+    try:
+        return available(
+            settings.mounted,
+            (settings.run_dir / MODELS).resolve(),
+            instead=settings.model_dir_use == "instead",
+        )
+    except OSError as error:  # one of the two is gone, or cannot be read just now
+        log.warning("models that were added cannot be looked for: %s", error)
+        return {}
 
 
 def admission_of(settings: Settings) -> Admission:

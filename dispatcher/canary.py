@@ -88,6 +88,7 @@ class Trial:
         answered_in: during which start of Triton it last answered.
         knocks: how many trials were no more than a knock since its example was asked.
         silent: whether it was the model that failed, not its client.
+        part: the model that failed where that is another one, which the client asks as well.
         late: whether that was for lack of an answer.
         well: whether it ever answered this web worker.
         began: when the look at it began that is under way.
@@ -103,6 +104,7 @@ class Trial:
     answered_in: int = 0
     knocks: int = 0
     silent: bool = False
+    part: str = ""
     late: bool = False
     well: bool = False
     began: float | None = None
@@ -140,12 +142,17 @@ def ask_example(client: Client, timeout: float) -> None:
             client.signature()
 
 
+def said(error: InferenceError, part: str) -> str:
+    """Return why a client's example failed; with the model's name where it is not its own."""
+    return f"the model {part!r}, which it asks too: {error.message}" if part else error.message
+
+
 @dataclass
 class Canary:
     """Tries models.
 
     Args:
-        required: the models without which `/ping` is 503, by their names in the repository.
+        required: without which `/ping` is 503: models by their names in the repository, or clients.
         registry: their clients, whose `example` is what they are asked.
         server: where they run.
         interval: seconds between two trials of a required model.
@@ -243,15 +250,15 @@ class Canary:
 
     def _note_death(self, model: str, starts: int, reason: str) -> None:
         """Note that nobody is left to answer for a model: a look would wait behind all requests."""
-        trial = self.trials.get(model)
-        if trial is None:
-            return
-        with self._noting:
-            trial.reason, trial.silent, trial.late = reason, True, False
-            trial.tried_in, trial.at = starts, self.clock()
-            if trial.began is not None:  # the outcome of a look that is under way does not count
-                trial.began = None
-                trial.hung += 1  # until it comes back
+        for name, trial in list(self.trials.items()):
+            if self.model(name) != model:
+                continue
+            with self._noting:
+                trial.reason, trial.silent, trial.late, trial.part = reason, True, False, ""
+                trial.tried_in, trial.at = starts, self.clock()
+                if trial.began is not None:  # the outcome of a look under way does not count
+                    trial.began = None
+                    trial.hung += 1  # until it comes back
 
     def mend_if_idle(self) -> None:
         """See to what was left behind, and to what keeps Triton from listing its models.
@@ -302,7 +309,9 @@ class Canary:
         for model, trial in list(self.trials.items()):
             is_new = trial.tried_in != notice.triton_starts
             wait = self.interval if trial.required or trial.reason else math.inf
-            if (trial.required and trial.reason) or (model in failing and not trial.reason):
+            if (trial.required and trial.reason) or (
+                self.model(model) in failing and not trial.reason
+            ):
                 wait = min(SOON_S, wait)
             waits = trial.began is None and trial.hung < MOST_LOST
             if waits and (is_new or now >= trial.at + wait):
@@ -376,28 +385,44 @@ class Canary:
 
     def _found(self, model: str, trial: Trial) -> tuple[str, bool, bool]:
         """Return why a model does not answer, whether it is its own fault, whether it answered."""
-        before, trial.late = self._answered(model), False
+        name, model = model, self.model(model)
+        before, trial.late, trial.part = self._answered(model), False, ""
         until = time.monotonic() + self.timeout
         try:
-            if self._is_well(model, trial):
+            if self._is_well(name, trial):
                 trial.knocks += 1
                 inputs = zeros(self.server.signature(model, timeout=self.timeout))
                 self.server.knock(model, inputs, timeout=self.timeout)
                 return "", False, False
             trial.knocks = 0
-            return "", False, self.try_model(model, known=bool(trial.answered_in))
+            return "", False, self.try_model(name, known=bool(trial.answered_in))
         except DeadlineExceeded as error:
-            busy = self._answered(model) > before
+            if part := self._part(error, model, trial):
+                busy = self._answers(part, self._answered(part), time.monotonic() + WORD_S)
+            else:
+                busy = self._answered(model) > before
             trial.late = not busy
-            return ("", False, True) if busy else (error.message, True, False)
+            return ("", False, True) if busy else (said(error, part), True, False)
         except ModelBusy as error:
             # Its own queue refused, perhaps at once: whether it answers others shows in a while.
-            while not (answers := self._answered(model) > before) and time.monotonic() < until:
-                time.sleep(BUSY_LOOK_S)
-            return ("", False, True) if answers else (error.message, False, False)
+            part = self._part(error, model, trial)
+            before = self._answered(part) if part else before
+            answers = self._answers(part or model, before, until)
+            return ("", False, True) if answers else (said(error, part), False, False)
         except InferenceError as error:
             failed = isinstance(error, ModelFailed) and not isinstance(error, TooLargeAtOnce)
-            return error.message, failed, False
+            return said(error, self._part(error, model, trial)), failed, False
+
+    def _part(self, error: InferenceError, model: str, trial: Trial) -> str:
+        """Note and return which other model it was that a client asked and that failed."""
+        trial.part = "" if error.model == model else error.model
+        return trial.part
+
+    def _answers(self, model: str, before: int, until: float) -> bool:
+        """Whether a model answers anybody more than `before` until then."""
+        while not (more := self._answered(model) > before) and time.monotonic() < until:
+            time.sleep(BUSY_LOOK_S)
+        return more
 
     def _is_well(self, model: str, trial: Trial) -> bool:
         """Whether its example was answered lately, and all that was asked since."""
@@ -405,8 +430,9 @@ class Canary:
             not trial.reason
             and trial.answered_in == trial.tried_in == self.notice().triton_starts
             and trial.knocks < KNOCKS
-            and model not in self.server.failing()
-            and model not in self.registry.broken
+            and self.has_model(model)
+            and self.model(model) not in self.server.failing()
+            and not self.registry.disabled(model)
         )
 
     def _answered(self, model: str) -> int:
@@ -427,9 +453,10 @@ class Canary:
             InferenceError: it does not answer.
 
         """
-        if reason := self.registry.broken.get(model):
+        if reason := self.registry.disabled(model):
             raise ClientDisabled(reason)
         client = self.client(model)
+        model = self.model(model)
         if client and has_example(client):
             try:
                 ask_example(client, self.timeout)
@@ -438,7 +465,9 @@ class Canary:
             except BadRequest as error:  # nobody else has to change it
                 hint = f" ({error.hint})" if error.hint else ""
                 reason = f"its client refuses its own `example`: {error.message}{hint}"
-                raise BadRequest(reason) from error
+                refusal = BadRequest(reason)
+                refusal.model = error.model
+                raise refusal from error
             return True
         signature = self.server.signature(model, timeout=self.timeout)
         try:
@@ -449,9 +478,26 @@ class Canary:
             return False
         return True
 
-    def client(self, model: str) -> Client | None:
-        clients = list(self.registry.clients.values())
-        return next((one for one in clients if one.served_by == model), None)
+    def client(self, name: str) -> Client | None:
+        """Return the client of this name; without one, any of the model of this name."""
+        clients = dict(self.registry.clients)
+        others = (one for one in clients.values() if one.served_by == name)
+        return clients.get(self.registry.name(name)) or next(others, None)
+
+    def model(self, name: str) -> str:
+        """Return the model of a client of this name; the name itself where there is none."""
+        client = self.registry.clients.get(self.registry.name(name))
+        return client.served_by if client else name
+
+    def has_model(self, name: str) -> bool:
+        """Whether there is a model of its own for a name; a class may ask others alone, or none."""
+        return self.model(name) in {state.name for state in self.states()}
+
+    def is_ready(self, name: str) -> bool:
+        """Whether the model of a name is ready, where it has one."""
+        if not self.has_model(name) and self.registry.name(name) in self.registry.clients:
+            return True
+        return self.index is not None and self.model(name) in self.index.ready()
 
     def reasons(self) -> list[str]:
         """Return why the container cannot do its work, a sentence each; nothing where it can."""
@@ -466,26 +512,27 @@ class Canary:
         reasons = [
             f"the required model {model!r} is not ready{self._why_not(model)}"
             for model in self.required
-            if self.index and model not in self.index.ready()
+            if self.index and not self.is_ready(model)
         ]
         reasons = reasons or [
             f"the required model {model!r} does not answer all requests: {lost}"
             for model in self.required
-            if (lost := self.maimed(model))
+            if (lost := self.maimed(self.model(model)))
         ]
+        # What failed by itself comes before those that ask it.
+        trials = sorted(self.trials.items(), key=lambda one: bool(one[1].part))
         return reasons or [
             f"the required model {model!r} does not answer: {reason}"
-            for model, trial in list(self.trials.items())
+            for model, trial in trials
             if trial.required
             and (reason := trial.reason if trial.tried_in == notice.triton_starts else UNTRIED)
         ]
 
     def _why_not(self, model: str) -> str:
         """Return what is known of a model that is not ready, to be added to saying so."""
-        client = self.registry.clients.get(self.registry.name(model))
-        if client and client.served_by != model:
-            return f": the model that it stands for is {client.served_by!r}; require that one"
-        return "".join(f": {s.why}" for s in self.states() if s.name == model and s.why)
+        own = self.model(model)
+        its = "" if own == model else f": its model is {own!r}"
+        return its + "".join(f": {s.why}" for s in self.states() if s.name == own and s.why)
 
     def states(self) -> list[ModelState]:
         """Return what Triton last said of its models."""
@@ -512,7 +559,7 @@ class Canary:
             trial is not None
             and trial.silent
             # That it fails what is given to the process that it has lost is no news.
-            and (trial.late or not self.maimed(model))
+            and (trial.late or not self.maimed(self.model(model)))
             and trial.tried_in == self.notice().triton_starts
             and self._was_well(model)
         )
@@ -531,7 +578,7 @@ class Canary:
     def mendable(self) -> bool:
         """Whether a new start of Triton may help."""
         return self.silent() or any(
-            self.stuck(model) or (self.maimed(model) and self._was_well(model))
+            self.stuck(model) or (self.maimed(self.model(model)) and self._was_well(model))
             for model in self.required
         )
 
@@ -547,7 +594,7 @@ class Canary:
         known = index.fault if index and index.starts == notice.triton_starts else ""
         if fault := notice.triton_fault or known:
             raise ModelUnavailable(fault, hint="try again after Retry-After seconds")
-        if self.stuck(model):
+        if self.stuck(model) and not self.trials[model].part:
             raise ModelUnavailable(
                 f"the model {model!r} does not answer any more: {self.trials[model].reason}",
                 hint="GET /health says more",
@@ -555,7 +602,9 @@ class Canary:
 
     def report(self, model: str) -> dict[str, object] | None:
         """Return the last trial of a model as JSON; `None` where it is not tried."""
-        trial = self.trials.get(model)
+        trials = list(self.trials.items())
+        required = (one for name, one in trials if one.required and self.model(name) == model)
+        trial = next(required, None) or self.trials.get(model)
         if trial is None:
             return None
         age = round(self.clock() - trial.at, 1) if trial.at else None

@@ -12,6 +12,7 @@ from clients.base import Client
 from clients.errors import InferenceError
 from clients.model_server import ModelServer, ModelState
 from clients.registry import Registry
+from clients.sources import shown
 from clients.tensors import has_example
 from dispatcher.hosting import ADDRESS
 
@@ -49,7 +50,7 @@ class Catalogue:
         return next((e for e in self.entries(timeout) if e["modelName"] == name), None)
 
     def entries(self, timeout: float) -> Iterator[dict[str, Any]]:
-        """Yield the loaded models by name; a model with several clients under each one's name."""
+        """Yield the loaded models by name; one with other clients under each one's name too."""
         states: dict[str, list[ModelState]] = {}
         for state in self.server.models(timeout=timeout):
             if state.state in SERVED:
@@ -58,7 +59,7 @@ class Catalogue:
         for model in states:
             clients = [c for c in self.registry.clients.values() if c.served_by == model]
             named += [(client.modelname, model, client) for client in clients]
-            if not clients:
+            if model not in self.registry.clients:
                 named.append((model, model, None))
         for name, model, client in sorted(named, key=lambda one: one[:2]):
             latest = max(states[model], key=lambda state: int(state.version or 0))
@@ -88,7 +89,7 @@ class Catalogue:
 
     def described(self, client: Client) -> str:
         """Return a client's class, and where it comes from."""
-        return f"{type(client).__name__} in {self.registry.source(client.modelname)}"
+        return f"{type(client).__name__} in {shown(self.registry.source(client.modelname))}"
 
 
 def model_url(folder: Path) -> str:

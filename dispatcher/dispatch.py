@@ -12,9 +12,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from clients.base import Client, Environment, Payload
+from clients.dispatch_toml import remedy
 from clients.errors import (
     BadParameter,
     BadPayload,
@@ -313,15 +315,18 @@ class Dispatcher:
         name = self.registry.name(ask.modelname)
         if client := self.registry.clients.get(name):
             return client
-        if reason := self.registry.broken.get(name):
-            raise ClientDisabled(
-                f"the client of {brief(name)} is disabled: {reason}",
-                hint="mend it, then POST /reload",
-            )
+        disabled = ClientDisabled(
+            f"the client of {brief(name)} is disabled: {self.registry.broken.get(name)}",
+            hint=remedy(Path(self.registry.source(name)), name),
+        )
+        if self.registry.disabled(name):
+            raise disabled
         states = self.states()
         served = self.served(states)
         if name in served or self.is_missing(name, states):  # then Triton says why
             return TensorClient(self.environment, name)
+        if name in self.registry.broken:
+            raise disabled
         near = difflib.get_close_matches(name[:100], served, n=len(served) or 1, cutoff=0)
         raise UnknownModel(
             f"there is no model {brief(name)}", hint=f"served are: {', '.join(near) or 'none'}"
@@ -329,9 +334,7 @@ class Dispatcher:
 
     def is_missing(self, name: str, states: Iterable[ModelState]) -> bool:
         """Whether a model without a client is to be there, and is in the repository at least."""
-        models = {client.served_by for client in self.registry.clients.values()}
-        known = {state.name for state in states} - models
-        return name in known and self._wanted(name)
+        return name in {state.name for state in states} and self._wanted(name)
 
     def states(self) -> list[ModelState]:
         """Return what Triton says of its models.
@@ -349,13 +352,12 @@ class Dispatcher:
             ) from error
 
     def served(self, states: Iterable[ModelState]) -> list[str]:
-        """Return what can be asked: clients whose models are ready, and models without a client."""
+        """Return what can be asked: models that are ready, and clients whose models are."""
         clients = self.registry.clients
         ready = {state.name for state in states if state.ready}
-        models = {client.served_by for client in clients.values()}
         named = {name for name, client in clients.items() if client.served_by in ready}
         aliases = {alias for alias, name in self.registry.aliases.items() if name in named}
-        return sorted(named | aliases | (ready - models))
+        return sorted(named | aliases | (ready - clients.keys()))
 
     def is_served(self, asked: str) -> bool:
         """Whether there is a model of this name, or alias, to be asked.

@@ -11,7 +11,7 @@ def health(canary: Canary) -> dict[str, Any]:
     """Return whether the container is ready, why not, and how what it consists of is."""
     reasons, notice = canary.reasons(), canary.notice()
     restarts = notice.restarts()
-    required = set(canary.required)
+    required = {canary.model(name) for name in canary.required}
     return {
         "ready": not reasons,
         "reasons": reasons,

@@ -10,16 +10,16 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from clients.deadly import deadly
+from clients.dispatch_toml import COPIED, Copied, aliases, note_copied
 from clients.dispatch_toml import FILE as CLIENT_FILE
 from clients.errors import (
     DeadlineExceeded,
@@ -29,14 +29,12 @@ from clients.errors import (
     UnknownModel,
 )
 from clients.files import is_litter, text_of
+from clients.model_folders import CONFIG, NAME, NAMED, PLAIN_MODELS, link, unservable
 from clients.model_server import ModelServer
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.memory import free_memory
 from dispatcher.settings import ASIDE, UNLOAD_S
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
-CONFIG = "config.pbtxt"
-PLAIN_MODELS = ("model.onnx", "model.pt")
 MODEL = "config.pbtxt and 1/model.onnx, or a plain model.onnx"
 SEEN_TO = frozenset({"LOADING", "READY", "UNLOADING"})  # by whoever does so, or by Triton
 SAID_S = 2.0  # for Triton's word on a model, by one who has waited long already
@@ -61,6 +59,7 @@ class Hosting:
         timeout: seconds that a load may take.
         wanted: the folder with a file for each model that Triton loads when it is started anew.
         unload_timeout: seconds that it may take to unload one.
+        folders: returns the folders of MODEL_DIR and MODEL_REPOSITORY that are models now, by name.
 
     """
 
@@ -73,6 +72,7 @@ class Hosting:
         timeout: float,
         wanted: Path | None = None,
         unload_timeout: float = UNLOAD_S,
+        folders: Callable[[], Mapping[str, Path]] = dict,
     ) -> None:
         self.server = server
         self.repository = repository
@@ -81,8 +81,15 @@ class Hosting:
         self.timeout = timeout
         self.wanted = wanted
         self.unload_timeout = unload_timeout
+        self.folders = folders
 
-    def load(self, name: str, url: str, fault: Callable[[], str] = str) -> None:
+    def load(
+        self,
+        name: str,
+        url: str,
+        fault: Callable[[], str] = str,
+        may_have: Callable[[str], bool] = bool,
+    ) -> None:
         """Load the model in the folder `url` under `name`.
 
         Args:
@@ -90,6 +97,7 @@ class Hosting:
             url: its folder.
             fault: returns why a model that is loaded is given back; nothing where it is kept.
                 Nobody else loads or unloads it before that.
+            may_have: whether the model may have an alias that its `dispatch.toml` gives it.
 
         Raises:
             BadModel: the name or the folder cannot be used, or the model cannot be loaded, or has
@@ -100,16 +108,12 @@ class Hosting:
 
         """
         if not NAME.fullmatch(name):
-            raise BadModel(
-                f"`model_name` is {name[:100]!r}",
-                hint="expected letters, digits, '_', '.' and '-', at most 255, beginning with one "
-                "of the first two",
-            )
+            raise BadModel(f"`model_name` is {name[:100]!r}", hint=NAMED)
         with ExitStack() as until_loaded:
             try:
                 source = model_folder(self.allowed(url))
                 self.refuse_too_large(source)
-                placed = until_loaded.enter_context(self.placed(source, name, url))
+                placed = until_loaded.enter_context(self.placed(source, name, url, may_have))
             except OSError as error:
                 raise not_placed(url, error) from error
             except ModelFailed as error:  # its configuration cannot be read
@@ -123,12 +127,13 @@ class Hosting:
                     raise
                 if reason:
                     self._give_back(name)
+                    reason = reason.replace(str(self.repository / name), str(source))
                     raise BadModel(reason, hint=f"mend it in {url}, then load it again")
                 return
         if self.is_loaded(name):
             raise AlreadyLoaded(f"there is a model {name!r}")
         if self.was_lost(name):
-            self.load(name, url, fault)
+            self.load(name, url, fault, may_have)
             return
         if self.is_own(name):
             raise BadModel(
@@ -155,19 +160,30 @@ class Hosting:
             self.remove(name)
 
     @contextmanager
-    def placed(self, source: Path, name: str, url: str) -> Iterator[bool]:
+    def placed(
+        self, source: Path, name: str, url: str, may_have: Callable[[str], bool] = bool
+    ) -> Iterator[bool]:
         """Put a model's folder into the repository, and hold it; yield whether there was none.
 
         It is put there whole at once: others list the repository meanwhile, and ask whose a folder
         is that they find there.
         """
         folder, made = self.repository / name, self.aside()
+        if self.was_deleted(name):
+            try:  # neither does anything to what another caller has put there meanwhile
+                folder.unlink() if folder.is_symlink() else folder.rmdir()
+            except OSError:
+                if self.was_deleted(name):
+                    self.remove(name)
         if os.path.lexists(folder):
             yield False
             return
         made.mkdir()
         try:
             self.link(source, made, name)
+            if (made / CLIENT_FILE).is_file():
+                its = tuple(filter(may_have, aliases(source)))
+                note_copied(made / CLIENT_FILE, Copied(source / CLIENT_FILE, its))
             (made / ADDRESS).write_text(url)
             with (made / ADDRESS).open() as address:
                 fcntl.flock(address, fcntl.LOCK_EX)
@@ -205,7 +221,22 @@ class Hosting:
         gone = self.aside()
         with suppress(FileNotFoundError):  # another caller was sooner
             (self.repository / name).rename(gone)
+        if gone.is_symlink():
+            gone.unlink()
         shutil.rmtree(gone, ignore_errors=True)
+
+    def was_deleted(self, name: str) -> bool:
+        """Whether only links are left of a model whose own folder somebody has deleted."""
+        place = self.repository / name
+        if place.is_symlink():
+            return not os.path.lexists(place.parent / place.readlink())
+        try:
+            left = list(place.iterdir())
+        except OSError:
+            return False
+        if not left:  # the canary has put the link aside
+            return (self.repository.with_name(ASIDE) / name).is_symlink()
+        return all(path.is_symlink() and not path.exists() for path in left)
 
     def aside(self) -> Path:
         """Return where a folder may be that is not in the repository, on the same disk."""
@@ -218,8 +249,32 @@ class Hosting:
         # Between two looks the folder of one that is from elsewhere may come, or go; not both.
         return not address.exists() and os.path.lexists(folder) and not address.exists()
 
-    def load_own(self, name: str) -> None:
-        """Load a model that lies in the repository already, or load it anew.
+    def own_name(self, asked: str) -> str:
+        """Return the name of a model of the repository, by that name or an alias of its own.
+
+        One whose folder was added after the start counts too.
+
+        Raises:
+            UnknownModel: there is none.
+
+        """
+        linked = {path.name: path for path in self.repository.iterdir() if has_files(path)}
+        there = {**self.folders(), **linked}
+        if asked in there:
+            return asked
+        for name, folder in there.items():
+            if asked in aliases(folder):
+                return name
+        raise UnknownModel(
+            f"the model repository has no folder {asked[:100]!r}",
+            hint=f"it has {', '.join(sorted(there)) or 'none'}",
+        )
+
+    def load_own(self, asked: str) -> str:
+        """Load a model of the repository, or load it anew; return its name.
+
+        Args:
+            asked: its name, or an alias in its `dispatch.toml`.
 
         Raises:
             UnknownModel: there is none of this name.
@@ -228,15 +283,52 @@ class Hosting:
             DeadlineExceeded: it takes too long; the model server goes on with it.
 
         """
-        if not NAME.fullmatch(name) or not (self.repository / name).is_dir():
-            raise UnknownModel(
-                f"the model repository has no folder {name[:100]!r}",
-                hint=f"it has {', '.join(sorted(p.name for p in self.repository.iterdir()))}",
-            )
+        name = self.own_name(asked)
+        is_new = self.take_in(name)
         try:
+            if (self.repository / name / CONFIG).is_file():
+                self.configuration(
+                    self.repository / name, name
+                )  # Triton does not say what is wrong
             self._load(name)
-        except ModelFailed as error:
-            raise not_loaded(f"the model {name!r}", error) from error
+        except InferenceError as error:
+            if is_new and not isinstance(error, DeadlineExceeded):
+                self.remove(name)
+            if isinstance(error, ModelFailed):
+                raise not_loaded(f"the model {name!r}", error) from error
+            raise
+        return name
+
+    def take_in(self, name: str) -> bool:
+        """Link a folder that was added after the start into the repository; return whether it was.
+
+        Raises:
+            BadModel: Triton must not be given it.
+
+        """
+        place, made = self.repository / name, self.aside()
+        if NAME.fullmatch(name) and has_files(place):
+            return False
+        folder = self.folders()[name]
+        if reason := unservable(name, folder):
+            named = NAME.fullmatch(name)
+            raise BadModel(
+                f"{folder} is not served: {reason}",
+                hint=f"mend it, then POST /load_model/{name} again" if named else "rename it",
+            )
+        self.remove(name)  # what is left of one that was deleted
+        link(folder, made)
+        try:
+            made.rename(place)
+        except OSError:
+            if not has_files(place):
+                raise
+            return False  # another caller was sooner
+        finally:
+            if made.is_symlink():
+                made.unlink()
+            shutil.rmtree(made, ignore_errors=True)
+        return True
 
     def _load(self, name: str) -> None:
         if faults := deadly(self.repository / name):
@@ -369,23 +461,31 @@ class Hosting:
                 hint="unload another model first",
             )
 
+    def configuration(self, folder: Path, name: str) -> str:
+        """Return a model's configuration under a name.
+
+        Raises:
+            BadModel: it is no UTF-8.
+            ModelFailed: it cannot be read.
+
+        """
+        config = folder / CONFIG
+        try:
+            text = text_of(config)
+        except UnicodeDecodeError as error:
+            raise BadModel(f"{config} is not UTF-8: {error}", hint="save it as UTF-8") from error
+        return self.renamed_config(text, name)
+
     def link(self, source: Path, folder: Path, name: str) -> None:
         """Fill the model's folder in the repository."""
-        config = source / CONFIG
-        if config.is_file():
-            try:
-                text = text_of(config)
-            except UnicodeDecodeError as error:
-                raise BadModel(
-                    f"{config} is not UTF-8: {error}", hint="save it as UTF-8"
-                ) from error
-            (folder / CONFIG).write_text(self.renamed_config(text, name), encoding="utf-8")
+        if (source / CONFIG).is_file():
+            (folder / CONFIG).write_text(self.configuration(source, name), encoding="utf-8")
         if not versions(source):
             (folder / "1").symlink_to(source)
         for path in source.iterdir():
             if path.name == CLIENT_FILE and path.is_file():
                 (folder / CLIENT_FILE).write_bytes(client_file(path))
-            elif path.name not in {CONFIG, ADDRESS, *PLAIN_MODELS}:
+            elif path.name not in {CONFIG, ADDRESS, COPIED, *PLAIN_MODELS}:
                 (folder / path.name).symlink_to(path)
 
 
@@ -401,6 +501,14 @@ def client_file(path: Path) -> bytes:
     if len(content) > CLIENT_FILE_BYTES:
         raise BadModel(f"{path} has more than {CLIENT_FILE_BYTES // 2**20} MiB")
     return content
+
+
+def has_files(folder: Path) -> bool:
+    """Whether there is a folder with something in it; what links lead to may have been deleted."""
+    try:
+        return any(path.exists() for path in folder.iterdir())
+    except OSError:
+        return False
 
 
 def locked(file: IO[str]) -> bool:

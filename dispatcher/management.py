@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
+from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from flask import Blueprint, Response, g, request
 
 from clients.dispatch_toml import FILE as CLIENT_FILE
+from clients.dispatch_toml import copied, remedy
 from clients.errors import DeadlineExceeded, UnknownModel
 from clients.shown import brief
 from dispatcher.admission import Caller, Turns
@@ -22,6 +26,8 @@ from dispatcher.health import health as state_of
 from dispatcher.hosting import Hosting
 from dispatcher.reload import Reloader
 from dispatcher.settings import Settings
+
+log = logging.getLogger(__name__)
 
 LOOK, CHANGE = "look", "change"  # the two kinds of routes, as their turns know them
 # Answered from memory, however much is going on.
@@ -79,7 +85,7 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
         """Load the model in a folder under a name."""
         name, url = read_load()
         g.record.modelname = name
-        load(hosting, reloader, name, url)
+        load(hosting, reloader, name, url, with_aliases=not settings.multi_model)
         g.record.known = True
         return json_answer({"modelName": name, "modelUrl": url})
 
@@ -91,20 +97,27 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
     @routes.delete("/models/<model>")
     def unload_model(model: str) -> Response:
         """Unload a model and give its memory back."""
-        g.record.modelname = model
-        unload(hosting, reloader, model)
+        name = named(hosting, reloader, model)
+        g.record.modelname = name
+        unload(hosting, reloader, name)
         g.record.known = True
-        return json_answer({"modelName": model})
+        return json_answer({"modelName": name})
 
     @routes.post("/reload")
     def reload() -> Response:
         """Take up clients that are new or have changed."""
         report = reloader.reload()
         if report.refused:
+            copies = [file for file in map(Path, report.refused) if copied(file)]
             raise BadClient(
                 "; ".join(report.refused.values()),
-                hint="what there was before is kept; taken up were: "
-                f"{', '.join(report.taken) or 'none'}",
+                hint="; ".join(
+                    [
+                        "what there was before is kept",
+                        f"taken up were: {', '.join(report.taken) or 'none'}",
+                        *(remedy(file, file.parent.name) for file in copies),
+                    ]
+                ),
             )
         said = asdict(report)
         del said["refused"]
@@ -113,12 +126,11 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
     @routes.post("/load_model/<model>")
     def load_own_model(model: str) -> Response:
         """Load a model of the repository, or load it anew."""
-        g.record.modelname = model
-        hosting.load_own(model)
+        name = named(hosting, reloader, model)
+        g.record.modelname = name
+        load_own(hosting, reloader, name)
         g.record.known = True
-        if reason := refused(hosting, reloader, model):
-            raise BadClient(reason)
-        return json_answer(loaded(model))
+        return json_answer(loaded(name))
 
     def loaded(model: str) -> dict[str, Any]:
         entry = catalogue.entry(model, settings.load_timeout)
@@ -131,7 +143,34 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
     return routes
 
 
-def load(hosting: Hosting, reloader: Reloader, name: str, url: str) -> None:
+def named(hosting: Hosting, reloader: Reloader, asked: str) -> str:
+    """Return the name of the model that is to be loaded, or unloaded, for it or for an alias.
+
+    Raises:
+        UnknownModel: it is the name of a class that asks a model of another name.
+
+    """
+    registry = reloader.registry
+    name = registry.name(asked)
+    with suppress(UnknownModel):  # it may be from elsewhere, or be lost
+        return hosting.own_name(name)
+    client = registry.clients.get(name)
+    if client and client.served_by != name:
+        raise UnknownModel(
+            f"{brief(asked)} is the name of a class, not of a model",
+            hint=f"its model is {client.served_by!r}: load or unload that one",
+        )
+    return name
+
+
+def load(
+    hosting: Hosting,
+    reloader: Reloader,
+    name: str,
+    url: str,
+    *,
+    with_aliases: bool,
+) -> None:
     """Load a model, and take up what its folder says of its client.
 
     Raises:
@@ -139,15 +178,40 @@ def load(hosting: Hosting, reloader: Reloader, name: str, url: str) -> None:
         BadModel: one or the other cannot be done; nothing of the model is left.
 
     """
-    forget_lost(hosting, reloader, reloader.registry.name(name))
-    if (owner := reloader.registry.name(name)) != name:
+    registry = reloader.registry
+    forget_lost(hosting, reloader, registry.name(name))
+    if (owner := registry.name(name)) != name:
         raise AlreadyLoaded(
             f"{name!r} is an alias of the model {owner!r}", hint="choose another name"
         )
+
+    def may_have(alias: str) -> bool:
+        """Whether an alias is nobody's name: what another has stays with it."""
+        taken = {name, *registry.clients, *registry.aliases}
+        is_free = alias not in taken and not (hosting.repository / alias).exists()
+        if with_aliases and not is_free:
+            log.warning("the model %s is loaded without its alias %s, which is taken", name, alias)
+        return with_aliases and is_free
+
     try:
-        hosting.load(name, url, lambda: refused(hosting, reloader, name))
+        hosting.load(name, url, lambda: refused(hosting, reloader, name), may_have)
     finally:
         forget_client(hosting, reloader, name)
+
+
+def load_own(hosting: Hosting, reloader: Reloader, name: str) -> None:
+    """Load a model of the repository, and take up what its folder says of its client.
+
+    Raises:
+        BadClient: it does not fit the model, which is left as it was: loaded, or not.
+
+    """
+    was_loaded = hosting.is_loaded(name)
+    hosting.load_own(name)
+    if reason := refused(hosting, reloader, name):
+        if not was_loaded:
+            hosting.unload(name)
+        raise BadClient(reason, hint=f"mend it, then POST /load_model/{name} again")
 
 
 def unload(hosting: Hosting, reloader: Reloader, name: str) -> None:

@@ -25,7 +25,7 @@ from typing import IO
 from clients.base import Environment
 from clients.errors import DeadlineExceeded
 from clients.registry import Registry, Verdict, owners, take, verdict_of
-from clients.sources import Mark, Source, changes, sources
+from clients.sources import Mark, Source, changes, shown, sources
 from dispatcher.hosting import locked
 from dispatcher.settings import Settings
 from dispatcher.trial import try_sources
@@ -278,6 +278,7 @@ class Reloader:
         anew = {source.where for source in changed}
         kept = owners({where: loaded[where] for where in (loaded.keys() & there) - anew})
         tried = self.trial(changed, kept, self.settings) if changed else {}
+        tried = {where: replace(one, late=self.late(one)) for where, one in tried.items()}
         judged = {w: v for w, v in {**noted.by_source, **tried}.items() if w in there}
         noted = Noted(noted.number + 1, judged, tuple(sorted(there)))
         self.verdicts.write(noted)
@@ -290,7 +291,7 @@ class Reloader:
             if s.where in loaded and not changes(loaded[s.where].mark, s.mark)
         }
         late = {
-            s.where: f"{s.where} was changed while it was tried: POST /reload again"
+            s.where: f"{shown(s.where)} was changed while it was tried: POST /reload again"
             for s in self.sources()
             if s.where in tried and s.where not in faults and not verdict_of(s, tried)
         }
@@ -309,6 +310,12 @@ class Reloader:
         )
         log.info("reload: %s", report)
         return report
+
+    def late(self, verdict: Verdict) -> tuple[str, ...]:
+        """Return which of the models with a bad client have none now, and are served without."""
+        now = self.registry
+        had = now.clients.keys() | (now.broken.keys() - now.late)
+        return tuple(name for name in verdict.bad if name not in had)
 
     def sources(self) -> list[Source]:
         """Return where clients may be, as things are now."""

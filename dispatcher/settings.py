@@ -7,13 +7,13 @@ message that names the variable, what it holds and what was expected.
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from clients.model_folders import can_be_read
 from clients.parameters import NUMBER, WHOLE
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -21,13 +21,14 @@ PROJECT = Path(__file__).resolve().parent.parent
 AUTO = "auto"
 
 # In RUN_DIR, for both sides: what the supervisor tells the web workers, a file for each model that
-# is to be loaded when Triton starts, one for each that has answered its example, and links to the
-# folders of models that were deleted; what begins like the last is on its way into the repository
-# or out of it.
+# is to be loaded when Triton starts, one for each that has answered its example, links to the
+# folders of models that were deleted (what begins like this one is on its way into the repository
+# or out of it), and a link to MODEL_REPOSITORY as it was set.
 NOTICE = "supervisor.json"
 WANTED = "wanted"
 ANSWERED = "answered"
 ASIDE = "aside"
+MODELS = "models"
 
 # A variable of the web workers: models have no more than parts of what shared memory there is.
 SCARCE = "SHARED_MEMORY_SCARCE"
@@ -137,11 +138,6 @@ def seconds_or_nothing(low: float, high: float) -> Callable[[str], float | None]
         return seconds(low, high)(text) if text else None
 
     return read
-
-
-def can_be_read(folder: Path) -> bool:
-    """Whether it is a folder that may be looked into; `lost+found` on a volume may not."""
-    return os.access(f"{folder}/.", os.R_OK | os.X_OK, effective_ids=True)
 
 
 @expects("path of a folder that can be read")
@@ -314,7 +310,8 @@ class Settings:
         "REQUIRED_MODELS",
         "",
         read_names,
-        "models without which /ping is 503; nothing means every model in the repository",
+        "models, or classes by their modelname, without which /ping is 503; "
+        "nothing means every model in the repository",
     )
     clients_path: tuple[Path, ...] = setting(
         "CLIENTS_PATH", "", read_folders, "folders with client classes of your own"

@@ -23,9 +23,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from clients.base import Client, Environment
-from clients.errors import InferenceError
+from clients.errors import ClientDisabled, InferenceError
 from clients.registry import Loaded, Verdict, described, load
-from clients.sources import Source, names_in, sources, tried
+from clients.sources import Source, names_in, shown, sources, tried
 from clients.triton import Triton
 from dispatcher.canary import ask_example
 from dispatcher.exit_codes import in_words
@@ -99,7 +99,9 @@ def try_sources(
 
 def fallen(source: Source, end: str) -> Verdict:
     """Return what is to be thought of a source over which a process ended."""
-    return Verdict(tried(source), bad=dict.fromkeys(names_in(source), f"{source.where}: {end}"))
+    return Verdict(
+        tried(source), bad=dict.fromkeys(names_in(source), f"{shown(source.where)}: {end}")
+    )
 
 
 def one_process(
@@ -174,6 +176,8 @@ def failure(name: str, client: Client, timeout: float) -> str:
     """Return why a client fails its own example; nothing where it does not."""
     try:
         ask_example(client, timeout)
+    except ClientDisabled as error:  # its hint is to do what is being done
+        return error.message
     except InferenceError as error:
         return f"{error.message} ({error.hint})" if error.hint else error.message
     except (Exception, SystemExit) as error:

@@ -37,8 +37,8 @@ def test_a_model_needs_no_alias_of_its_own_name(bench: Bench) -> None:
     assert "'m' is its own name; leave it out" in bench.registry().broken["m"]
 
 
-def application(bench: Bench, registry: Registry) -> FlaskClient:
-    settings, environment = read_settings({}), Environment(bench.server, bench.repository)
+def application(bench: Bench, registry: Registry, **variables: str) -> FlaskClient:
+    settings, environment = read_settings(variables), Environment(bench.server, bench.repository)
     return create_app(settings, registry, environment, renamed_config, quiet()).test_client()
 
 
@@ -94,3 +94,16 @@ def test_a_model_that_is_disabled_says_why_to_those_who_ask(bench: Bench) -> Non
     answer = application(bench, bench.registry()).post("/infer/m", json={"payload": {}})
     assert (answer.status_code, (answer.json or {})["error"]["code"]) == (503, "client_disabled")
     assert "did you mean `classification`?" in answer.json["error"]["message"]
+
+
+def test_a_model_is_loaded_and_unloaded_by_its_alias(bench: Bench) -> None:
+    bench.set_up('aliases = ["n", "a+b"]', PICTURES)
+    bench.answers(dict)
+    client = application(bench, bench.registry(), MODEL_REPOSITORY=str(bench.repository))
+    for alias in ("n", "a+b", "a%2Bb"):
+        answer = client.delete(f"/models/{alias}")
+        assert (answer.status_code, answer.json) == (200, {"modelName": "m"})
+        assert client.get(f"/models/{alias}").status_code == 404
+        answer = client.post(f"/load_model/{alias}")
+        assert (answer.status_code, (answer.json or {})["modelName"]) == (200, "m")
+        assert client.get(f"/models/{alias}").status_code == 200

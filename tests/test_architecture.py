@@ -14,11 +14,12 @@ ARROWS = {
     "clients": set(),
     "dispatcher": {"clients"},
     # container starts the dispatcher by a command; it shares the table of settings, checks the file
-    # of keys before the start, and reads models' configurations with the same eyes, nothing else.
+    # of keys before the start, and reads models' folders with the same eyes, nothing else.
     "container": {
         "clients.config_text",
         "clients.deadly",
         "clients.files",
+        "clients.model_folders",
         "dispatcher.settings",
         "dispatcher.keys",
     },

@@ -20,6 +20,7 @@ from clients.base import Client, Environment
 from clients.errors import (
     BadPayload,
     DeadlineExceeded,
+    InferenceError,
     ModelBusy,
     ModelFailed,
     ModelUnavailable,
@@ -92,6 +93,12 @@ class Stage:
         for model, trial in due:
             self.canary.look(model, trial)
         return [model for model, _ in due]
+
+    def require(self, *names: str) -> None:
+        """Begin anew with other required models, or clients."""
+        self.canary.required = names
+        self.canary.__post_init__()
+        self.canary.list_models()
 
     def look(self, model: str = "echo") -> None:
         self.canary.look(model, self.canary.trials[model])
@@ -189,16 +196,108 @@ def test_one_that_does_not_answer_is_named_with_the_reason(stage: Stage, error: 
     assert stage.canary.reasons() == []
 
 
-def test_an_alias_that_is_required_is_told_from_a_model_that_is_not_ready(stage: Stage) -> None:
-    stage.canary.required = ["another", "third"]
+def test_an_alias_may_be_required(stage: Stage) -> None:
     stage.canary.registry.aliases["another"] = "echo"
-    assert stage.canary.reasons() == [
-        (
-            "the required model 'another' is not ready: the model that it stands for is 'echo'; "
-            "require that one"
-        ),
-        "the required model 'third' is not ready",
-    ]
+    stage.require("another", "third")
+    assert stage.canary.reasons() == ["the required model 'third' is not ready"]
+    stage.require("another")
+    stage.round()
+    assert stage.canary.reasons() == []
+    stage.server.unloaded.add("echo")
+    stage.canary.list_models()
+    (reason,) = stage.canary.reasons()
+    assert reason.startswith("the required model 'another' is not ready: its model is 'echo'")
+
+
+class Alone(Client):
+    """Asks no model."""
+
+    modelname = "alone"
+    example = {"x": 1}
+    answer: Any = "well"
+
+    def inference(self, payload: Any) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def test_a_required_class_that_asks_no_model_is_ready_once_its_example_works(stage: Stage) -> None:
+    stage.canary.registry.clients["alone"] = alone = Alone(Environment(stage.server, Path()))
+    stage.require("alone")
+    assert UNTRIED in stage.canary.reasons()[0]
+    for _ in range(KNOCKS + 2):
+        stage.canary.list_models()
+        stage.round()
+        assert stage.canary.reasons() == []
+        stage.time += 8
+    assert stage.server.knocks == []
+    alone.answer = BadPayload("it has no dictionary")
+    stage.round()
+    (reason,) = stage.canary.reasons()
+    assert "'alone' does not answer" in reason
+    assert "it has no dictionary" in reason
+    assert not stage.canary.mendable(), "a new start of Triton would find it as it is"
+
+
+class Chain(Client):
+    """Asks two models, neither of its own name."""
+
+    modelname = "chain"
+    example = {"x": 1}
+
+    def inference(self, payload: Any) -> Any:
+        self.infer({}, model="echo")
+        self.infer({}, model="other")
+
+
+class ChainOnEcho(Chain):
+    """Asks two, the first of which is its own."""
+
+    model = "echo"
+
+
+@pytest.mark.parametrize("kind", [Chain, ChainOnEcho])
+@pytest.mark.parametrize("fault", [ModelFailed("it fell over"), DeadlineExceeded("no word")])
+def test_the_part_of_a_chain_that_died_is_named(
+    stage: Stage, kind: type[Client], fault: InferenceError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the other part answers, the chain included."""
+    monkeypatch.setattr("dispatcher.canary.WORD_S", 0.0)
+    stage.canary.registry.clients["chain"] = kind(Environment(stage.server, Path()))
+    stage.require("chain")
+    stage.round()
+    assert stage.canary.reasons() == []
+    stage.server.models_run["other"] = fault
+    stage.server.counts["echo"] = itertools.count()
+    stage.canary.trials["chain"].knocks = KNOCKS  # then its example is due
+    stage.look("chain")
+    (reason,) = stage.canary.reasons()
+    assert reason == (
+        "the required model 'chain' does not answer: the model 'other', which it asks too: "
+        f"{fault.message}"
+    )
+    assert stage.canary.mendable()
+    stage.canary.refuse("echo")  # it answers those who ask it alone
+
+
+def test_a_part_that_failed_is_named_before_the_chain(stage: Stage) -> None:
+    stage.canary.registry.clients["chain"] = Chain(Environment(stage.server, Path()))
+    stage.require("chain", "other")
+    stage.server.models_run["other"] = ModelFailed("it fell over")
+    stage.round()
+    first, second = stage.canary.reasons()
+    assert first == "the required model 'other' does not answer: it fell over"
+    assert "'chain'" in second
+
+
+def test_a_part_that_is_merely_busy_is_no_fault_of_the_chain(stage: Stage) -> None:
+    stage.canary.registry.clients["chain"] = Chain(Environment(stage.server, Path()))
+    stage.require("chain")
+    stage.server.models_run["other"] = DeadlineExceeded("no word")
+    stage.server.counts["other"] = itertools.count()
+    stage.round()
+    assert stage.canary.reasons() == []
 
 
 def test_a_client_that_fails_on_its_own_example_is_said_so(stage: Stage) -> None:

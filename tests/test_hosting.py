@@ -49,6 +49,22 @@ def hosting(server: FakeTriton, tmp_path: Path) -> Hosting:
     )
 
 
+def model_at(folder: Path, toml: str = "") -> Path:
+    """Write a model's folder, with a `dispatch.toml` where there is something in it."""
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.onnx").write_bytes(b"x")
+    (folder / "config.pbtxt").write_text('backend: "onnxruntime"')
+    if toml:
+        (folder / "dispatch.toml").write_text(toml)
+    return folder
+
+
+def add(hosting: Hosting, folder: Path) -> None:
+    """Add a folder to MODEL_REPOSITORY, after the start."""
+    before = hosting.folders()
+    hosting.folders = lambda: {**before, folder.name: folder}
+
+
 def wanted(hosting: Hosting) -> list[str]:
     assert hosting.wanted is not None
     return sorted(path.name for path in hosting.wanted.iterdir())
@@ -560,3 +576,141 @@ def test_a_model_of_which_triton_would_die_is_not_loaded(
         hosting.load_own(fault.name)
     assert not hosting.is_loaded(fault.name)
     assert wanted(hosting) == []
+
+
+@pytest.mark.parametrize("name", ["late", "a+b", "_x", "v1.2", "7"])
+def test_a_folder_that_was_added_after_the_start_is_found_and_loaded(
+    hosting: Hosting, tmp_path: Path, name: str
+) -> None:
+    """By two callers too; what comes from elsewhere may have such a name as well."""
+    add(hosting, model_at(tmp_path / "models" / name))
+    assert hosting.load_own(name) == name
+    assert hosting.load_own(name) == name
+    assert hosting.is_loaded(name)
+    assert wanted(hosting) == [name]
+    assert (hosting.repository / name / "1" / "model.onnx").read_bytes() == b"x"
+    hosting.unload(name)
+    assert (hosting.repository / name).exists(), "it is the repository's own"
+    hosting.load(f"{name}2", str(tmp_path / "elsewhere"))
+    assert hosting.is_loaded(f"{name}2")
+
+
+def test_a_plain_model_file_that_was_added_is_linked_as_at_the_start(
+    hosting: Hosting, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere" / "labels.txt").write_text("a")
+    add(hosting, tmp_path / "elsewhere")
+    hosting.load_own("elsewhere")
+    place = hosting.repository / "elsewhere"
+    assert (place / "1" / "model.onnx").exists()
+    assert (place / "labels.txt").read_text() == "a"
+
+
+def test_one_that_another_worker_has_taken_in_meanwhile_is_loaded(
+    hosting: Hosting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(hosting, tmp_path / "elsewhere")
+    link = dispatcher.hosting.link
+
+    def late(folder: Path, place: Path) -> None:
+        link(folder, place)
+        link(folder, hosting.repository / "elsewhere")
+
+    monkeypatch.setattr("dispatcher.hosting.link", late)
+    assert not hosting.take_in("elsewhere")
+    assert [path.name for path in hosting.repository.iterdir()] == ["elsewhere"]
+    assert not list(tmp_path.glob("aside*"))
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "../elsewhere", "a/b", "nosuch", "x" * 5000])
+def test_what_is_no_model_of_the_repository_is_not_found(
+    hosting: Hosting, tmp_path: Path, name: str
+) -> None:
+    model_at(hosting.repository / "there")
+    add(hosting, model_at(tmp_path / "models" / "late"))
+    with pytest.raises(UnknownModel) as told:
+        hosting.load_own(name)
+    assert told.value.hint == "it has late, there"
+
+
+def test_a_folder_that_was_removed_meanwhile_is_not_found_until_it_is_back(
+    hosting: Hosting, tmp_path: Path
+) -> None:
+    """Wherever it is back: a folder of that name may come in MODEL_DIR."""
+    folder = model_at(tmp_path / "models" / "late")
+    add(hosting, folder)
+    hosting.load_own("late")
+    hosting.folders = dict
+    shutil.rmtree(folder)
+    with pytest.raises(UnknownModel):
+        hosting.load_own("late")
+    (hosting.repository / "late").unlink()
+    (hosting.repository / "late").mkdir()  # as the canary does
+    with pytest.raises(UnknownModel):
+        hosting.load_own("late")
+    add(hosting, model_at(tmp_path / "mounted" / "late"))
+    hosting.load_own("late")
+    assert (hosting.repository / "late").resolve() == tmp_path / "mounted" / "late"
+
+
+def test_an_added_folder_that_cannot_be_loaded_leaves_nothing_until_it_is_mended(
+    hosting: Hosting, server: FakeTriton, tmp_path: Path
+) -> None:
+    folder = model_at(tmp_path / "models" / "late")
+    add(hosting, folder)
+    server.refuse_to_load = "no ONNX file"
+    with pytest.raises(BadModel, match="no ONNX file"):
+        hosting.load_own("late")
+    assert list(hosting.repository.iterdir()) == []
+    server.refuse_to_load = ""
+    hosting.renamed_config = renamed_config
+    (folder / "config.pbtxt").write_text("max_batchsize: 8")
+    with pytest.raises(BadModel, match=r"'late' cannot be loaded: .*max_batchsize"):
+        hosting.load_own("late")
+    assert list(hosting.repository.iterdir()) == []
+    (folder / "config.pbtxt").write_text("max_batch_size: 8")
+    hosting.load_own("late")
+
+
+def test_an_added_folder_that_triton_must_not_see_is_not_linked(
+    hosting: Hosting, tmp_path: Path
+) -> None:
+    fatal = write_mistake(tmp_path / "models", DEADLY[0])
+    for folder in (fatal, model_at(tmp_path / "models" / "a b")):
+        add(hosting, folder)
+        with pytest.raises(BadModel, match="is not served"):
+            hosting.load_own(folder.name)
+    assert list(hosting.repository.iterdir()) == []
+
+
+def test_a_model_is_loaded_by_an_alias_in_its_file(hosting: Hosting, tmp_path: Path) -> None:
+    """Also one that nobody has read yet; not by one that was left to another."""
+    model_at(hosting.repository / "first", 'aliases = ["one"]')
+    add(hosting, model_at(tmp_path / "models" / "second", 'aliases = ["two", "b+c"]'))
+    assert [hosting.load_own(alias) for alias in ("one", "two", "b+c")] == [
+        "first",
+        "second",
+        "second",
+    ]
+    model_at(tmp_path / "third", 'aliases = ["three"]')
+    hosting.load("third", str(tmp_path / "third"), may_have=lambda _: False)
+    with pytest.raises(UnknownModel):
+        hosting.load_own("three")
+
+
+@pytest.mark.parametrize("left", ["a link", "an empty folder", "a folder of links"])
+def test_the_name_of_a_folder_that_was_deleted_is_free(
+    hosting: Hosting, tmp_path: Path, left: str
+) -> None:
+    """What would be said of it otherwise, to load what the repository has, is of no use."""
+    place = hosting.repository / "gone"
+    if left == "a link":
+        place.symlink_to(tmp_path / "nothing")
+    else:
+        place.mkdir()
+        (tmp_path / "aside").mkdir()
+        links = place / "1" if left == "a folder of links" else tmp_path / "aside" / "gone"
+        links.symlink_to(tmp_path / "nothing")
+    hosting.load("gone", str(tmp_path / "elsewhere"))
+    assert hosting.is_loaded("gone")
+    assert (place / "1" / "model.onnx").exists()

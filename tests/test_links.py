@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from container.repository import compose, models_in
+from clients.model_folders import models_in
+from container.repository import compose
 from dispatcher.links import keep_listable
 from tests.check_mistakes import DEADLY, write_mistake
 

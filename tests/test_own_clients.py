@@ -10,6 +10,7 @@ import textwrap
 import zipfile
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import cv2
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from clients.base import Environment
+from clients.model_server import Signature, TensorSpec
 from clients.registry import load_clients
 from clients.triton import renamed_config
 from dispatcher.app import create_app
@@ -663,3 +665,155 @@ def test_an_example_that_its_object_makes_breaks_no_page_of_all(tmp_path: Path) 
     assert "mine.py: its example is not JSON" in ask(client).json["error"]["message"]
     for page in ("/docs", "/openapi.json"):
         assert "healthy" in client.get(page).text
+
+
+OLD = """
+from base import Base
+
+class Resnet(Base):
+    def inference(self, img):
+        {lazily}
+        return [self.greeting, list(img.shape)]
+"""
+WRAPPED = """
+from clients.older_class import OlderClass
+from .inference import Resnet
+
+class Old{number}(OlderClass):
+    modelname = "old{number}"
+    older = Resnet
+"""
+
+
+def old_layout(folder: Path, base: Path, number: int, lazily: str = "pass") -> None:
+    """Write a class as the project had them before: its base is imported by a bare name."""
+    (folder / f"old{number}").mkdir()
+    (folder / f"old{number}" / "__init__.py").write_text(WRAPPED.format(number=number))
+    (folder / f"old{number}" / "inference.py").write_text(OLD.format(lazily=lazily))
+    base.write_text(f"import helper_of_base\nclass Base:\n    greeting = 'from {number}'\n")
+    base.with_name("helper_of_base.py").touch()
+
+
+@pytest.mark.parametrize(
+    "lazily", ["pass", "from base import Base; assert Base is Resnet.__base__"]
+)
+def test_an_older_class_keeps_the_base_beside_it(tmp_path: Path, lazily: str) -> None:
+    """Two have one each, a third's lies beside its folder; none is seen by others."""
+    for number in (1, 2):
+        old_layout(tmp_path, tmp_path / f"old{number}" / "base.py", number, lazily)
+    (tmp_path / "third").mkdir()
+    old_layout(tmp_path / "third", tmp_path / "third" / "base.py", 3, lazily)
+    registry = load_clients(
+        Environment(FakeTriton(), tmp_path / "no_models"), [tmp_path, tmp_path / "third"]
+    )
+    assert registry.broken == {}
+    app = create_app(
+        read_settings({}),
+        registry,
+        Environment(FakeTriton(), tmp_path / "no_models"),
+        renamed_config,
+        quiet(),
+    )
+    payload = {"img": picture(PICTURES / "coffee.png")}
+    height, width = cv2.imread(str(PICTURES / "coffee.png")).shape[:2]
+    for number in (1, 2, 3):
+        answer = ask(app.test_client(), f"old{number}", payload)
+        assert answer.json["result"] == [f"from {number}", [height, width, 3]]
+    assert not {"base", "helper_of_base", "inference"} & sys.modules.keys()
+
+
+@pytest.mark.parametrize(
+    ("statement", "value"),
+    [
+        ("import parts.words", "parts.words.WORD"),
+        ("import parts.words as w", "w.WORD"),
+        ("from parts import words", "words.WORD"),
+        ("from parts.words import *", "WORD"),
+        ("import parts", "parts.AGAIN"),
+        ("import json", "json.dumps('mine')[1:-1]"),
+    ],
+)
+def test_what_lies_beside_a_file_is_imported_in_any_form(
+    tmp_path: Path, statement: str, value: str
+) -> None:
+    """What Python has by itself comes first, as ever."""
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "__init__.py").write_text("from parts.words import WORD as AGAIN\n")
+    (tmp_path / "parts" / "words.py").write_text("WORD = 'mine'\n")
+    (tmp_path / "json.py").write_text("raise RuntimeError('not this one')\n")
+    (tmp_path / "mine.py").write_text(HEAD + f"{statement}\n" + textwrap.dedent(answering(value)))
+    registry = load_clients(Environment(FakeTriton(), tmp_path / "no_models"), [tmp_path])
+    assert registry.clients["mine"].inference({}) == "mine"
+
+
+def test_what_is_not_beside_a_file_either_is_named(tmp_path: Path) -> None:
+    old_layout(tmp_path, tmp_path / "base.py", 1)
+    (tmp_path / "base.py").rename(tmp_path / "elsewhere.py")
+    registry = load_clients(Environment(FakeTriton(), tmp_path / "no_models"), [tmp_path])
+    (reason,) = (r for r in registry.broken.values() if "old1" in r)
+    assert "No module named 'base'" in reason
+
+
+ON_ANOTHER = """
+class Mine(Client):
+    modelname = "mine"
+    model = "m"
+    example = {}
+
+    def inference(self, payload):
+        return "by the class"
+"""
+TENSOR = {"name": "x", "shape": [1], "datatype": "FP32", "data": [3]}
+
+
+def on_another(folder: Path) -> FlaskClient:
+    server = FakeTriton({"m": lambda inputs: {"x": 2 * inputs["x"]}})
+    spec = TensorSpec("x", "FP32", (-1,))
+    server.signatures["m"] = Signature(0, (spec,), (spec,))
+    return served(folder, ON_ANOTHER, server)
+
+
+def test_a_class_does_not_hide_the_model_that_it_asks(tmp_path: Path) -> None:
+    client = on_another(tmp_path)
+    assert ask(client).json["result"] == "by the class"
+    for route in ("/infer/m", "/models/m/invoke"):
+        answer = client.post(route, json={"inputs": [TENSOR]}).json or {}
+        assert answer["outputs"][0]["data"] == [6.0]
+    listed = {
+        one["modelName"]: one["client"] for one in (client.get("/models").json or {})["models"]
+    }
+    assert set(listed) == {"m", "mine"}
+    assert listed["m"] is None
+    assert (client.get("/models/m").json or {})["state"] == "READY"
+    assert ask(client, "n").json["error"]["hint"] in {"served are: m, mine", "served are: mine, m"}
+
+
+def test_a_class_does_not_hide_the_family_of_the_model_that_it_asks(tmp_path: Path) -> None:
+    folder = tmp_path / "no_models" / "m"  # where `served` looks for models
+    folder.mkdir(parents=True)
+    (folder / "dispatch.toml").write_text('aliases = ["other-name"]')
+    client = on_another(tmp_path)
+    assert ask(client).json["result"] == "by the class"
+    for name in ("m", "other-name"):
+        answer = client.post(f"/infer/{name}", json={"inputs": [TENSOR]}).json or {}
+        assert answer["outputs"][0]["data"] == [6.0]
+    listed = [one["modelName"] for one in (client.get("/models").json or {})["models"]]
+    assert listed == ["m", "mine"]
+
+
+@pytest.mark.parametrize("way", ["path", "path, encoded", "body", "target", "attributes"])
+@pytest.mark.parametrize("name", ["a+b", "_x", "v1.2-c"])
+def test_a_model_is_asked_by_any_name_that_it_may_have(tmp_path: Path, name: str, way: str) -> None:
+    client = served(tmp_path, answering("'well'").replace('"mine"', repr(name)))
+    body: dict[str, Any] = {"payload": {}}
+    headers, path = {}, "/invocations"
+    if way.startswith("path"):
+        path = f"/infer/{quote(name) if 'encoded' in way else name}"
+    elif way == "body":
+        body["modelname"] = name
+    elif way == "target":
+        headers["X-Amzn-SageMaker-Target-Model"] = f"{name}.tar.gz"
+    else:
+        headers["X-Amzn-SageMaker-Custom-Attributes"] = f"modelname={name}"
+    answer = client.post(path, json=body, headers=headers)
+    assert (answer.json or {}) == {"modelname": name, "result": "well"}

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,18 @@ import pytest
 from flask.testing import FlaskClient
 
 from clients.base import Environment
+from clients.model_server import Signature, TensorSpec
 from clients.registry import Verdict, load_clients
 from clients.sources import changes, model_source, tried
 from clients.triton import renamed_config
 from dispatcher import trial
 from dispatcher.app import create_app
+from dispatcher.canary import Canary
 from dispatcher.reload import Noted, Reloader, Try, Verdicts, tried_at_start, try_at_start
 from dispatcher.settings import WANTED, Settings, read_settings
 from tests.conftest import PROJECT, alive, descendants
 from tests.fake_triton import FakeTriton
+from tests.test_canary import triton
 from tests.test_http import assert_error, quiet
 
 FINE: dict[str, Any] = {"broken": {}, "absent": {}}
@@ -679,3 +683,173 @@ def test_an_installed_package_that_has_changed_needs_a_restart(
     assert "an installed package needs a restart" in response.json["error"]["message"]
     assert worker.ask("ears") == "old"
     del sys.modules["ears"]
+
+
+@pytest.mark.parametrize(("multi_model", "taken"), [("false", ["lal"]), ("true", [])])
+def test_a_second_model_with_a_taken_alias_is_loaded_without_it(
+    folder: Path, multi_model: str, taken: list[str]
+) -> None:
+    """And stays so when the first is gone, in later workers too: it is not what callers mean.
+
+    On a multi-model endpoint names are the platform's, and no model has aliases.
+    """
+    source = folder / "elsewhere" / "tenant"
+    (source / "1").mkdir(parents=True)
+    (folder / WANTED).mkdir()
+    (source / "dispatch.toml").write_text('aliases = ["lal", "mine", "b"]')
+
+    def worker() -> Worker:
+        one = Worker(folder, SAGEMAKER_MULTI_MODEL=multi_model)
+        one.reloader.trial = lambda found, *_: {s.where: Verdict(s.mark) for s in found}
+        return one
+
+    first = worker()
+    for name in ("b", "a"):  # a worker that comes later finds the second before the first
+        body = {"model_name": name, "url": str(source)}
+        assert first.client().post("/models", json=body).status_code == 200
+
+    def aliases(one: Worker, name: str) -> Any:
+        return list(one.registry.clients[name].aliases)
+
+    for one in (first, worker()):
+        assert (aliases(one, "b"), aliases(one, "a")) == (taken, [])
+    assert first.client().delete("/models/b").status_code == 200
+    for one in (first, worker()):
+        assert (one.registry.aliases, aliases(one, "a")) == ({}, [])
+
+
+def ask_plain(worker: Worker) -> Any:
+    tensor = {"name": "x", "shape": [1], "datatype": "FP32", "data": [3]}
+    answer = worker.client().post("/infer/plain", json={"inputs": [tensor]}).json
+    return answer.get("outputs", [{}])[0].get("data") or answer["error"]["code"]
+
+
+def serve_plain(*workers: Worker) -> None:
+    for worker in workers:
+        server = worker.reloader.environment.server
+        assert isinstance(server, FakeTriton)
+        spec = TensorSpec("x", "FP32", (-1,))
+        server.signatures["plain"] = Signature(0, (spec,), (replace(spec, name="y"),))
+        server.models_run["plain"] = lambda inputs: {"y": 2 * inputs["x"]}
+
+
+@pytest.mark.parametrize("how", ["a file", "a class"])
+def test_a_model_without_a_client_keeps_being_served_when_one_is_refused(
+    folder: Path, how: str
+) -> None:
+    """By all workers, by those that come later, and until a client for it is right."""
+    first, second = Worker(folder), Worker(folder)
+    (folder / "plain").mkdir()
+    for right in (False, True):
+        if how == "a file":
+            family = "tensors" if right else "tensor"
+            (folder / "plain" / "dispatch.toml").write_text(f'family = "{family}"')
+        else:
+            write(folder / "clients", "plain", "[7]" if right else "1 / 0")
+        if right:  # as Triton would have it, which is not there
+            first.reloader.trial = lambda found, *_: {
+                s.where: Verdict(s.mark, ("plain",)) for s in found
+            }
+        response = first.reload()
+        assert response.status_code == (200 if right else 400)
+        second.reloader.take_up()
+        later = Worker(folder)
+        workers = [first, second, later]
+        serve_plain(*workers)
+        if not right:
+            assert "what there was before is kept" in response.json["error"]["hint"]
+            assert [ask_plain(one) for one in workers] == [[6.0]] * 3
+            assert list(first.reload().json["broken"].values()) == [
+                response.json["error"]["message"]
+            ]
+            assert [ask_plain(one) for one in workers] == [[6.0]] * 3
+            canary = tried_canary(first)
+            assert canary.reasons() == []
+    assert first.registry.broken == {}
+    assert "plain" in first.registry.clients
+
+
+def tried_canary(worker: Worker) -> Canary:
+    canary = Canary(("plain",), worker.registry, worker.reloader.environment.server, 8, 8, triton)
+    canary.list_models()
+    canary.look("plain", canary.trials["plain"])
+    return canary
+
+
+def test_a_client_that_is_broken_from_the_start_stays_so(folder: Path) -> None:
+    """Nobody knows whether its model is to be asked without it; a refusal changes nothing."""
+    (folder / "plain").mkdir()
+    (folder / "plain" / "dispatch.toml").write_text('family = "tensor"')
+    worker = Worker(folder)
+    (folder / "plain" / "dispatch.toml").write_text('family = "tenors"')
+    assert worker.reload().status_code == 400
+    later = Worker(folder)
+    serve_plain(worker, later)
+    assert [ask_plain(one) for one in (worker, later)] == ["client_disabled"] * 2
+
+
+def test_what_lies_beside_a_class_is_taken_up_with_it(folder: Path) -> None:
+    """Whoever imports it, and whatever that imports; `other.py` is imported by nobody."""
+    write(folder / "clients", "mine", "WORD")
+    write(folder / "clients", "packed", "WORD", "packed/__init__.py")
+    for file in ("mine.py", "packed/__init__.py"):
+        with (folder / "clients" / file).open("a") as open_file:
+            open_file.write("\nfrom base import WORD\n")
+    (folder / "clients" / "base.py").write_text("from words import WORD")
+    (folder / "clients" / "words.py").write_text("WORD = 'one'")
+    (folder / "clients" / "other.py").write_text("WORD = 'one'")
+    worker = Worker(folder)
+    assert [worker.ask(name) for name in ("mine", "packed")] == ["one", "one"]
+    (folder / "clients" / "other.py").write_text("WORD = 'two'")
+    assert worker.reload().json["taken"] == []
+    (folder / "clients" / "words.py").write_text("WORD = 'two'")
+    assert worker.reload().json["taken"] == ["mine", "packed"]
+    assert [worker.ask(name) for name in ("mine", "packed")] == ["two", "two"]
+
+
+def test_a_mistake_in_a_folder_that_is_loaded_is_told_by_its_own_path(folder: Path) -> None:
+    """With one advice, which helps: the file that counts is a copy that nobody can mend."""
+    worker = Worker(folder)
+    (folder / WANTED).mkdir()
+    source = folder / "elsewhere" / "packed" / "tenant"
+    (source / "1").mkdir(parents=True)
+    (source / "dispatch.toml").write_text('family = "tensor"')
+    url = str(source.parent)
+
+    def load() -> Any:
+        return worker.client().post("/models", json={"model_name": "t", "url": url})
+
+    error = load().json["error"]
+    file = source / "dispatch.toml"
+    assert error["message"] == f'{file}: `family` is "tensor"; did you mean `tensors`?'
+    assert error["hint"] == f"mend it in {url}, then load it again"
+    assert not (folder / "t").exists()
+    assert worker.ask("t") == "unknown_model"
+    file.write_text('family = "tensors"')
+    worker.reloader.trial = lambda found, *_: {s.where: Verdict(s.mark, ("t",)) for s in found}
+    assert load().status_code == 200
+    assert "t" in worker.registry.clients
+
+
+def test_one_that_was_loaded_late_says_how_its_file_is_mended(folder: Path) -> None:
+    worker = Worker(folder)
+    triton = worker.reloader.environment.server
+    assert isinstance(triton, FakeTriton)
+    (folder / WANTED).mkdir()
+    source = folder / "elsewhere" / "tenant"
+    (source / "1").mkdir(parents=True)
+    (source / "dispatch.toml").write_text('family = "tensor"')
+    triton.loading_s = 1e9
+    body = {"model_name": "t", "url": str(source)}
+    assert worker.client().post("/models", json=body).status_code == 504
+    error = worker.reload().json["error"]
+    assert error["message"].startswith(f"{source / 'dispatch.toml'}: `family`")
+    assert "what there was before is kept" in error["hint"]
+    assert "DELETE /models/t, then POST /models again" in error["hint"]
+    triton.loading.clear()
+    triton.loading_s = 0
+    (source / "dispatch.toml").write_text('family = "tensors"')
+    worker.reloader.trial = lambda found, *_: {s.where: Verdict(s.mark, ("t",)) for s in found}
+    assert worker.client().delete("/models/t").status_code == 200
+    assert worker.client().post("/models", json=body).status_code == 200
+    assert "t" in worker.registry.clients

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from clients.files import is_litter
-from container.repository import CONFIG, NAME, NAMED, PLAIN_MODELS, is_model, models_in
+from clients.model_folders import CONFIG, NAME, NAMED, PLAIN_MODELS, is_model, models_in
 from tool.archive import unpack
 from tool.client_check import check_clients
 from tool.findings import Findings

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from clients.dispatch_toml import FILE
 from clients.files import is_litter
+from clients.model_folders import models_in
 from clients.older_class import OlderClass
 from clients.registry import Loaded
 from clients.sources import sources
-from container.repository import models_in
 from tool.findings import Findings
 from tool.model_check import BUILT_IN
 from tool.offline import composed, fits, load_offline

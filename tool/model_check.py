@@ -14,6 +14,7 @@ from clients.classes import labels_at
 from clients.config_text import Message, NotReadable, line_of, read, whole
 from clients.deadly import Fault, deadly
 from clients.files import is_litter, text_of
+from clients.model_folders import CONFIG, PLAIN_MODELS, is_model
 from clients.triton import config_dictionary, config_fault
 from container.backends.model_config import (
     ModelConfigError,
@@ -24,7 +25,6 @@ from container.backends.model_config import (
 from container.backends.onnxruntime.completion import completed
 from container.backends.onnxruntime.session import ModelFile
 from container.backends.onnxruntime.session_settings import session_settings
-from container.repository import CONFIG, PLAIN_MODELS, is_model
 from dispatcher.settings import PROJECT
 from tool.findings import Findings
 from tool.refused import KINDS, of_asked_models, of_warmups, refused, steps, undescribed

@@ -67,12 +67,12 @@ def run(options: argparse.Namespace) -> int:
 def rows(registry: Registry, repository: Path) -> Iterator[Row]:
     """Yield what is known of each name."""
     models = {path.name: path.resolve() for path in repository.iterdir()}
-    asked = set()
+    named = set()
     for where, loaded in registry.loaded.items():
         source = shown(where)
         for name, client in loaded.clients.items():
             model = client.served_by
-            asked.add(model)
+            named.add(name)
             found = model if model in models else f"{model} (not there)"
             yield Row(name, found, type(client).__name__, source, aliases=tuple(client.aliases))
         for name, folder in loaded.absent.items():
@@ -86,8 +86,8 @@ def rows(registry: Registry, repository: Path) -> Iterator[Row]:
         for name, reason in loaded.broken.items():
             # The temporary repository is gone when the reason is read.
             yield Row(name, name, "", source, reason.replace(f"{repository}/", ""))
-            asked.add(name)
-    for model in models.keys() - asked:
+            named.add(name)
+    for model in models.keys() - named:
         yield Row(model, model, "tensors alone", shown(str(models[model])))
 
 

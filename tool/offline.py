@@ -24,6 +24,7 @@ from clients.errors import (
 )
 from clients.family import Family
 from clients.files import text_of
+from clients.model_folders import CONFIG
 from clients.model_server import Signature, Tensors
 from clients.registry import Registry, load_clients
 from clients.request import Request
@@ -33,7 +34,7 @@ from clients.triton import config_dictionary, config_fault, config_signature
 from container.backends.model_config import ModelConfigError, needs_completion
 from container.backends.onnxruntime.completion import completed
 from container.backends.onnxruntime.session import ModelFile, model_file
-from container.repository import CONFIG, compose
+from container.repository import compose
 from dispatcher.settings import SettingError, Settings, read_settings
 from tool.model_check import configured, served, version_folders
 from tool.trouble import Trouble
