@@ -13,7 +13,7 @@ from typing import Any
 from flask import Blueprint, Response, g, request
 from flask.globals import app_ctx, request_ctx
 
-from clients.errors import DeadlineExceeded, UnknownModel
+from clients.errors import BadRequest, DeadlineExceeded, UnknownModel
 from clients.request import Timings
 from clients.tensors import TensorResult
 from dispatcher import errors
@@ -60,6 +60,20 @@ def invocation_routes(
         return invocation.answer("")
 
     @routes.post("/infer/<model>")
+    @routes.post("/endpoints/<name>/invocations")
+    def service_invocations(name: str) -> Response:  # noqa: ARG001  every endpoint is this one
+        """Ask the model that the request names, for clients of the hosting service."""
+        return invocation.answer("")
+
+    @routes.post("/endpoints/<name>/<call>")
+    def service_call(name: str, call: str) -> Response:  # noqa: ARG001
+        """Refuse what the hosting service does itself, around the container."""
+        raise BadRequest(
+            f"{call[:100]!r} is a call that the hosting service alone answers, not a container",
+            hint="ask by invoke_endpoint (POST /endpoints/{name}/invocations); with Accept: "
+            "application/jsonlines a list is answered line by line, as it is done",
+        )
+
     def infer(model: str) -> Response:
         """Ask the model that the path names."""
         return invocation.answer(model)
@@ -162,7 +176,7 @@ class Invocation:
 
     def cut(self, connection: socket.socket, record: Record, modelname: str) -> None:
         """Answer in the place of a thread that does not come back in time."""
-        answer_late(connection, record.request_id, modelname)
+        answer_late(connection, record, modelname)
         record.name(modelname)
         self.observer.cut(record, *errors.ANSWERS[DeadlineExceeded])
 
