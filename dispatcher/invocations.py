@@ -25,6 +25,7 @@ from dispatcher.answers import (
     OK,
     Item,
     accepted,
+    accepted_for_lines,
     item,
     json_answer,
     lines_answer,
@@ -59,7 +60,6 @@ def invocation_routes(
         """Ask the model that the request names."""
         return invocation.answer("")
 
-    @routes.post("/infer/<model>")
     @routes.post("/endpoints/<name>/invocations")
     def service_invocations(name: str) -> Response:  # noqa: ARG001  every endpoint is this one
         """Ask the model that the request names, for clients of the hosting service."""
@@ -74,6 +74,7 @@ def invocation_routes(
             "application/jsonlines a list is answered line by line, as it is done",
         )
 
+    @routes.post("/infer/<model>")
     def infer(model: str) -> Response:
         """Ask the model that the path names."""
         return invocation.answer(model)
@@ -217,14 +218,14 @@ class Invocation:
         return self.as_job(first_model(asked.asks), envelope, answer, stream=stream)
 
     def lines(self, envelope: Envelope) -> Response:
-        """Answer a body that has an ask a line, with a line for each."""
-        accepted(envelope.accept, (LINES,))
+        """Answer a body that has an ask on each line, with a line for each."""
+        form = accepted_for_lines(envelope.accept)
         asks = read_lines(spooled(request.stream), envelope, self.settings.max_batch)
         first = list(itertools.islice(asks, 1))
 
         def answer(job: Job) -> Response:
             items = self.items(itertools.chain(first, asks), envelope, job)
-            return lines_answer(one.text for one in items)
+            return lines_answer((one.text for one in items), form)
 
         return self.as_job(first_model(first), envelope, answer, stream=True)
 
