@@ -206,7 +206,7 @@ def paths(settings: Settings, registry: Registry) -> Schema:
                             "type": "object",
                             "properties": {
                                 "MaxConcurrentTransforms": {"type": "integer"},
-                                "BatchStrategy": {"const": "MULTI_RECORD"},
+                                "BatchStrategy": {"const": "SINGLE_RECORD"},
                                 "MaxPayloadInMB": {"const": settings.max_payload_mb},
                             },
                         }
@@ -312,6 +312,7 @@ def request_body(registry: Registry) -> Schema:
             "image/webp": binary,
             "image/bmp": binary,
             "application/octet-stream": binary,
+            "application/x-image": binary,
             "text/plain": {"schema": {"type": "string"}},
             "multipart/form-data": {"schema": ref("Form")},
             NPY: binary,
@@ -355,7 +356,6 @@ def responses(content: Schema, errors: Sequence[int], description: str) -> Schem
     }
 
 
-def headers() -> Schema:
 def service_errors() -> Schema:
     """Return the errors of the hosting service's own paths; NGINX may refuse a line unread."""
     return {
@@ -367,6 +367,7 @@ def service_errors() -> Schema:
     }
 
 
+def headers() -> Schema:
     return {
         "X-Request-Id": {
             "description": "The caller's own (X-Amzn-SageMaker-Inference-Id, X-Request-Id), or new",
@@ -529,7 +530,6 @@ def schemas(settings: Settings) -> Schema:
             },
             "required": ["ready", "reasons", "models", "disabled"],
         },
-        "Error": {
         "ModelError": {
             "type": "object",
             "properties": {
@@ -540,6 +540,7 @@ def schemas(settings: Settings) -> Schema:
             },
             "required": ["Message", "OriginalStatusCode", "OriginalMessage", "LogStreamArn"],
         },
+        "Error": {
             "type": "object",
             "properties": {
                 "error": {

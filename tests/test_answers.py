@@ -459,9 +459,10 @@ def test_a_bad_load_is_400(client: FlaskClient, body: bytes, words: list[str]) -
 
 
 def test_execution_parameters(client: FlaskClient) -> None:
+    """One record at a time is what every content type takes; several are for JSON lines alone."""
     assert client.get("/execution-parameters").json == {
         "MaxConcurrentTransforms": 16,
-        "BatchStrategy": "MULTI_RECORD",
+        "BatchStrategy": "SINGLE_RECORD",
         "MaxPayloadInMB": 1,
     }
 
