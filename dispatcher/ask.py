@@ -130,11 +130,11 @@ def parsed(body: bytes) -> dict[str, Any]:
 
 
 def is_several(error: Exception) -> bool:
-    """Whether JSON could not be read because an object follows another."""
+    """Whether JSON could not be read because an object or a list follows another."""
     if not isinstance(error, json.JSONDecodeError):
         return False
     before, after = error.doc[: error.pos], error.doc[error.pos : error.pos + 1]
-    return after == "{" and before.rstrip().endswith("}")
+    return after in {"{", "["} and before.rstrip().endswith(("}", "]"))
 
 
 def mixed_list(document: dict[str, Any], envelope: Envelope, max_batch: int) -> MixedList:

@@ -413,7 +413,8 @@ def test_utf_16_is_not_read_as_something_else(
     client: FlaskClient, server: FakeTriton, coding: str, content_type: str
 ) -> None:
     lines = "jsonl" in content_type or "ndjson" in content_type
-    data = ('{"payload": {"text": "A [MASK]."}}\n' * 2 if lines else "A [MASK].").encode(coding)
+    one = '{"payload": {"text": "A [MASK] café."}}\n' * 2 if lines else "A [MASK] café."
+    data = one.encode(coding)
     if content_type.startswith("multipart"):
         data = form_of(data, "text/plain")
     response = client.post("/infer/bert_base", data=data, content_type=content_type)
