@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from dispatcher.errors import ROUTING
+from dispatcher.errors import ROUTING, of_service
 from tests.conftest import PROJECT, Endpoint, wait_for
 from tests.front import front, sagemaker_runtime
 
@@ -286,6 +286,13 @@ def assert_model_error(error: ClientError, status: int, code: str) -> None:
     begin = f'Received {side} error ({status}) from primary with message "{{'
     assert response["Error"]["Message"].startswith(begin)
     assert original["message"] in str(error)
+
+
+def test_the_original_message_is_as_long_as_the_service_keeps_it() -> None:
+    """2048 characters, each of which may be several bytes, and escaped."""
+    answer = json.loads(of_service(503, '"é' * 2000))
+    assert answer["OriginalMessage"] == '"é' * 1024
+    assert answer["OriginalStatusCode"] == 503
 
 
 def test_boto3_raises_its_model_error_without_a_web_worker(tmp_path: Path) -> None:
