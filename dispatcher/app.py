@@ -187,7 +187,8 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
             )
         response.headers.add("Server-Timing", phases)
         status = response.status_code
-        if status >= FIRST_ERROR and record.path.startswith(errors.SERVICE):
+        called = record.method == "POST" and record.path.startswith(errors.SERVICE)
+        if called and status >= FIRST_ERROR:
             response.set_data(errors.of_service(status, response.get_data(as_text=True)))
             response.status_code = errors.SERVICE_STATUS
             response.headers.update(errors.SERVICE_HEADERS)

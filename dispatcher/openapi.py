@@ -40,7 +40,7 @@ REASONS: Mapping[int, str] = {
     504: "The time for the request is used up.",
     507: "There is no memory: for another model, or in /dev/shm for one item of this size.",
 }
-UNREAD = (400, 408, 414, 501)
+UNREAD = (400, 405, 408, 414, 501)
 OPEN_ROUTE = (400, 404, 405, 408, 413, 414, 500, 501, 503, 504)
 ANY_ROUTE = (*OPEN_ROUTE, 401, 403)
 IN_TURN = (*ANY_ROUTE, 429, 499, 502)  # those that wait for a turn, and ask Triton

@@ -20,7 +20,7 @@ import pytest
 from onnx import TensorProto, helper, save
 from PIL import Image
 
-from tests.conftest import PICTURES, Answer, Endpoint, running
+from tests.conftest import PICTURES, Answer, Endpoint, descendants, running
 from tests.front import sagemaker_runtime
 from tests.test_chain import BERT, assert_resnet_as_reference, reference
 
@@ -89,17 +89,17 @@ def test_boto3_says_what_was_wrong(runtime: Any, arguments: Any, status: int, co
 
 
 def rss(endpoint: Endpoint) -> dict[str, int]:
-    """Return the resident bytes of each gunicorn and NGINX process."""
+    """Return the resident bytes of each gunicorn and NGINX process of a container."""
     found = {}
-    for status in Path("/proc").glob("[0-9]*/status"):
+    for pid in descendants(endpoint.process.pid):
+        process = Path(f"/proc/{pid}")
         try:
-            command = (status.parent / "cmdline").read_text()
-            text = status.read_text()
+            command = (process / "cmdline").read_text()
+            text = (process / "status").read_text()
         except OSError:
             continue
-        run_dir = re.search(r"/tmp/triton-dispatcher-\w+", command)
-        if ("gunicorn" in command and run_dir) or "nginx: worker" in command:
-            found[status.parent.name] = int(re.findall(r"VmRSS:\s+(\d+)", text)[0]) * 1024
+        if "gunicorn" in command or "nginx: worker" in command:
+            found[process.name] = int(re.findall(r"VmRSS:\s+(\d+)", text)[0]) * 1024
     return found
 
 

@@ -201,7 +201,7 @@ ANSWERS = {
     "NGINX's 413": (413, post(b"Content-Length: 99999999\r\n", b"")),
     "NGINX's 414": (414, get(b"/" + b"x" * 40_000)),
     "NGINX's 501": (501, REFUSED["an unknown packing"]),
-    "a model error": (424, get(b"/endpoints/x/invocations")),
+    "a model error": (424, post(b"Content-Length: 1\r\n", b"{").replace(b"/", b"/endpoints/x/", 1)),
     "NGINX's model error": (
         424,
         post(b"Content-Length: 99999999\r\n", b"").replace(b"/", b"/endpoints/x/", 1),
@@ -337,6 +337,10 @@ def test_boto3_is_answered_and_errors_elsewhere_are_as_ever(gate: Endpoint) -> N
         assert came.status == status
         assert came.all("X-Amzn-ErrorType") == []
         assert set(json.loads(came.body)) == {"error"}
+    (came,) = exchange(gate, get(b"/endpoints/mine/invocations"))
+    assert came.status == 405
+    assert came.all("Allow") == ["POST, OPTIONS"]
+    assert set(json.loads(came.body)) == {"error"}
 
 
 def test_the_page_may_use_its_own_style_and_nothing_else(gate: Endpoint) -> None:
