@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -103,6 +103,21 @@ def media_ranges(header: str) -> MIMEAccept:
     return MIMEAccept(ranges)
 
 
+def accepted_for_lines(header: str) -> str:
+    """Return the type in which lines are answered: lines, unless the caller prefers JSON.
+
+    JSON's own clients say that they accept JSON alone; many others, as axios does, name it before
+    `*/*`, and are content with either.
+
+    Raises:
+        NotAcceptable: the caller takes neither.
+
+    """
+    accepted(header, (LINES, JSON))
+    wanted = media_ranges(header)
+    return LINES if wanted.quality(LINES) >= wanted.quality(JSON) else JSON
+
+
 def json_answer(document: Any) -> Response:
     """Return an answer in JSON."""
     return written(*encoded(document))
@@ -166,10 +181,25 @@ def written(text: str, lost: int) -> Response:
     return response
 
 
-def lines_answer(texts: Iterable[str]) -> Response:
-    """Return an answer with a line per text, sent as they are made."""
+def lines_answer(texts: Iterable[str], form: str = LINES) -> Response:
+    """Return an answer with a line per text, sent as they are made.
+
+    Args:
+        texts: in JSON.
+        form: the answer's type; as JSON it is one document, with the texts in a list.
+
+    """
+    made = (text + "\n" for text in texts) if form == LINES else as_document(texts)
     # Flask leaves the request before the first line; errors and the log name it in all of them.
-    run, made = copy_context().run, (text + "\n" for text in texts)
-    response = Response(iter(partial(run, next, made, None), None), mimetype=LINES)
+    run = copy_context().run
+    response = Response(iter(partial(run, next, made, None), None), mimetype=form)
     response.headers["X-Accel-Buffering"] = "no"  # NGINX passes each piece on at once
     return response
+
+
+def as_document(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the pieces of what `results_answer` writes at once."""
+    yield '{"results":['
+    for place, text in enumerate(texts):
+        yield f",{text}" if place else text
+    yield "]}"

@@ -22,6 +22,7 @@ from clients.base import Environment
 from clients.model_folders import available
 from clients.registry import Registry
 from dispatcher import errors
+from dispatcher.access_log import FIRST_ERROR
 from dispatcher.admission import Admission
 from dispatcher.canary import Canary
 from dispatcher.catalogue import Catalogue
@@ -192,7 +193,14 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
                 f", postprocess;dur={1000 * timings.postprocess:.1f}"
             )
         response.headers.add("Server-Timing", phases)
+        status = response.status_code
+        called = record.method == "POST" and record.path.startswith(errors.SERVICE)
+        if called and status >= FIRST_ERROR:
+            response.set_data(errors.of_service(status, response.get_data(as_text=True)))
+            response.status_code = errors.SERVICE_STATUS
+            response.headers.update(errors.SERVICE_HEADERS)
         observer.finish(record, response)
+        record.status = status  # in the log and the metrics the container's own, as there
         return response
 
     @app.teardown_request

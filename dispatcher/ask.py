@@ -20,6 +20,10 @@ from dispatcher.envelope import Envelope
 from dispatcher.errors import BadBody
 
 EXPECTED = 'expected {"modelname": "resnet", "payload": {"img": "<base64 of a picture>"}}'
+SEVERAL = (
+    "send several requests as application/jsonlines, each on a line of its own, or in a list: "
+    '{"requests": [{"modelname": …, "payload": …}, …]}'
+)
 FIELDS = ("modelname", "modelversion", "parameters", "payload")
 
 
@@ -135,10 +139,20 @@ def parsed(body: bytes, deadline: float = math.inf) -> dict[str, Any]:
         document = loaded(body, deadline)
     except (ValueError, RecursionError) as error:
         came = f"{len(body)} bytes that begin with {body[:16]!r}" if body else "nothing"
-        raise BadBody(f"the body is not JSON ({error}); it is {came}", hint=EXPECTED) from error
+        hint = SEVERAL if is_several(error) else EXPECTED
+        raise BadBody(f"the body is not JSON ({error}); it is {came}", hint=hint) from error
     if not isinstance(document, dict):
-        raise BadBody(f"the body is {brief(document)}, not a JSON object", hint=EXPECTED)
+        hint = SEVERAL if isinstance(document, list) else EXPECTED
+        raise BadBody(f"the body is {brief(document)}, not a JSON object", hint=hint)
     return document
+
+
+def is_several(error: Exception) -> bool:
+    """Whether JSON could not be read because an object or a list follows another."""
+    if not isinstance(error, json.JSONDecodeError):
+        return False
+    before, after = error.doc[: error.pos], error.doc[error.pos : error.pos + 1]
+    return after in {"{", "["} and before.rstrip().endswith(("}", "]"))
 
 
 def mixed_list(document: dict[str, Any], envelope: Envelope, max_batch: int) -> MixedList:

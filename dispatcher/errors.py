@@ -32,7 +32,7 @@ from clients.errors import (
     UnknownVersion,
     UnsupportedMedia,
 )
-from dispatcher.encoding import NotJson, encoded
+from dispatcher.encoding import NotJson, dumps, encoded
 from dispatcher.record import Record
 
 log = logging.getLogger(__name__)
@@ -156,7 +156,14 @@ QUOTING: Final = frozenset(
 RETRY_AFTER_S: Final[Mapping[int, int]] = {429: 1, 503: 5}
 
 # The platform passes on the first 2048 characters of an error's body.
+LONGEST_ORIGINAL: Final = 2048
 LONGEST_TEXT: Final = 700
+
+# Paths of the hosting service itself, for its clients with another endpoint_url.
+SERVICE: Final = "/endpoints/"
+SERVICE_STATUS: Final = 424
+FIRST_OF_SERVER: Final = 500
+SERVICE_HEADERS: Final[Mapping[str, str]] = {"X-Amzn-ErrorType": "ModelError"}
 
 
 def body(code: str, message: str, hint: str = "", modelname: str = "") -> dict[str, Any]:
@@ -167,6 +174,28 @@ def body(code: str, message: str, hint: str = "", modelname: str = "") -> dict[s
             error["modelname"] = name[:200]
         error["request_id"] = record.request_id
     return error
+
+
+def of_service(status: int, text: str) -> str:
+    """Return an error's body as the hosting service passes it on, with `SERVICE_STATUS`.
+
+    nginx.conf does the same with what NGINX refuses.
+
+    Args:
+        status: of the error itself.
+        text: its body.
+
+    """
+    text = text[:LONGEST_ORIGINAL]
+    side = "client" if status < FIRST_OF_SERVER else "server"
+    return dumps(
+        {
+            "Message": f'Received {side} error ({status}) from primary with message "{text}".',
+            "OriginalStatusCode": status,
+            "OriginalMessage": text,
+            "LogStreamArn": "",
+        }
+    )
 
 
 def shortened(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from flask import Blueprint, Response, g, request
 from flask.globals import app_ctx, request_ctx
 
-from clients.errors import DeadlineExceeded, InferenceError, UnknownModel
+from clients.errors import BadRequest, DeadlineExceeded, InferenceError, UnknownModel
 from clients.request import Timings
 from clients.tensors import TensorResult
 from dispatcher import errors
@@ -26,6 +26,7 @@ from dispatcher.answers import (
     OK,
     Item,
     accepted,
+    accepted_for_lines,
     item,
     json_answer,
     lines_answer,
@@ -59,6 +60,20 @@ def invocation_routes(
     def invocations() -> Response:
         """Ask the model that the request names."""
         return invocation.answer("")
+
+    @routes.post("/endpoints/<name>/invocations")
+    def service_invocations(name: str) -> Response:  # noqa: ARG001  every endpoint is this one
+        """Ask the model that the request names, for clients of the hosting service."""
+        return invocation.answer("")
+
+    @routes.post("/endpoints/<name>/<call>")
+    def service_call(name: str, call: str) -> Response:  # noqa: ARG001
+        """Refuse what the hosting service does itself, around the container."""
+        raise BadRequest(
+            f"{call[:100]!r} is a call that the hosting service alone answers, not a container",
+            hint="ask by invoke_endpoint (POST /endpoints/{name}/invocations); with Accept: "
+            "application/jsonlines a list is answered line by line, as it is done",
+        )
 
     @routes.post("/infer/<model>")
     def infer(model: str) -> Response:
@@ -163,7 +178,7 @@ class Invocation:
 
     def cut(self, connection: socket.socket, record: Record, modelname: str) -> None:
         """Answer in the place of a thread that does not come back in time."""
-        answer_late(connection, record.request_id, modelname)
+        answer_late(connection, record, modelname)
         record.name(modelname)
         self.observer.cut(record, *errors.ANSWERS[DeadlineExceeded])
 
@@ -204,14 +219,14 @@ class Invocation:
         return self.as_job(first_model(asked.asks), envelope, answer, stream=stream)
 
     def lines(self, envelope: Envelope) -> Response:
-        """Answer a body that has an ask a line, with a line for each."""
-        accepted(envelope.accept, (LINES,))
+        """Answer a body that has an ask on each line, with a line for each."""
+        form = accepted_for_lines(envelope.accept)
         asks = read_lines(spooled(request.stream), envelope, self.settings.max_batch)
         first = list(itertools.islice(asks, 1))
 
         def answer(job: Job) -> Response:
             items = self.items(itertools.chain(first, asks), envelope, job)
-            return lines_answer(one.text for one in items)
+            return lines_answer((one.text for one in items), form)
 
         return self.as_job(first_model(first), envelope, answer, stream=True)
 

@@ -8,7 +8,7 @@ from typing import IO, Any
 
 from clients.errors import DeadlineExceeded, InferenceError
 from dispatcher.ask import Ask, parsed, read_ask
-from dispatcher.bodies import IN_MEMORY, PIECE
+from dispatcher.bodies import IN_MEMORY, PIECE, WIDE_MARKS, in_utf_16
 from dispatcher.envelope import Envelope
 from dispatcher.errors import BadBody
 
@@ -31,8 +31,17 @@ def spooled(stream: IO[bytes]) -> IO[bytes]:
 def read_lines(
     body: IO[bytes], envelope: Envelope, max_batch: int
 ) -> Iterator[Ask | InferenceError]:
-    """Yield what each line asks, or why it cannot be read; empty lines are passed over."""
+    """Yield what each line asks, or why it cannot be read; empty lines are passed over.
+
+    Raises:
+        BadBody: it cannot be parted into lines.
+
+    """
     with body:
+        start = body.read(2)
+        if start.startswith(WIDE_MARKS) or b"\0" in start:
+            raise in_utf_16("body")
+        body.seek(0)
         for number, line in enumerate(body):
             if number >= MOST_LINES:
                 yield BadBody(

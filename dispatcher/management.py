@@ -68,7 +68,7 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
         return json_answer(
             {
                 "MaxConcurrentTransforms": settings.workers * settings.threads,
-                "BatchStrategy": "MULTI_RECORD",
+                "BatchStrategy": "SINGLE_RECORD",
                 "MaxPayloadInMB": settings.max_payload_mb,
             }
         )

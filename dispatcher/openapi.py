@@ -11,7 +11,7 @@ from clients.tensors import has_example
 from dispatcher.answers import DRAWN, JSON, LINES, NPY
 from dispatcher.bodies import LINES as LINE_TYPES
 from dispatcher.envelope import ATTRIBUTES, TARGET_MODEL
-from dispatcher.errors import ANSWERS, ROUTING
+from dispatcher.errors import ANSWERS, LONGEST_ORIGINAL, ROUTING, SERVICE_STATUS
 from dispatcher.gate import HEADER
 from dispatcher.settings import Settings
 
@@ -40,6 +40,7 @@ REASONS: Mapping[int, str] = {
     504: "The time for the request is used up.",
     507: "There is no memory: for another model, or in /dev/shm for one item of this size.",
 }
+UNREAD = (400, 405, 408, 414, 501)
 OPEN_ROUTE = (400, 404, 405, 408, 413, 414, 500, 501, 503, 504)
 ANY_ROUTE = (*OPEN_ROUTE, 401, 403)
 IN_TURN = (*ANY_ROUTE, 429, 499, 502)  # those that wait for a turn, and ask Triton
@@ -89,7 +90,7 @@ def document(settings: Settings, registry: Registry) -> Schema:
 
 
 def paths(settings: Settings, registry: Registry) -> Schema:
-    model = [{"name": "model", "in": "path", "required": True, "schema": NAME}]
+    model = [in_path("model")]
     said = [*outside_names(), *declared(registry)]
     beside = [*model, *(one for one in said if one["name"] not in {TARGET_MODEL, "modelname"})]
     asking = {
@@ -110,6 +111,21 @@ def paths(settings: Settings, registry: Registry) -> Schema:
                 "summary": "Ask the model that the request names.",
                 "parameters": said,
                 **asking,
+            }
+        },
+        "/endpoints/{name}/invocations": {
+            "post": {
+                "summary": "Ask the model that the request names, as boto3 asks an endpoint.",
+                "parameters": [in_path("name"), *said],
+                "requestBody": request_body(registry),
+                "responses": {"200": asking["responses"]["200"], **service_errors()},
+            }
+        },
+        "/endpoints/{name}/{call}": {
+            "post": {
+                "summary": "Any other call of the hosting service is refused.",
+                "parameters": [in_path("name"), in_path("call")],
+                "responses": service_errors(),
             }
         },
         "/infer/{model}": {
@@ -190,7 +206,7 @@ def paths(settings: Settings, registry: Registry) -> Schema:
                             "type": "object",
                             "properties": {
                                 "MaxConcurrentTransforms": {"type": "integer"},
-                                "BatchStrategy": {"const": "MULTI_RECORD"},
+                                "BatchStrategy": {"const": "SINGLE_RECORD"},
                                 "MaxPayloadInMB": {"const": settings.max_payload_mb},
                             },
                         }
@@ -224,6 +240,10 @@ def paths(settings: Settings, registry: Registry) -> Schema:
             }
         },
     }
+
+
+def in_path(name: str) -> Schema:
+    return {"name": name, "in": "path", "required": True, "schema": NAME}
 
 
 def outside_names() -> list[Schema]:
@@ -294,6 +314,7 @@ def request_body(registry: Registry) -> Schema:
             "image/bmp": binary,
             "image/gif": binary,
             "application/octet-stream": binary,
+            "application/x-image": binary,
             "text/plain": {"schema": {"type": "string"}},
             "multipart/form-data": {"schema": ref("Form")},
             NPY: binary,
@@ -334,6 +355,17 @@ def responses(content: Schema, errors: Sequence[int], description: str) -> Schem
             str(status): answered(REASONS[status], json_of(ref("Error")))
             for status in sorted(set(errors))
         },
+    }
+
+
+def service_errors() -> Schema:
+    """Return the errors of the hosting service's own paths; NGINX may refuse a line unread."""
+    return {
+        **{str(status): answered(REASONS[status], json_of(ref("Error"))) for status in UNREAD},
+        str(SERVICE_STATUS): answered(
+            "Any error, as the hosting service passes it on (X-Amzn-ErrorType: ModelError).",
+            json_of(ref("ModelError")),
+        ),
     }
 
 
@@ -500,6 +532,16 @@ def schemas(settings: Settings) -> Schema:
                 "disabled": {"type": "object", "additionalProperties": {"type": "string"}},
             },
             "required": ["ready", "reasons", "models", "disabled"],
+        },
+        "ModelError": {
+            "type": "object",
+            "properties": {
+                "Message": {"type": "string"},
+                "OriginalStatusCode": {"type": "integer", "minimum": 400},
+                "OriginalMessage": {"type": "string", "maxLength": LONGEST_ORIGINAL},
+                "LogStreamArn": {"const": ""},
+            },
+            "required": ["Message", "OriginalStatusCode", "OriginalMessage", "LogStreamArn"],
         },
         "Error": {
             "type": "object",

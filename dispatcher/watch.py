@@ -17,13 +17,15 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from types import FrameType
 
 from clients.errors import DeadlineExceeded
 from clients.pictures import room
 from dispatcher.admission import OVER, OVER_HINT, Admission
 from dispatcher.encoding import dumps
-from dispatcher.errors import ANSWERS
+from dispatcher.errors import ANSWERS, SERVICE, SERVICE_HEADERS, SERVICE_STATUS, of_service
+from dispatcher.record import Record
 
 log = logging.getLogger(__name__)
 
@@ -118,21 +120,29 @@ def replace_worker() -> None:
     os.kill(os.getppid(), signal.SIGHUP)
 
 
-def answer_late(connection: socket.socket, request_id: str, modelname: str) -> None:
+def answer_late(connection: socket.socket, record: Record, modelname: str) -> None:
     """Answer a caller in the place of the thread that has the connection, and end that.
 
     What the thread writes later goes nowhere.
+
+    Args:
+        connection: the caller's.
+        record: of the request.
+        modelname: the model that does not answer.
+
     """
-    code = ANSWERS[DeadlineExceeded][1]
+    status, code = ANSWERS[DeadlineExceeded]
     error = {"code": code, "message": OVER, "hint": OVER_HINT, "modelname": modelname[:200]}
-    body = dumps({"error": {**error, "request_id": request_id}}).encode()
-    head = (
-        "HTTP/1.1 504 Gateway Timeout\r\n"
-        "Content-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n"
-        f"X-Request-Id: {request_id}\r\n"
-        "Connection: close\r\n\r\n"
-    )
+    text = dumps({"error": {**error, "request_id": record.request_id}})
+    headers = {"Content-Type": "application/json", "X-Request-Id": record.request_id}
+    if record.path.startswith(SERVICE):
+        text = of_service(status, text)
+        status = SERVICE_STATUS
+        headers |= SERVICE_HEADERS
+    body = text.encode()
+    headers |= {"Content-Length": str(len(body)), "Connection": "close"}
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *map(": ".join, headers.items())]
+    head = "\r\n".join(lines) + "\r\n\r\n"
     try:
         connection.send(head.encode() + body, socket.MSG_DONTWAIT)
     except OSError:

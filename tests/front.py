@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import boto3
+from botocore.config import Config
 from flask import Flask
 
 from clients.base import Client, Environment
@@ -107,6 +109,18 @@ def build() -> Flask:
     observer = observer_of(settings, registry)
     return create_app(
         settings, registry, environment, renamed_config, canary, admission, None, observer, keys
+    )
+
+
+def sagemaker_runtime(endpoint: Endpoint) -> Any:
+    """Return the client that users of SageMaker have, with another address and no tricks."""
+    return boto3.client(
+        "sagemaker-runtime",
+        endpoint_url=f"http://127.0.0.1:{endpoint.port}",
+        region_name="eu-central-1",
+        aws_access_key_id="none",
+        aws_secret_access_key="none",
+        config=Config(retries={"total_max_attempts": 1}),
     )
 
 

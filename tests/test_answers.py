@@ -169,6 +169,54 @@ def test_a_list_comes_in_lines_where_they_are_accepted(client: FlaskClient) -> N
     ]
 
 
+LINES = "application/jsonlines"
+LINES_ACCEPTED = [
+    ("", LINES),
+    ("*/*", LINES),
+    ("application/jsonlines", LINES),
+    ("application/jsonlines, application/json", LINES),
+    ("application/json, text/plain, */*", LINES),  # axios
+    ("application/json", "application/json"),
+    ("application/json; charset=utf-8", "application/json"),
+    ("application/json, application/*+json", "application/json"),  # Spring's RestTemplate
+    ("application/json, */*;q=0.5", "application/json"),
+    ("application/json;q=0.5, application/jsonlines", LINES),
+]
+
+
+@pytest.mark.parametrize(("accept", "content_type"), LINES_ACCEPTED)
+def test_lines_are_answered_in_lines_or_in_one_document_of_json(
+    client: FlaskClient, accept: str, content_type: str
+) -> None:
+    one = '{"modelname": "%s", "payload": {"text": "a [MASK]"}, "parameters": {"top_k": 1}}\n'
+    response = client.post(
+        "/invocations",
+        data=one % "bert_base" + "{\n" + one % "nosuch" + one % "bert_base",
+        headers={"Content-Type": LINES, "Accept": accept},
+    )
+    assert response.status_code == 200
+    assert response.content_type == content_type
+    if content_type == LINES:
+        answers = [json.loads(line) for line in response.text.splitlines()]
+    else:
+        assert set(response.json or {}) == {"results"}
+        answers = (response.json or {})["results"]
+    assert [answer["status"] for answer in answers] == [200, 400, 404, 200]
+    assert [answers[n]["result"][0]["token"] for n in (0, 3)] == ["a many", "a many"]
+
+
+def test_no_lines_are_an_empty_document(client: FlaskClient) -> None:
+    headers = {"Content-Type": LINES, "Accept": "application/json"}
+    assert client.post("/invocations", data=b"\n", headers=headers).json == {"results": []}
+
+
+def test_lines_in_neither_are_406(client: FlaskClient, server: FakeTriton) -> None:
+    headers = {"Content-Type": LINES, "Accept": "text/csv"}
+    response = client.post("/invocations", data=b"{}", headers=headers)
+    assert_error(response, 406, "not_acceptable", "application/jsonlines", "application/json")
+    assert server.calls == []
+
+
 def test_objects_have_named_fields(client: FlaskClient) -> None:
     response = client.post("/infer/yolov5?format=objects", data=PNG, content_type="image/png")
     assert (response.json or {})["result"] == [
@@ -499,9 +547,10 @@ def test_a_bad_load_is_400(client: FlaskClient, body: bytes, words: list[str]) -
 
 
 def test_execution_parameters(client: FlaskClient) -> None:
+    """One record at a time is what every content type takes; several are for JSON lines alone."""
     assert client.get("/execution-parameters").json == {
         "MaxConcurrentTransforms": 16,
-        "BatchStrategy": "MULTI_RECORD",
+        "BatchStrategy": "SINGLE_RECORD",
         "MaxPayloadInMB": 1,
     }
 

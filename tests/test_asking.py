@@ -296,7 +296,8 @@ def test_attributes_beyond_the_platform_s_limit_are_refused(client: FlaskClient)
 
 
 @pytest.mark.parametrize(
-    "content_type", ["image/png", "image/whatever", "application/octet-stream", "", None]
+    "content_type",
+    ["image/png", "image/whatever", "application/x-image", "application/octet-stream", "", None],
 )
 def test_a_picture_as_it_is(client: FlaskClient, content_type: str | None) -> None:
     headers = {"Content-Type": content_type} if content_type is not None else {}
@@ -391,10 +392,128 @@ def test_a_text_that_is_not_in_its_charset_is_told_so(client: FlaskClient) -> No
     assert_error(response, 400, "bad_body", "not UTF-8", "0xe9", "charset=iso-8859-1")
 
 
+@pytest.mark.parametrize("line_break", ["\n", "\r\n", "\r", "\n\n"])
+def test_lines_of_a_text_are_not_taken_for_one_text(
+    client: FlaskClient, server: FakeTriton, line_break: str
+) -> None:
+    """Three records of a batch transform job would be filled in with each other's words."""
+    text = line_break.join(["a [MASK]", "b [MASK]", "c [MASK]", ""]).encode()
+    response = client.post("/infer/bert_base", data=text, content_type="text/plain")
+    words = ["several lines", "application/octet-stream", "application/jsonlines"]
+    assert_error(response, 400, "bad_body", *words)
+    assert server.calls == []
+
+    lines = b"".join(b'{"payload": {"text": "%b"}}\n' % one for one in text.split())
+    several = client.post("/infer/bert_base", data=lines, content_type="application/jsonlines")
+    assert len(several.text.splitlines()) == 6
+    one = client.post(
+        "/infer/bert_base?top_k=1", data=text, content_type="application/octet-stream"
+    )
+    found = [mask[0]["token"] for mask in (one.json or {})["result"]]
+    assert len(found) == 3
+    form = client.post(
+        "/infer/bert_base?top_k=1", data={"t": (io.BytesIO(text), "t.txt", "text/plain")}
+    )
+    assert (form.json or {})["result"] == [(one.json or {})["result"]]
+
+
+@pytest.mark.parametrize("text", ["a [MASK]\n", "\r\n a [MASK] \r\n\r\n", "a [MASK]\u2028b"])
+def test_a_text_of_one_line_may_have_empty_ones_around_it(client: FlaskClient, text: str) -> None:
+    response = client.post(
+        "/infer/bert_base?top_k=1", data=text.encode(), content_type="text/plain"
+    )
+    assert len((response.json or {})["result"]) == 1
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "application/x-www-form-urlencoded"])
+@pytest.mark.parametrize("between", ["\n", "\r\n", " ", ""])
+def test_several_objects_are_no_json_and_the_way_to_send_them_is_named(
+    client: FlaskClient, content_type: str, between: str
+) -> None:
+    one = json.dumps({"modelname": "bert_base", "payload": {"text": "a [MASK]"}})
+    body = between.join([one, one])
+    response = client.post("/invocations", data=body, content_type=content_type)
+    words = ["not JSON", "send several requests as application/jsonlines", '{"requests": [']
+    assert_error(response, 400, "bad_body", *words)
+    response = client.post("/invocations", data=f"[{one}, {one}]", content_type=content_type)
+    assert_error(response, 400, "bad_body", *words[1:])
+
+
+@pytest.mark.parametrize(
+    ("content_type", "words"),
+    [
+        ("text/csv", ["application/x-npy", "application/jsonlines"]),
+        (
+            "application/vnd.sagemaker-triton.binary+json;json-header-size=84",
+            ["tensors in binary", "application/json", "binary_data=False", "application/x-npy"],
+        ),
+        ("application/pdf", ["application/octet-stream", "image/*"]),
+    ],
+)
+def test_a_type_that_is_not_taken_says_what_to_send_instead(
+    client: FlaskClient, content_type: str, words: list[str]
+) -> None:
+    response = client.post("/infer/add", data=b"1,2\n3,4\n", content_type=content_type)
+    assert_error(response, 415, "unsupported_type", content_type.partition(";")[0], *words)
+
+
+@pytest.mark.parametrize("said", ["", "; charset=iso-8859-1", "; charset=windows-1252"])
+def test_a_byte_order_mark_is_none_of_the_text(client: FlaskClient, said: str) -> None:
+    """EF BB BF is what Notepad writes (Unicode, 23.8); it is surer than what a program says."""
+    text = b"\xef\xbb\xbfA [MASK] caf\xc3\xa9."
+    raw = client.post("/infer/bert_base?top_k=1", data=text, content_type=f"text/plain{said}")
+    assert (raw.json or {})["result"] == [{"token": "A many café.", "score": 0.5}]
+    body = part('name="modelname"', "", b"\xef\xbb\xbfbert_base")
+    body += part('name="parameters"', "application/json", b'\xef\xbb\xbf{"top_k": 1}')
+    body += part('name="f"; filename="a.txt"', f"text/plain{said}", text) + b"--b--\r\n"
+    form = client.post("/invocations", data=body, content_type="multipart/form-data; boundary=b")
+    assert (form.json or {})["result"] == [[{"token": "A many café.", "score": 0.5}]]
+
+
+def test_a_byte_order_mark_is_none_of_json_or_its_lines(client: FlaskClient) -> None:
+    one = '{"modelname": "bert_base", "payload": {"text": "a [MASK]"}, "parameters": {"top_k": 1}}'
+    marked = b"\xef\xbb\xbf" + one.encode() + b"\r\n"
+    answer = client.post("/invocations", data=marked, content_type="application/json").json or {}
+    assert answer["result"][0]["token"] == "a many"
+    files = client.post("/invocations", data=marked * 2, content_type="application/jsonlines")
+    assert [json.loads(line)["status"] for line in files.text.splitlines()] == [200, 200]
+
+
+@pytest.mark.parametrize("coding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "text/plain",
+        "text/plain; charset=iso-8859-1",
+        "application/octet-stream",
+        "multipart/form-data; boundary=b",
+        "application/jsonlines",
+        "application/x-ndjson",
+    ],
+)
+def test_utf_16_is_not_read_as_something_else(
+    client: FlaskClient, server: FakeTriton, coding: str, content_type: str
+) -> None:
+    lines = "jsonl" in content_type or "ndjson" in content_type
+    one = '{"payload": {"text": "A [MASK] café."}}\n' * 2 if lines else "A [MASK] café."
+    data = one.encode(coding)
+    if content_type.startswith("multipart"):
+        data = form_of(data, "text/plain")
+    response = client.post("/infer/bert_base", data=data, content_type=content_type)
+    assert_error(response, 400, "bad_body", "UTF-16", "send it in UTF-8")
+    assert server.calls == []
+
+
+def test_zeros_at_the_end_of_a_text_are_c_s(client: FlaskClient) -> None:
+    response = client.post("/infer/bert_base", data=b"A [MASK].\0", content_type="text/plain")
+    assert response.status_code == 200
+
+
 @pytest.mark.parametrize(
     ("path", "data", "content_type", "code"),
     [
         ("/infer/bert_base", PNG, "image/png", "unsupported_media"),
+        ("/infer/bert_base", PNG, "application/x-image", "unsupported_media"),
         ("/infer/resnet", b"hello", "text/plain", "unsupported_media"),
         ("/infer/noted", PNG, "image/png", "unsupported_media"),
         ("/infer/resnet", b"a,b", "text/csv", "unsupported_type"),
@@ -443,10 +562,66 @@ def test_files_of_a_form_are_answered_as_they_came_whatever_their_fields(
     assert best == ["7", "3", "7"]
 
 
-def form_of(content: bytes, content_type: str) -> bytes:
+def part(disposition: str, content_type: str, content: bytes) -> bytes:
     said = f"Content-Type: {content_type}\r\n" if content_type else ""
-    head = f'--b\r\nContent-Disposition: form-data; name="f"; filename="f.x"\r\n{said}\r\n'
-    return head.encode() + content + b"\r\n--b--\r\n"
+    head = f"--b\r\nContent-Disposition: form-data; {disposition}\r\n{said}\r\n"
+    return head.encode() + content + b"\r\n"
+
+
+def form_of(content: bytes, content_type: str) -> bytes:
+    return part('name="f"; filename="f.x"', content_type, content) + b"--b--\r\n"
+
+
+@pytest.mark.parametrize("content_type", ["image/png", "application/octet-stream", "Image/PNG"])
+@pytest.mark.parametrize("name", ["file", "image", "a b"])
+def test_a_part_without_a_file_name_is_a_file_by_its_type(
+    client: FlaskClient, content_type: str, name: str
+) -> None:
+    """RFC 7578, 4.2: the file name is recommended, not required."""
+    body = part('name="modelname"', "text/plain; charset=utf-8", b"resnet")
+    body += part('name="parameters"', "application/json", b'{"top_k": 1}')
+    body += part(f'name="{name}"', content_type, PNG)
+    body += part('name="f"; filename="f.png"', "", PNG) + b"--b--\r\n"
+    response = client.post(
+        "/invocations", data=body, content_type="multipart/form-data; boundary=b"
+    )
+    best = [result[0].split(":")[2] for result in (response.json or {})["result"]]
+    assert best == ["cock", "cock"]
+
+
+def test_a_large_part_without_a_file_name_is_a_file_too(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all fields 1 MiB is taken at most; here less, as the body may not have more itself."""
+    monkeypatch.setattr("dispatcher.bodies.IN_MEMORY", 2**18)
+    noise = np.random.default_rng(0).integers(0, 256, (400, 400, 3), np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(noise).save(out, "PNG")
+    assert len(out.getvalue()) > 2**18
+    form = "multipart/form-data; boundary=b"
+    body = part('name="file"', "image/png", out.getvalue()) + b"--b--\r\n"
+    assert client.post("/infer/resnet", data=body, content_type=form).status_code == 200
+    body = part('name="file"', "", out.getvalue()) + b"--b--\r\n"
+    response = client.post("/infer/resnet", data=body, content_type=form)
+    assert_error(response, 413, "too_large", "1 MiB", "send a file with a file name")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "status", "code", "words"),
+    [
+        ("", 400, "bad_body", ["unknown field 'file'", "with a file name"]),
+        ("text/plain", 400, "bad_body", ["unknown field 'file'", "with a file name"]),
+        ("application/pdf", 415, "unsupported_type", ["'file' is of type application/pdf"]),
+    ],
+)
+def test_a_part_without_a_file_name_that_is_none(
+    client: FlaskClient, content_type: str, status: int, code: str, words: list[str]
+) -> None:
+    body = part('name="file"', content_type, b"hello") + b"--b--\r\n"
+    response = client.post(
+        "/infer/resnet", data=body, content_type="multipart/form-data; boundary=b"
+    )
+    assert_error(response, status, code, *words)
 
 
 UNSAID = [

@@ -16,14 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
-from botocore.exceptions import ClientError
 from onnx import TensorProto, helper, save
 from PIL import Image
 
-from tests.conftest import PICTURES, Answer, Endpoint, running
+from tests.conftest import PICTURES, Answer, Endpoint, descendants, running
+from tests.front import sagemaker_runtime
 from tests.test_chain import BERT, assert_resnet_as_reference, reference
 
 COFFEE = PICTURES / "coffee.png"
@@ -31,15 +29,7 @@ COFFEE = PICTURES / "coffee.png"
 
 @pytest.fixture(scope="module")
 def runtime(endpoint: Endpoint) -> Any:
-    """The client that users of SageMaker have, with another address and no tricks."""
-    return boto3.client(
-        "sagemaker-runtime",
-        endpoint_url=f"http://127.0.0.1:{endpoint.port}",
-        region_name="eu-central-1",
-        aws_access_key_id="none",
-        aws_secret_access_key="none",
-        config=Config(retries={"total_max_attempts": 1}),
-    )
+    return sagemaker_runtime(endpoint)
 
 
 def invoke(runtime: Any, **arguments: Any) -> Any:
@@ -79,34 +69,37 @@ def test_boto3_asks_by_target_model_for_a_drawn_picture(runtime: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status"),
+    ("arguments", "status", "code"),
     [
-        ({"Body": b"{", "ContentType": "application/json"}, 400),
-        ({"Body": b"{}", "TargetModel": "nosuch"}, 400),
-        ({"Body": b'{"payload": {}}', "TargetModel": "nosuch"}, 404),
-        ({"Body": b" " * (26 * 2**20)}, 413),
+        ({"Body": b"{", "ContentType": "application/json"}, 400, "bad_body"),
+        ({"Body": b"{}", "TargetModel": "nosuch"}, 400, "bad_body"),
+        ({"Body": b'{"payload": {}}', "TargetModel": "nosuch"}, 404, "unknown_model"),
+        ({"Body": b" " * (26 * 2**20)}, 413, "too_large"),
     ],
     ids=["bad JSON", "no payload", "unknown model", "too large"],
 )
-def test_boto3_is_told_what_was_wrong(runtime: Any, arguments: Any, status: int) -> None:
-    """By the status; the hosting service, not the container, puts the body into the exception."""
-    with pytest.raises(ClientError) as caught:
+def test_boto3_says_what_was_wrong(runtime: Any, arguments: Any, status: int, code: str) -> None:
+    with pytest.raises(runtime.exceptions.ModelError) as caught:
         invoke(runtime, **arguments)
-    assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == status
+    response = caught.value.response
+    assert response["ResponseMetadata"]["HTTPStatusCode"] == 424
+    assert response["OriginalStatusCode"] == status
+    assert json.loads(response["OriginalMessage"])["error"]["code"] == code
+    assert response["OriginalMessage"].strip() in str(caught.value)
 
 
 def rss(endpoint: Endpoint) -> dict[str, int]:
-    """Return the resident bytes of each gunicorn and NGINX process."""
+    """Return the resident bytes of each gunicorn and NGINX process of a container."""
     found = {}
-    for status in Path("/proc").glob("[0-9]*/status"):
+    for pid in descendants(endpoint.process.pid):
+        process = Path(f"/proc/{pid}")
         try:
-            command = (status.parent / "cmdline").read_text()
-            text = status.read_text()
+            command = (process / "cmdline").read_text()
+            text = (process / "status").read_text()
         except OSError:
             continue
-        run_dir = re.search(r"/tmp/triton-dispatcher-\w+", command)
-        if ("gunicorn" in command and run_dir) or "nginx: worker" in command:
-            found[status.parent.name] = int(re.findall(r"VmRSS:\s+(\d+)", text)[0]) * 1024
+        if "gunicorn" in command or "nginx: worker" in command:
+            found[process.name] = int(re.findall(r"VmRSS:\s+(\d+)", text)[0]) * 1024
     return found
 
 

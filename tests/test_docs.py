@@ -19,7 +19,7 @@ from dispatcher.app import create_app
 from dispatcher.ask import is_version
 from dispatcher.bodies import LINES as LINE_TYPES
 from dispatcher.bodies import READERS
-from dispatcher.errors import ANSWERS, NOT_READY, ROUTING, STUCK, CallerGone
+from dispatcher.errors import ANSWERS, NOT_READY, ROUTING, SERVICE_STATUS, STUCK, CallerGone
 from dispatcher.management import AT_ONCE
 from dispatcher.settings import read_settings, rows
 from tests import readme
@@ -84,7 +84,7 @@ def test_every_error_code_is_documented_with_its_status() -> None:
 def test_nginx_s_own_codes_are_those_of_the_table() -> None:
     configuration = (PROJECT / "nginx.conf").read_text()
     tables = dict(
-        re.findall(r"map \$status \$(code|message|hint) {(.*?)\n    }", configuration, re.DOTALL)
+        re.findall(r"map \$refused \$(code|message|hint) {(.*?)\n    }", configuration, re.DOTALL)
     )
     statuses = {
         name: re.findall(r"^ *(\d{3}) ", table, re.MULTILINE) for name, table in tables.items()
@@ -93,7 +93,9 @@ def test_nginx_s_own_codes_are_those_of_the_table() -> None:
     # NGINX closes such a connection, whatever `error_page` says; the other is closed by its caller
     for_the_log_alone = {"408", "499"}
     assert set(statuses["hint"]) == set(statuses["code"]) - for_the_log_alone
-    answered = set(re.findall(r"\d{3}", " ".join(re.findall(r"error_page (.*?)/", configuration))))
+    answered = set(
+        re.findall(r"\d{3}", " ".join(re.findall(r"error_page ([\d ]+)", configuration)))
+    )
     assert set(statuses["hint"]) == answered - {"494", "495", "496", "497", "505", "502"}
     known = {(str(status), code) for status, (code, _) in ROUTING.items()}
     known.add(tuple(map(str, ANSWERS[CallerGone])))
@@ -128,7 +130,8 @@ def test_openapi_has_every_status_of_the_code(openapi: Any) -> None:
         for route in methods.values()
         for status in route["responses"]
     }
-    assert statuses == {200, *(status for status, _ in ANSWERS.values()), *ROUTING}
+    answered = {status for status, _ in ANSWERS.values()}
+    assert statuses == {200, SERVICE_STATUS, *answered, *ROUTING}
 
 
 def test_openapi_has_429_wherever_one_waits(openapi: Any) -> None:

@@ -8,12 +8,14 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
-from dispatcher.errors import ROUTING
-from tests.conftest import PROJECT, Endpoint
-from tests.front import front
+from dispatcher.errors import ROUTING, of_service
+from tests.conftest import PROJECT, Endpoint, wait_for
+from tests.front import front, sagemaker_runtime
 
 DOUBLE = json.dumps({"modelname": "double", "payload": {"numbers": [1]}}).encode()
 TWO = {"modelname": "double", "result": [2.0]}
@@ -199,6 +201,11 @@ ANSWERS = {
     "NGINX's 413": (413, post(b"Content-Length: 99999999\r\n", b"")),
     "NGINX's 414": (414, get(b"/" + b"x" * 40_000)),
     "NGINX's 501": (501, REFUSED["an unknown packing"]),
+    "a model error": (424, post(b"Content-Length: 1\r\n", b"{").replace(b"/", b"/endpoints/x/", 1)),
+    "NGINX's model error": (
+        424,
+        post(b"Content-Length: 99999999\r\n", b"").replace(b"/", b"/endpoints/x/", 1),
+    ),
 }
 
 
@@ -233,6 +240,107 @@ def test_without_a_web_worker_the_answer_is_the_same_in_form(tmp_path: Path) -> 
     assert answer.all("X-Request-Id") == ["mine"]
     assert json.loads(answer.body)["error"]["request_id"] == "mine"
     assert_safe(answer)
+
+
+NUMBERS = b'{"modelname": "%b", "payload": {"%b": [4]}}'
+MODEL_ERRORS = {
+    "no JSON": (b"{", 400, "bad_body", ""),
+    "an unknown model": (NUMBERS % (b"nosuch", b"numbers"), 404, "unknown_model", ""),
+    "a model that fails": (NUMBERS % (b"fails", b"numbers"), 502, "model_failed", ""),
+    "a bug": (NUMBERS % (b"breaks", b"numbers"), 500, "client_failed", ""),
+    "no answer in time": (
+        NUMBERS % (b"sleeps", b"seconds"),
+        504,
+        "deadline_exceeded",
+        "timeout_ms=100",
+    ),
+    "NGINX's 413": (b" " * (26 * 2**20), 413, "too_large", ""),
+}
+
+
+@pytest.mark.parametrize("name", MODEL_ERRORS)
+def test_boto3_raises_its_model_error(gate: Endpoint, name: str) -> None:
+    """As SageMaker's API reference describes it (InvokeEndpoint, ModelError)."""
+    body, status, code, attributes = MODEL_ERRORS[name]
+    runtime = sagemaker_runtime(gate)
+    with pytest.raises(runtime.exceptions.ModelError) as caught:
+        runtime.invoke_endpoint(
+            EndpointName="mine", Body=body, InferenceId="an-id", CustomAttributes=attributes
+        )
+    assert_model_error(caught.value, status, code)
+
+
+def assert_model_error(error: ClientError, status: int, code: str) -> None:
+    response: Any = error.response
+    assert response["ResponseMetadata"]["HTTPStatusCode"] == 424
+    assert response["Error"]["Code"] == "ModelError"
+    assert response["OriginalStatusCode"] == status
+    assert len(response["OriginalMessage"]) <= 2048
+    original = json.loads(response["OriginalMessage"])["error"]
+    assert original["code"] == code
+    assert original["message"]
+    assert original["request_id"] == "an-id"
+    assert response["ResponseMetadata"]["HTTPHeaders"]["x-request-id"] == "an-id"
+    assert response["LogStreamArn"] == ""
+    side = "client" if status < 500 else "server"
+    begin = f'Received {side} error ({status}) from primary with message "{{'
+    assert response["Error"]["Message"].startswith(begin)
+    assert original["message"] in str(error)
+
+
+def test_the_original_message_is_as_long_as_the_service_keeps_it() -> None:
+    """2048 characters, each of which may be several bytes, and escaped."""
+    answer = json.loads(of_service(503, '"é' * 2000))
+    assert answer["OriginalMessage"] == '"é' * 1024
+    assert answer["OriginalStatusCode"] == 503
+
+
+def test_boto3_raises_its_model_error_without_a_web_worker(tmp_path: Path) -> None:
+    with front(tmp_path) as endpoint:
+        endpoint.process.terminate()
+        endpoint.process.wait(20)
+        runtime = sagemaker_runtime(endpoint)
+        with pytest.raises(runtime.exceptions.ModelError) as caught:
+            runtime.invoke_endpoint(EndpointName="mine", Body=DOUBLE, InferenceId="an-id")
+        wait_for(lambda: '"request_id":"an-id"' in endpoint.log.read_text(), 10, "its line")
+        log = endpoint.log.read_text()
+    assert_model_error(caught.value, 503, "unavailable")
+    (line,) = [json.loads(one) for one in log.splitlines() if '"request_id":"an-id"' in one]
+    assert (line["status"], line["code"]) == (503, "unavailable")
+    assert line["path"] == "/endpoints/mine/invocations"
+
+
+def test_boto3_is_refused_what_the_service_alone_answers(gate: Endpoint) -> None:
+    runtime = sagemaker_runtime(gate)
+    with pytest.raises(ClientError, match=r"ask by invoke_endpoint \(POST") as stream:
+        runtime.invoke_endpoint_with_response_stream(EndpointName="mine", Body=DOUBLE)
+    assert "invocations-response-stream" in str(stream.value)
+    with pytest.raises(ClientError, match=r"ask by invoke_endpoint \(POST") as later:
+        runtime.invoke_endpoint_async(EndpointName="mine", InputLocation="s3://bucket/key")
+    assert "async-invocations" in str(later.value)
+    for error in (stream.value, later.value):
+        assert error.response["ResponseMetadata"]["HTTPStatusCode"] == 424
+
+
+def test_boto3_is_answered_and_errors_elsewhere_are_as_ever(gate: Endpoint) -> None:
+    answer = sagemaker_runtime(gate).invoke_endpoint(EndpointName="a-b1", Body=DOUBLE)
+    assert json.loads(answer["Body"].read()) == TWO
+    for path, status in (
+        ("/invocations", 400),
+        ("/.service_refused?413", 404),  # of NGINX alone
+        ("/endpoints", 404),
+    ):
+        (came,) = exchange(
+            gate,
+            post(CLOSE + b"Content-Length: 1\r\n", b"{").replace(b"/invocations", path.encode()),
+        )
+        assert came.status == status
+        assert came.all("X-Amzn-ErrorType") == []
+        assert set(json.loads(came.body)) == {"error"}
+    (came,) = exchange(gate, get(b"/endpoints/mine/invocations"))
+    assert came.status == 405
+    assert came.all("Allow") == ["POST, OPTIONS"]
+    assert set(json.loads(came.body)) == {"error"}
 
 
 def test_the_page_may_use_its_own_style_and_nothing_else(gate: Endpoint) -> None:

@@ -67,6 +67,18 @@ def test_without_a_known_key_nobody_enters(closed: Endpoint, route: str) -> None
         assert answer.headers["WWW-Authenticate"] == "ApiKey"
 
 
+def test_the_hosting_service_s_own_path_needs_a_key_too(closed: Endpoint) -> None:
+    for call_of, key, status in (
+        ("invocations", None, 401),
+        ("invocations", MANAGING, 403),
+        ("async-invocations", None, 401),
+        ("async-invocations", ASKING, 400),
+    ):
+        answer = call(closed, f"POST /endpoints/mine/{call_of}", key)
+        assert (answer.status, answer.json["OriginalStatusCode"]) == (424, status)
+    assert call(closed, "POST /endpoints/mine/invocations", ASKING).status == 200
+
+
 @pytest.mark.parametrize("key", [None, "x", MANAGING])
 @pytest.mark.parametrize("route", ["GET /ping", "POST /ping", "GET /execution-parameters"])
 def test_what_the_platform_asks_is_open(closed: Endpoint, route: str, key: str | None) -> None:
