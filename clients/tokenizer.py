@@ -15,9 +15,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -40,6 +40,8 @@ SAVE_IT = (
     "put tokenizer.json and tokenizer_config.json there, as "
     '`AutoTokenizer.from_pretrained("the model\'s name").save_pretrained("tokenizer")` writes them'
 )
+
+KEPT_WORDS = 2**14  # of a vocabulary, as they stand behind some character
 
 # Texts whose ids have to be the same, once the classes of `transformers` are gone.
 SAMPLES = ("The world has many people.", "naïve 中文字 \u200b don't 🙂", " 3.14  a_b-c\tend\n")
@@ -89,21 +91,41 @@ class Tokenizer:
             after: the text behind the mask.
 
         """
-        piece = self.backend.id_to_token(token)
-        if not piece:  # the model has more of them than the tokenizer
+        word, goes_on = self.words(before[-1:], token)
+        if not word:
             return before + after
-        word = self.decoded("a", piece)[1:]
-        if self.puts_blanks_between:  # as BERT's, whose pieces say only that a word goes on
-            goes_on, word = not word.startswith(" ") and word != piece, word.removeprefix(" ")
-            if not goes_on and self.is_one_word(before[-1:] + word):
-                word = f" {word}"
-        else:
-            goes_on = not word.startswith(" ")
         if goes_on and self.is_blind_to_blanks:
             before = before.rstrip() or before
         elif not before or before[-1].isspace():
             word = word.removeprefix(" ")
         return before + word + after
+
+    @cached_property
+    def words(self) -> Callable[[str, int], tuple[str, bool]]:
+        """`word`, which is asked for the same few tokens again and again."""
+        return lru_cache(KEPT_WORDS)(self.word)
+
+    def word(self, before: str, token: int) -> tuple[str, bool]:
+        """Return a token as text, with the blank before it, and whether a word goes on with it.
+
+        Nothing where the model has more tokens than the tokenizer.
+
+        Args:
+            before: the character before it; nothing at the beginning of a text.
+            token: its id.
+
+        """
+        piece = self.backend.id_to_token(token)
+        if not piece:
+            return "", False
+        word = self.decoded("a", piece)[1:]
+        if not self.puts_blanks_between:
+            return word, not word.startswith(" ")
+        # As with BERT, whose pieces say only that a word goes on.
+        goes_on, word = not word.startswith(" ") and word != piece, word.removeprefix(" ")
+        if not goes_on and self.is_one_word(before + word):
+            word = f" {word}"
+        return word, goes_on
 
     def decoded(self, *pieces: str) -> str:
         """Return pieces as one text."""
