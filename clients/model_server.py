@@ -128,7 +128,7 @@ class Signature:
         sequence: whether it keeps state from one request to the next, which is not served.
         backend: what runs it, as Triton calls it.
         shares_runs: whether each row of a batch is answered as if it were alone, so that requests
-            may share runs: by its `dynamic_batching`.
+            may share runs: by its `dynamic_batching`, or that of all parts of an ensemble.
 
     """
 

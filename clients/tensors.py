@@ -447,7 +447,10 @@ def one_axis_more(came: Sequence[int], wanted: Sequence[int], most: int) -> str:
 
 def at_most(most: int) -> str:
     """Return a hint on how many items a model takes."""
-    return f"the model takes at most {most} at once; more: a larger max_batch_size in config.pbtxt"
+    return (
+        f"the model takes at most {most} at once; more: a larger max_batch_size in config.pbtxt, "
+        "or 0 where its first axis is no batch"
+    )
 
 
 def zeros(signature: Signature) -> dict[str, Array]:

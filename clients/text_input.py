@@ -24,9 +24,10 @@ LONGEST_TOKEN = 50
 MASK, TYPES = "attention_mask", "token_type_ids"
 PARTS = {"input_ids": "ids", MASK: "attention_mask", TYPES: "type_ids"}
 
-TRIED_TOKENS = 16
+TRIED_TOKENS = (16, 2, 1)
 FILLED_TOKENS = 3
-"""Of the text with which a model's mask is tried, and how many are filled up behind it."""
+"""How many tokens of a text a model's mask is tried with, and how many are filled up behind them.
+Of few tokens each counts for much: what fills up may be hidden by many, as in a largest one."""
 
 TOLERANCES = {"float16": 2e-2, "float32": 2e-4, "float64": 2e-4}
 """How far two answers may be apart that count as alike, as a part of the largest number: sums in
@@ -294,16 +295,22 @@ class TextFamily(Family[K, TextPlan]):
         return tried[1]
 
     def try_mask(self, plan: TextPlan, padding: Padding, encoding: Any) -> bool:
-        """Return whether the beginning of a text is answered alike as it is and filled up.
+        """Return whether beginnings of a text are answered alike as they are and filled up.
 
         Raises:
             InferenceError: as `infer` does.
 
         """
-        most = min(TRIED_TOKENS, plan.longest - FILLED_TOKENS)
-        if most < 1:
-            return False
-        own = {name: array[:, :most] for name, array in self.inputs(plan, [encoding]).items()}
+        whole = self.inputs(plan, [encoding])
+        most = min(len(encoding.ids), plan.longest - FILLED_TOKENS)
+        counts = {min(count, most) for count in TRIED_TOKENS}
+        return most > 0 and all(
+            self.is_alike(plan, padding, {name: array[:, :count] for name, array in whole.items()})
+            for count in sorted(counts)
+        )
+
+    def is_alike(self, plan: TextPlan, padding: Padding, own: Tensors) -> bool:
+        """Return whether a text is answered alike as it is and filled up."""
         filled = {
             name: np.pad(array, ((0, 0), (0, FILLED_TOKENS)), constant_values=padding.inputs[name])
             for name, array in own.items()

@@ -481,7 +481,12 @@ class Triton(ModelServer):
         now = time.monotonic()
         read_at, known = self._signatures.get((model, version), (0.0, None))
         if known is None or now > read_at + SIGNATURE_S:
-            known = signature_of(self._config(model, version, timeout))
+            config = self._config(model, version, timeout)
+            known = signature_of(config)
+            if known.ensemble and known.max_batch_size > 1:
+                steps = (step.model_name for step in config.ensemble_scheduling.step)
+                shares = all(self.signature(one, timeout=timeout).shares_runs for one in steps)
+                known = replace(known, shares_runs=shares)
             self._signatures[model, version] = (now, known)
         return known
 

@@ -447,7 +447,7 @@ def test_a_mask_of_its_own_and_the_inputs_that_the_model_has(bench: Bench) -> No
         "attention_mask": [[1, 1, 1]],
     }
     assert bench.server.calls[-1]["rows"] == {"y": [1]}
-    bench.answers(lambda inputs: {"y": run(inputs)["y"][:, 1]})  # by a backend that picks the rows
+    bench.answers(lambda inputs: {"y": run(inputs)["y"][:, -1]})  # by a backend that picks the rows
     assert bench.ask({"text": "the <mask> sat"})[0] == {"token": "the cat sat", "score": 0.75}
     assert bench.client().example == {"text": "The world has <mask> people."}
     with pytest.raises(BadPayload, match="`text` has no <mask>"):
@@ -655,9 +655,15 @@ def has_one_scale(inputs: Tensors) -> Arrays:
     return {"y": (np.round(heeds(inputs)["y"] / scale) * scale).astype("f")}
 
 
+def has_a_bias(inputs: Tensors) -> Arrays:
+    """The largest of its own ids, or what is left of one that is filled up, which is 3.5."""
+    own = np.where(inputs["attention_mask"] == 1, inputs["input_ids"], 3.5)
+    return {"y": own.max(1, keepdims=True).astype("f")}
+
+
 @pytest.mark.parametrize(
     ("run", "together"),
-    [(heeds, True), (passes_over, False), (has_one_scale, False)],
+    [(heeds, True), (passes_over, False), (has_one_scale, False), (has_a_bias, False)],
 )
 def test_texts_are_filled_up_only_where_that_is_found_to_change_nothing(
     bench: Bench, run: Callable[[Tensors], Arrays], together: bool

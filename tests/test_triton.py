@@ -47,6 +47,7 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
     no_list: list[str] = field(default_factory=list)
     index: ModelState = ModelState("here", "1", "READY")
     others: tuple[ModelState, ...] = ()
+    parts: tuple[str, ...] = ()  # of the ensemble "whole"
     gives: tuple[str, ...] = ()  # outputs, [1] each, in place of a refusal
 
     def ModelInfer(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
@@ -70,6 +71,10 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
             )
         answer.config.max_batch_size = 4
         answer.config.backend = self.backend
+        if request.name == "gathers":
+            answer.config.dynamic_batching.SetInParent()
+        for part in self.parts if request.name == "whole" else ():
+            answer.config.ensemble_scheduling.step.add(model_name=part)
         if request.name == "stateful":
             answer.config.sequence_batching.max_sequence_idle_microseconds = 1
         if request.name == "chain":
@@ -236,6 +241,16 @@ def test_a_decoupled_model_is_not_too_large(refusing: Refusing, triton: Triton) 
         triton.infer("chatty", ARRAYS, timeout=5)
     with pytest.raises(TooLargeAtOnce):
         triton.infer("here", ARRAYS, timeout=5)
+
+
+def test_requests_share_runs_of_an_ensemble_where_all_its_parts_share_theirs(
+    refusing: Refusing, triton: Triton
+) -> None:
+    refusing.parts = ("gathers", "here")
+    assert not triton.signature("whole", timeout=5).shares_runs
+    assert triton.signature("gathers", timeout=5).shares_runs
+    refusing.parts = ("gathers", "gathers")
+    assert triton.signature("whole", "1", timeout=5).shares_runs
 
 
 def test_a_call_of_an_ensemble_is_not_cancelled(refusing: Refusing, triton: Triton) -> None:

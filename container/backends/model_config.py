@@ -140,6 +140,13 @@ def may_be_tried(config: Mapping[str, Any], signature: Signature, *, stated: boo
     )
 
 
+def lists_all_dims(config: Mapping[str, Any], signature: Signature) -> bool:
+    """Whether a tensor is listed with all dimensions that it has in the file: no batch is meant."""
+    ranks = {spec.name: len(spec.shape) for spec in (*signature.inputs, *signature.outputs)}
+    listed = [*(config.get("input") or []), *(config.get("output") or [])]
+    return any(0 < len(_dims(tensor)) == ranks.get(tensor["name"]) for tensor in listed)
+
+
 def completion(
     config: Mapping[str, Any], signature: Signature, *, stated: bool, independent: bool
 ) -> dict[str, Any]:

@@ -157,7 +157,7 @@ class TestRowsThatChangeEachOther:
     def test_the_log_says_so_and_how_to_say_otherwise(self, triton: Triton) -> None:
         said = [line for line in triton.log().splitlines() if "model 'shares_bare': " in line]
         assert len(said) == 1
-        assert "run one by one: output 'y' differs by 0.5" in said[0]
+        assert "run one by one: output 'y' differs by" in said[0]
         assert "`dynamic_batching { }`" in said[0]
         assert "model 'bare': requests share runs: in a trial" in triton.log()
 

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from container.backends.model_config import Signature, TensorSpec
+from container.backends.model_config import Signature, TensorSpec, check
 from container.backends.onnxruntime.completion import completed
 from container.backends.onnxruntime.session import ModelFile
 from container.backends.row_trial import remembered, tried
@@ -25,6 +25,7 @@ def against(
     inputs: Mapping[str, tuple[Any, ...]],
     outputs: Sequence[str] = ("y",),
     data_type: str = "FP32",
+    most: int = 4,
 ) -> str:
     """Try a function of arrays, which returns one array for each output."""
     signature = Signature(
@@ -37,7 +38,7 @@ def against(
         arrays = made if isinstance(made, tuple) else (made,)
         return {n: a for n, a in zip(outputs, arrays, strict=True) if n in names}
 
-    return tried(signature, run)
+    return tried(signature, run, most)
 
 
 X = {"x": (-1, 3)}
@@ -68,6 +69,10 @@ DEPENDENT: dict[str, Callable[..., Any]] = {
     "rows that are found": np.argwhere,
     "a scalar": lambda x: x.sum(),
     "columns beside others": lambda x: np.repeat(x, len(x), axis=1),
+    "near ones": lambda x: np.stack([x[np.abs(x - row).max(1) < 0.5].mean(0) for row in x]),
+    "those that are alike": lambda x: x / np.array([[(x == row).all(1).sum()] for row in x]),
+    "negative ones": lambda x: x + np.minimum(x.min(0), -50),
+    "small rows beside small ones": lambda x: x**4 + np.minimum(x.max(0), 3),
     "small rows alone": lambda x: x + np.where(np.abs(x).max() > 10, np.float32(0.01), 0),
 }
 
@@ -84,6 +89,14 @@ def test_rows_that_change_each_other(what: str) -> None:
     assert against(DEPENDENT[what], X).startswith("output 'y' ")
 
 
+def test_as_many_rows_are_run_together_as_there_may_be() -> None:
+    def behind_five(x: Array) -> Array:
+        return np.concatenate([x[:5], x[5:] - x[:-5]])
+
+    assert against(behind_five, X, most=4) == ""
+    assert "differs by" in against(behind_five, X, most=8)
+
+
 def test_every_output_is_compared() -> None:
     def both(x: Array) -> tuple[Array, Array]:
         return x + 1, np.cumsum(x, axis=0)
@@ -92,8 +105,11 @@ def test_every_output_is_compared() -> None:
 
 
 def test_what_says_nothing_shows_nothing() -> None:
-    assert "answers the same" in against(lambda x: np.ones((len(x), 1), np.float32), X)
-    assert "answers the same" in against(lambda x: np.full((len(x), 1), np.nan), X)
+    said = "output 'y' is the same, whatever it was tried with"
+    assert against(lambda x: np.ones((len(x), 1), np.float32), X) == said
+    assert against(lambda x: np.full((len(x), 1), np.nan), X) == said
+    both = against(lambda x: (x, np.ones((len(x), 1), np.float32)), X, ("varies", "y"))
+    assert both == said, "another output says nothing of this one"
 
 
 def test_what_cannot_be_run_shows_nothing() -> None:
@@ -118,6 +134,20 @@ def test_whole_numbers_are_tried_as_well(data_type: str) -> None:
     assert against(lambda x: x.astype(np.float64) + 1, X, data_type=data_type) == ""
     mixed = against(lambda x: np.cumsum(x.astype(np.float64), 0), X, data_type=data_type)
     assert "differs by" in mixed
+
+
+@pytest.mark.parametrize("data_type", ["INT16", "INT32", "INT64"])
+def test_each_input_is_tried_with_large_numbers_as_well(data_type: str) -> None:
+    """Those of a sound by its loudest one; one input alone, for the other takes 0 and 1."""
+
+    def normalised(sound: Array, flag: Array) -> Array:
+        kept = np.array([[0.5], [0.25]])[flag][..., 0]  # an IndexError beyond 1
+        return sound / max(1, np.abs(sound.astype(np.int64)).max()) * kept
+
+    sounds = {"sound": (-1, 3), "flag": (-1, 3)}
+    assert "differs by" in against(normalised, sounds, data_type=data_type)
+    fitting = against(lambda sound, flag: sound / 2**15 + flag, sounds, data_type=data_type)
+    assert fitting == ""
 
 
 def test_token_ids_and_masks_are_such_as_every_model_knows() -> None:
@@ -157,7 +187,34 @@ def test_a_dynamically_quantized_model_is_found_and_its_original_is_not(tmp_path
     assert "dynamic_batching" not in done.fields
     assert "max_batch_size" not in done.fields
     assert done.warning
-    assert "differs by" in done.warning[0]
+    assert "quantizes its activations while it runs" in done.warning[0]
+
+
+def test_a_quantized_model_whose_outputs_may_hide_it_is_found_all_the_same(tmp_path: Path) -> None:
+    """Of the best class alone only one in hundreds differs."""
+    file = products(tmp_path / "model.onnx")
+    model = onnx.load(file)
+    model.graph.node.append(helper.make_node("ArgMax", ["y"], ["best"], axis=1))
+    del model.graph.output[:]
+    model.graph.output.append(helper.make_tensor_value_info("best", TensorProto.INT64, ["n", 1]))
+    onnx.save(model, file)
+    quantize_dynamic(file, tmp_path / "q.onnx", weight_type=QuantType.QUInt8)
+    assert "dynamic_batching" in completed({}, "", ModelFile(file)).fields
+    assert "dynamic_batching" not in completed({}, "", ModelFile(tmp_path / "q.onnx")).fields
+
+
+@pytest.mark.parametrize(
+    ("side", "dims"), [("input", [-1, 8]), ("output", [-1, 8]), ("input", [8]), ("output", [8])]
+)
+def test_what_is_listed_says_whether_a_batch_is_meant(
+    tmp_path: Path, side: str, dims: list[int]
+) -> None:
+    name = {"input": "x", "output": "y"}[side]
+    config = {side: [{"name": name, "data_type": "TYPE_FP32", "dims": dims}]}
+    opened = ModelFile(products(tmp_path / "model.onnx"))
+    done = config | dict(completed(config, "", opened).fields)
+    assert done.get("max_batch_size", 0) == (0 if len(dims) == 2 else 4)
+    check({"name": "m", **done}, opened.signature)
 
 
 def test_an_author_who_lets_requests_share_runs_is_warned(tmp_path: Path) -> None:
@@ -167,7 +224,7 @@ def test_an_author_who_lets_requests_share_runs_is_warned(tmp_path: Path) -> Non
     done = completed(config, "max_batch_size: 8", ModelFile(tmp_path / "q.onnx"))
     assert sorted(done.fields) == ["input", "output"]
     assert done.warning
-    assert "as `dynamic_batching` says, but output 'y' differs" in done.warning[0]
+    assert "as `dynamic_batching` says, but it quantizes" in done.warning[0]
 
 
 class TestRemembered:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,10 @@ HOW_TO_SAY = (
     "`max_batch_size: 0` in config.pbtxt keeps it so; where each row is an item of its own, a "
     "`max_batch_size` above 1 and `dynamic_batching { }` let requests share runs"
 )
+
+QUANTIZES = "it quantizes its activations while it runs, with one scale for all rows"
+DYNAMIC_QUANTIZATION = (b"DynamicQuantize", b"MatMulIntegerToFloat")
+"""What the operators are called, or begin with."""
 
 TRIED = "in a trial each row was answered as if it were alone"
 LEAVE_OUT = "leave it out, unless you know that each row is an item of its own"
@@ -56,16 +61,21 @@ def completed(
         ModelConfigError: the file contradicts `max_batch_size`.
 
     """
-    stated = states_batch_size(text)
+    stated = states_batch_size(text) or model_config.lists_all_dims(config, opened.signature)
     if not model_config.may_be_tried(config, opened.signature, stated=stated):
         return Completion(
             model_config.completion(config, opened.signature, stated=stated, independent=False)
         )
-    against = remembered(
-        trials,
-        files_of(opened.path) if trials else (),
-        opened.runtime,
-        lambda: tried(opened.signature, opened.run),
+    most = model_config.max_batch_size(config) or model_config.DEFAULT_MAX_BATCH_SIZE
+    against = (
+        QUANTIZES
+        if quantizes(opened.path)
+        else remembered(
+            trials,
+            files_of(opened.path) if trials else (),
+            f"{opened.runtime}, {most} rows",
+            lambda: tried(opened.signature, opened.run, most),
+        )
     )
     fields = model_config.completion(
         config, opened.signature, stated=stated, independent=not against
@@ -76,6 +86,16 @@ def completed(
         what = f"requests share runs, as `dynamic_batching` says, but {against}"
         return Completion(fields, warning=(what, LEAVE_OUT))
     return Completion(fields, warning=(f"requests are run one by one: {against}", HOW_TO_SAY))
+
+
+def quantizes(file: Path) -> bool:
+    """Whether a graph has a node that takes one scale for all rows, whose outputs may not show it.
+
+    Where only the best class is given, a trial would have to meet the one number that is rounded
+    to another.
+    """
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as graph:
+        return any(graph.find(kind) >= 0 for kind in DYNAMIC_QUANTIZATION)
 
 
 def states_batch_size(text: str) -> bool:
