@@ -302,7 +302,7 @@ def test_management_waits_in_a_line_of_its_own_and_ping_does_not(tmp_path: Path)
     """Four loads at a time, and as many more as wait; a model is asked meanwhile."""
     release = threading.Event()
     server = FakeTriton({"double": dict})
-    server.load = lambda *_, **__: release.wait(10)  # type: ignore[method-assign]
+    server.load = lambda *_, **__: release.wait(60)  # type: ignore[method-assign]
     environment = Environment(server, tmp_path)
     for number in range(9):
         (tmp_path / f"m{number}").mkdir()
@@ -317,7 +317,7 @@ def test_management_waits_in_a_line_of_its_own_and_ping_does_not(tmp_path: Path)
     threads = [threading.Thread(target=load, args=(number,)) for number in range(9)]
     for thread in threads:
         thread.start()
-    wait_for(lambda: statuses == [429] * 3, 5, "the refusals")
+    wait_for(lambda: statuses == [429] * 3, 30, "the refusals")
     client = app.test_client()
     assert client.get("/ping").status_code == 200
     answer = client.post("/infer/double", json={"payload": {"numbers": [2]}})
