@@ -305,7 +305,7 @@ def test_management_waits_in_a_line_of_its_own_and_ping_does_not(tmp_path: Path)
     server.load = lambda *_, **__: release.wait(60)  # type: ignore[method-assign]
     environment = Environment(server, tmp_path)
     for number in range(9):
-        (tmp_path / f"m{number}").mkdir()
+        (tmp_path / f"m{number}" / "1").mkdir(parents=True)
     settings = read_settings({"MODEL_SERVER_QUEUE": "2"})
     registry = Registry({"double": Double(environment)})
     app = create_app(settings, registry, environment, renamed_config, quiet())
