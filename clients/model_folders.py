@@ -76,6 +76,19 @@ def link(folder: Path, place: Path) -> None:
             (place / path.name).symlink_to(path)
 
 
+def linked_by(place: Path) -> object:
+    """Return what `link` made: where each link leads, and what it wrote; `None` where it did not.
+
+    Two are equal where they link the same folder in the same state.
+    """
+    try:
+        if place.is_symlink():
+            return place.readlink()
+        return {p.name: p.readlink() if p.is_symlink() else p.read_bytes() for p in place.iterdir()}
+    except OSError:  # there is no such folder, or it is a model's own
+        return None
+
+
 def marked_text(config: Path) -> str | None:
     """Return a configuration's text where its file is none to Triton, which takes plain UTF-8."""
     try:

@@ -29,7 +29,7 @@ from clients.errors import (
     UnknownModel,
 )
 from clients.files import is_litter, text_of
-from clients.model_folders import CONFIG, NAME, NAMED, PLAIN_MODELS, link, unservable
+from clients.model_folders import CONFIG, NAME, NAMED, PLAIN_MODELS, link, linked_by, unservable
 from clients.model_server import ModelServer
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.memory import free_memory
@@ -284,6 +284,7 @@ class Hosting:
 
         """
         name = self.own_name(asked)
+        self.refuse_changed(name)
         is_new = self.take_in(name)
         try:
             if (self.repository / name / CONFIG).is_file():
@@ -300,25 +301,31 @@ class Hosting:
         return name
 
     def take_in(self, name: str) -> bool:
-        """Link a folder that was added after the start into the repository; return whether it was.
+        """Link a model's folder into the repository as it is now; return whether it is a new one.
+
+        One that was linked before may have got a `dispatch.toml` since, or another configuration.
 
         Raises:
             BadModel: Triton must not be given it.
 
         """
         place, made = self.repository / name, self.aside()
-        if NAME.fullmatch(name) and has_files(place):
+        is_new = not (NAME.fullmatch(name) and has_files(place))
+        folder = self.folders().get(name)
+        if folder is None or (place / ADDRESS).exists():
             return False
-        folder = self.folders()[name]
         if reason := unservable(name, folder):
             named = NAME.fullmatch(name)
             raise BadModel(
                 f"{folder} is not served: {reason}",
                 hint=f"mend it, then POST /load_model/{name} again" if named else "rename it",
             )
-        self.remove(name)  # what is left of one that was deleted
         link(folder, made)
         try:
+            before = linked_by(place)
+            if before == linked_by(made) or (before is None and not is_new):
+                return False
+            self.remove(name)  # also what is left of one that was deleted
             made.rename(place)
         except OSError:
             if not has_files(place):
@@ -328,7 +335,43 @@ class Hosting:
             if made.is_symlink():
                 made.unlink()
             shutil.rmtree(made, ignore_errors=True)
-        return True
+        return is_new
+
+    def refresh(self) -> None:
+        """Link those models as they are now whose folders Triton does not take as they are.
+
+        A `dispatch.toml` that was put into one of them is found then.
+        """
+        for name in self.folders():
+            place = self.repository / name
+            if NAME.fullmatch(name) and has_files(place) and not place.is_symlink():
+                with suppress(BadModel, OSError):  # loading the model says what is wrong
+                    self.take_in(name)
+
+    def refuse_changed(self, name: str) -> None:
+        """Refuse to load a model from elsewhere whose configuration is not the one it came with.
+
+        Raises:
+            BadModel: its folder has another now, or is gone.
+
+        """
+        place = self.repository / name
+        try:
+            url = (place / ADDRESS).read_bytes().decode()
+        except OSError:  # it is the repository's own
+            return
+        hint = f"DELETE /models/{name}, then POST /models again"
+        try:
+            source = model_folder(self.allowed(url))
+            copy, now = place / CONFIG, source / CONFIG
+            before = copy.read_bytes().decode() if copy.is_file() else None
+            after = self.configuration(source, name) if now.is_file() else None
+        except OSError as error:
+            raise not_placed(url, error) from error
+        except ModelFailed as error:
+            raise not_loaded(url, error) from error
+        if before != after:
+            raise BadModel(f"{now} has changed since POST /models, which copied it", hint=hint)
 
     def _load(self, name: str) -> None:
         if faults := deadly(self.repository / name):

@@ -106,6 +106,7 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
     @routes.post("/reload")
     def reload() -> Response:
         """Take up clients that are new or have changed."""
+        hosting.refresh()
         report = reloader.reload()
         if report.refused:
             copies = [file for file in map(Path, report.refused) if copied(file)]

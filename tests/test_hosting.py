@@ -653,6 +653,88 @@ def test_a_folder_that_was_removed_meanwhile_is_not_found_until_it_is_back(
     assert (hosting.repository / "late").resolve() == tmp_path / "mounted" / "late"
 
 
+@pytest.mark.parametrize("before", [b"\xef\xbb\xbfmax_batch_size: 0\n", None])
+def test_a_configuration_that_was_edited_counts_at_the_next_load(
+    hosting: Hosting, tmp_path: Path, before: bytes | None
+) -> None:
+    """Though Triton was given a copy of it, or there was none: a 0 that is written is obeyed."""
+    folder = model_at(tmp_path / "models" / "late")
+    if before is None:
+        shutil.move(folder / "1" / "model.onnx", folder / "model.onnx")
+        (folder / "1").rmdir()
+        (folder / "config.pbtxt").unlink()
+    else:
+        (folder / "config.pbtxt").write_bytes(before)
+    add(hosting, folder)
+    hosting.load_own("late")
+    place = hosting.repository / "late"
+    for text in ("max_batch_size: 8\n", "max_batch_size: 0\n", "\ufeffmax_batch_size: 3\n"):
+        (folder / "config.pbtxt").write_text(text, encoding="utf-8")
+        hosting.load_own("late")
+        assert (place / "config.pbtxt").read_text() == text.removeprefix("\ufeff")
+        assert (place / "1" / "model.onnx").exists()
+    (folder / "config.pbtxt").write_text("instance_group { passive: true }")
+    with pytest.raises(BadModel, match="over which Triton ends"):
+        hosting.load_own("late")
+    (folder / "config.pbtxt").unlink()
+    hosting.load_own("late")
+    assert not (place / "config.pbtxt").exists()
+    assert not list(tmp_path.glob("aside*"))
+
+
+def test_what_is_added_to_a_folder_without_versions_is_found(
+    hosting: Hosting, tmp_path: Path
+) -> None:
+    add(hosting, tmp_path / "elsewhere")
+    hosting.load_own("elsewhere")
+    (tmp_path / "elsewhere" / "dispatch.toml").write_text('aliases = ["two"]')
+    (tmp_path / "elsewhere" / "labels.txt").write_text("a")
+    place = hosting.repository / "elsewhere"
+    assert not (place / "dispatch.toml").exists()
+    hosting.refresh()
+    assert (place / "dispatch.toml").read_text() == 'aliases = ["two"]'
+    assert (place / "labels.txt").read_text() == "a"
+    (tmp_path / "elsewhere" / "dispatch.toml").unlink()
+    hosting.load_own("elsewhere")
+    assert not os.path.lexists(place / "dispatch.toml")
+
+
+def test_a_model_that_lies_in_the_repository_itself_is_never_linked_over(
+    hosting: Hosting, tmp_path: Path
+) -> None:
+    model_at(hosting.repository / "late")
+    (hosting.repository / "late" / "own.txt").touch()
+    add(hosting, model_at(tmp_path / "models" / "late"))
+    hosting.load_own("late")
+    hosting.refresh()
+    assert (hosting.repository / "late" / "own.txt").exists()
+
+
+@pytest.mark.parametrize("change", ["edited", "added", "removed"])
+def test_a_model_from_elsewhere_is_not_loaded_with_a_configuration_of_before(
+    hosting: Hosting, tmp_path: Path, change: str
+) -> None:
+    hosting.renamed_config = renamed_config
+    config = tmp_path / "elsewhere" / "config.pbtxt"
+    if change != "added":
+        config.write_text("max_batch_size: 8")
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    hosting.load_own("one")
+    if change == "removed":
+        config.unlink()
+    else:
+        config.write_text("max_batch_size: 0")
+    with pytest.raises(BadModel, match=r"config\.pbtxt has changed since POST /models") as told:
+        hosting.load_own("one")
+    assert told.value.hint == "DELETE /models/one, then POST /models again"
+    hosting.unload("one")
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    hosting.load_own("one")
+    place = hosting.repository / "one" / "config.pbtxt"
+    assert place.exists() is (change != "removed")
+    assert change == "removed" or "max_batch_size: 0" in place.read_text()
+
+
 def test_an_added_folder_that_cannot_be_loaded_leaves_nothing_until_it_is_mended(
     hosting: Hosting, server: FakeTriton, tmp_path: Path
 ) -> None:
