@@ -324,17 +324,19 @@ class Dispatcher:
         if name in self.registry.broken:
             raise self.disabled(name)
         near = difflib.get_close_matches(name[:100], served, n=len(served) or 1, cutoff=0)
-        raise UnknownModel(
-            f"there is no model {brief(name)}", hint=f"served are: {', '.join(near) or 'none'}"
-        )
+        hint = f"served are: {', '.join(near) or 'none'}"
+        if (meant := name.replace(" ", "+")) != name and meant in served:
+            hint = f'in a query "+" is read as a blank: write {meant.replace("+", "%2B")!r}'
+        raise UnknownModel(f"there is no model {brief(name)}", hint=hint)
 
     def disabled(self, name: str) -> ClientDisabled:
-        """Return the error for a model whose client is broken; a reload passes over unloaded ones."""
+        """Return the error for a model whose client is broken."""
         file = Path(self.registry.source(name))
         hint = remedy(file, name)
         with suppress(InferenceError):
             states = [state.state for state in self.states() if state.name == name]
-            if file.name == FILE and not copied(file) and states and "READY" not in states:
+            is_own = file.name == FILE and not copied(file)
+            if is_own and states and "READY" not in states:  # which a reload passes over
                 hint = f"mend it, then POST /load_model/{name}"
         return ClientDisabled(
             f"the client of {brief(name)} is disabled: {self.registry.broken.get(name)}", hint=hint

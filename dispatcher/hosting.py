@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from clients.config_text import NotReadable, line_of, read
 from clients.deadly import deadly
 from clients.dispatch_toml import COPIED, Copied, aliases, note_copied
 from clients.dispatch_toml import FILE as CLIENT_FILE
@@ -181,13 +182,15 @@ class Hosting:
         made.mkdir()
         try:
             self.link(source, made, name)
-            if (made / CLIENT_FILE).is_file():
-                its = tuple(filter(may_have, aliases(source)))
-                note_copied(made / CLIENT_FILE, Copied(source / CLIENT_FILE, its))
             (made / ADDRESS).write_text(url)
             with (made / ADDRESS).open() as address:
                 fcntl.flock(address, fcntl.LOCK_EX)
-                yield moved(made, folder)
+                with self.alone():  # of two that come at once one sees the other's aliases
+                    if (made / CLIENT_FILE).is_file():
+                        its = tuple(filter(may_have, aliases(source)))
+                        note_copied(made / CLIENT_FILE, Copied(source / CLIENT_FILE, its))
+                    is_placed = moved(made, folder)
+                yield is_placed
         finally:
             shutil.rmtree(made, ignore_errors=True)
 
@@ -237,6 +240,20 @@ class Hosting:
         if not left:  # the canary has put the link aside
             return (self.repository.with_name(ASIDE) / name).is_symlink()
         return all(path.is_symlink() and not path.exists() for path in left)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep others from putting a model into the repository, for as long as that takes."""
+        repository = os.open(self.repository, os.O_RDONLY)
+        try:
+            fcntl.flock(repository, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(repository)
+
+    def aliases(self) -> set[str]:
+        """Return the aliases of all models in the repository, also of those that are not loaded."""
+        return {alias for folder in self.repository.iterdir() for alias in aliases(folder)}
 
     def aside(self) -> Path:
         """Return where a folder may be that is not in the repository, on the same disk."""
@@ -288,9 +305,9 @@ class Hosting:
         is_new = self.take_in(name)
         try:
             if (self.repository / name / CONFIG).is_file():
-                self.configuration(
-                    self.repository / name, name
-                )  # Triton does not say what is wrong
+                # Triton does not say what is wrong.
+                self.configuration(self.repository / name, name)
+                self.refuse_other_name(name)
             self._load(name)
         except InferenceError as error:
             if is_new and not isinstance(error, DeadlineExceeded):
@@ -518,6 +535,23 @@ class Hosting:
         except UnicodeDecodeError as error:
             raise BadModel(f"{config} is not UTF-8: {error}", hint="save it as UTF-8") from error
         return self.renamed_config(text, name)
+
+    def refuse_other_name(self, name: str) -> None:
+        """Refuse a model of the repository whose configuration has the name of another folder.
+
+        Raises:
+            ModelFailed: it has, as in a copy of another model's folder.
+
+        """
+        text = text_of(self.repository / name / CONFIG)
+        with suppress(NotReadable):  # of which Triton's parser reads more
+            for field in read(text).all("name"):
+                if field.value != name:
+                    raise ModelFailed(
+                        f'{CONFIG}:{line_of(text, field)}: `name` is "{field.value}", but the '
+                        f'folder is "{name}"',
+                        hint=f'write name: "{name}", or leave the line out',
+                    )
 
     def link(self, source: Path, folder: Path, name: str) -> None:
         """Fill the model's folder in the repository."""

@@ -188,7 +188,7 @@ def load(
 
     def may_have(alias: str) -> bool:
         """Whether an alias is nobody's name: what another has stays with it."""
-        taken = {name, *registry.clients, *registry.aliases}
+        taken = {name, *registry.clients, *registry.aliases, *hosting.aliases()}
         is_free = alias not in taken and not (hosting.repository / alias).exists()
         if with_aliases and not is_free:
             log.warning("the model %s is loaded without its alias %s, which is taken", name, alias)

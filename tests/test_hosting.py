@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from typing import IO, Any
 import pytest
 
 import dispatcher.hosting
+from clients.dispatch_toml import aliases
 from clients.errors import (
     DeadlineExceeded,
     InferenceError,
@@ -733,6 +735,45 @@ def test_a_model_from_elsewhere_is_not_loaded_with_a_configuration_of_before(
     place = hosting.repository / "one" / "config.pbtxt"
     assert place.exists() is (change != "removed")
     assert change == "removed" or "max_batch_size: 0" in place.read_text()
+
+
+def test_a_copy_of_a_folder_that_has_the_name_of_the_first_is_told_so(
+    hosting: Hosting, tmp_path: Path
+) -> None:
+    hosting.renamed_config = renamed_config
+    folder = model_at(tmp_path / "models" / "copy")
+    (folder / "config.pbtxt").write_text('backend: "python"\nname: "double"\n')
+    add(hosting, folder)
+    with pytest.raises(BadModel) as told:
+        hosting.load_own("copy")
+    assert told.value.message == (
+        "the model 'copy' cannot be loaded: "
+        'config.pbtxt:2: `name` is "double", but the folder is "copy"'
+    )
+    assert told.value.hint == 'write name: "copy", or leave the line out'
+    (folder / "config.pbtxt").write_text('backend: "python"\nname: "copy"\n')
+    hosting.load_own("copy")
+    (folder / "config.pbtxt").write_text('backend: "python"\n')
+    hosting.load_own("copy")
+
+
+def test_which_aliases_are_free_is_asked_by_one_at_a_time(hosting: Hosting, tmp_path: Path) -> None:
+    """Until the model is in the repository, where the next one sees it."""
+
+    def may_have(alias: str) -> bool:
+        repository = os.open(hosting.repository, os.O_RDONLY)
+        try:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(repository, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(repository)
+        return alias not in hosting.aliases()
+
+    (tmp_path / "elsewhere" / "dispatch.toml").write_text('aliases = ["lal"]')
+    hosting.load("one", str(tmp_path / "elsewhere"), may_have=may_have)
+    assert hosting.aliases() == {"lal"}
+    hosting.load("two", str(tmp_path / "elsewhere"), may_have=may_have)
+    assert [hosting.own_name("lal"), aliases(hosting.repository / "two")] == ["one", ()]
 
 
 def test_an_added_folder_that_cannot_be_loaded_leaves_nothing_until_it_is_mended(

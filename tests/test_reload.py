@@ -18,6 +18,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from clients.base import Environment
+from clients.dispatch_toml import aliases
 from clients.model_server import ModelState, Signature, TensorSpec
 from clients.registry import Verdict, load_clients
 from clients.sources import changes, model_source, tried
@@ -708,14 +709,52 @@ def test_a_second_model_with_a_taken_alias_is_loaded_without_it(
         body = {"model_name": name, "url": str(source)}
         assert first.client().post("/models", json=body).status_code == 200
 
-    def aliases(one: Worker, name: str) -> Any:
+    def its(one: Worker, name: str) -> Any:
         return list(one.registry.clients[name].aliases)
 
     for one in (first, worker()):
-        assert (aliases(one, "b"), aliases(one, "a")) == (taken, [])
+        assert (its(one, "b"), its(one, "a")) == (taken, [])
     assert first.client().delete("/models/b").status_code == 200
     for one in (first, worker()):
-        assert (one.registry.aliases, aliases(one, "a")) == ({}, [])
+        assert (one.registry.aliases, its(one, "a")) == ({}, [])
+
+
+def test_of_two_models_that_are_loaded_at_once_one_has_the_alias(folder: Path) -> None:
+    """As where one is loaded after the other: neither is refused."""
+    worker = Worker(folder)
+    (folder / WANTED).mkdir()
+    source = folder / "elsewhere" / "tenant"
+    (source / "1").mkdir(parents=True)
+    (source / "dispatch.toml").write_text('aliases = ["lal"]')
+
+    def load(name: str) -> int:
+        body = {"model_name": name, "url": str(source)}
+        return worker.client().post("/models", json=body).status_code
+
+    with ThreadPoolExecutor() as pool:
+        second: list[Future[int]] = []
+
+        def trial(found: Any, taken: Any, *_: Any) -> dict[str, Verdict]:
+            if not second:
+                second.append(pool.submit(load, "two"))
+                while not (folder / "two").exists():
+                    assert not second[0].done()
+                    time.sleep(0.01)
+            return {
+                s.where: Verdict(
+                    s.mark,
+                    bad={s.model: "the name belongs to another"}
+                    if {*aliases(Path(s.where).parent)} & taken.keys()
+                    else {},
+                )
+                for s in found
+            }
+
+        worker.reloader.trial = trial
+        assert load("one") == 200
+        assert second[0].result(20) == 200
+    assert worker.registry.aliases == {"lal": "one"}
+    assert {"one", "two"} <= worker.registry.clients.keys()
 
 
 def ask_plain(worker: Worker) -> Any:
