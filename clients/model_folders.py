@@ -76,6 +76,19 @@ def link(folder: Path, place: Path) -> None:
             (place / path.name).symlink_to(path)
 
 
+def authors_folder(place: Path) -> Path:
+    """Return the folder that `link` has linked at a place; the place where it has linked none."""
+    links = [place] if place.is_symlink() else [p for p in place.glob("*") if p.is_symlink()]
+    for one in links:
+        target = one.readlink()
+        # A folder without versions is linked as its own first, and may be called "1" itself.
+        is_inside = target.name == one.name and (
+            one.name != "1" or (target.parent / CONFIG).exists()
+        )
+        return (target.parent if one != place and is_inside else target).resolve()
+    return place.resolve()
+
+
 def linked_by(place: Path) -> object:
     """Return what `link` made: where each link leads, and what it wrote; `None` where it did not.
 

@@ -13,7 +13,7 @@ from typing import Any
 from flask import Blueprint, Response, g, request
 
 from clients.dispatch_toml import FILE as CLIENT_FILE
-from clients.dispatch_toml import copied, remedy
+from clients.dispatch_toml import authors, copied, remedy
 from clients.errors import DeadlineExceeded, UnknownModel
 from clients.shown import brief
 from dispatcher.admission import Caller, Turns
@@ -122,6 +122,7 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
             )
         said = asdict(report)
         del said["refused"]
+        said["broken"] = {str(authors(where)): why for where, why in report.broken.items()}
         return json_answer(said)
 
     @routes.post("/load_model/<model>")

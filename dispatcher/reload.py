@@ -26,7 +26,7 @@ from clients.base import Environment
 from clients.dispatch_toml import authors, copied
 from clients.errors import DeadlineExceeded, InferenceError
 from clients.registry import Registry, Verdict, owners, take, verdict_of
-from clients.sources import Mark, Source, changes, shown, sources
+from clients.sources import Mark, Source, changes, sources
 from dispatcher.hosting import locked
 from dispatcher.settings import Settings
 from dispatcher.trial import try_sources
@@ -299,7 +299,7 @@ class Reloader:
             if s.where in loaded and not changes(loaded[s.where].mark, s.mark)
         }
         late = {
-            s.where: f"{shown(s.where)} was changed while it was tried: POST /reload again"
+            s.where: f"{authors(s.where)} was changed while it was tried: POST /reload again"
             for s in self.sources()
             if s.where in tried and s.where not in faults and not verdict_of(s, tried)
         }
@@ -315,7 +315,7 @@ class Reloader:
                 if where in now
                 for name, folder in now[where].absent.items()
             }
-            | {s.model: str(authors(Path(where)).parent) for where, s in waiting.items()},
+            | {s.model: str(authors(where).parent) for where, s in waiting.items()},
         )
         log.info("reload: %s", report)
         return report

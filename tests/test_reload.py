@@ -19,6 +19,7 @@ from flask.testing import FlaskClient
 
 from clients.base import Environment
 from clients.dispatch_toml import aliases
+from clients.model_folders import link
 from clients.model_server import ModelState, Signature, TensorSpec
 from clients.registry import Verdict, load_clients
 from clients.sources import changes, model_source, tried
@@ -910,6 +911,26 @@ def test_a_model_that_goes_while_its_client_is_tried_is_not_called_bad(
     worker.reloader.trial = trial
     assert worker.reload().status_code == 200
     assert worker.registry.broken == {}
+
+
+def test_what_is_said_of_a_model_names_its_author_s_folder(folder: Path) -> None:
+    """Not the links in RUN_DIR, which nobody but the container writes."""
+    source = folder / "elsewhere" / "m"
+    source.mkdir(parents=True)
+    for file in ("model.onnx", "dispatch.toml"):
+        (source / file).touch()
+    link(source, folder / "m")
+    worker = Worker(folder)
+    server = worker.reloader.environment.server
+    assert isinstance(server, FakeTriton)
+    server.models_run["m"] = dict
+    entry = worker.client().get("/models/m").json or {}
+    assert entry["modelUrl"] == str(source)
+    assert entry["client"] == f"Tensors in {source / 'dispatch.toml'}"
+    (source / "dispatch.toml").write_text('family = "tensor"')
+    worker.reload()
+    later = Worker(folder)
+    assert list(later.reload().json["broken"]) == [str(source / "dispatch.toml")]
 
 
 def test_a_model_that_its_client_kept_from_being_loaded_says_what_loads_it(folder: Path) -> None:
