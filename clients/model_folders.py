@@ -19,8 +19,8 @@ UNNAMED = "model"  # a plain model file that lies in the mounted folder by itsel
 # shell takes none of these apart, none is a path, and a folder's name has 255 bytes at most.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,254}")
 NAMED = (
-    "expected a name of letters, digits, '_', '.', '+' and '-', at most 255, that begins with one "
-    "of the first three: Triton hands it to a shell"
+    "expected a name of letters, digits, '_', '.', '+' and '-', at most 255 of them, that begins "
+    "with a letter, a digit or '_'"
 )
 
 

@@ -13,10 +13,9 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from clients.config_text import NotReadable, line_of, read
 from clients.deadly import deadly
@@ -29,7 +28,7 @@ from clients.errors import (
     TooLargeAtOnce,
     UnknownModel,
 )
-from clients.files import is_litter, text_of
+from clients.files import is_litter, locked, text_of
 from clients.model_folders import CONFIG, NAME, NAMED, PLAIN_MODELS, link, linked_by, unservable
 from clients.model_server import ModelServer
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
@@ -275,23 +274,21 @@ class Hosting:
             UnknownModel: there is none.
 
         """
-        linked = {path.name: path for path in self.repository.iterdir() if has_files(path)}
-        there = {**self.folders(), **linked}
+        there = self.own_folders()
         if asked in there:
             return asked
         for name, folder in there.items():
             if asked in aliases(folder):
                 return name
-        raise UnknownModel(
-            f"the model repository has no folder {asked[:100]!r}",
-            hint=f"it has {', '.join(sorted(there)) or 'none'}",
-        )
+        raise no_folder(asked, there)
 
-    def load_own(self, asked: str) -> str:
-        """Load a model of the repository, or load it anew; return its name.
+    def own_folders(self) -> dict[str, Path]:
+        """Return the folders of the models of the repository, by name."""
+        linked = {path.name: path for path in self.repository.iterdir() if has_files(path)}
+        return {**self.folders(), **linked}
 
-        Args:
-            asked: its name, or an alias in its `dispatch.toml`.
+    def load_own(self, name: str) -> None:
+        """Load a model of the repository, or load it anew.
 
         Raises:
             UnknownModel: there is none of this name.
@@ -300,7 +297,8 @@ class Hosting:
             DeadlineExceeded: it takes too long; the model server goes on with it.
 
         """
-        name = self.own_name(asked)
+        if name not in (there := self.own_folders()):
+            raise no_folder(name, there)
         self.refuse_changed(name)
         is_new = self.take_in(name)
         try:
@@ -315,7 +313,6 @@ class Hosting:
             if isinstance(error, ModelFailed):
                 raise not_loaded(f"the model {name!r}", error) from error
             raise
-        return name
 
     def take_in(self, name: str) -> bool:
         """Link a model's folder into the repository as it is now; return whether it is a new one.
@@ -588,13 +585,11 @@ def has_files(folder: Path) -> bool:
         return False
 
 
-def locked(file: IO[str]) -> bool:
-    """Lock a file; return whether nobody else has."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def no_folder(asked: str, there: Iterable[str]) -> UnknownModel:
+    return UnknownModel(
+        f"the model repository has no folder {asked[:100]!r}",
+        hint=f"it has {', '.join(sorted(there)) or 'none'}",
+    )
 
 
 def moved(folder: Path, place: Path) -> bool:

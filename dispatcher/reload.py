@@ -7,7 +7,6 @@ under way keep the objects that they have.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import math
@@ -25,9 +24,9 @@ from typing import IO
 from clients.base import Environment
 from clients.dispatch_toml import authors, copied
 from clients.errors import DeadlineExceeded, InferenceError
+from clients.files import locked
 from clients.registry import Registry, Verdict, owners, take, verdict_of
 from clients.sources import Mark, Source, changes, sources
-from dispatcher.hosting import locked
 from dispatcher.settings import Settings
 from dispatcher.trial import try_sources
 
@@ -114,13 +113,7 @@ class Verdicts:
     def alone_or_not(self) -> Iterator[bool]:
         """Do so where nobody else does at this moment; give whether it is so."""
         with self.lock_file() as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                mine = False
-            else:
-                mine = True
-            yield mine
+            yield locked(lock)
 
     def lock_file(self) -> IO[str]:
         self.workers.mkdir(parents=True, exist_ok=True)

@@ -586,8 +586,8 @@ def test_a_folder_that_was_added_after_the_start_is_found_and_loaded(
 ) -> None:
     """By two callers too; what comes from elsewhere may have such a name as well."""
     add(hosting, model_at(tmp_path / "models" / name))
-    assert hosting.load_own(name) == name
-    assert hosting.load_own(name) == name
+    hosting.load_own(name)
+    hosting.load_own(name)
     assert hosting.is_loaded(name)
     assert wanted(hosting) == [name]
     assert (hosting.repository / name / "1" / "model.onnx").read_bytes() == b"x"
@@ -806,11 +806,11 @@ def test_an_added_folder_that_triton_must_not_see_is_not_linked(
     assert list(hosting.repository.iterdir()) == []
 
 
-def test_a_model_is_loaded_by_an_alias_in_its_file(hosting: Hosting, tmp_path: Path) -> None:
+def test_a_model_is_found_by_an_alias_in_its_file(hosting: Hosting, tmp_path: Path) -> None:
     """Also one that nobody has read yet; not by one that was left to another."""
     model_at(hosting.repository / "first", 'aliases = ["one"]')
     add(hosting, model_at(tmp_path / "models" / "second", 'aliases = ["two", "b+c"]'))
-    assert [hosting.load_own(alias) for alias in ("one", "two", "b+c")] == [
+    assert [hosting.own_name(alias) for alias in ("one", "two", "b+c")] == [
         "first",
         "second",
         "second",
@@ -818,7 +818,7 @@ def test_a_model_is_loaded_by_an_alias_in_its_file(hosting: Hosting, tmp_path: P
     model_at(tmp_path / "third", 'aliases = ["three"]')
     hosting.load("third", str(tmp_path / "third"), may_have=lambda _: False)
     with pytest.raises(UnknownModel):
-        hosting.load_own("three")
+        hosting.own_name("three")
 
 
 @pytest.mark.parametrize("left", ["a link", "an empty folder", "a folder of links"])
