@@ -147,8 +147,14 @@ def copied(path: Path) -> Copied | None:
         return None
 
 
-def authors(path: Path) -> Path:
-    """Return the file that its author has: not a link in the repository, and no copy."""
+def authors(where: str | Path) -> Path:
+    """Return the file that its author has: not a link in the repository, and no copy.
+
+    What is no `dispatch.toml` stays as it is, also what is no path.
+    """
+    path = Path(where)
+    if path.name != FILE:
+        return path
     copy = copied(path)
     return copy.file if copy else path.resolve()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import codecs
-from typing import TYPE_CHECKING
+import fcntl
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,3 +42,12 @@ def text_of(path: Path) -> str:
     """
     text = unmarked(path.read_bytes()).decode()
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def locked(file: IO[str]) -> bool:
+    """Lock a file; return whether nobody else has."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

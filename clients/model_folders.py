@@ -19,8 +19,8 @@ UNNAMED = "model"  # a plain model file that lies in the mounted folder by itsel
 # shell takes none of these apart, none is a path, and a folder's name has 255 bytes at most.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,254}")
 NAMED = (
-    "expected a name of letters, digits, '_', '.', '+' and '-', at most 255, that begins with one "
-    "of the first three: Triton hands it to a shell"
+    "expected a name of letters, digits, '_', '.', '+' and '-', at most 255 of them, that begins "
+    "with a letter, a digit or '_'"
 )
 
 
@@ -74,6 +74,32 @@ def link(folder: Path, place: Path) -> None:
             (place / CONFIG).write_text(text, encoding="utf-8")
         elif path.name not in PLAIN_MODELS:
             (place / path.name).symlink_to(path)
+
+
+def authors_folder(place: Path) -> Path:
+    """Return the folder that `link` has linked at a place; the place where it has linked none."""
+    links = [place] if place.is_symlink() else [p for p in place.glob("*") if p.is_symlink()]
+    for one in links:
+        target = one.readlink()
+        # A folder without versions is linked as its own first, and may be called "1" itself.
+        is_inside = target.name == one.name and (
+            one.name != "1" or (target.parent / CONFIG).exists()
+        )
+        return (target.parent if one != place and is_inside else target).resolve()
+    return place.resolve()
+
+
+def linked_by(place: Path) -> object:
+    """Return what `link` made: where each link leads, and what it wrote; `None` where it did not.
+
+    Two are equal where they link the same folder in the same state.
+    """
+    try:
+        if place.is_symlink():
+            return place.readlink()
+        return {p.name: p.readlink() if p.is_symlink() else p.read_bytes() for p in place.iterdir()}
+    except OSError:  # there is no such folder, or it is a model's own
+        return None
 
 
 def marked_text(config: Path) -> str | None:

@@ -15,8 +15,9 @@ from typing import Any
 
 from clients.base import Client, Environment
 from clients.declarations import declaration_fault, object_fault
+from clients.dispatch_toml import authors
 from clients.errors import ClientDisabled
-from clients.sources import Mark, Source, changes, names_in, shown, sources
+from clients.sources import Mark, Source, changes, names_in, sources
 
 log = logging.getLogger(__name__)
 
@@ -218,7 +219,7 @@ def load(
         # Whatever a stranger's file does at import disables that file alone.
         log.exception("%s cannot be imported", source.where)
         found = []
-        reason = f"{shown(source.where)} cannot be imported: {described(error)}"
+        reason = f"{authors(source.where)} cannot be imported: {described(error)}"
         loaded.broken.update(dict.fromkeys(names_in(source), reason))
     for client in dict.fromkeys(found):  # a class may have two names in its file
         name = str(getattr(client, "modelname", None) or source.where)
@@ -229,7 +230,7 @@ def load(
             register(client, environment, source.where, taken, loaded)
         except (Exception, SystemExit) as error:
             # Its declarations may be anything; they disable that class alone.
-            where = f"{client.__name__} in {shown(source.where)}"
+            where = f"{client.__name__} in {authors(source.where)}"
             log.exception("%s cannot be registered", where)
             loaded.broken[name] = f"{where}: it cannot be registered: {described(error)}"
     for reason in dict.fromkeys(loaded.broken.values()):
@@ -245,7 +246,7 @@ def register(
     loaded: Loaded,
 ) -> None:
     """Make the client's one object, or note why there is none."""
-    where = f"{client.__name__} in {shown(source)}"
+    where = f"{client.__name__} in {authors(source)}"
     name = str(getattr(client, "modelname", None) or source)
     if fault := declaration_fault(client):
         loaded.broken[name] = f"{where}: {fault}"
@@ -299,7 +300,7 @@ def name_fault(client: type[Client], environment: Environment, taken: Mapping[st
     for name in (client.modelname, *client.aliases):
         if name in taken:
             return (
-                f"the name {name!r} belongs to the client in {shown(taken[name])}; choose another"
+                f"the name {name!r} belongs to the client in {authors(taken[name])}; choose another"
             )
     for name in client.aliases:
         if (environment.model_repository / name).exists():

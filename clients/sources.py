@@ -23,7 +23,7 @@ from typing import TypeAlias
 import clients
 from clients import beside
 from clients.base import Client
-from clients.dispatch_toml import FILE, copied, is_inside, read_table
+from clients.dispatch_toml import FILE, is_inside, read_table
 from clients.errors import ClientDisabled
 from clients.family import client_class
 from clients.files import is_litter
@@ -76,12 +76,6 @@ def sources(repository: Path, folders: Iterable[Path] = ()) -> Iterator[Source]:
     for folder in folders:
         for path in client_files(folder):
             yield file_source(path, built_in=False)
-
-
-def shown(where: str) -> str:
-    """Return the place of a source as its author knows it: of a copy the original's."""
-    copy = copied(Path(where))
-    return str(copy.file) if copy else where
 
 
 def names_in(source: Source) -> list[str]:

@@ -201,6 +201,7 @@ ENSEMBLE_S = 60.0
 CHECK_SAYS_MORE = "`dispatcher check` on the model's folder may say more"
 LOG_SAYS_WHY = "Triton's log has the reason; `dispatcher check` finds many of them beforehand"
 
+UNLOADED = "unloaded"  # Triton's reason for a model that somebody has unloaded
 TO_MEND = " To mend it: "  # before what helps, in the words of this project's backends
 
 NO_ROOM = "No space left on device"  # for a model's region in /dev/shm
@@ -622,6 +623,8 @@ class Triton(ModelServer):
         if not ready:
             reasons = {state.why for state in states if state.why}
             why, _, fix = "".join(f": {r}" for r in sorted(reasons)).partition(TO_MEND)
+            if reasons == {UNLOADED}:
+                fix = f"POST /load_model/{model} loads it"
             return ModelUnavailable(
                 f"the model {model!r} is not ready{why}",
                 hint=fix or "see the log of the start; /ping says which models are missing",

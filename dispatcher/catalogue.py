@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from clients.base import Client
+from clients.dispatch_toml import authors
 from clients.errors import InferenceError
+from clients.model_folders import authors_folder
 from clients.model_server import ModelServer, ModelState
 from clients.registry import Registry
-from clients.sources import shown
 from clients.tensors import has_example
 from dispatcher.hosting import ADDRESS
 
@@ -89,7 +90,7 @@ class Catalogue:
 
     def described(self, client: Client) -> str:
         """Return a client's class, and where it comes from."""
-        return f"{type(client).__name__} in {shown(self.registry.source(client.modelname))}"
+        return f"{type(client).__name__} in {authors(self.registry.source(client.modelname))}"
 
 
 def model_url(folder: Path) -> str:
@@ -97,7 +98,7 @@ def model_url(folder: Path) -> str:
     try:
         return (folder / ADDRESS).read_bytes().decode()  # a text's line ends would be changed
     except OSError:
-        return str(folder.resolve())
+        return str(authors_folder(folder))
 
 
 def weights(folder: Path) -> str:

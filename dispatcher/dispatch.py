@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from clients.base import Client, Environment, Payload
-from clients.dispatch_toml import remedy
+from clients.dispatch_toml import FILE, copied, remedy
 from clients.errors import (
     BadParameter,
     BadPayload,
@@ -315,21 +315,31 @@ class Dispatcher:
         name = self.registry.name(ask.modelname)
         if client := self.registry.clients.get(name):
             return client
-        disabled = ClientDisabled(
-            f"the client of {brief(name)} is disabled: {self.registry.broken.get(name)}",
-            hint=remedy(Path(self.registry.source(name)), name),
-        )
         if self.registry.disabled(name):
-            raise disabled
+            raise self.disabled(name)
         states = self.states()
         served = self.served(states)
         if name in served or self.is_missing(name, states):  # then Triton says why
             return TensorClient(self.environment, name)
         if name in self.registry.broken:
-            raise disabled
+            raise self.disabled(name)
         near = difflib.get_close_matches(name[:100], served, n=len(served) or 1, cutoff=0)
-        raise UnknownModel(
-            f"there is no model {brief(name)}", hint=f"served are: {', '.join(near) or 'none'}"
+        hint = f"served are: {', '.join(near) or 'none'}"
+        if (meant := name.replace(" ", "+")) != name and meant in served:
+            hint = f'in a query "+" is read as a blank: write {meant.replace("+", "%2B")!r}'
+        raise UnknownModel(f"there is no model {brief(name)}", hint=hint)
+
+    def disabled(self, name: str) -> ClientDisabled:
+        """Return the error for a model whose client is broken."""
+        file = Path(self.registry.source(name))
+        hint = remedy(file, name)
+        with suppress(InferenceError):
+            states = [state.state for state in self.states() if state.name == name]
+            is_own = file.name == FILE and not copied(file)
+            if is_own and states and "READY" not in states:  # which a reload passes over
+                hint = f"mend it, then POST /load_model/{name}"
+        return ClientDisabled(
+            f"the client of {brief(name)} is disabled: {self.registry.broken.get(name)}", hint=hint
         )
 
     def is_missing(self, name: str, states: Iterable[ModelState]) -> bool:

@@ -13,11 +13,11 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
+from clients.config_text import NotReadable, line_of, read
 from clients.deadly import deadly
 from clients.dispatch_toml import COPIED, Copied, aliases, note_copied
 from clients.dispatch_toml import FILE as CLIENT_FILE
@@ -28,8 +28,8 @@ from clients.errors import (
     TooLargeAtOnce,
     UnknownModel,
 )
-from clients.files import is_litter, text_of
-from clients.model_folders import CONFIG, NAME, NAMED, PLAIN_MODELS, link, unservable
+from clients.files import is_litter, locked, text_of
+from clients.model_folders import CONFIG, NAME, NAMED, PLAIN_MODELS, link, linked_by, unservable
 from clients.model_server import ModelServer
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.memory import free_memory
@@ -181,13 +181,15 @@ class Hosting:
         made.mkdir()
         try:
             self.link(source, made, name)
-            if (made / CLIENT_FILE).is_file():
-                its = tuple(filter(may_have, aliases(source)))
-                note_copied(made / CLIENT_FILE, Copied(source / CLIENT_FILE, its))
             (made / ADDRESS).write_text(url)
             with (made / ADDRESS).open() as address:
                 fcntl.flock(address, fcntl.LOCK_EX)
-                yield moved(made, folder)
+                with self.alone():  # of two that come at once one sees the other's aliases
+                    if (made / CLIENT_FILE).is_file():
+                        its = tuple(filter(may_have, aliases(source)))
+                        note_copied(made / CLIENT_FILE, Copied(source / CLIENT_FILE, its))
+                    is_placed = moved(made, folder)
+                yield is_placed
         finally:
             shutil.rmtree(made, ignore_errors=True)
 
@@ -238,6 +240,20 @@ class Hosting:
             return (self.repository.with_name(ASIDE) / name).is_symlink()
         return all(path.is_symlink() and not path.exists() for path in left)
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep others from putting a model into the repository, for as long as that takes."""
+        repository = os.open(self.repository, os.O_RDONLY)
+        try:
+            fcntl.flock(repository, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(repository)
+
+    def aliases(self) -> set[str]:
+        """Return the aliases of all models in the repository, also of those that are not loaded."""
+        return {alias for folder in self.repository.iterdir() for alias in aliases(folder)}
+
     def aside(self) -> Path:
         """Return where a folder may be that is not in the repository, on the same disk."""
         return self.repository.with_name(f"{ASIDE}-{uuid.uuid4().hex}")
@@ -258,23 +274,21 @@ class Hosting:
             UnknownModel: there is none.
 
         """
-        linked = {path.name: path for path in self.repository.iterdir() if has_files(path)}
-        there = {**self.folders(), **linked}
+        there = self.own_folders()
         if asked in there:
             return asked
         for name, folder in there.items():
             if asked in aliases(folder):
                 return name
-        raise UnknownModel(
-            f"the model repository has no folder {asked[:100]!r}",
-            hint=f"it has {', '.join(sorted(there)) or 'none'}",
-        )
+        raise no_folder(asked, there)
 
-    def load_own(self, asked: str) -> str:
-        """Load a model of the repository, or load it anew; return its name.
+    def own_folders(self) -> dict[str, Path]:
+        """Return the folders of the models of the repository, by name."""
+        linked = {path.name: path for path in self.repository.iterdir() if has_files(path)}
+        return {**self.folders(), **linked}
 
-        Args:
-            asked: its name, or an alias in its `dispatch.toml`.
+    def load_own(self, name: str) -> None:
+        """Load a model of the repository, or load it anew.
 
         Raises:
             UnknownModel: there is none of this name.
@@ -283,13 +297,15 @@ class Hosting:
             DeadlineExceeded: it takes too long; the model server goes on with it.
 
         """
-        name = self.own_name(asked)
+        if name not in (there := self.own_folders()):
+            raise no_folder(name, there)
+        self.refuse_changed(name)
         is_new = self.take_in(name)
         try:
             if (self.repository / name / CONFIG).is_file():
-                self.configuration(
-                    self.repository / name, name
-                )  # Triton does not say what is wrong
+                # Triton does not say what is wrong.
+                self.configuration(self.repository / name, name)
+                self.refuse_other_name(name)
             self._load(name)
         except InferenceError as error:
             if is_new and not isinstance(error, DeadlineExceeded):
@@ -297,28 +313,33 @@ class Hosting:
             if isinstance(error, ModelFailed):
                 raise not_loaded(f"the model {name!r}", error) from error
             raise
-        return name
 
     def take_in(self, name: str) -> bool:
-        """Link a folder that was added after the start into the repository; return whether it was.
+        """Link a model's folder into the repository as it is now; return whether it is a new one.
+
+        One that was linked before may have got a `dispatch.toml` since, or another configuration.
 
         Raises:
             BadModel: Triton must not be given it.
 
         """
         place, made = self.repository / name, self.aside()
-        if NAME.fullmatch(name) and has_files(place):
+        is_new = not (NAME.fullmatch(name) and has_files(place))
+        folder = self.folders().get(name)
+        if folder is None or (place / ADDRESS).exists():
             return False
-        folder = self.folders()[name]
         if reason := unservable(name, folder):
             named = NAME.fullmatch(name)
             raise BadModel(
                 f"{folder} is not served: {reason}",
                 hint=f"mend it, then POST /load_model/{name} again" if named else "rename it",
             )
-        self.remove(name)  # what is left of one that was deleted
         link(folder, made)
         try:
+            before = linked_by(place)
+            if before == linked_by(made) or (before is None and not is_new):
+                return False
+            self.remove(name)  # also what is left of one that was deleted
             made.rename(place)
         except OSError:
             if not has_files(place):
@@ -328,7 +349,43 @@ class Hosting:
             if made.is_symlink():
                 made.unlink()
             shutil.rmtree(made, ignore_errors=True)
-        return True
+        return is_new
+
+    def refresh(self) -> None:
+        """Link those models as they are now whose folders Triton does not take as they are.
+
+        A `dispatch.toml` that was put into one of them is found then.
+        """
+        for name in self.folders():
+            place = self.repository / name
+            if NAME.fullmatch(name) and has_files(place) and not place.is_symlink():
+                with suppress(BadModel, OSError):  # loading the model says what is wrong
+                    self.take_in(name)
+
+    def refuse_changed(self, name: str) -> None:
+        """Refuse to load a model from elsewhere whose configuration is not the one it came with.
+
+        Raises:
+            BadModel: its folder has another now, or is gone.
+
+        """
+        place = self.repository / name
+        try:
+            url = (place / ADDRESS).read_bytes().decode()
+        except OSError:  # it is the repository's own
+            return
+        hint = f"DELETE /models/{name}, then POST /models again"
+        try:
+            source = model_folder(self.allowed(url))
+            copy, now = place / CONFIG, source / CONFIG
+            before = copy.read_bytes().decode() if copy.is_file() else None
+            after = self.configuration(source, name) if now.is_file() else None
+        except OSError as error:
+            raise not_placed(url, error) from error
+        except ModelFailed as error:
+            raise not_loaded(url, error) from error
+        if before != after:
+            raise BadModel(f"{now} has changed since POST /models, which copied it", hint=hint)
 
     def _load(self, name: str) -> None:
         if faults := deadly(self.repository / name):
@@ -476,6 +533,23 @@ class Hosting:
             raise BadModel(f"{config} is not UTF-8: {error}", hint="save it as UTF-8") from error
         return self.renamed_config(text, name)
 
+    def refuse_other_name(self, name: str) -> None:
+        """Refuse a model of the repository whose configuration has the name of another folder.
+
+        Raises:
+            ModelFailed: it has, as in a copy of another model's folder.
+
+        """
+        text = text_of(self.repository / name / CONFIG)
+        with suppress(NotReadable):  # of which Triton's parser reads more
+            for field in read(text).all("name"):
+                if field.value != name:
+                    raise ModelFailed(
+                        f'{CONFIG}:{line_of(text, field)}: `name` is "{field.value}", but the '
+                        f'folder is "{name}"',
+                        hint=f'write name: "{name}", or leave the line out',
+                    )
+
     def link(self, source: Path, folder: Path, name: str) -> None:
         """Fill the model's folder in the repository."""
         if (source / CONFIG).is_file():
@@ -511,13 +585,11 @@ def has_files(folder: Path) -> bool:
         return False
 
 
-def locked(file: IO[str]) -> bool:
-    """Lock a file; return whether nobody else has."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def no_folder(asked: str, there: Iterable[str]) -> UnknownModel:
+    return UnknownModel(
+        f"the model repository has no folder {asked[:100]!r}",
+        hint=f"it has {', '.join(sorted(there)) or 'none'}",
+    )
 
 
 def moved(folder: Path, place: Path) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from flask import Blueprint, Response, g, request
 
 from clients.dispatch_toml import FILE as CLIENT_FILE
-from clients.dispatch_toml import copied, remedy
+from clients.dispatch_toml import authors, copied, remedy
 from clients.errors import DeadlineExceeded, UnknownModel
 from clients.shown import brief
 from dispatcher.admission import Caller, Turns
@@ -106,6 +106,7 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
     @routes.post("/reload")
     def reload() -> Response:
         """Take up clients that are new or have changed."""
+        hosting.refresh()
         report = reloader.reload()
         if report.refused:
             copies = [file for file in map(Path, report.refused) if copied(file)]
@@ -121,6 +122,7 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
             )
         said = asdict(report)
         del said["refused"]
+        said["broken"] = {str(authors(where)): why for where, why in report.broken.items()}
         return json_answer(said)
 
     @routes.post("/load_model/<model>")
@@ -187,7 +189,7 @@ def load(
 
     def may_have(alias: str) -> bool:
         """Whether an alias is nobody's name: what another has stays with it."""
-        taken = {name, *registry.clients, *registry.aliases}
+        taken = {name, *registry.clients, *registry.aliases, *hosting.aliases()}
         is_free = alias not in taken and not (hosting.repository / alias).exists()
         if with_aliases and not is_free:
             log.warning("the model %s is loaded without its alias %s, which is taken", name, alias)

@@ -7,7 +7,6 @@ under way keep the objects that they have.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import math
@@ -23,16 +22,18 @@ from pathlib import Path
 from typing import IO
 
 from clients.base import Environment
-from clients.errors import DeadlineExceeded
+from clients.dispatch_toml import authors, copied
+from clients.errors import DeadlineExceeded, InferenceError
+from clients.files import locked
 from clients.registry import Registry, Verdict, owners, take, verdict_of
-from clients.sources import Mark, Source, changes, shown, sources
-from dispatcher.hosting import locked
+from clients.sources import Mark, Source, changes, sources
 from dispatcher.settings import Settings
 from dispatcher.trial import try_sources
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.5  # how often a worker looks whether another has noted something
+STATES_S = 2.0  # for Triton's word on which models are loaded
 OTHERS_S = 10.0  # what the other workers are given to take it up
 
 Try = Callable[[Iterable[Source], Mapping[str, str], Settings], dict[str, Verdict]]
@@ -64,7 +65,7 @@ class Report:
         removed: clients that are gone.
         refused: why what is new or has changed is not taken, by source.
         broken: why what has not changed still does not work, by source.
-        absent: clients among what was tried whose models are not there: the folders, by name.
+        absent: clients whose models are not there, or not loaded: the folders, by name.
 
     """
 
@@ -112,13 +113,7 @@ class Verdicts:
     def alone_or_not(self) -> Iterator[bool]:
         """Do so where nobody else does at this moment; give whether it is so."""
         with self.lock_file() as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                mine = False
-            else:
-                mine = True
-            yield mine
+            yield locked(lock)
 
     def lock_file(self) -> IO[str]:
         self.workers.mkdir(parents=True, exist_ok=True)
@@ -271,6 +266,8 @@ class Reloader:
             if s.installed and s.where in loaded and loaded[s.where].clients
         }
         changed = [source for source in changed if source.where not in restart]
+        waiting = self.waiting(changed) if only is None else {}
+        changed = [source for source in changed if source.where not in waiting]
         noted = self.verdicts.read()
         there = {source.where for source in found}
         if only is not None:  # a folder may be missed for a moment; its client needs it no more
@@ -278,6 +275,10 @@ class Reloader:
         anew = {source.where for source in changed}
         kept = owners({where: loaded[where] for where in (loaded.keys() & there) - anew})
         tried = self.trial(changed, kept, self.settings) if changed else {}
+        if only is None:
+            failed = [s for s in changed if s.where in tried and tried[s.where].bad]
+            waiting |= self.waiting(failed) | self.replaced(failed)
+            tried = {where: one for where, one in tried.items() if where not in waiting}
         tried = {where: replace(one, late=self.late(one)) for where, one in tried.items()}
         judged = {w: v for w, v in {**noted.by_source, **tried}.items() if w in there}
         noted = Noted(noted.number + 1, judged, tuple(sorted(there)))
@@ -291,7 +292,7 @@ class Reloader:
             if s.where in loaded and not changes(loaded[s.where].mark, s.mark)
         }
         late = {
-            s.where: f"{shown(s.where)} was changed while it was tried: POST /reload again"
+            s.where: f"{authors(s.where)} was changed while it was tried: POST /reload again"
             for s in self.sources()
             if s.where in tried and s.where not in faults and not verdict_of(s, tried)
         }
@@ -306,10 +307,39 @@ class Reloader:
                 for where in tried
                 if where in now
                 for name, folder in now[where].absent.items()
-            },
+            }
+            | {s.model: str(authors(where).parent) for where, s in waiting.items()},
         )
         log.info("reload: %s", report)
         return report
+
+    def waiting(self, found: Iterable[Source]) -> dict[str, Source]:
+        """Return the sources whose models are not loaded at this moment, as far as Triton says so.
+
+        Their examples would fail; whoever loads such a model has its client tried.
+        """
+        about = [source for source in found if source.model]
+        try:
+            states = self.environment.server.models(timeout=STATES_S) if about else []
+        except InferenceError:
+            return {}
+        missed = {s.name for s in states} - {s.name for s in states if s.state == "READY"}
+        return {source.where: source for source in about if source.model in missed}
+
+    def replaced(self, failed: list[Source]) -> dict[str, Source]:
+        """Return the sources whose models were unloaded, and perhaps loaded again, during a trial.
+
+        Those have come by `POST /models`, which tries the client of what it loads.
+        """
+        now = {source.where: source for source in self.sources()} if failed else {}
+        return {
+            s.where: s
+            for s in failed
+            if s.model
+            and (
+                s.where not in now or (copied(Path(s.where)) and changes(s.mark, now[s.where].mark))
+            )
+        }
 
     def late(self, verdict: Verdict) -> tuple[str, ...]:
         """Return which of the models with a bad client have none now, and are served without."""
@@ -376,11 +406,13 @@ class Reloader:
     def news(self) -> dict[str, Mark]:
         """Return what is neither loaded nor tried as it is now, by source, and what is gone."""
         loaded, noted = self.registry.loaded, self.verdicts.read().by_source
-        now = {source.where: source.mark for source in self.sources()}
+        found = self.sources()
+        now = {source.where: source.mark for source in found}
         news: dict[str, Mark] = {where: {} for where in loaded.keys() - now.keys()}
         for where, mark in now.items():
             known = [one[where].mark for one in (loaded, noted) if where in one]
             differ = [changes(one, mark) for one in known] or [mark]
             if all(differ):
                 news[where] = differ[0]
-        return news
+        waiting = self.waiting(source for source in found if source.where in news)
+        return {where: mark for where, mark in news.items() if where not in waiting}

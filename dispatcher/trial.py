@@ -23,9 +23,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from clients.base import Client, Environment
+from clients.dispatch_toml import authors
 from clients.errors import ClientDisabled, InferenceError
 from clients.registry import Loaded, Verdict, described, load
-from clients.sources import Source, names_in, shown, sources, tried
+from clients.sources import Source, names_in, sources, tried
 from clients.triton import Triton
 from dispatcher.canary import ask_example
 from dispatcher.exit_codes import in_words
@@ -100,7 +101,7 @@ def try_sources(
 def fallen(source: Source, end: str) -> Verdict:
     """Return what is to be thought of a source over which a process ended."""
     return Verdict(
-        tried(source), bad=dict.fromkeys(names_in(source), f"{shown(source.where)}: {end}")
+        tried(source), bad=dict.fromkeys(names_in(source), f"{authors(source.where)}: {end}")
     )
 
 

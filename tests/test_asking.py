@@ -153,6 +153,19 @@ def test_one_precedence_for_every_route(
     assert (response.json or {})["modelname"] == expected
 
 
+def test_a_plus_in_a_query_is_a_blank_and_the_hint_says_how_it_is_written(
+    client: FlaskClient, server: FakeTriton
+) -> None:
+    server.models_run["a+b"] = lambda inputs: {"SUM": sum(inputs.values())}  # type: ignore[dict-item]
+    server.signatures["a+b"] = ADD
+    body = {"inputs": [tensor()]}
+    answer = ask(client, "/invocations?modelname=a+b", **body)
+    assert_error(answer, 404, "unknown_model", "there is no model 'a b'")
+    hint = (answer.json or {})["error"]["hint"]
+    assert hint == """in a query "+" is read as a blank: write 'a%2Bb'"""
+    assert ask(client, "/invocations?modelname=a%2Bb", **body).status_code == 200
+
+
 def test_the_default_model_comes_last(client: FlaskClient) -> None:
     response = ask(client, payload={"text": "[MASK]"})
     assert (response.json or {})["modelname"] == "bert_base"

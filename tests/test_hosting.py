@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from typing import IO, Any
 import pytest
 
 import dispatcher.hosting
+from clients.dispatch_toml import aliases
 from clients.errors import (
     DeadlineExceeded,
     InferenceError,
@@ -584,8 +586,8 @@ def test_a_folder_that_was_added_after_the_start_is_found_and_loaded(
 ) -> None:
     """By two callers too; what comes from elsewhere may have such a name as well."""
     add(hosting, model_at(tmp_path / "models" / name))
-    assert hosting.load_own(name) == name
-    assert hosting.load_own(name) == name
+    hosting.load_own(name)
+    hosting.load_own(name)
     assert hosting.is_loaded(name)
     assert wanted(hosting) == [name]
     assert (hosting.repository / name / "1" / "model.onnx").read_bytes() == b"x"
@@ -653,6 +655,127 @@ def test_a_folder_that_was_removed_meanwhile_is_not_found_until_it_is_back(
     assert (hosting.repository / "late").resolve() == tmp_path / "mounted" / "late"
 
 
+@pytest.mark.parametrize("before", [b"\xef\xbb\xbfmax_batch_size: 0\n", None])
+def test_a_configuration_that_was_edited_counts_at_the_next_load(
+    hosting: Hosting, tmp_path: Path, before: bytes | None
+) -> None:
+    """Though Triton was given a copy of it, or there was none: a 0 that is written is obeyed."""
+    folder = model_at(tmp_path / "models" / "late")
+    if before is None:
+        shutil.move(folder / "1" / "model.onnx", folder / "model.onnx")
+        (folder / "1").rmdir()
+        (folder / "config.pbtxt").unlink()
+    else:
+        (folder / "config.pbtxt").write_bytes(before)
+    add(hosting, folder)
+    hosting.load_own("late")
+    place = hosting.repository / "late"
+    for text in ("max_batch_size: 8\n", "max_batch_size: 0\n", "\ufeffmax_batch_size: 3\n"):
+        (folder / "config.pbtxt").write_text(text, encoding="utf-8")
+        hosting.load_own("late")
+        assert (place / "config.pbtxt").read_text() == text.removeprefix("\ufeff")
+        assert (place / "1" / "model.onnx").exists()
+    (folder / "config.pbtxt").write_text("instance_group { passive: true }")
+    with pytest.raises(BadModel, match="over which Triton ends"):
+        hosting.load_own("late")
+    (folder / "config.pbtxt").unlink()
+    hosting.load_own("late")
+    assert not (place / "config.pbtxt").exists()
+    assert not list(tmp_path.glob("aside*"))
+
+
+def test_what_is_added_to_a_folder_without_versions_is_found(
+    hosting: Hosting, tmp_path: Path
+) -> None:
+    add(hosting, tmp_path / "elsewhere")
+    hosting.load_own("elsewhere")
+    (tmp_path / "elsewhere" / "dispatch.toml").write_text('aliases = ["two"]')
+    (tmp_path / "elsewhere" / "labels.txt").write_text("a")
+    place = hosting.repository / "elsewhere"
+    assert not (place / "dispatch.toml").exists()
+    hosting.refresh()
+    assert (place / "dispatch.toml").read_text() == 'aliases = ["two"]'
+    assert (place / "labels.txt").read_text() == "a"
+    (tmp_path / "elsewhere" / "dispatch.toml").unlink()
+    hosting.load_own("elsewhere")
+    assert not os.path.lexists(place / "dispatch.toml")
+
+
+def test_a_model_that_lies_in_the_repository_itself_is_never_linked_over(
+    hosting: Hosting, tmp_path: Path
+) -> None:
+    model_at(hosting.repository / "late")
+    (hosting.repository / "late" / "own.txt").touch()
+    add(hosting, model_at(tmp_path / "models" / "late"))
+    hosting.load_own("late")
+    hosting.refresh()
+    assert (hosting.repository / "late" / "own.txt").exists()
+
+
+@pytest.mark.parametrize("change", ["edited", "added", "removed"])
+def test_a_model_from_elsewhere_is_not_loaded_with_a_configuration_of_before(
+    hosting: Hosting, tmp_path: Path, change: str
+) -> None:
+    hosting.renamed_config = renamed_config
+    config = tmp_path / "elsewhere" / "config.pbtxt"
+    if change != "added":
+        config.write_text("max_batch_size: 8")
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    hosting.load_own("one")
+    if change == "removed":
+        config.unlink()
+    else:
+        config.write_text("max_batch_size: 0")
+    with pytest.raises(BadModel, match=r"config\.pbtxt has changed since POST /models") as told:
+        hosting.load_own("one")
+    assert told.value.hint == "DELETE /models/one, then POST /models again"
+    hosting.unload("one")
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    hosting.load_own("one")
+    place = hosting.repository / "one" / "config.pbtxt"
+    assert place.exists() is (change != "removed")
+    assert change == "removed" or "max_batch_size: 0" in place.read_text()
+
+
+def test_a_copy_of_a_folder_that_has_the_name_of_the_first_is_told_so(
+    hosting: Hosting, tmp_path: Path
+) -> None:
+    hosting.renamed_config = renamed_config
+    folder = model_at(tmp_path / "models" / "copy")
+    (folder / "config.pbtxt").write_text('backend: "python"\nname: "double"\n')
+    add(hosting, folder)
+    with pytest.raises(BadModel) as told:
+        hosting.load_own("copy")
+    assert told.value.message == (
+        "the model 'copy' cannot be loaded: "
+        'config.pbtxt:2: `name` is "double", but the folder is "copy"'
+    )
+    assert told.value.hint == 'write name: "copy", or leave the line out'
+    (folder / "config.pbtxt").write_text('backend: "python"\nname: "copy"\n')
+    hosting.load_own("copy")
+    (folder / "config.pbtxt").write_text('backend: "python"\n')
+    hosting.load_own("copy")
+
+
+def test_which_aliases_are_free_is_asked_by_one_at_a_time(hosting: Hosting, tmp_path: Path) -> None:
+    """Until the model is in the repository, where the next one sees it."""
+
+    def may_have(alias: str) -> bool:
+        repository = os.open(hosting.repository, os.O_RDONLY)
+        try:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(repository, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(repository)
+        return alias not in hosting.aliases()
+
+    (tmp_path / "elsewhere" / "dispatch.toml").write_text('aliases = ["lal"]')
+    hosting.load("one", str(tmp_path / "elsewhere"), may_have=may_have)
+    assert hosting.aliases() == {"lal"}
+    hosting.load("two", str(tmp_path / "elsewhere"), may_have=may_have)
+    assert [hosting.own_name("lal"), aliases(hosting.repository / "two")] == ["one", ()]
+
+
 def test_an_added_folder_that_cannot_be_loaded_leaves_nothing_until_it_is_mended(
     hosting: Hosting, server: FakeTriton, tmp_path: Path
 ) -> None:
@@ -683,11 +806,11 @@ def test_an_added_folder_that_triton_must_not_see_is_not_linked(
     assert list(hosting.repository.iterdir()) == []
 
 
-def test_a_model_is_loaded_by_an_alias_in_its_file(hosting: Hosting, tmp_path: Path) -> None:
+def test_a_model_is_found_by_an_alias_in_its_file(hosting: Hosting, tmp_path: Path) -> None:
     """Also one that nobody has read yet; not by one that was left to another."""
     model_at(hosting.repository / "first", 'aliases = ["one"]')
     add(hosting, model_at(tmp_path / "models" / "second", 'aliases = ["two", "b+c"]'))
-    assert [hosting.load_own(alias) for alias in ("one", "two", "b+c")] == [
+    assert [hosting.own_name(alias) for alias in ("one", "two", "b+c")] == [
         "first",
         "second",
         "second",
@@ -695,7 +818,7 @@ def test_a_model_is_loaded_by_an_alias_in_its_file(hosting: Hosting, tmp_path: P
     model_at(tmp_path / "third", 'aliases = ["three"]')
     hosting.load("third", str(tmp_path / "third"), may_have=lambda _: False)
     with pytest.raises(UnknownModel):
-        hosting.load_own("three")
+        hosting.own_name("three")
 
 
 @pytest.mark.parametrize("left", ["a link", "an empty folder", "a folder of links"])

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from clients.model_folders import models_in
+from clients.dispatch_toml import authors
+from clients.model_folders import authors_folder, link, models_in
 from container.repository import compose
 from dispatcher.links import keep_listable
 from tests.check_mistakes import DEADLY, write_mistake
@@ -53,6 +54,42 @@ def test_what_is_there_meanwhile_stays(places: tuple[Path, Path, Path]) -> None:
     (mounted / "gone").mkdir()
     keep_listable(repository, aside)
     assert (repository / "gone" / "1").is_dir()
+
+
+@pytest.mark.parametrize("name", ["m", "1"])
+@pytest.mark.parametrize(
+    "files",
+    [
+        ["1/model.onnx"],
+        ["1/model.onnx", "config.pbtxt"],
+        ["model.onnx"],
+        ["model.onnx", "labels.txt", "dispatch.toml"],
+        ["model.onnx", "config.pbtxt"],
+    ],
+)
+def test_the_folder_that_was_linked_is_found_again(
+    tmp_path: Path, name: str, files: list[str]
+) -> None:
+    folder = tmp_path / "models" / name
+    for file in files:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text("\ufeff", encoding="utf-8")
+    link(folder, tmp_path / "place")
+    assert authors_folder(tmp_path / "place") == folder
+    assert authors_folder(folder) == folder
+    assert authors_folder(tmp_path / "nothing") == tmp_path / "nothing"
+
+
+def test_a_file_is_called_what_its_author_calls_it(tmp_path: Path) -> None:
+    folder = tmp_path / "models" / "m"
+    folder.mkdir(parents=True)
+    for file in ("model.onnx", "dispatch.toml", "client.py"):
+        (folder / file).touch()
+    link(folder, tmp_path / "m")
+    assert authors(tmp_path / "m" / "dispatch.toml") == folder / "dispatch.toml"
+    assert authors(str(tmp_path / "m" / "client.py")) == tmp_path / "m" / "client.py"
+    entry = "the entry point 'x' of package"
+    assert str(authors(entry)) == entry
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ import pytest
 from flask.testing import FlaskClient
 
 from clients.base import Environment
-from clients.model_server import Signature, TensorSpec
+from clients.dispatch_toml import aliases
+from clients.model_folders import link
+from clients.model_server import ModelState, Signature, TensorSpec
 from clients.registry import Verdict, load_clients
 from clients.sources import changes, model_source, tried
 from clients.triton import renamed_config
@@ -708,14 +710,52 @@ def test_a_second_model_with_a_taken_alias_is_loaded_without_it(
         body = {"model_name": name, "url": str(source)}
         assert first.client().post("/models", json=body).status_code == 200
 
-    def aliases(one: Worker, name: str) -> Any:
+    def its(one: Worker, name: str) -> Any:
         return list(one.registry.clients[name].aliases)
 
     for one in (first, worker()):
-        assert (aliases(one, "b"), aliases(one, "a")) == (taken, [])
+        assert (its(one, "b"), its(one, "a")) == (taken, [])
     assert first.client().delete("/models/b").status_code == 200
     for one in (first, worker()):
-        assert (one.registry.aliases, aliases(one, "a")) == ({}, [])
+        assert (one.registry.aliases, its(one, "a")) == ({}, [])
+
+
+def test_of_two_models_that_are_loaded_at_once_one_has_the_alias(folder: Path) -> None:
+    """As where one is loaded after the other: neither is refused."""
+    worker = Worker(folder)
+    (folder / WANTED).mkdir()
+    source = folder / "elsewhere" / "tenant"
+    (source / "1").mkdir(parents=True)
+    (source / "dispatch.toml").write_text('aliases = ["lal"]')
+
+    def load(name: str) -> int:
+        body = {"model_name": name, "url": str(source)}
+        return worker.client().post("/models", json=body).status_code
+
+    with ThreadPoolExecutor() as pool:
+        second: list[Future[int]] = []
+
+        def trial(found: Any, taken: Any, *_: Any) -> dict[str, Verdict]:
+            if not second:
+                second.append(pool.submit(load, "two"))
+                while not (folder / "two").exists():
+                    assert not second[0].done()
+                    time.sleep(0.01)
+            return {
+                s.where: Verdict(
+                    s.mark,
+                    bad={s.model: "the name belongs to another"}
+                    if {*aliases(Path(s.where).parent)} & taken.keys()
+                    else {},
+                )
+                for s in found
+            }
+
+        worker.reloader.trial = trial
+        assert load("one") == 200
+        assert second[0].result(20) == 200
+    assert worker.registry.aliases == {"lal": "one"}
+    assert {"one", "two"} <= worker.registry.clients.keys()
 
 
 def ask_plain(worker: Worker) -> Any:
@@ -807,6 +847,119 @@ def test_what_lies_beside_a_class_is_taken_up_with_it(folder: Path) -> None:
     assert [worker.ask(name) for name in ("mine", "packed")] == ["two", "two"]
 
 
+@pytest.mark.parametrize("state", ["LOADING", "UNLOADING", "UNAVAILABLE"])
+def test_a_reload_passes_over_models_that_are_not_loaded(folder: Path, state: str) -> None:
+    """Others load and unload them meanwhile; their examples would fail."""
+    worker = Worker(folder, CLIENTS_WATCH="60")
+    server = worker.reloader.environment.server
+    assert isinstance(server, FakeTriton)
+    for name in ("m1", "m2"):
+        (folder / name / "1").mkdir(parents=True)
+        (folder / name / "dispatch.toml").touch()
+    server.states = [ModelState("m1", "1", state), ModelState("m2", "1", "READY")]
+    seen: list[str] = []
+
+    def trial(found: Any, *_: Any) -> dict[str, Verdict]:
+        found = list(found)
+        seen.extend(source.model for source in found)
+        return {s.where: Verdict(s.mark, (s.model,)) for s in found}
+
+    worker.reloader.trial = trial
+    assert worker.reload().json == {
+        "taken": ["m2"],
+        "removed": [],
+        "broken": {},
+        "absent": {"m1": str(folder / "m1")},
+    }
+    assert seen == ["m2"]
+    assert "m1" not in {*worker.registry.clients, *worker.registry.broken}
+    assert worker.reloader.news() == {}, "a watch would go on and on"
+    server.states = [ModelState(name, "1", "READY") for name in ("m1", "m2")]
+    assert list(worker.reloader.news()) == [str(folder / "m1" / "dispatch.toml")]
+    assert worker.reload().json["taken"] == ["m1"]
+
+
+@pytest.mark.parametrize("then", ["unloaded", "removed", "loaded again"])
+def test_a_model_that_goes_while_its_client_is_tried_is_not_called_bad(
+    folder: Path, then: str
+) -> None:
+    worker = Worker(folder)
+    server = worker.reloader.environment.server
+    assert isinstance(server, FakeTriton)
+    (folder / WANTED).mkdir()
+    source = folder / "elsewhere" / "m"
+    (source / "1").mkdir(parents=True)
+    (source / "dispatch.toml").touch()
+    worker.reloader.trial = lambda found, *_: {s.where: Verdict(s.mark, ("m",)) for s in found}
+    body = {"model_name": "m", "url": str(source)}
+    assert worker.client().post("/models", json=body).status_code == 200
+    file = folder / "m" / "dispatch.toml"
+    file.touch()  # so that it is tried again
+    os.utime(file, (1, 1))
+
+    def trial(found: Any, *_: Any) -> dict[str, Verdict]:
+        bad = {s.where: Verdict(s.mark, bad={"m": "m is not ready"}) for s in found}
+        if then == "unloaded":
+            server.unloaded.add("m")
+        elif then == "removed":
+            file.unlink()
+        else:
+            file.with_name("new").touch()
+            file.with_name("new").replace(file)
+        return bad
+
+    worker.reloader.trial = trial
+    assert worker.reload().status_code == 200
+    assert worker.registry.broken == {}
+
+
+def test_what_is_said_of_a_model_names_its_author_s_folder(folder: Path) -> None:
+    """Not the links in RUN_DIR, which nobody but the container writes."""
+    source = folder / "elsewhere" / "m"
+    source.mkdir(parents=True)
+    for file in ("model.onnx", "dispatch.toml"):
+        (source / file).touch()
+    link(source, folder / "m")
+    worker = Worker(folder)
+    server = worker.reloader.environment.server
+    assert isinstance(server, FakeTriton)
+    server.models_run["m"] = dict
+    entry = worker.client().get("/models/m").json or {}
+    assert entry["modelUrl"] == str(source)
+    assert entry["client"] == f"Tensors in {source / 'dispatch.toml'}"
+    (source / "dispatch.toml").write_text('family = "tensor"')
+    worker.reload()
+    later = Worker(folder)
+    assert list(later.reload().json["broken"]) == [str(source / "dispatch.toml")]
+
+
+def test_a_model_that_its_client_kept_from_being_loaded_says_what_loads_it(folder: Path) -> None:
+    """Nothing else helps: a reload passes over it."""
+    worker = Worker(folder)
+    server = worker.reloader.environment.server
+    assert isinstance(server, FakeTriton)
+    (folder / WANTED).mkdir()
+    (folder / "late3" / "1").mkdir(parents=True)
+    (folder / "late3" / "1" / "model.onnx").touch()
+    file = folder / "late3" / "dispatch.toml"
+    file.write_text('family = "tensor"')
+    server.models_run["late3"] = dict
+    server.unloaded.add("late3")
+    error = worker.client().post("/load_model/late3").json["error"]
+    assert error["code"] == "bad_client"
+    assert "POST /load_model/late3 again" in error["hint"]
+    error = worker.client().post("/infer/late3", json={"payload": {}}).json["error"]
+    assert (error["code"], error["hint"]) == (
+        "client_disabled",
+        "mend it, then POST /load_model/late3",
+    )
+    file.write_text('family = "tensors"')
+    worker.reloader.trial = lambda found, *_: {s.where: Verdict(s.mark, ("late3",)) for s in found}
+    assert worker.reload().json["absent"] == {"late3": str(folder / "late3")}
+    assert worker.client().post("/load_model/late3").status_code == 200
+    assert "late3" in worker.registry.clients
+
+
 def test_a_mistake_in_a_folder_that_is_loaded_is_told_by_its_own_path(folder: Path) -> None:
     """With one advice, which helps: the file that counts is a copy that nobody can mend."""
     worker = Worker(folder)
@@ -842,11 +995,12 @@ def test_one_that_was_loaded_late_says_how_its_file_is_mended(folder: Path) -> N
     triton.loading_s = 1e9
     body = {"model_name": "t", "url": str(source)}
     assert worker.client().post("/models", json=body).status_code == 504
+    assert worker.reload().json["absent"] == {"t": str(source)}  # not yet
+    triton.loading.clear()
     error = worker.reload().json["error"]
     assert error["message"].startswith(f"{source / 'dispatch.toml'}: `family`")
     assert "what there was before is kept" in error["hint"]
     assert "DELETE /models/t, then POST /models again" in error["hint"]
-    triton.loading.clear()
     triton.loading_s = 0
     (source / "dispatch.toml").write_text('family = "tensors"')
     worker.reloader.trial = lambda found, *_: {s.where: Verdict(s.mark, ("t",)) for s in found}

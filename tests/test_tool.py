@@ -167,12 +167,15 @@ def test_models_shows_what_is_served_by_which_client_and_why_others_are_not(
     (tmp_path / "plain" / "1").mkdir(parents=True)
     (tmp_path / "taken" / "1").mkdir(parents=True)
     (tmp_path / "taken" / "dispatch.toml").write_text('aliases = ["double"]')
+    (tmp_path / "flat").mkdir()
+    (tmp_path / "flat" / "model.onnx").touch()
     done = program("models", "--json", folder=tmp_path, MODEL_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
     rows = {row["name"]: row for row in json.loads(done.stdout)}
     assert rows["double"]["client"] == "Double"
     assert rows["double"]["source"] == "code/clients/double.py"
     assert rows["plain"]["client"] == "tensors alone"
+    assert [rows[name]["source"] for name in ("plain", "flat")] == ["plain", "flat"]
     for name in ("resnet", "yolov5", "bert_base"):
         assert rows[name]["reason"] == ""
     (bad,) = [row for row in rows.values() if row["source"] == "code/clients/bad.py"]

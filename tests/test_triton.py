@@ -384,6 +384,14 @@ def test_of_a_model_that_triton_keeps_no_word_on_its_log_is_named(
         triton.infer("here", ARRAYS, timeout=5)
 
 
+def test_a_model_that_was_unloaded_says_what_loads_it(refusing: Refusing, triton: Triton) -> None:
+    refusing.code = grpc.StatusCode.UNAVAILABLE
+    refusing.index = ModelState("here", "1", "UNAVAILABLE", "unloaded")
+    with pytest.raises(ModelUnavailable, match=r"'here' is not ready: unloaded$") as asked:
+        triton.infer("here", ARRAYS, timeout=5)
+    assert asked.value.hint == "POST /load_model/here loads it"
+
+
 def test_how_to_mend_a_model_is_a_hint(refusing: Refusing, triton: Triton) -> None:
     refusing.said = "failed to load 'here'"
     refusing.code = grpc.StatusCode.UNAVAILABLE

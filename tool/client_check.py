@@ -77,13 +77,20 @@ def dispatch_toml(findings: Findings, path: Path, loaded: Loaded, repository: Pa
     for reason in wrong:
         for name in (str(path), str(file)):
             reason = reason.removeprefix(f"{name}: ")  # noqa: PLW2901  by either name
-        findings.error(file, reason.replace(f"{repository}/", ""), "")
+        findings.error(file, short(reason, repository, findings.root), "")
+
+
+def short(reason: str, *folders: Path) -> str:
+    """Return a reason with the files in some folders, and of built-in models, named from there."""
+    for folder in (*folders, BUILT_IN):
+        reason = reason.replace(f"{folder}/", "")
+    return reason
 
 
 def client_file(findings: Findings, file: Path, loaded: Loaded, repository: Path) -> None:
     """Say what is wrong with the clients of one file."""
     for reason in dict.fromkeys(loaded.broken.values()):
-        said = reason.replace(str(file), file.name).replace(f"{repository}/", "")
+        said = short(reason.replace(str(file), file.name), repository, findings.root)
         findings.error(file, said, "it is left out until it is mended")
     asked = {
         name: client.served_by

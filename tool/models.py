@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from clients.dispatch_toml import authors
+from clients.model_folders import authors_folder
 from clients.registry import Registry
 from tool.offline import composed, load_offline, settings_here
 
@@ -66,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
 
 def rows(registry: Registry, repository: Path) -> Iterator[Row]:
     """Yield what is known of each name."""
-    models = {path.name: path.resolve() for path in repository.iterdir()}
+    models = {path.name: authors_folder(path) for path in repository.iterdir()}
     named = set()
     for where, loaded in registry.loaded.items():
         source = shown(where)
@@ -85,18 +87,16 @@ def rows(registry: Registry, repository: Path) -> Iterator[Row]:
             )
         for name, reason in loaded.broken.items():
             # The temporary repository is gone when the reason is read.
-            yield Row(name, name, "", source, reason.replace(f"{repository}/", ""))
+            own = reason.replace(f"{repository}/", "").replace(f"{Path.cwd()}/", "")
+            yield Row(name, name, "", source, own)
             named.add(name)
     for model in models.keys() - named:
         yield Row(model, model, "tensors alone", shown(str(models[model])))
 
 
 def shown(where: str) -> str:
-    """Return a path as it can be found: not through the temporary repository."""
-    path = Path(where)
-    if not path.is_absolute():
-        return where
-    path = path.resolve()
+    """Return where its author finds a source or a folder, from here where it is below."""
+    path = authors(where)
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
