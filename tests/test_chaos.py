@@ -203,7 +203,7 @@ def test_a_model_whose_file_is_deleted_is_served_on_and_not_restarted_for_ever(
         time.sleep(12)
         answer = endpoint.call("/ping")
         assert answer.status == 503
-        assert "'frail' is not ready" in answer.json["error"]["message"]
+        assert "the required model 'frail' does not answer" in answer.json["error"]["message"]
         assert Load(endpoint).one("frail", [1.0]) == "404 unknown_model"
         assert restarts(endpoint, "Triton") == 1
 
