@@ -44,6 +44,8 @@ __all__ = ["Detection", "Letterbox", "best_objects", "yolov5_candidates", "yolov
 # A request is answered in one thread of the web worker; the cores belong to the models.
 cv2.setNumThreads(1)
 
+PIXEL = 1.0  # by which the sides of a box may be wrong in half precision
+INSIDE_OUT = "the right side of a box is left of its left side, or its lower above"
 ROTATED = (
     "rotated boxes (OBB) are not served: leave `family` out, with its keys, to serve plain "
     "tensors, or write a class"
@@ -261,6 +263,7 @@ class Detection(Family[DetectionKeys, Plan]):
         """Return the answer's rows for one picture; `output` is as the layout has it."""
         settings = self.request.parameters
         classes, scores, corners = self.found(output, plan)
+        corners = right_way_round(corners)
         found = [
             Box(x1, y1, x2, y2, self.labels[kind], round(min(float(score), 1.0), 4), int(kind))
             for kind, score, (x1, y1, x2, y2) in zip(
@@ -309,11 +312,9 @@ class Detection(Family[DetectionKeys, Plan]):
         if not np.isfinite(boxes).all():
             raise not_this_head("a box is not finite")
         sides = boxes[:, 2:] if self.layout.classes else boxes[:, 2:] - boxes[:, :2]
-        # One that is hardly sure may be so with any model; a pixel is for half precision.
-        if (sides.min(1) < -1).mean() > 0.5:
-            raise not_this_head(
-                "the right side of a box is left of its left side, or its lower above"
-            )
+        # One that is hardly sure may be so with any model; those that are answered may not.
+        if (sides.min(1) < -PIXEL).mean() > 0.5:
+            raise not_this_head(INSIDE_OUT)
         shares = self.layout.shares or self.keys.normalised
         if (np.abs(boxes).max() <= MOST_SHARE) != shares:
             raise self.other_unit(plan, shares=shares)
@@ -345,6 +346,18 @@ class Detection(Family[DetectionKeys, Plan]):
                 for kind, score, x1, x2, y1, y2, _, _ in result
             ]
         return draw_boxes(self.picture(payload), boxes, media_type, self.request.time_left)
+
+
+def right_way_round(corners: Array) -> Array:
+    """Return the corners of boxes, right and below at least where left and above are.
+
+    Raises:
+        ModelFailed: a box is inside out by more than a pixel.
+
+    """
+    if (corners[:, 2:] < corners[:, :2] - PIXEL).any():
+        raise not_this_head(INSIDE_OUT)
+    return np.concatenate([corners[:, :2], np.maximum(corners[:, :2], corners[:, 2:])], axis=1)
 
 
 def as_object(box: Box) -> dict[str, Any]:
