@@ -624,6 +624,58 @@ def test_a_part_without_a_file_name_that_is_none(
     assert_error(response, status, code, *words)
 
 
+def as_curl_data(content: bytes) -> bytes:
+    """Return what `curl --data @file` sends: "carriage returns, newlines and null bytes" are not.
+
+    So its manual says.
+    """
+    return content.replace(b"\r", b"").replace(b"\n", b"").replace(b"\0", b"")
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "GIF"])
+@pytest.mark.parametrize(
+    "content_type",
+    ["application/x-www-form-urlencoded", "application/octet-stream", "image/png", "image/x"],
+)
+def test_a_picture_that_lost_its_line_ends_is_to_be_sent_as_it_is(
+    client: FlaskClient, server: FakeTriton, kind: str, content_type: str
+) -> None:
+    out = io.BytesIO()
+    noise = np.random.default_rng(1).integers(0, 256, (40, 40, 3), np.uint8)
+    Image.fromarray(noise).save(out, kind)
+    body = as_curl_data(out.getvalue())
+    response = client.post("/infer/resnet", data=body, content_type=content_type)
+    assert response.status_code in {400, 415}, response.text
+    assert "curl --data-binary" in response.text
+    if kind == "PNG":  # as Windows and Git change line ends
+        body = out.getvalue().replace(b"\r\n", b"\n")
+        response = client.post("/infer/resnet", data=body, content_type=content_type)
+        assert "curl --data-binary" in response.text
+    assert server.calls == []
+    right = client.post("/infer/resnet", data=out.getvalue(), content_type=content_type)
+    assert right.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "content",
+    [base64.b64encode(PNG), b"<!DOCTYPE html><html></html>", PNG[: len(PNG) // 2]],
+    ids=["base64", "a page", "cut off"],
+)
+def test_a_raw_picture_is_not_asked_for_in_base64(client: FlaskClient, content: bytes) -> None:
+    """Alone and in a form; inside of JSON it is."""
+    for arguments in (
+        {"data": content, "content_type": "image/png"},
+        {"data": {"file": (io.BytesIO(content), "a.png", "image/png")}},
+    ):
+        response = client.post("/infer/resnet", **arguments)  # type: ignore[arg-type]
+        hint = "expected the bytes of a JPEG, PNG, WebP, BMP or GIF picture as they are; base64 is"
+        assert_error(response, 400, "bad_payload", hint)
+    payload = {"img": base64.b64encode(content).decode()}
+    assert_error(
+        ask(client, modelname="resnet", payload=payload), 400, "bad_payload", "expected base64 of"
+    )
+
+
 UNSAID = [
     ("resnet", PNG, 200, ["cock"]),
     ("bert_base", b"A [MASK].", 200, ["A many."]),
