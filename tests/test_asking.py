@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import math
+import re
 import threading
 import time
 from dataclasses import replace
@@ -872,6 +873,35 @@ def test_a_bad_numpy_file(client: FlaskClient, server: FakeTriton, data: bytes, 
     assert server.calls == []
 
 
+@pytest.mark.parametrize("dtype", [">f4", ">f8", ">f2", ">i8", ">u2", "f8", "f2", "i4", "?"])
+def test_an_array_of_another_type_is_taken_when_the_hints_are_followed(
+    client: FlaskClient, server: FakeTriton, dtype: str
+) -> None:
+    server.signatures["add"] = Signature(8, ADD.inputs[:1], ADD.outputs)
+    array = np.ones((2, 3), dtype)
+    for _ in range(3):
+        response = client.post(
+            "/infer/add",
+            data=npy(array),
+            content_type="application/x-npy",
+            headers={"Accept": "application/x-npy"},
+        )
+        if response.status_code == 200:
+            break
+        assert response.status_code == 400
+        hint = (response.json or {})["error"]["hint"]
+        asked = re.search(r"array\.astype\(['\"](<?[a-z]+[0-9]+)['\"]\)", hint)
+        assert asked, hint
+        array = array.astype(asked[1])
+    assert response.status_code == 200
+    assert np.array_equal(np.load(io.BytesIO(response.data)), np.ones((2, 3)))
+
+
+def test_an_output_that_is_none_is_named(client: FlaskClient) -> None:
+    response = ask(client, "/infer/add", inputs=[tensor()], outputs=[{"name": "Nope"}])
+    assert_error(response, 400, "bad_payload", "`outputs[0]`: there is no output 'Nope'", "SUM")
+
+
 @pytest.mark.parametrize("payload", [{"npy": "abc"}, {"npy": 5}, {"inputs": [], "npy": "zzz"}])
 def test_a_numpy_file_is_no_json(client: FlaskClient, payload: Any) -> None:
     response = ask(client, modelname="add", payload=payload)
@@ -939,7 +969,14 @@ def test_infinity_itself_fits_into_every_type_that_has_it() -> None:
         ([tensor(), tensor()], ["twice"]),
         ([tensor(datatype="FP33")], ["'FP33'", "FP32"]),
         ([tensor(datatype=None)], ["None"]),
-        ([tensor(datatype="INT32")], ["`A` wants FP32 [-1, 3]; you sent INT32 [1, 3]"]),
+        (
+            [tensor(datatype="INT32")],
+            ["`A` wants FP32 [-1, 3]; you sent INT32 [1, 3]", r"\"datatype\": \"FP32\""],
+        ),
+        (
+            [tensor(datatype="FP64", shape=(3,))],
+            ["wants FP32", r"\"datatype\": \"FP32\"", "send the same data as [1, 3]"],
+        ),
         ([tensor(shape=(1, 2), data=(1, 2))], ["wants FP32 [-1, 3]; you sent FP32 [1, 2]"]),
         ([tensor(shape=(0, 2**21), data=())], ["has no numbers", "at most"]),
         ([tensor(shape=(3,))], ["you sent FP32 [3]", "as [1, 3]", "max_batch_size"]),
