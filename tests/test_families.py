@@ -338,6 +338,10 @@ COLUMNS = {"y": (6, 100)}
          "left of its left side"),
         ("end2end", TWO, ROWS, rows(300, [24, 28, 40, 36, 0.9, 2]), "class 2, but `labels` has 2"),
         ("end2end", TWO, ROWS, rows(300, [24, 28, 40, 36, 0.9, -1]), "of the class -1"),
+        ("end2end", TWO, ROWS, rows(300, [24, 28, 40, 36, 0.9, 1], [24, 28, 40, 36, 0.8, 0.5]),
+         "of the class 0.5"),
+        ("end2end", TWO, ROWS, rows(300, [24, 28, 40, 36, 0.9, 1], [24, 28, 40, 36, 0.8, -1]),
+         "of the class -1"),
         ("end2end", TWO, ROWS, rows(300, [24, 28, 40, 36, 12, 1]), "score of 12"),
     ],
 )  # fmt: skip
@@ -389,6 +393,22 @@ def test_what_half_precision_makes_of_a_thin_box_is_no_box_inside_out(bench: Ben
     assert boxes_of(bench, 'output_layout = "end2end"', TWO, ROWS, y=table) == [
         ["dog", 0.9, 65, 24, 65, 40]
     ]
+
+
+def test_a_class_beyond_the_labels_may_lack_its_line(bench: Bench) -> None:
+    table = rows(300, [24, 28, 40, 36, 0.9, 2])
+    with pytest.raises(ModelFailed) as caught:
+        boxes_of(bench, 'output_layout = "end2end"', TWO, ROWS, y=table)
+    assert "give `labels` a line for each class" in caught.value.hint
+    found = boxes_of(bench, 'output_layout = "end2end"', f"{TWO}cow\n", ROWS, y=table)
+    assert found == [["cow", 0.9, *THERE]]
+
+
+def test_a_table_of_boxes_may_have_their_places_beside_it(bench: Bench) -> None:
+    table = rows(300, [24, 28, 40, 36, 0.9, 1])
+    toml = 'output_layout = "end2end"\noutput = "y"'
+    found = boxes_of(bench, toml, TWO, {**ROWS, "z": (300, 4)}, y=table, z=table[:, :4])
+    assert found == [["dog", 0.9, *THERE]]
 
 
 def test_an_output_of_unknown_channels_is_no_output_of_masks(bench: Bench) -> None:

@@ -19,6 +19,7 @@ from clients.output_layouts import (
     LAYOUTS,
     MOST_QUERIES,
     MOST_SHARE,
+    NOT_THIS_HEAD,
     Array,
     Objects,
     OutputLayout,
@@ -148,7 +149,13 @@ class Detection(Family[DetectionKeys, Plan]):
             output = self.tensor(signature.outputs, "output")
             if output not in tables:
                 raise self.misfit(f"{shown(output)} is no table of boxes")
-            return output
+            sizes = taken.rest_of(output)
+            places = [one for one in tables if list(taken.rest_of(one)) == [sizes[0], 4]]
+            extra = self.keys.extra_columns or 0
+            # One that has all that the file says may have another beside it.
+            if output in places or not places or self.left(self.layout, sizes) == extra:
+                return output
+            raise self.misfit(f"it has no table of boxes with their scores, but {there}")
         if len(tables) > 1 and any(one.shape[-1] == 4 for one in tables):
             raise self.misfit(f"it has no table of boxes with their scores, but {there}")
         return self.tensor(tables, "output")
@@ -218,6 +225,15 @@ class Detection(Family[DetectionKeys, Plan]):
             numbers, left = numbers - plan.masks, left - plan.masks
         if numbers < self.layout.classes or not is_likely(self.layout, sizes):
             return self.misfit(f"{output} has no boxes with a score for each class")
+        if self.keys.extra_columns and self.layout.classes and left < extra < numbers:
+            return self.mistake(
+                "labels",
+                f"names a file of {len(self.labels)} lines, which is too many for "
+                f"`extra_columns = {extra}`: a box of {output} has {numbers} numbers behind its "
+                "place",
+                f"give it {numbers - extra} lines, one for each class, or leave `extra_columns` "
+                f"out and give it {numbers} lines, where all are classes",
+            )
         if left == 0:
             return self.mistake(
                 "extra_columns", f"is {extra}, but {output} has none", "leave it out"
@@ -293,8 +309,12 @@ class Detection(Family[DetectionKeys, Plan]):
         if not layout.classes:
             scores, kinds = rest[:, 0], rest[:, 1].astype(np.intp)
             if kinds.size and kinds.max() >= len(self.labels):
-                there = f"`labels` has {len(self.labels)} lines"
-                raise not_this_head(f"a box is of the class {kinds.max()}, but {there}")
+                raise not_this_head(
+                    f"a box is of the class {kinds.max()}, but `labels` has "
+                    f"{len(self.labels)} lines",
+                    f"give `labels` a line for each class, from that of class 0 on, or "
+                    f"{NOT_THIS_HEAD}",
+                )
             return best_first(kinds, scores, boxes)
         if layout.queries:
             return best_first(*sure_objects(boxes, rest, confidence))
