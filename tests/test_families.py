@@ -404,10 +404,13 @@ def test_a_class_beyond_the_labels_may_lack_its_line(bench: Bench) -> None:
     assert found == [["cow", 0.9, *THERE]]
 
 
-def test_a_table_of_boxes_may_have_their_places_beside_it(bench: Bench) -> None:
+@pytest.mark.parametrize("outputs", [{"y": (300, 6), "z": (300, 4)}, {"y": (-1, -1), "z": (-1, 4)}])
+def test_a_table_of_boxes_may_have_their_places_beside_it(
+    bench: Bench, outputs: dict[str, tuple[int, ...]]
+) -> None:
     table = rows(300, [24, 28, 40, 36, 0.9, 1])
     toml = 'output_layout = "end2end"\noutput = "y"'
-    found = boxes_of(bench, toml, TWO, {**ROWS, "z": (300, 4)}, y=table, z=table[:, :4])
+    found = boxes_of(bench, toml, TWO, outputs, y=table, z=table[:, :4])
     assert found == [["dog", 0.9, *THERE]]
 
 

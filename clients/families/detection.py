@@ -152,8 +152,9 @@ class Detection(Family[DetectionKeys, Plan]):
             sizes = taken.rest_of(output)
             places = [one for one in tables if list(taken.rest_of(one)) == [sizes[0], 4]]
             extra = self.keys.extra_columns or 0
+            is_open = self.laid(self.layout, sizes)[self.layout.axis] == -1
             # One that has all that the file says may have another beside it.
-            if output in places or not places or self.left(self.layout, sizes) == extra:
+            if output in places or not places or is_open or self.left(self.layout, sizes) == extra:
                 return output
             raise self.misfit(f"it has no table of boxes with their scores, but {there}")
         if len(tables) > 1 and any(one.shape[-1] == 4 for one in tables):
