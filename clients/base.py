@@ -32,7 +32,7 @@ from clients.errors import BadParameter, BadPayload, InferenceError, Unsupported
 from clients.model_server import Above, ModelServer, Padding, Rows, Signature, Tensors, picked
 from clients.nested import flattened
 from clients.parameters import FORMAT, Parameter
-from clients.pictures import Picture, decode_base64, decode_picture
+from clients.pictures import EXPECTED, Picture, decode_base64, decode_picture
 from clients.request import Media, Request, current
 from clients.shown import brief, encodable
 
@@ -295,12 +295,11 @@ class Client(ABC):
         value = payload.get(name)
 
         def decode() -> Picture:
-            data = (
-                value
-                if isinstance(value, bytes)
-                else decode_base64(self.text(payload, name, "base64 of a picture"), name)
-            )
-            return decode_picture(data, name, self._environment.max_pixels)
+            most = self._environment.max_pixels
+            if isinstance(value, bytes):
+                return decode_picture(value, name, most)
+            data = decode_base64(self.text(payload, name, "base64 of a picture"), name)
+            return decode_picture(data, name, most, EXPECTED)
 
         once = self.request.once
         return once(value, decode) if once else decode()

@@ -101,8 +101,9 @@ def end2end_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
 
     """
     rows = output[checked(output[:, 4]) > confidence]
-    if (rows[:, 5] % 1 != 0).any() or (rows[:, 5] < 0).any():
-        raise not_this_head(f"a box is of the class {rows[:, 5].max():g}")
+    kinds = rows[:, 5]
+    if (wrong := kinds[(kinds % 1 != 0) | (kinds < 0)]).size:
+        raise not_this_head(f"a box is of the class {wrong[0]:g}, no whole number from 0")
     return rows[:, :4], rows[:, 4:6]
 
 

@@ -43,6 +43,18 @@ MOST_SIDE = 65_500
 NO_DIGIT = re.compile(r"[^A-Za-z0-9+/]")
 
 EXPECTED = "expected base64 of a JPEG, PNG, WebP, BMP or GIF picture"
+EXPECTED_BYTES = (
+    "expected the bytes of a JPEG, PNG, WebP, BMP or GIF picture as they are; base64 is for JSON"
+)
+
+# What begins so, and has none of the bytes below, was a picture: each has zeros in its header.
+BEGAN_AS_PICTURE = re.compile(rb"\xff\xd8\xff.{8}|RIFF|BM|GIF8[79]a", re.DOTALL)
+CHANGED_PNG = re.compile(rb"\x89PNG(?!\r\n\x1a\n).{4}", re.DOTALL)  # its signature is for this
+TAKEN_OUT = re.compile(rb"[\r\n\0]")
+LINE_ENDS_TAKEN_OUT = (
+    "its line ends were taken out or changed, as by curl --data or -d: send it with "
+    "curl --data-binary"
+)
 
 # What begins so is a picture, or a page, but not taken: the decoders of TIFF are many and old, and
 # the size that the header of an AVIF names is not what its decoder takes memory for.
@@ -69,7 +81,8 @@ It is `coffee.png` of scikit-image (CC0), cut to (64, 2, 541, 325) and made 176Ã
 def decode_base64(text: str, name: str) -> bytes:
     """Return the bytes that `text` encodes; line breaks and a `data:` prefix are allowed.
 
-    Its padding may be missing: Go's RawStdEncoding and Java's withoutPadding() write none.
+    It may be of the alphabet for addresses, with `-` and `_`. Its padding may be missing: Go's
+    RawStdEncoding and Java's withoutPadding() write none.
 
     Raises:
         BadPayload: it is not base64.
@@ -82,6 +95,8 @@ def decode_base64(text: str, name: str) -> bytes:
                 f"`{name}` is a data URL without a comma",
                 hint='expected "data:image/png;base64,", and the base64 of a picture behind it',
             )
+    if "-" in text or "_" in text:  # of the alphabet for addresses: RFC 4648, 5
+        text = text.replace("-", "+").replace("_", "/")
     if "\n" in text or "\r" in text:
         text = text.replace("\n", "").replace("\r", "")
     try:
@@ -107,13 +122,27 @@ def fault(text: str) -> str:
     return f"it has {came} '=' at its end instead of {wanted}"
 
 
-def decode_picture(data: bytes, name: str, max_pixels: int) -> Picture:
+def lost_its_line_ends(data: bytes) -> bool:
+    """Whether a file was a picture before a program sent it as a text without line ends."""
+    if not BEGAN_AS_PICTURE.match(data) or TAKEN_OUT.search(data):
+        return bool(CHANGED_PNG.match(data))
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return True
+    return False  # a text about BMW
+
+
+def decode_picture(
+    data: bytes, name: str, max_pixels: int, expected: str = EXPECTED_BYTES
+) -> Picture:
     """Return the pixels of an encoded picture.
 
     Args:
         data: a JPEG, PNG, WebP, BMP or GIF file; of several frames the first is taken.
         name: what to call it in an error.
         max_pixels: the most pixels it may have, judged by its header before it is decoded.
+        expected: the hint where it is none, or a damaged one.
 
     Returns:
         uint8 of shape [height, width, 3], RGB, upright: the EXIF orientation is applied, as a
@@ -124,7 +153,12 @@ def decode_picture(data: bytes, name: str, max_pixels: int) -> Picture:
         DeadlineExceeded: there was no room for it within the time of the request.
 
     """
-    header = header_of_plain_jpeg(data) or header_of(opened(data, name))
+    if expected == EXPECTED_BYTES and lost_its_line_ends(data):  # a GIF may be decoded even so
+        raise BadPayload(
+            f"`{name}` is not a picture: {len(data)} bytes that begin with {data[:8]!r}",
+            hint=LINE_ENDS_TAKEN_OUT,
+        )
+    header = header_of_plain_jpeg(data) or header_of(opened(data, name, expected))
     width, height = header.size
     if width * height > max_pixels:
         raise too_large(name, f"{width}Ã—{height}", max_pixels)
@@ -145,21 +179,21 @@ def decode_picture(data: bytes, name: str, max_pixels: int) -> Picture:
                 # The same pixels as Pillow's, sooner; of a damaged one Pillow forgives more.
                 with suppress(ValueError):
                     return upright(simplejpeg.decode_jpeg(data, "RGB"), header.picture)
-            picture = header.picture or opened(data, name)
+            picture = header.picture or opened(data, name, expected)
             if is_jpeg and lacks_its_end_alone(data):
                 data += END
                 colours = "CMYK" if header.mode == "CMYK" else "RGB"
                 whole = simplejpeg.decode_jpeg(data, colours)  # or a ValueError: it lacks more
                 if colours == "RGB":
                     return upright(whole, picture)
-                picture = opened(data, name)
+                picture = opened(data, name, expected)
             return upright(np.asarray(as_rgb(picture)), picture)
     except InferenceError:
         raise
     except Exception as error:
         # Pillow's decoders raise a dozen kinds of exception over damaged files.
         raise BadPayload(
-            f"`{name}` is a damaged {header.format} picture: {error}", hint=EXPECTED
+            f"`{name}` is a damaged {header.format} picture: {error}", hint=expected
         ) from error
 
 
@@ -180,7 +214,7 @@ class Header(NamedTuple):
     picture: Image.Image | None = None
 
 
-def opened(data: bytes, name: str) -> Image.Image:
+def opened(data: bytes, name: str, expected: str) -> Image.Image:
     """Return a picture of which Pillow has read the header.
 
     Raises:
@@ -197,7 +231,7 @@ def opened(data: bytes, name: str) -> Image.Image:
             ) from error
         raise BadPayload(
             f"`{name}` is not a picture: {len(data)} bytes that begin with {data[:8]!r}",
-            hint=EXPECTED,
+            hint=expected,
         ) from error
 
 

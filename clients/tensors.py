@@ -366,9 +366,10 @@ def read_npy(data: bytes) -> Array:
     if len(shape) > MOST_DIMENSIONS or any(type(n) is not int or n < 0 for n in shape):
         raise BadPayload(f"the array has the shape {brief(list(shape))}")
     if dtype.hasobject or dtype not in DATATYPES:
-        raise BadPayload(
-            f"the array is of {dtype}", hint=f"expected {', '.join(DTYPES)}, no objects"
-        )
+        hint = f"expected {', '.join(DTYPES)}, no objects"
+        if (little := dtype.newbyteorder("<")) in DATATYPES and not dtype.hasobject:
+            hint = f"send it little-endian: array.astype('{little.str}')"
+        raise BadPayload(f"the array is of {dtype}", hint=hint)
     # Compared before anything is made: a header of 100 bytes may promise terabytes.
     wanted = math.prod(shape) * dtype.itemsize
     if len(data) - file.tell() != wanted:
@@ -412,7 +413,15 @@ def refuse_wrong_tensors(inputs: Mapping[str, Array], signature: Signature) -> N
             raise TensorsRefused(
                 f"input `{name}` wants {spec.datatype} {list(spec.shape)}; "
                 f"you sent {datatype} {list(array.shape)}",
-                hint=one_axis_more(array.shape, spec.shape, signature.max_batch_size),
+                hint="; ".join(
+                    filter(
+                        None,
+                        [
+                            another_type(datatype, spec.datatype),
+                            one_axis_more(array.shape, spec.shape, signature.max_batch_size),
+                        ],
+                    )
+                ),
             )
         if signature.max_batch_size and array.shape[0] > signature.max_batch_size:
             raise TensorsRefused(
@@ -434,6 +443,16 @@ def fits(came: Sequence[int], wanted: Sequence[int]) -> bool:
     return len(came) == len(wanted) and all(
         one in (-1, other) for one, other in zip(wanted, came, strict=True)
     )
+
+
+def another_type(came: str, wanted: str) -> str:
+    """Return a hint where an array is of another type than a model's input."""
+    if came == wanted or wanted not in DTYPES:
+        return ""
+    if wanted == "BYTES":
+        return 'send texts in a V2 body, with "datatype": "BYTES"'
+    numpy_name = np.dtype(DTYPES[wanted]).name
+    return f'send it as "datatype": "{wanted}" in JSON, or array.astype("{numpy_name}") as npy'
 
 
 def one_axis_more(came: Sequence[int], wanted: Sequence[int], most: int) -> str:
@@ -492,9 +511,10 @@ def wanted_outputs(payload: Payload, signature: Signature) -> tuple[list[str], d
     for place, output in enumerate(asked):
         name = output.get("name") if isinstance(output, dict) else None
         if name not in known:
-            raise BadPayload(
-                f"`outputs[{place}]` is {brief(output)}", hint=f"the model has {', '.join(known)}"
-            )
+            what = f"`outputs[{place}]` is {brief(output)}"
+            if isinstance(name, str):
+                what = f"`outputs[{place}]`: there is no output {brief(name)}"
+            raise BadPayload(what, hint=f"the model has {', '.join(known)}")
         if name in names:
             raise BadPayload(f"`outputs[{place}]`: {name!r} stands there twice")
         names.append(name)

@@ -25,6 +25,8 @@ SEVERAL = (
     '{"requests": [{"modelname": …, "payload": …}, …]}'
 )
 FIELDS = ("modelname", "modelversion", "parameters", "payload")
+# What others call them; in lower case, without "_" and "-".
+MEANT = {"model": "modelname", "version": "modelversion", **{name: name for name in FIELDS}}
 
 
 @dataclass(frozen=True)
@@ -208,9 +210,13 @@ def read_ask(
     if "inputs" in document and "payload" not in document:
         return v2_ask(document, envelope)
     if unknown := [name for name in document if name not in FIELDS]:
+        meant = MEANT.get(unknown[0].lower().replace("_", "").replace("-", ""))
         raise BadBody(
             f"the body has an unknown field {brief(unknown[0])}",
-            hint=f"it may have {', '.join(FIELDS)}; settings of the model go into parameters",
+            hint=f"write `{meant}`"
+            if meant and meant not in document
+            else f"it may have {', '.join(FIELDS)}; what the model is asked goes into `payload`, "
+            'such as {"payload": {"img": …}}, and settings of the model go into `parameters`',
         )
     modelname = name_of(document, envelope)
     if "payload" not in document:

@@ -18,6 +18,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.http import parse_options_header
 from werkzeug.sansio.multipart import Data, Epilogue, Field, File, MultipartDecoder, NeedData
 
+from clients.pictures import LINE_ENDS_TAKEN_OUT, lost_its_line_ends
 from clients.request import Media
 from clients.shown import brief
 from dispatcher.ask import Ask, Asked, One, checked_length, parsed, read_json, version
@@ -110,9 +111,10 @@ def sniffed(request: Request) -> str:
         return "application/json"
     if BEGINS_AS_PICTURE.match(start):
         return "application/octet-stream"
+    lost = lost_its_line_ends(body)
     raise UnsupportedType(
         f"the body is neither JSON nor a picture: it begins with {start!r}",
-        hint="say what it is with a Content-Type",
+        hint=LINE_ENDS_TAKEN_OUT if lost else "say what it is with a Content-Type",
     )
 
 

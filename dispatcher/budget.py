@@ -30,14 +30,14 @@ class Budget:
         return min(self.ends, time.monotonic() + self.each)
 
 
-def read_timeout(text: str) -> float:
-    """Return the seconds that a caller gives a request; nothing means as many as there are.
+def read_timeout(text: str | None) -> float:
+    """Return the seconds that a caller gives a request; `None` means as many as there are.
 
     Raises:
         BadParameter: it is no whole number of milliseconds from 1, or has more than nine digits.
 
     """
-    if not text:
+    if text is None:
         return math.inf
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
         raise BadParameter(

@@ -84,7 +84,7 @@ def read_envelope(
         },
         attributes=attributes,
         request_id=request_id,
-        timeout=read_timeout(attributes.get(TIMEOUT, "") or query.get(TIMEOUT, "")),
+        timeout=read_timeout(attributes.get(TIMEOUT, query.get(TIMEOUT))),
         accept=headers.get("Accept", ""),
     )
 

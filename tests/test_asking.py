@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import math
+import re
 import threading
 import time
 from dataclasses import replace
@@ -637,6 +638,69 @@ def test_a_part_without_a_file_name_that_is_none(
     assert_error(response, status, code, *words)
 
 
+def as_curl_data(content: bytes, *, older: bool) -> bytes:
+    """Return what `curl --data @file` sends: "carriage returns, newlines and null bytes" are not.
+
+    So its manual says. Version 7.88 leaves out the rest of a line behind a null byte as well.
+    """
+    lines = content.replace(b"\r", b"").split(b"\n")
+    return b"".join(one.split(b"\0")[0] if older else one.replace(b"\0", b"") for one in lines)
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "GIF"])
+@pytest.mark.parametrize(
+    "content_type",
+    ["application/x-www-form-urlencoded", "application/octet-stream", "image/png", "image/x"],
+)
+def test_a_picture_that_lost_its_line_ends_is_to_be_sent_as_it_is(
+    client: FlaskClient, server: FakeTriton, kind: str, content_type: str, older: bool
+) -> None:
+    out = io.BytesIO()
+    noise = np.random.default_rng(1).integers(0, 256, (40, 40, 3), np.uint8)
+    Image.fromarray(noise).save(out, kind)
+    body = as_curl_data(out.getvalue(), older=older)
+    response = client.post("/infer/resnet", data=body, content_type=content_type)
+    assert response.status_code in {400, 415}, response.text
+    assert "curl --data-binary" in response.text
+    if kind == "PNG":  # as Windows and Git change line ends
+        body = out.getvalue().replace(b"\r\n", b"\n")
+        response = client.post("/infer/resnet", data=body, content_type=content_type)
+        assert "curl --data-binary" in response.text
+    assert server.calls == []
+    right = client.post("/infer/resnet", data=out.getvalue(), content_type=content_type)
+    assert right.status_code == 200
+
+
+def test_a_text_about_bmw_was_no_picture(client: FlaskClient) -> None:
+    for content_type in ("image/png", "application/x-www-form-urlencoded"):
+        response = client.post(
+            "/infer/resnet", data="BMW für alle".encode(), content_type=content_type
+        )
+        assert response.status_code in {400, 415}
+        assert "curl" not in response.text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [base64.b64encode(PNG), b"<!DOCTYPE html><html></html>", PNG[: len(PNG) // 2]],
+    ids=["base64", "a page", "cut off"],
+)
+def test_a_raw_picture_is_not_asked_for_in_base64(client: FlaskClient, content: bytes) -> None:
+    """Alone and in a form; inside of JSON it is."""
+    for arguments in (
+        {"data": content, "content_type": "image/png"},
+        {"data": {"file": (io.BytesIO(content), "a.png", "image/png")}},
+    ):
+        response = client.post("/infer/resnet", **arguments)  # type: ignore[arg-type]
+        hint = "expected the bytes of a JPEG, PNG, WebP, BMP or GIF picture as they are; base64 is"
+        assert_error(response, 400, "bad_payload", hint)
+    payload = {"img": base64.b64encode(content).decode()}
+    assert_error(
+        ask(client, modelname="resnet", payload=payload), 400, "bad_payload", "expected base64 of"
+    )
+
+
 UNSAID = [
     ("resnet", PNG, 200, ["cock"]),
     ("bert_base", b"A [MASK].", 200, ["A many."]),
@@ -833,6 +897,35 @@ def test_a_bad_numpy_file(client: FlaskClient, server: FakeTriton, data: bytes, 
     assert server.calls == []
 
 
+@pytest.mark.parametrize("dtype", [">f4", ">f8", ">f2", ">i8", ">u2", "f8", "f2", "i4", "?"])
+def test_an_array_of_another_type_is_taken_when_the_hints_are_followed(
+    client: FlaskClient, server: FakeTriton, dtype: str
+) -> None:
+    server.signatures["add"] = Signature(8, ADD.inputs[:1], ADD.outputs)
+    array = np.ones((2, 3), dtype)
+    for _ in range(3):
+        response = client.post(
+            "/infer/add",
+            data=npy(array),
+            content_type="application/x-npy",
+            headers={"Accept": "application/x-npy"},
+        )
+        if response.status_code == 200:
+            break
+        assert response.status_code == 400
+        hint = (response.json or {})["error"]["hint"]
+        asked = re.search(r"array\.astype\(['\"](<?[a-z]+[0-9]+)['\"]\)", hint)
+        assert asked, hint
+        array = array.astype(asked[1])
+    assert response.status_code == 200
+    assert np.array_equal(np.load(io.BytesIO(response.data)), np.ones((2, 3)))
+
+
+def test_an_output_that_is_none_is_named(client: FlaskClient) -> None:
+    response = ask(client, "/infer/add", inputs=[tensor()], outputs=[{"name": "Nope"}])
+    assert_error(response, 400, "bad_payload", "`outputs[0]`: there is no output 'Nope'", "SUM")
+
+
 @pytest.mark.parametrize("payload", [{"npy": "abc"}, {"npy": 5}, {"inputs": [], "npy": "zzz"}])
 def test_a_numpy_file_is_no_json(client: FlaskClient, payload: Any) -> None:
     response = ask(client, modelname="add", payload=payload)
@@ -900,7 +993,14 @@ def test_infinity_itself_fits_into_every_type_that_has_it() -> None:
         ([tensor(), tensor()], ["twice"]),
         ([tensor(datatype="FP33")], ["'FP33'", "FP32"]),
         ([tensor(datatype=None)], ["None"]),
-        ([tensor(datatype="INT32")], ["`A` wants FP32 [-1, 3]; you sent INT32 [1, 3]"]),
+        (
+            [tensor(datatype="INT32")],
+            ["`A` wants FP32 [-1, 3]; you sent INT32 [1, 3]", r"\"datatype\": \"FP32\""],
+        ),
+        (
+            [tensor(datatype="FP64", shape=(3,))],
+            ["wants FP32", r"\"datatype\": \"FP32\"", "send the same data as [1, 3]"],
+        ),
         ([tensor(shape=(1, 2), data=(1, 2))], ["wants FP32 [-1, 3]; you sent FP32 [1, 2]"]),
         ([tensor(shape=(0, 2**21), data=())], ["has no numbers", "at most"]),
         ([tensor(shape=(3,))], ["you sent FP32 [3]", "as [1, 3]", "max_batch_size"]),

@@ -148,10 +148,14 @@ def test_the_model_gets_what_is_left(client: FlaskClient, arguments: Any, second
     assert seconds - 0.3 < Left.seen <= seconds
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "1.5", "soon", "1e3", "9999999999", "٣"])
+@pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "soon", "1e3", "9999999999", "٣"])
 def test_no_time_at_all_is_refused(client: FlaskClient, text: str) -> None:
     response = client.post("/infer/slow?timeout_ms=" + text, json={"payload": {}})
     assert_error(response, 400, "bad_parameter", "timeout_ms", "from 1 to 999999999")
+    if text.isascii():
+        header = {"X-Amzn-SageMaker-Custom-Attributes": f"timeout_ms={text}"}
+        response = client.post("/infer/slow", json={"payload": {}}, headers=header)
+        assert_error(response, 400, "bad_parameter", "timeout_ms", "from 1 to 999999999")
 
 
 def test_who_puts_it_into_the_body_is_told_where_it_goes(client: FlaskClient) -> None:

@@ -220,6 +220,35 @@ def test_a_head_that_is_another_is_named(
     assert ("give it" in said) == any("give it" in word for word in words)
 
 
+@pytest.mark.parametrize("layout", ["yolov5", "yolov8", "rtdetr", "end2end"])
+@pytest.mark.parametrize("labels", [80, 91])
+def test_scores_without_their_boxes_are_no_table_of_them(
+    bench: Bench, layout: str, labels: int
+) -> None:
+    """DETR's, as its own export has them: the boxes are another output."""
+    tensors = signature({"x": (3, 64, 64)}, {"logits": (100, 92), "pred_boxes": (100, 4)})
+    lines = "".join(f"c{number}\n" for number in range(labels))
+    toml = f'family = "detection"\noutput_layout = "{layout}"\noutput = "logits"'
+    bench.set_up(toml, tensors, labels=lines)
+    with pytest.raises(ClientDisabled, match="no table of boxes with their scores") as caught:
+        bench.ask(picture(plain(8, 8, [0, 0, 0])))
+    assert "give it" not in caught.value.message
+
+
+@pytest.mark.parametrize("labels", [2, 40, 52, 60])
+def test_too_many_labels_for_the_extra_columns_are_too_many_labels(
+    bench: Bench, labels: int
+) -> None:
+    """A pose of one class: 4 + 1 + 17 × 3 numbers."""
+    toml = 'family = "detection"\noutput_layout = "yolov8"\nextra_columns = 51'
+    lines = "".join(f"c{number}\n" for number in range(labels))
+    bench.set_up(toml, POSE, labels=lines)
+    with pytest.raises(ClientDisabled) as caught:
+        bench.ask(picture(plain(8, 8, [0, 0, 0])))
+    for word in ("`labels`", f"{labels} lines", "too many for `extra_columns = 51`", "give it 1 "):
+        assert word in caught.value.message
+
+
 def test_rotated_boxes_are_not_made_upright_ones(bench: Bench) -> None:
     toml = 'family = "detection"\noutput_layout = "yolov8"\nextra_columns = 1'
     bench.set_up(toml, signature({"x": (3, 64, 64)}, {"y": (8, 100)}))

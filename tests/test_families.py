@@ -318,8 +318,30 @@ COLUMNS = {"y": (6, 100)}
         ("rtdetr", TWO, ROWS, rows(300, [24, 28, 40, 36, 0.9, 1]), "the boxes are pixels"),
         ("end2end", TWO, ROWS, rows(300, [*PARTS, 0.9, 0.1]), "of the class 0.1"),
         ("end2end", TWO, ROWS, rows(300, [60, 28, 16, 8, 0.9, 1]), "left of its left side"),
+        # Some of several, that are answered themselves.
+        ("end2end", TWO, ROWS,
+         rows(300, [10, 12, 30, 40, 0.9, 0], [40, 20, 60, 50, 0.8, 1], [60, 50, 40, 20, 0.7, 1]),
+         "left of its left side"),
+        ("end2end", TWO, ROWS, rows(300, [24, 28, 40, 36, 0.9, 1], [24, 36, 40, 28, 0.6, 0]),
+         "its lower above"),
+        ('end2end"\nnormalised = true #"', TWO, ROWS,
+         rows(300, [0.2, 0.2, 0.4, 0.4, 0.9, 1], [0.4, 0.2, 0.2, 0.4, 0.6, 0]),
+         "left of its left side"),
+        ("yolov8", TWO, COLUMNS,
+         rows(100, [32, 32, -16, 8, 0.1, 0.9], [*AT, 0.1, 0.8], [*AT, 0.7, 0.1]).T,
+         "left of its left side"),
+        ("yolov5", TWO, {"y": (100, 7)},
+         rows(100, [32, 32, 40, 30, 1, 0.1, 0.9], [32, 32, 8, -16, 1, 0.9, 0.1]),
+         "its lower above"),
+        ("rtdetr", TWO, ROWS,
+         rows(300, [0.5, 0.5, 0.2, 0.2, 0.1, 0.9], [0.5, 0.5, -0.2, 0.2, 0.1, 0.8]),
+         "left of its left side"),
         ("end2end", TWO, ROWS, rows(300, [24, 28, 40, 36, 0.9, 2]), "class 2, but `labels` has 2"),
         ("end2end", TWO, ROWS, rows(300, [24, 28, 40, 36, 0.9, -1]), "of the class -1"),
+        ("end2end", TWO, ROWS, rows(300, [24, 28, 40, 36, 0.9, 1], [24, 28, 40, 36, 0.8, 0.5]),
+         "of the class 0.5"),
+        ("end2end", TWO, ROWS, rows(300, [24, 28, 40, 36, 0.9, 1], [24, 28, 40, 36, 0.8, -1]),
+         "of the class -1"),
         ("end2end", TWO, ROWS, rows(300, [24, 28, 40, 36, 12, 1]), "score of 12"),
     ],
 )  # fmt: skip
@@ -359,10 +381,37 @@ def test_boxes_in_another_unit_are_named(
     assert hint in caught.value.hint
 
 
-def test_one_box_inside_out_does_not_cost_the_others(bench: Bench) -> None:
-    table = rows(300, [24, 28, 40, 36, 0.9, 1], [30, 28, 20, 36, 0.6, 0], [24, 28, 40, 36, 0.7, 0])
+def test_a_box_inside_out_that_is_not_answered_does_not_cost_the_others(bench: Bench) -> None:
+    """Its score is less than the 0.5 of `confidence`."""
+    table = rows(300, [24, 28, 40, 36, 0.9, 1], [30, 28, 20, 36, 0.4, 0], [24, 28, 40, 36, 0.7, 0])
     found = boxes_of(bench, 'output_layout = "end2end"', TWO, ROWS, y=table)
-    assert [one[:2] for one in found] == [["dog", 0.9], ["cat", 0.7], ["cat", 0.6]]
+    assert [one[:2] for one in found] == [["dog", 0.9], ["cat", 0.7]]
+
+
+def test_what_half_precision_makes_of_a_thin_box_is_no_box_inside_out(bench: Bench) -> None:
+    table = rows(300, [32.5, 28, 32, 36, 0.9, 1])
+    assert boxes_of(bench, 'output_layout = "end2end"', TWO, ROWS, y=table) == [
+        ["dog", 0.9, 65, 24, 65, 40]
+    ]
+
+
+def test_a_class_beyond_the_labels_may_lack_its_line(bench: Bench) -> None:
+    table = rows(300, [24, 28, 40, 36, 0.9, 2])
+    with pytest.raises(ModelFailed) as caught:
+        boxes_of(bench, 'output_layout = "end2end"', TWO, ROWS, y=table)
+    assert "give `labels` a line for each class" in caught.value.hint
+    found = boxes_of(bench, 'output_layout = "end2end"', f"{TWO}cow\n", ROWS, y=table)
+    assert found == [["cow", 0.9, *THERE]]
+
+
+@pytest.mark.parametrize("outputs", [{"y": (300, 6), "z": (300, 4)}, {"y": (-1, -1), "z": (-1, 4)}])
+def test_a_table_of_boxes_may_have_their_places_beside_it(
+    bench: Bench, outputs: dict[str, tuple[int, ...]]
+) -> None:
+    table = rows(300, [24, 28, 40, 36, 0.9, 1])
+    toml = 'output_layout = "end2end"\noutput = "y"'
+    found = boxes_of(bench, toml, TWO, outputs, y=table, z=table[:, :4])
+    assert found == [["dog", 0.9, *THERE]]
 
 
 def test_an_output_of_unknown_channels_is_no_output_of_masks(bench: Bench) -> None:

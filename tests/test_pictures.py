@@ -345,6 +345,12 @@ def test_base64_may_lack_its_padding(text: str) -> None:
     assert decode_base64(text, "img") == b"foob"
 
 
+@pytest.mark.parametrize("text", ["-_-_", "+/+/", "-_+/", "data:;base64,-_-_", "-_\n-_"])
+def test_base64_may_have_the_alphabet_for_addresses(text: str) -> None:
+    """RFC 4648, table 2: 62 and 63 are `-` and `_`; 111110 111111, twice."""
+    assert decode_base64(text, "img") == bytes([0b11111011, 0b11111111, 0b10111111])
+
+
 TRANSPARENT = np.zeros((2, 4, 4), np.uint8)
 """Columns: red, half of it, none of it, none of green; over white, by hand."""
 TRANSPARENT[:, :3, 0], TRANSPARENT[:, 3, 1] = 255, 255

@@ -19,6 +19,7 @@ from clients.output_layouts import (
     LAYOUTS,
     MOST_QUERIES,
     MOST_SHARE,
+    NOT_THIS_HEAD,
     Array,
     Objects,
     OutputLayout,
@@ -44,6 +45,8 @@ __all__ = ["Detection", "Letterbox", "best_objects", "yolov5_candidates", "yolov
 # A request is answered in one thread of the web worker; the cores belong to the models.
 cv2.setNumThreads(1)
 
+PIXEL = 1.0  # by which the sides of a box may be wrong in half precision
+INSIDE_OUT = "the right side of a box is left of its left side, or its lower above"
 ROTATED = (
     "rotated boxes (OBB) are not served: leave `family` out, with its keys, to serve plain "
     "tensors, or write a class"
@@ -146,7 +149,14 @@ class Detection(Family[DetectionKeys, Plan]):
             output = self.tensor(signature.outputs, "output")
             if output not in tables:
                 raise self.misfit(f"{shown(output)} is no table of boxes")
-            return output
+            sizes = taken.rest_of(output)
+            places = [one for one in tables if list(taken.rest_of(one)) == [sizes[0], 4]]
+            extra = self.keys.extra_columns or 0
+            is_open = self.laid(self.layout, sizes)[self.layout.axis] == -1
+            # One that has all that the file says may have another beside it.
+            if output in places or not places or is_open or self.left(self.layout, sizes) == extra:
+                return output
+            raise self.misfit(f"it has no table of boxes with their scores, but {there}")
         if len(tables) > 1 and any(one.shape[-1] == 4 for one in tables):
             raise self.misfit(f"it has no table of boxes with their scores, but {there}")
         return self.tensor(tables, "output")
@@ -216,6 +226,15 @@ class Detection(Family[DetectionKeys, Plan]):
             numbers, left = numbers - plan.masks, left - plan.masks
         if numbers < self.layout.classes or not is_likely(self.layout, sizes):
             return self.misfit(f"{output} has no boxes with a score for each class")
+        if self.keys.extra_columns and self.layout.classes and left < extra < numbers:
+            return self.mistake(
+                "labels",
+                f"names a file of {len(self.labels)} lines, which is too many for "
+                f"`extra_columns = {extra}`: a box of {output} has {numbers} numbers behind its "
+                "place",
+                f"give it {numbers - extra} lines, one for each class, or leave `extra_columns` "
+                f"out and give it {numbers} lines, where all are classes",
+            )
         if left == 0:
             return self.mistake(
                 "extra_columns", f"is {extra}, but {output} has none", "leave it out"
@@ -261,6 +280,7 @@ class Detection(Family[DetectionKeys, Plan]):
         """Return the answer's rows for one picture; `output` is as the layout has it."""
         settings = self.request.parameters
         classes, scores, corners = self.found(output, plan)
+        corners = right_way_round(corners)
         found = [
             Box(x1, y1, x2, y2, self.labels[kind], round(min(float(score), 1.0), 4), int(kind))
             for kind, score, (x1, y1, x2, y2) in zip(
@@ -290,8 +310,12 @@ class Detection(Family[DetectionKeys, Plan]):
         if not layout.classes:
             scores, kinds = rest[:, 0], rest[:, 1].astype(np.intp)
             if kinds.size and kinds.max() >= len(self.labels):
-                there = f"`labels` has {len(self.labels)} lines"
-                raise not_this_head(f"a box is of the class {kinds.max()}, but {there}")
+                raise not_this_head(
+                    f"a box is of the class {kinds.max()}, but `labels` has "
+                    f"{len(self.labels)} lines",
+                    f"give `labels` a line for each class, from that of class 0 on, or "
+                    f"{NOT_THIS_HEAD}",
+                )
             return best_first(kinds, scores, boxes)
         if layout.queries:
             return best_first(*sure_objects(boxes, rest, confidence))
@@ -309,11 +333,9 @@ class Detection(Family[DetectionKeys, Plan]):
         if not np.isfinite(boxes).all():
             raise not_this_head("a box is not finite")
         sides = boxes[:, 2:] if self.layout.classes else boxes[:, 2:] - boxes[:, :2]
-        # One that is hardly sure may be so with any model; a pixel is for half precision.
-        if (sides.min(1) < -1).mean() > 0.5:
-            raise not_this_head(
-                "the right side of a box is left of its left side, or its lower above"
-            )
+        # One that is hardly sure may be so with any model; those that are answered may not.
+        if (sides.min(1) < -PIXEL).mean() > 0.5:
+            raise not_this_head(INSIDE_OUT)
         shares = self.layout.shares or self.keys.normalised
         if (np.abs(boxes).max() <= MOST_SHARE) != shares:
             raise self.other_unit(plan, shares=shares)
@@ -345,6 +367,18 @@ class Detection(Family[DetectionKeys, Plan]):
                 for kind, score, x1, x2, y1, y2, _, _ in result
             ]
         return draw_boxes(self.picture(payload), boxes, media_type, self.request.time_left)
+
+
+def right_way_round(corners: Array) -> Array:
+    """Return the corners of boxes, right and below at least where left and above are.
+
+    Raises:
+        ModelFailed: a box is inside out by more than a pixel.
+
+    """
+    if (corners[:, 2:] < corners[:, :2] - PIXEL).any():
+        raise not_this_head(INSIDE_OUT)
+    return np.concatenate([corners[:, :2], np.maximum(corners[:, :2], corners[:, 2:])], axis=1)
 
 
 def as_object(box: Box) -> dict[str, Any]:
