@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from clients.errors import ModelFailed, TensorsRefused
 from clients.files import unmarked
-from clients.scores import best
+from clients.scores import best, digits
 
 MOST_CLASSES = 100_000
 """Of one output, over all items: so many take 0.1 s and 20 MB."""
@@ -58,11 +58,10 @@ def classified(
             hint=f"expected at most {MOST_CLASSES:,}; without `classification` all numbers come",
         )
     texts = np.empty((len(items), wanted), np.object_)
-    form = "%f" if scores.dtype.kind == "f" else "%d"
     for row, item in zip(texts, items, strict=True):
         for place, (index, score) in enumerate(best(item, wanted) if wanted else ()):
             label = labels[index] if index < len(labels) else b""
-            number = form % score if math.isfinite(score) else "null"
+            number = digits(score) if scores.dtype.kind == "f" else str(int(score))
             row[place] = f"{number}:{index}".encode() + (b":" + label if label else b"")
     return texts if batched else texts[0]
 

@@ -15,6 +15,10 @@ import numpy.typing as npt
 
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 
+TOLERANCES = {"float16": 2e-2, "float32": 2e-4, "float64": 2e-4}
+"""How far two answers may be apart that count as alike, as a part of the largest number: sums in
+another order change some 1e-6 in single precision, another scale of a quantized model 1e-2."""
+
 Rows = Mapping[str, Sequence[int]]
 """Numbers of rows by the name of an output, ascending, each once."""
 

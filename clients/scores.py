@@ -26,9 +26,15 @@ class NotFinite(float):
         return made
 
 
+def digits(score: float) -> str:
+    """Return a score with six digits, as Triton writes it; `null` where it is not finite."""
+    return f"{score:f}" if math.isfinite(score) else "null"
+
+
 def class_text(score: float, rest: str) -> str | NotFinite:
-    """Return `score:rest` as Triton writes it, with six digits; `null:rest` without a number."""
-    return f"{score:f}:{rest}" if math.isfinite(score) else NotFinite(score, f"null:{rest}")
+    """Return `score:rest`, which is counted where the score is not finite."""
+    text = f"{digits(score)}:{rest}"
+    return text if math.isfinite(score) else NotFinite(score, text)
 
 
 def best(scores: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:

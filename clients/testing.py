@@ -34,6 +34,7 @@ from clients.model_server import (
     TensorSpec,
 )
 from clients.request import Request
+from clients.scores import digits
 from clients.sources import classes_of_file
 from clients.tensors import at_most
 
@@ -226,7 +227,7 @@ def best_classes(scores: npt.NDArray[Any], most: int) -> npt.NDArray[np.object_]
     rows = scores.reshape(len(scores), -1)
     best = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :most]
     texts = [
-        [f"{f'{row[i]:f}' if np.isfinite(row[i]) else 'null'}:{i}".encode() for i in places]
+        [f"{digits(row[i])}:{i}".encode() for i in places]
         for row, places in zip(rows, best, strict=True)
     ]
     return np.array(texts, np.object_)

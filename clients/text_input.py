@@ -13,7 +13,7 @@ from clients.base import Environment, Payload
 from clients.dispatch_toml import COUNT, FLAG, INSIDE, TENSOR, Keys, key
 from clients.errors import BadPayload, ClientDisabled, InferenceError, TensorsRefused
 from clients.family import Family, shown
-from clients.model_server import Padding, Signature, Tensors, TensorSpec
+from clients.model_server import TOLERANCES, Padding, Signature, Tensors, TensorSpec
 from clients.tokenizer import NotReadable, load_tokenizer
 
 # A text with more characters than this for each token has too many tokens in any language; it is
@@ -28,10 +28,6 @@ TRIED_TOKENS = (16, 2, 1)
 FILLED_TOKENS = 3
 """How many tokens of a text a model's mask is tried with, and how many are filled up behind them.
 Of few tokens each counts for much: what fills up may be hidden by many, as in a largest one."""
-
-TOLERANCES = {"float16": 2e-2, "float32": 2e-4, "float64": 2e-4}
-"""How far two answers may be apart that count as alike, as a part of the largest number: sums in
-another order change some 1e-6 in single precision, another scale of a quantized model 1e-2."""
 
 DTYPES = {"INT64": np.int64, "INT32": np.int32}
 

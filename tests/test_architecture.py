@@ -20,6 +20,7 @@ ARROWS = {
         "clients.deadly",
         "clients.files",
         "clients.model_folders",
+        "clients.model_server",
         "dispatcher.settings",
         "dispatcher.keys",
     },

@@ -447,7 +447,7 @@ def compare(text: str, opened: ModelFile) -> tuple[dict[str, Any], tuple[str, st
     refuse_ragged(config)
     warning = None
     if needs_completion(config):
-        completion = completed(config, text, opened)
+        completion = completed(config, read(text), opened)
         config |= completion.fields
         warning = completion.warning
     check(config, opened.signature)

@@ -85,7 +85,9 @@ class Offline(OnnxModels):
             raise UnknownModel(f"{config} cannot be read")
         known = config_dictionary(text)
         if needs_completion(known):
-            known |= completed(known, text, self.opened(model, version)).fields
+            known |= completed(
+                known, configured(config.parent) or Message(), self.opened(model, version)
+            ).fields
         return config_signature(known)
 
     def infer(self, model: str, inputs: Tensors, **how: Any) -> dict[str, npt.NDArray[np.generic]]:  # noqa: ARG002

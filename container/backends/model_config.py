@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clients.config_text import read
+from clients.config_text import Message, read
 from clients.files import text_of
 
 if TYPE_CHECKING:
@@ -97,6 +97,21 @@ def instance_count(config: Mapping[str, Any]) -> int:
     )
 
 
+def written(folder: Path) -> Message:
+    """Return a model's configuration as its author wrote it, which Triton completes.
+
+    It is empty where there is none, or none that can be read: Triton says what is wrong with it.
+
+    Args:
+        folder: the model's, with its `config.pbtxt` if it has one.
+
+    """
+    try:
+        return read(text_of(folder / "config.pbtxt"))
+    except (OSError, ValueError):
+        return Message()
+
+
 def asked_kind(kind: str, folder: Path) -> str:
     """Return the kind of an instance that its configuration asks for.
 
@@ -110,11 +125,7 @@ def asked_kind(kind: str, folder: Path) -> str:
     """
     if kind != "GPU":
         return kind
-    try:
-        message = read(text_of(folder / "config.pbtxt"))
-    except (OSError, ValueError):
-        return "AUTO"
-    groups = message.messages("instance_group")
+    groups = written(folder).messages("instance_group")
     return "GPU" if any(group.text("kind") == "KIND_GPU" for group in groups) else "AUTO"
 
 
@@ -142,9 +153,7 @@ def may_be_tried(config: Mapping[str, Any], signature: Signature, *, stated: boo
 
 def lists_all_dims(config: Mapping[str, Any], signature: Signature) -> bool:
     """Whether a tensor is listed with all dimensions that it has in the file: no batch is meant."""
-    ranks = {spec.name: len(spec.shape) for spec in (*signature.inputs, *signature.outputs)}
-    listed = [*(config.get("input") or []), *(config.get("output") or [])]
-    return any(0 < len(_dims(tensor)) == ranks.get(tensor["name"]) for tensor in listed)
+    return 0 in _dims_left_out(config, signature)
 
 
 def completion(
@@ -279,11 +288,18 @@ def _can_batch(spec: TensorSpec) -> bool:
 
 def _is_written_for_a_batch(config: Mapping[str, Any], signature: Signature) -> bool:
     """Whether what is written counts on a batch dimension, which dims leave out."""
-    ranks = {spec.name: len(spec.shape) for spec in (*signature.inputs, *signature.outputs)}
+    left_out = _dims_left_out(config, signature)
+    return bool(config.get("model_warmup")) or any(count > 0 for count in left_out)
+
+
+def _dims_left_out(config: Mapping[str, Any], signature: Signature) -> list[int]:
+    """Return how many dimensions fewer each listed tensor has than in the file; not of scalars."""
+    specs = (*signature.inputs, *signature.outputs)
+    ranks = {spec.name: len(spec.shape) for spec in specs if spec.shape}
     listed = [*(config.get("input") or []), *(config.get("output") or [])]
-    return bool(config.get("model_warmup")) or any(
-        len(_dims(tensor)) < ranks.get(tensor["name"], 0) for tensor in listed
-    )
+    return [
+        ranks[tensor["name"]] - len(_dims(tensor)) for tensor in listed if tensor["name"] in ranks
+    ]
 
 
 def _refuse_unknown_ranks(config: Mapping[str, Any], signature: Signature) -> None:

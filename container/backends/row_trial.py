@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from clients.model_server import TOLERANCES
 from container.backends.model_config import DYNAMIC
 
 if TYPE_CHECKING:
@@ -46,11 +47,6 @@ TOPS = (30_000, 1000, 100, 10)
 """Below what the whole numbers of an input are. All of them are 0 and 1 at first: such are in every
 vocabulary, and a mask and the parts of a text have no others. Then one input after the other has
 the largest of these that the model takes: sounds, ids and counts have more."""
-
-TOLERANCES = {"float16": 2e-2, "float32": 2e-4, "float64": 2e-4}
-"""How far a number may be from what the row has alone, as a part of the row's largest one. Kernels
-for several rows add in another order, which changes some 1e-6 in single precision; the scale of a
-quantized model changes 1e-2."""
 
 LEAST_SCALE = 1e-2
 """A row's largest number counts as this part of the batch's largest one at least: what is left of

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
+from clients.config_text import Message, read
 from container.backends.model_config import Signature, TensorSpec, check
 from container.backends.onnxruntime.completion import completed
 from container.backends.onnxruntime.session import ModelFile
@@ -182,8 +183,8 @@ def products(file: Path) -> Path:
 def test_a_dynamically_quantized_model_is_found_and_its_original_is_not(tmp_path: Path) -> None:
     original, quantized = products(tmp_path / "model.onnx"), tmp_path / "quantized.onnx"
     quantize_dynamic(original, quantized, weight_type=QuantType.QInt8)
-    assert completed({}, "", ModelFile(original)).fields["dynamic_batching"] == {}
-    done = completed({}, "", ModelFile(quantized))
+    assert completed({}, Message(), ModelFile(original)).fields["dynamic_batching"] == {}
+    done = completed({}, Message(), ModelFile(quantized))
     assert "dynamic_batching" not in done.fields
     assert "max_batch_size" not in done.fields
     assert done.warning
@@ -199,8 +200,8 @@ def test_a_quantized_model_whose_outputs_may_hide_it_is_found_all_the_same(tmp_p
     model.graph.output.append(helper.make_tensor_value_info("best", TensorProto.INT64, ["n", 1]))
     onnx.save(model, file)
     quantize_dynamic(file, tmp_path / "q.onnx", weight_type=QuantType.QUInt8)
-    assert "dynamic_batching" in completed({}, "", ModelFile(file)).fields
-    assert "dynamic_batching" not in completed({}, "", ModelFile(tmp_path / "q.onnx")).fields
+    assert "dynamic_batching" in completed({}, Message(), ModelFile(file)).fields
+    assert "dynamic_batching" not in completed({}, Message(), ModelFile(tmp_path / "q.onnx")).fields
 
 
 @pytest.mark.parametrize(
@@ -212,7 +213,7 @@ def test_what_is_listed_says_whether_a_batch_is_meant(
     name = {"input": "x", "output": "y"}[side]
     config = {side: [{"name": name, "data_type": "TYPE_FP32", "dims": dims}]}
     opened = ModelFile(products(tmp_path / "model.onnx"))
-    done = config | dict(completed(config, "", opened).fields)
+    done = config | dict(completed(config, Message(), opened).fields)
     assert done.get("max_batch_size", 0) == (0 if len(dims) == 2 else 4)
     check({"name": "m", **done}, opened.signature)
 
@@ -221,7 +222,7 @@ def test_an_author_who_lets_requests_share_runs_is_warned(tmp_path: Path) -> Non
     products(tmp_path / "model.onnx")
     quantize_dynamic(tmp_path / "model.onnx", tmp_path / "q.onnx", weight_type=QuantType.QInt8)
     config = {"max_batch_size": 8, "dynamic_batching": {}}
-    done = completed(config, "max_batch_size: 8", ModelFile(tmp_path / "q.onnx"))
+    done = completed(config, read("max_batch_size: 8"), ModelFile(tmp_path / "q.onnx"))
     assert sorted(done.fields) == ["input", "output"]
     assert done.warning
     assert "as `dynamic_batching` says, but it quantizes" in done.warning[0]

@@ -6,7 +6,6 @@ import mmap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clients.config_text import NotReadable, read
 from container.backends import model_config
 from container.backends.onnxruntime.optimized import files_of
 from container.backends.row_trial import remembered, tried
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from clients.config_text import Message
     from container.backends.onnxruntime.session import ModelFile
 
 HOW_TO_SAY = (
@@ -47,13 +47,13 @@ class Completion:
 
 
 def completed(
-    config: Mapping[str, Any], text: str, opened: ModelFile, trials: Path | None = None
+    config: Mapping[str, Any], written: Message, opened: ModelFile, trials: Path | None = None
 ) -> Completion:
     """Return what a file adds to a configuration without inputs or outputs.
 
     Args:
         config: as Triton hands it over.
-        text: of the `config.pbtxt`, which says whether a `max_batch_size` of 0 is written.
+        written: the same as its author wrote it, which may have a `max_batch_size` of 0.
         opened: the model's file.
         trials: a folder in which the results of trials are kept, if any.
 
@@ -61,7 +61,9 @@ def completed(
         ModelConfigError: the file contradicts `max_batch_size`.
 
     """
-    stated = states_batch_size(text) or model_config.lists_all_dims(config, opened.signature)
+    stated = bool(written.all("max_batch_size")) or model_config.lists_all_dims(
+        config, opened.signature
+    )
     if not model_config.may_be_tried(config, opened.signature, stated=stated):
         return Completion(
             model_config.completion(config, opened.signature, stated=stated, independent=False)
@@ -96,11 +98,3 @@ def quantizes(file: Path) -> bool:
     """
     with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as graph:
         return any(graph.find(kind) >= 0 for kind in DYNAMIC_QUANTIZATION)
-
-
-def states_batch_size(text: str) -> bool:
-    """Whether a `config.pbtxt` says a `max_batch_size`, be it 0."""
-    try:
-        return bool(read(text).all("max_batch_size"))
-    except NotReadable:  # Triton says what is wrong with it
-        return False

@@ -65,7 +65,7 @@ class TritonPythonModel:
             folder = shared_folder(os.environ)
             completion = completed(
                 config,
-                _text(),
+                model_config.written(_folder()),
                 session.ModelFile(_file(config)),
                 folder / "trials" if folder else None,
             )
@@ -89,9 +89,7 @@ class TritonPythonModel:
         """
         config = json.loads(args["model_config"])
         model_config.refuse_unsupported(config)
-        kind = model_config.asked_kind(
-            args["model_instance_kind"], Path(pb_utils.get_model_dir()).parent
-        )
+        kind = model_config.asked_kind(args["model_instance_kind"], _folder())
         providers, warnings = execution_providers(
             config,
             kind,
@@ -174,13 +172,8 @@ class TritonPythonModel:
         self._session = None
 
 
-def _text() -> str:
-    """Return the text of the model's configuration; nothing where there is none."""
-    try:
-        config = Path(pb_utils.get_model_dir()).parent / "config.pbtxt"
-        return config.read_text(encoding="utf-8")
-    except (OSError, ValueError):  # Triton says what is wrong with it
-        return ""
+def _folder() -> Path:
+    return Path(pb_utils.get_model_dir()).parent
 
 
 def _file(config: Mapping[str, Any]) -> Path:
