@@ -29,7 +29,7 @@ count = itertools.count(1)
 def imported(path: Path) -> ModuleType:
     """Import an author's file, or his package by its `__init__.py`.
 
-    It is imported anew each time, under a name that cannot hide a module.
+    It is imported again each time, under a name that cannot hide a module.
     """
     importlib.invalidate_caches()  # what lies beside it may just have come
     is_package = path.name == "__init__.py"
@@ -149,7 +149,7 @@ def bare_names(path: Path, state: tuple[int, int]) -> frozenset[str]:  # noqa: A
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return frozenset()  # whoever imports it says what is wrong
+        return frozenset()  # its import says what is wrong
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

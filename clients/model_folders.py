@@ -150,6 +150,6 @@ def configured_name(folder: Path) -> str:
     """Return the name that a model's configuration gives it, as far as it is a plain one."""
     try:
         name = read(text_of(folder / CONFIG)).text("name")
-    except (OSError, ValueError):  # whoever reads it next says what is wrong with it
+    except (OSError, ValueError):  # its next reader says what is wrong with it
         return ""
     return name if NAME.fullmatch(name) else ""

@@ -29,7 +29,16 @@ from clients.errors import (
     UnknownModel,
 )
 from clients.files import is_litter, locked, text_of
-from clients.model_folders import CONFIG, NAME, NAMED, PLAIN_MODELS, link, linked_by, unservable
+from clients.model_folders import (
+    CONFIG,
+    NAME,
+    NAMED,
+    PLAIN_MODELS,
+    has_versions,
+    link,
+    linked_by,
+    unservable,
+)
 from clients.model_server import ModelServer
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.memory import free_memory
@@ -288,7 +297,7 @@ class Hosting:
         return {**self.folders(), **linked}
 
     def load_own(self, name: str) -> None:
-        """Load a model of the repository, or load it anew.
+        """Load a model of the repository, or load it again.
 
         Raises:
             UnknownModel: there is none of this name.
@@ -304,8 +313,9 @@ class Hosting:
         try:
             if (self.repository / name / CONFIG).is_file():
                 # Triton does not say what is wrong.
-                self.configuration(self.repository / name, name)
-                self.refuse_other_name(name)
+                text = written(self.repository / name)
+                self.renamed_config(text, name)
+                refuse_other_name(text, name)
             self._load(name)
         except InferenceError as error:
             if is_new and not isinstance(error, DeadlineExceeded):
@@ -379,7 +389,7 @@ class Hosting:
             source = model_folder(self.allowed(url))
             copy, now = place / CONFIG, source / CONFIG
             before = copy.read_bytes().decode() if copy.is_file() else None
-            after = self.configuration(source, name) if now.is_file() else None
+            after = self.renamed_config(written(source), name) if now.is_file() else None
         except OSError as error:
             raise not_placed(url, error) from error
         except ModelFailed as error:
@@ -518,43 +528,13 @@ class Hosting:
                 hint="unload another model first",
             )
 
-    def configuration(self, folder: Path, name: str) -> str:
-        """Return a model's configuration under a name.
-
-        Raises:
-            BadModel: it is no UTF-8.
-            ModelFailed: it cannot be read.
-
-        """
-        config = folder / CONFIG
-        try:
-            text = text_of(config)
-        except UnicodeDecodeError as error:
-            raise BadModel(f"{config} is not UTF-8: {error}", hint="save it as UTF-8") from error
-        return self.renamed_config(text, name)
-
-    def refuse_other_name(self, name: str) -> None:
-        """Refuse a model of the repository whose configuration has the name of another folder.
-
-        Raises:
-            ModelFailed: it has, as in a copy of another model's folder.
-
-        """
-        text = text_of(self.repository / name / CONFIG)
-        with suppress(NotReadable):  # of which Triton's parser reads more
-            for field in read(text).all("name"):
-                if field.value != name:
-                    raise ModelFailed(
-                        f'{CONFIG}:{line_of(text, field)}: `name` is "{field.value}", but the '
-                        f'folder is "{name}"',
-                        hint=f'write name: "{name}", or leave the line out',
-                    )
-
     def link(self, source: Path, folder: Path, name: str) -> None:
         """Fill the model's folder in the repository."""
         if (source / CONFIG).is_file():
-            (folder / CONFIG).write_text(self.configuration(source, name), encoding="utf-8")
-        if not versions(source):
+            (folder / CONFIG).write_text(
+                self.renamed_config(written(source), name), encoding="utf-8"
+            )
+        if not has_versions(source):
             (folder / "1").symlink_to(source)
         for path in source.iterdir():
             if path.name == CLIENT_FILE and path.is_file():
@@ -575,6 +555,37 @@ def client_file(path: Path) -> bytes:
     if len(content) > CLIENT_FILE_BYTES:
         raise BadModel(f"{path} has more than {CLIENT_FILE_BYTES // 2**20} MiB")
     return content
+
+
+def written(folder: Path) -> str:
+    """Return the text of a model's configuration.
+
+    Raises:
+        BadModel: it is no UTF-8.
+
+    """
+    config = folder / CONFIG
+    try:
+        return text_of(config)
+    except UnicodeDecodeError as error:
+        raise BadModel(f"{config} is not UTF-8: {error}", hint="save it as UTF-8") from error
+
+
+def refuse_other_name(text: str, name: str) -> None:
+    """Refuse a configuration of the repository that has the name of another folder.
+
+    Raises:
+        ModelFailed: it has, as in a copy of another model's folder.
+
+    """
+    with suppress(NotReadable):  # of which Triton's parser reads more
+        for field in read(text).all("name"):
+            if field.value != name:
+                raise ModelFailed(
+                    f'{CONFIG}:{line_of(text, field)}: `name` is "{field.value}", but the '
+                    f'folder is "{name}"',
+                    hint=f'write name: "{name}", or leave the line out',
+                )
 
 
 def has_files(folder: Path) -> bool:
@@ -643,7 +654,7 @@ def model_folder(folder: Path) -> Path:
     inner = [path for path in folder.iterdir() if path.is_dir() and not is_litter(path)]
     for candidate in (folder, *inner[:1]):
         plain = any((candidate / name).is_file() for name in PLAIN_MODELS)
-        if versions(candidate) or plain:
+        if has_versions(candidate) or plain:
             return candidate
         if len(inner) != 1 or (folder / CONFIG).exists() or (folder / CLIENT_FILE).exists():
             break
@@ -651,8 +662,3 @@ def model_folder(folder: Path) -> Path:
         f"{folder} is no model",
         hint=f"expected {MODEL}",
     )
-
-
-def versions(folder: Path) -> list[Path]:
-    """Return the version folders of a model's folder."""
-    return [path for path in folder.iterdir() if path.name.isdigit() and path.is_dir()]

@@ -316,7 +316,7 @@ class Reloader:
     def waiting(self, found: Iterable[Source]) -> dict[str, Source]:
         """Return the sources whose models are not loaded at this moment, as far as Triton says so.
 
-        Their examples would fail; whoever loads such a model has its client tried.
+        Their examples would fail; when such a model is loaded its client is tried.
         """
         about = [source for source in found if source.model]
         try:

@@ -95,7 +95,7 @@ class Stage:
         return [model for model, _ in due]
 
     def require(self, *names: str) -> None:
-        """Begin anew with other required models, or clients."""
+        """Begin again with other required models, or clients."""
         self.canary.required = names
         self.canary.__post_init__()
         self.canary.list_models()

@@ -129,9 +129,9 @@ def test_a_version_folder_of_a_wrong_name_is_not_taken_for_the_model(
     (folder / "v1" / "model.onnx").touch()
     hosting.load("inside", str(folder))
     (folder / beside).touch()
-    with pytest.raises(BadModel, match="is no model") as told:
+    with pytest.raises(BadModel, match="is no model") as caught:
         hosting.load("one", str(folder))
-    assert "1/model.onnx" in told.value.hint
+    assert "1/model.onnx" in caught.value.hint
 
 
 def test_a_model_that_takes_too_long_is_there_later(
@@ -630,9 +630,9 @@ def test_what_is_no_model_of_the_repository_is_not_found(
 ) -> None:
     model_at(hosting.repository / "there")
     add(hosting, model_at(tmp_path / "models" / "late"))
-    with pytest.raises(UnknownModel) as told:
+    with pytest.raises(UnknownModel) as caught:
         hosting.load_own(name)
-    assert told.value.hint == "it has late, there"
+    assert caught.value.hint == "it has late, there"
 
 
 def test_a_folder_that_was_removed_meanwhile_is_not_found_until_it_is_back(
@@ -726,9 +726,9 @@ def test_a_model_from_elsewhere_is_not_loaded_with_a_configuration_of_before(
         config.unlink()
     else:
         config.write_text("max_batch_size: 0")
-    with pytest.raises(BadModel, match=r"config\.pbtxt has changed since POST /models") as told:
+    with pytest.raises(BadModel, match=r"config\.pbtxt has changed since POST /models") as caught:
         hosting.load_own("one")
-    assert told.value.hint == "DELETE /models/one, then POST /models again"
+    assert caught.value.hint == "DELETE /models/one, then POST /models again"
     hosting.unload("one")
     hosting.load("one", str(tmp_path / "elsewhere"))
     hosting.load_own("one")
@@ -744,13 +744,13 @@ def test_a_copy_of_a_folder_that_has_the_name_of_the_first_is_told_so(
     folder = model_at(tmp_path / "models" / "copy")
     (folder / "config.pbtxt").write_text('backend: "python"\nname: "double"\n')
     add(hosting, folder)
-    with pytest.raises(BadModel) as told:
+    with pytest.raises(BadModel) as caught:
         hosting.load_own("copy")
-    assert told.value.message == (
+    assert caught.value.message == (
         "the model 'copy' cannot be loaded: "
         'config.pbtxt:2: `name` is "double", but the folder is "copy"'
     )
-    assert told.value.hint == 'write name: "copy", or leave the line out'
+    assert caught.value.hint == 'write name: "copy", or leave the line out'
     (folder / "config.pbtxt").write_text('backend: "python"\nname: "copy"\n')
     hosting.load_own("copy")
     (folder / "config.pbtxt").write_text('backend: "python"\n')

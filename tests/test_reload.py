@@ -829,7 +829,7 @@ def test_a_client_that_is_broken_from_the_start_stays_so(folder: Path) -> None:
 
 
 def test_what_lies_beside_a_class_is_taken_up_with_it(folder: Path) -> None:
-    """Whoever imports it, and whatever that imports; `other.py` is imported by nobody."""
+    """What imports it, and what that imports; `other.py` is imported by nobody."""
     write(folder / "clients", "mine", "WORD")
     write(folder / "clients", "packed", "WORD", "packed/__init__.py")
     for file in ("mine.py", "packed/__init__.py"):

@@ -126,9 +126,9 @@ def test_what_there_is_not_is_named(refusing: Refusing, triton: Triton, code: An
     refusing.code = code
     with pytest.raises(UnknownModel, match="no model 'gone'"):
         triton.infer("gone", ARRAYS, timeout=5)
-    with pytest.raises(UnknownVersion, match="no version '2'") as told:
+    with pytest.raises(UnknownVersion, match="no version '2'") as caught:
         triton.infer("here", ARRAYS, version="2", timeout=5)
-    assert "1" in told.value.hint
+    assert "1" in caught.value.hint
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE])
@@ -167,7 +167,7 @@ def test_a_folder_that_goes_while_triton_lists_them_is_nobody_s_failure(
         (("words", "scores"), (), ["words", "scores"]),
         (("words", "scores"), ("scores", "words"), ["scores", "words"]),
         (("scores", "words"), ("scores", "words"), ["scores", "words"]),
-        # It was loaded anew since its configuration was read.
+        # It was loaded again since its configuration was read.
         (("zebra", "scores", "ant", "words"), (), ["words", "scores", "ant", "zebra"]),
     ],
 )
@@ -197,19 +197,19 @@ def test_models_are_listed_by_name_and_version(refusing: Refusing, triton: Trito
 @pytest.mark.parametrize("number", ["1_0", "0b11", "+4", "\u0664", "-1_0"])
 def test_a_number_that_triton_refuses_is_not_made_right_under_another_name(number: str) -> None:
     text = f'name: "0b1" # 1_0\nmax_batch_size: {number}\n'
-    with pytest.raises(ModelFailed, match=r"config\.pbtxt:2 .* is no number") as told:
+    with pytest.raises(ModelFailed, match=r"config\.pbtxt:2 .* is no number") as caught:
         renamed_config(text, "b")
-    assert repr(number) in told.value.message
-    assert told.value.hint == "write its digits alone, as in 10"
+    assert repr(number) in caught.value.message
+    assert caught.value.hint == "write its digits alone, as in 10"
     right = 'name: "b"\nmax_batch_size: 0x10\n'
     assert renamed_config(right.replace('"b"', '"0b1"'), "b") == right
 
 
 def test_a_load_that_takes_longer_has_not_failed(refusing: Refusing, triton: Triton) -> None:
     refusing.delay = 1.0
-    with pytest.raises(DeadlineExceeded, match=r"'here' was not loaded within 0\.2 s") as told:
+    with pytest.raises(DeadlineExceeded, match=r"'here' was not loaded within 0\.2 s") as caught:
         triton.load("here", timeout=0.2)
-    assert "GET /models/here" in told.value.hint
+    assert "GET /models/here" in caught.value.hint
 
 
 @pytest.mark.parametrize("delay", [0, 1.0])
@@ -217,10 +217,10 @@ def test_an_unload_that_takes_longer_is_told_as_that(
     refusing: Refusing, triton: Triton, delay: float
 ) -> None:
     refusing.index, refusing.delay = ModelState("here", "1", "UNLOADING"), delay
-    with pytest.raises(DeadlineExceeded, match=r"'here' was not unloaded within 0\.2 s") as told:
+    with pytest.raises(DeadlineExceeded, match=r"'here' was not unloaded within 0\.2 s") as caught:
         triton.unload("here", timeout=0.2)
-    assert "GET /models/here" in told.value.hint
-    assert "send" not in told.value.hint
+    assert "GET /models/here" in caught.value.hint
+    assert "send" not in caught.value.hint
 
 
 def test_classes_of_texts_never_reach_triton(refusing: Refusing, triton: Triton) -> None:
