@@ -16,13 +16,13 @@ from clients.deadly import Fault, deadly
 from clients.files import is_litter, text_of
 from clients.model_folders import CONFIG, PLAIN_MODELS, is_model
 from clients.triton import config_dictionary, config_fault
+from container.backends.completion import completed
 from container.backends.model_config import (
     ModelConfigError,
     check,
     needs_completion,
     refuse_ragged,
 )
-from container.backends.onnxruntime.completion import completed
 from container.backends.onnxruntime.session import ModelFile
 from container.backends.onnxruntime.session_settings import session_settings
 from dispatcher.settings import PROJECT

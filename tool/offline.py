@@ -31,8 +31,8 @@ from clients.request import Request
 from clients.tensors import has_example
 from clients.testing import OnnxModels
 from clients.triton import config_dictionary, config_fault, config_signature
+from container.backends.completion import completed
 from container.backends.model_config import ModelConfigError, needs_completion
-from container.backends.onnxruntime.completion import completed
 from container.backends.onnxruntime.session import ModelFile, model_file
 from container.repository import compose
 from dispatcher.settings import SettingError, Settings, read_settings

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 CUDA = "CUDAExecutionProvider"
 CPU = "CPUExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
-OPENVINO = "OpenVINOExecutionProvider"
 
 _PRECISIONS = {
     "FP32": {},
@@ -129,8 +128,7 @@ def execution_providers(
         )
     for accelerator in accelerators.get("cpu_execution_accelerator") or []:
         if accelerator["name"] != "openvino":
-            raise _unknown("CPU", accelerator["name"], "'openvino'")
-        add(OPENVINO, {"device_type": "CPU"}, "openvino")
+            raise _unknown("CPU", accelerator["name"], "'openvino'")  # no provider: its own engine
     return [*providers, (CPU, {})], warnings
 
 
