@@ -68,7 +68,7 @@ bench-full: weights $(VENV)/.dev
 
 # Pins anew what container/requirements/*.in ask for.
 lock: $(VENV)/.dev
-	cd container/requirements && for name in serve weights dev triton image-test; do \
+	cd container/requirements && for name in serve weights dev triton image-test quantize; do \
 	  $(abspath $(VENV))/bin/uv pip compile --quiet --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-header \
 	    $$([ $$name = triton ] && echo --no-deps) $$name.in -o $$name.txt || exit 1; done
