@@ -10,24 +10,18 @@ import logging
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
-import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from clients.testing import OnnxModels
+from tool.runs import Arrays, Run, by_onnxruntime, by_openvino, opened
 from tool.trouble import Trouble
-
-Arrays = dict[str, npt.NDArray[Any]]
-Run = Callable[[Mapping[str, npt.NDArray[Any]]], Arrays]
 
 WEIGHTED = ("Conv", "MatMul", "Gemm")
 """What is computed in int8: nearly all of a model's time goes there. Its inputs are quantized, and
@@ -53,97 +47,6 @@ LARGEST = 1_500_000_000  # bytes of a model from which on weights go to a file o
 ROUNDS = 30
 MEASURED_S = 20.0
 LEAST_ROUNDS = 3
-
-
-class Tap:
-    """What `OnnxModels` takes for a session: runs a model, and notes what goes in and comes out.
-
-    Args:
-        session: ONNX Runtime's, which knows the model's tensors.
-        run: runs the model.
-
-    """
-
-    def __init__(self, session: Any, run: Run) -> None:
-        self.get_inputs, self.get_outputs = session.get_inputs, session.get_outputs
-        self.inputs: list[Arrays] = []
-        self.outputs: list[Arrays] = []
-        self._run = run
-
-    def run(self, names: Sequence[str], given: Arrays) -> list[npt.NDArray[Any]]:
-        outputs = self._run(given)
-        self.inputs.append(given)
-        self.outputs.append(outputs)
-        return [outputs[name].copy() for name in names]
-
-    def emptied(self) -> tuple[list[Arrays], list[Arrays]]:
-        """Return the inputs and outputs noted so far, and forget them."""
-        noted = self.inputs, self.outputs
-        self.inputs, self.outputs = [], []
-        return noted
-
-
-class TappedModels(OnnxModels):
-    """Runs one model of a repository through a tap; others as they are.
-
-    Args:
-        folder: the repository.
-        model: the model's name.
-        tap: what runs it.
-
-    """
-
-    def __init__(self, folder: Path, model: str, tap: Tap) -> None:
-        super().__init__(folder)
-        self._model, self._tap = model, tap
-
-    def _session(self, model: str, version: str) -> Any:
-        return self._tap if model == self._model else super()._session(model, version)
-
-
-def opened(file: Path) -> Any:
-    """Return ONNX Runtime's session for a file, which has one thread.
-
-    Raises:
-        Trouble: it cannot be loaded.
-
-    """
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    try:
-        return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # ONNX Runtime's own exceptions have no documented base
-        reason = " ".join(str(error).split())
-        raise Trouble(
-            f"{file} cannot be loaded: {reason}; `dispatcher check` may know more"
-        ) from error
-
-
-def by_onnxruntime(session: Any) -> Run:
-    names = [one.name for one in session.get_outputs()]
-    return lambda given: dict(zip(names, session.run(names, given), strict=True))
-
-
-def by_openvino(file: Path) -> Run:
-    """Return what runs a model on OpenVINO, on one thread, with nothing narrower than the file has.
-
-    Raises:
-        Exception: it cannot.
-
-    """
-    openvino: Any = import_module("openvino")  # which NVIDIA's image has not
-
-    options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
-    model = openvino.Core().compile_model(str(file), "CPU", options)
-    request = model.create_infer_request()
-    names = [port.get_any_name() for port in model.outputs]
-
-    def run(given: Mapping[str, npt.NDArray[Any]]) -> Arrays:
-        request.infer(dict(given))
-        return {name: request.get_tensor(name).data.copy() for name in names}
-
-    return run
 
 
 def engine(before: Path, after: Path, example: Arrays) -> tuple[str, Run, Run]:

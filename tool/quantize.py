@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import math
 import os
 import shlex
 import statistics
@@ -15,26 +14,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tqdm import tqdm
 
-from clients.agreement import Agreement, compare, tensors, worst_of
 from clients.base import Client, Environment
 from clients.config_text import Message
-from clients.family import Family
 from clients.model_folders import CONFIG, authors_folder, has_versions
-from clients.parameters import Parameter
 from clients.tensors import TensorClient
 from dispatcher.settings import PROJECT, SettingError, Settings, read_settings
-from tool.int8_report import COMPARED, RANKED, Report, as_text, finite, listed
+from tool.int8_report import Report, as_text, finite, listed
 from tool.model_check import configured, served, version_folders
 from tool.offline import composed, load_offline
-from tool.samples import Sample, ask, samples_in
+from tool.runs import Arrays, Tap, TappedModels, by_onnxruntime, opened
+from tool.samples import Sample, ask, difference, kind, parameters, samples_in
 from tool.trouble import Trouble
-
-if TYPE_CHECKING:
-    from tool.int8 import Arrays
 
 FILE = "model.onnx"
 EXTRA = PROJECT / "container" / "requirements" / "quantize.txt"
@@ -272,15 +266,15 @@ def quantized(model: Chosen, options: argparse.Namespace) -> Report:
     samples = samples_in(options.samples)
     held = samples[HELD_OUT - 1 :: HELD_OUT] or samples[-1:]
     rest = [one for one in samples if one not in held] or samples
-    session = int8.opened(model.file)
-    exact = int8.by_onnxruntime(session)
+    session = opened(model.file)
+    exact = by_onnxruntime(session)
     bar = tqdm(total=len(rest) + 2 * len(held), unit="sample", disable=None, leave=False)
     with bar, tempfile.TemporaryDirectory(dir=target.parent, prefix=".quantize-") as beside:
         made = Path(beside, "new")
         made.mkdir()
         bar.set_description("calibrate")
-        tap = int8.Tap(session, exact)
-        client = model.client_on(int8.TappedModels(model.repository, model.name, tap))
+        tap = Tap(session, exact)
+        client = model.client_on(TappedModels(model.repository, model.name, tap))
 
         def inputs() -> Iterator[Arrays]:
             for sample in rest:
@@ -300,8 +294,8 @@ def quantized(model: Chosen, options: argparse.Namespace) -> Report:
             bar.update()
         engine, before, after = int8.engine(model.file, made / FILE, example[0])
         found = []
-        fast = int8.Tap(session, after)
-        client = model.client_on(int8.TappedModels(model.repository, model.name, fast))
+        fast = Tap(session, after)
+        client = model.client_on(TappedModels(model.repository, model.name, fast))
         for sample, known in zip(held, expected, strict=True):
             result = ask(client, sample, parameters(client), model.version)
             found.append(difference(client, known, (result, fast.emptied()[1])))
@@ -333,14 +327,6 @@ def quantized(model: Chosen, options: argparse.Namespace) -> Report:
     return report
 
 
-def parameters(client: Client) -> dict[str, Any]:
-    """Return what is asked besides: all classes, where the best three say little of the others."""
-    top_k = client.parameters.get("top_k")
-    if kind(client) in RANKED and isinstance(top_k, Parameter) and math.isfinite(top_k.high):
-        return {"top_k": int(top_k.high)}
-    return {}
-
-
 def asked(client: Client, sample: Sample, version: str, tap: Any) -> Any:
     """Return the client's result for a sample, for which it has asked the model.
 
@@ -355,25 +341,6 @@ def asked(client: Client, sample: Sample, version: str, tap: Any) -> Any:
             "folder"
         )
     return result
-
-
-def kind(client: Client) -> str:
-    """Return how a client's answers are compared: by its family, or by the model's tensors."""
-    family = client.keys.family if isinstance(client, Family) else ""
-    return family if family in COMPARED else "tensors"
-
-
-def difference(
-    client: Client, expected: tuple[Any, list[Arrays]], got: tuple[Any, list[Arrays]]
-) -> Agreement:
-    """Compare the answers to one sample: the client's results, or the outputs of the model."""
-    if kind(client) == "tensors":
-        if len(expected[1]) != len(got[1]):
-            words = f"the client asks {len(got[1])} times, not {len(expected[1])} times"
-            return Agreement(passes=False, worst=words, difference=math.inf)
-        return worst_of([tensors(*pair) for pair in zip(expected[1], got[1], strict=True)])
-    confidence = client.read_parameters({}).get("confidence", 0.0)
-    return compare(kind(client), expected[0], got[0], confidence=confidence)
 
 
 def warnings(samples: list[Sample], rest: list[Sample]) -> list[str]:
