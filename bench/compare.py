@@ -9,6 +9,10 @@ setting its answers a second as a share of the first one's in the same round. Ho
 does beside this one:
 
     python -m bench.compare --models resnet --callers 1 8 --settings commit=HEAD~1 default
+
+And how much a precision brings, with the limit at that precision beside it:
+
+    python -m bench.compare --precision auto --settings default MODEL_PRECISION=auto
 """
 
 from __future__ import annotations
@@ -28,9 +32,10 @@ from typing import Any
 
 from bench import load, models, overhead, work
 from bench.contenders import Contender, Skipped, this_server
-from bench.limit import Limit, Way
+from bench.limit import Limit, Way, divided
 from bench.measure import say
 from bench.processes import cpu_ms
+from bench.sessions import EXACT, PRECISIONS, engines_at
 
 DEFAULT = "default"
 NOTHING = "nothing"
@@ -85,6 +90,9 @@ def parsed(argv: list[str]) -> argparse.Namespace:
         action=argparse.BooleanOptionalAction,
         default=True,
         help="measure the in-process limit too; there is none for texts of several lengths",
+    )
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, default=EXACT, help="of the in-process limit"
     )
     parser.add_argument("--cache", type=Path, default=work.PROJECT / ".cache" / "bench")
     parser.add_argument("--settings", nargs="+", default=[DEFAULT])
@@ -148,25 +156,28 @@ def checked_out(revision: str, folder: Path) -> Path:
 def best_ways(repository: Path, model: str, options: argparse.Namespace) -> dict[int, Way]:
     """Return for each number of callers the limit's best way with no more payloads in hand."""
     cpus = len(os.sched_getaffinity(0))
-    (payload,), lone = payloads(model, options), Way(1, cpus)
+    (payload,) = payloads(model, options)
     batches = {"resnet": (1, 4, 8), "yolov5": (1,), "bert_base": (1, 4, 8, 16)}[model]
     widths = [width for width in (1, 2, 4, 8, 16, 32, 64) if width <= cpus]
-    split = [Way(cpus // width, width, batch) for width, batch in product(widths, batches)]
+    ways = [
+        divided(engine, cpus, width, batch)
+        for engine in engines_at(options.precision)
+        for width in (cpus, *widths)
+        for batch in batches
+    ]
     limit = Limit(repository, model)
     try:
         speeds = {
             way: limit.measure(way, options.seconds / 2, payload).per_second
-            for way in dict.fromkeys([lone, *split])
-            if way.threads * way.batch <= max(options.callers)
+            for way in dict.fromkeys(ways)
+            if way.in_hand <= max(options.callers)
         }
     finally:
         limit.stop()
     for way, speed in sorted(speeds.items(), key=lambda item: -item[1]):
         say(f"{model}, {way}: {speed:.1f}/s")
     return {
-        callers: max(
-            (way for way in speeds if way.threads * way.batch <= callers), key=speeds.__getitem__
-        )
+        callers: max((way for way in speeds if way.in_hand <= callers), key=speeds.__getitem__)
         for callers in options.callers
     }
 
