@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     cache = options.cache.absolute()
     (cache / "run").mkdir(parents=True, exist_ok=True)
     repository = models.lay_out(cache)
-    every = []
+    every: list[Results] = []
     for precision in options.precision:
         # What no engine has a part in is measured once, and so is what takes longest.
         parts = {*options.parts} - (ONCE if every else set())

@@ -43,7 +43,7 @@ class Row:
 
     Args:
         name: for the tables.
-        work: that knows the model's answers.
+        kind: what is to be done around the model.
         file: model.onnx.
         inputs: that are timed.
         samples: payloads whose answers are compared.
@@ -51,7 +51,7 @@ class Row:
     """
 
     name: str
-    work: work.Work
+    kind: work.Work
     file: Path
     inputs: work.Tensors
     samples: Sequence[Mapping[str, Any]]
@@ -67,7 +67,7 @@ class Column:
 
     def file(self, row: Row) -> Path | None:
         """Return what it runs in a row, or None where it has no file for it."""
-        return row.file if self.files is None else self.files.get(row.work.modelname)
+        return row.file if self.files is None else self.files.get(row.kind.modelname)
 
 
 def main(argv: list[str]) -> int:
@@ -79,7 +79,7 @@ def main(argv: list[str]) -> int:
     columns = columns_with(dict(options.int8))
     times, answers = [], []
     for row in rows(repository):
-        if row.work.modelname not in options.models:
+        if row.kind.modelname not in options.models:
             continue
         sessions = {
             column.name: opened(file, column.engine, threads=options.threads)
@@ -194,10 +194,10 @@ def cell(took: Mapping[str, float], name: str) -> str:
 def compared(row: Row, sessions: Mapping[str, Any]) -> dict[str, str]:
     """Return in words how far the answers of each engine are from those of ONNX Runtime in fp32."""
     differs: Callable[[Sequence[tuple[Output, Output]]], str] = logits
-    if isinstance(row.work, work.YoloV5):
-        kept = [row.work.prepare(sample)[1] for sample in row.samples]
-        differs = partial(objects, row.work, kept)
-    inputs = [row.work.prepare(sample)[0] for sample in row.samples]
+    if isinstance(row.kind, work.YoloV5):
+        kept = [row.kind.prepare(sample)[1] for sample in row.samples]
+        differs = partial(objects, row.kind, kept)
+    inputs = [row.kind.prepare(sample)[0] for sample in row.samples]
     outputs = {
         # Copied, for the next run writes where this one has.
         name: [np.array(session.run(["output"], one)[0][0]) for one in inputs]

@@ -15,6 +15,7 @@ from bench.contenders import PRECISION, Contender, this_server
 from bench.limit import Limit
 from bench.measure import Results, say
 from bench.processes import cpu_ms, memory_mb
+from bench.sessions import EXACT
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 MEGAPIXELS = (0.1, 0.44, 1.0, 4.0, 12.0, 25.0)
@@ -73,7 +74,9 @@ def measure(results: Results, cache: Path) -> None:
 
 
 @contextmanager
-def serving(repository: Path, cache: Path, model: str, precision: str) -> Iterator[Contender]:
+def serving(
+    repository: Path, cache: Path, model: str, precision: str = EXACT
+) -> Iterator[Contender]:
     settings = {PRECISION: precision}
     server = this_server(repository, cache / "run", model, settings=settings)
     server.start()

@@ -115,6 +115,8 @@ class Limit:
         if self.process.stdin:
             self.process.stdin.close()
         self.process.wait()
+        if self.process.stdout:
+            self.process.stdout.close()
 
     def _ask(self, **command: Any) -> Any:
         if not self.process.stdin or not self.process.stdout:

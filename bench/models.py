@@ -127,7 +127,8 @@ def bert_base(*, few: bool = False) -> onnx.ModelProto:
     # The word embeddings once more, as the real head has them.
     nodes("Reshape", [head, graph.constant("flat", [-1, WIDTH])], "rows")
     bias = graph.weight("head.bias", VOCABULARY)
-    shape, places = ["batch", "tokens"], ["places"]
+    shape: list[str | int | None] = ["batch", "tokens"]
+    places: list[str | int | None] = ["places"]
     inputs = [
         helper.make_tensor_value_info(name, TensorProto.INT64, shape)
         for name in (ids, attention, kinds)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ def engines_at(precision: str) -> tuple[Engine, ...]:
     return (Engine.ONNXRUNTIME, Engine.OPENVINO_F32)
 
 
-@cache
 def has_bf16() -> bool:
     """Whether this CPU computes bf16 itself: elsewhere it is slower than f32."""
     flags = next((line for line in CPUINFO.read_text().splitlines() if line[:5] == "flags"), "")

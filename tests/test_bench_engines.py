@@ -26,7 +26,7 @@ def limit() -> Iterator[Limit]:
 def test_every_engine_of_the_limit_gives_the_same_answer(limit: Limit) -> None:
     asked = {"text": "The capital of France is [MASK]."}
     found = {engine: work.Bert.gist(limit.answer(asked, engine)) for engine in Engine}
-    assert found[Engine.ONNXRUNTIME][0] == "ThecapitalofFranceisParis."
+    assert found[Engine.ONNXRUNTIME][0] == "ThecapitalofFranceisparis."
     assert found[Engine.OPENVINO_F32] == found[Engine.ONNXRUNTIME]
     assert found[Engine.OPENVINO_BF16][0] == found[Engine.ONNXRUNTIME][0]
 
@@ -104,7 +104,7 @@ def test_a_rival_runs_the_engine_that_it_was_given(monkeypatch: pytest.MonkeyPat
     runner = work.Runner(1)
     assert isinstance(runner.session, sessions.OpenVino)
     (answer,) = runner.answer([{"text": "The capital of France is [MASK]."}])
-    assert answer[0]["token"] == "The capital of France is Paris."
+    assert answer[0]["token"] == "The capital of France is paris."
 
 
 def test_precisions_can_be_repeated() -> None:
@@ -117,9 +117,12 @@ def test_the_table_of_engines_has_all_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(models, "LAYERS", 1)
+    monkeypatch.setattr(models, "VOCABULARY", 2000)  # "the" is the last word that is needed
     monkeypatch.setattr(engines, "has_bf16", lambda: False)
-    file = PROJECT / "model_repository" / "yolov5" / "1" / "model.onnx"
-    if not file.exists():
+    resnet, file = (
+        PROJECT / "model_repository" / name / "1" / "model.onnx" for name in ("resnet", "yolov5")
+    )
+    if not (resnet.exists() and file.exists()):
         pytest.skip("no weights: make weights")
     words = f"--seconds 0 --rounds 1 --cache {tmp_path} --int8 yolov5={file}"
     assert engines.main(words.split()) == 0
