@@ -31,6 +31,11 @@ from bench.sessions import Engine, has_bf16, opened
 
 INT8 = ("resnet", "yolov5")
 TEXTS = ((1, 9), (8, 9), (1, 128))  # of so many tokens each
+SENTENCES = (  # besides the timed one
+    "The capital of France is [MASK].",
+    "London is the [MASK] of England.",
+    "I went to the [MASK] to buy some bread.",
+)
 PICTURES = work.PROJECT / "tests" / "pictures"
 UNKNOWN = "–"
 
@@ -162,7 +167,8 @@ def rows(repository: Path) -> list[Row]:
         for count, tokens in TEXTS:
             payload = work.payload(text.modelname, tokens=tokens)
             inputs = work.joined([text.prepare(payload)[0]] * count)
-            found.append(Row(f"{name}, {count} × {tokens} tokens", text, file, inputs, [payload]))
+            samples = [payload, *({"text": sentence} for sentence in SENTENCES)]
+            found.append(Row(f"{name}, {count} × {tokens} tokens", text, file, inputs, samples))
     return found
 
 
@@ -194,13 +200,17 @@ def cell(took: Mapping[str, float], name: str) -> str:
 def compared(row: Row, sessions: Mapping[str, Any]) -> dict[str, str]:
     """Return in words how far the answers of each engine are from those of ONNX Runtime in fp32."""
     differs: Callable[[Sequence[tuple[Output, Output]]], str] = logits
+    inputs, kept = zip(*map(row.kind.prepare, row.samples), strict=True)
     if isinstance(row.kind, work.YoloV5):
-        kept = [row.kind.prepare(sample)[1] for sample in row.samples]
         differs = partial(objects, row.kind, kept)
-    inputs = [row.kind.prepare(sample)[0] for sample in row.samples]
+    # Of a text the scores at its masks; of others all.
+    wanted = [its[1] if isinstance(row.kind, work.Bert) else ... for its in kept]
     outputs = {
         # Copied, for the next run writes where this one has.
-        name: [np.array(session.run(["output"], one)[0][0]) for one in inputs]
+        name: [
+            np.array(session.run(["output"], one)[0][0][part])
+            for one, part in zip(inputs, wanted, strict=True)
+        ]
         for name, session in sessions.items()
     }
     right = outputs.pop(Engine.ONNXRUNTIME)
@@ -208,7 +218,7 @@ def compared(row: Row, sessions: Mapping[str, Any]) -> dict[str, str]:
 
 
 def logits(pairs: Sequence[tuple[Output, Output]]) -> str:
-    """Compare scores, [classes] or [tokens, words]."""
+    """Compare scores, [classes] or [masks, words]."""
     most = max(float(np.abs(one - other).max()) for one, other in pairs)
     same = all(np.array_equal(one.argmax(-1), other.argmax(-1)) for one, other in pairs)
     return f"same top 1: {'yes' if same else 'no'}; logits {most:.3g}"

@@ -24,11 +24,12 @@ def limit() -> Iterator[Limit]:
 
 
 def test_every_engine_of_the_limit_gives_the_same_answer(limit: Limit) -> None:
-    asked = {"text": "The capital of France is [MASK]."}
-    found = {engine: work.Bert.gist(limit.answer(asked, engine)) for engine in Engine}
-    assert found[Engine.ONNXRUNTIME][0] == "ThecapitalofFranceisparis."
-    assert found[Engine.OPENVINO_F32] == found[Engine.ONNXRUNTIME]
-    assert found[Engine.OPENVINO_BF16][0] == found[Engine.ONNXRUNTIME][0]
+    found = {engine: limit.answer(work.payload("bert_base"), engine) for engine in Engine}
+    # Engines run weights in int8 differently: of the others the scores are nearly equal.
+    best = {engine: work.Bert.gist(answer)[:3] for engine, answer in found.items()}
+    assert best[Engine.ONNXRUNTIME] == ["the" * 5 + word for word in ("world.", "war.", "matter.")]
+    assert best[Engine.OPENVINO_F32] == best[Engine.ONNXRUNTIME]
+    assert best[Engine.OPENVINO_BF16] == best[Engine.ONNXRUNTIME]
 
 
 @pytest.mark.parametrize("engine", [Engine.ONNXRUNTIME, Engine.OPENVINO_F32])
@@ -117,7 +118,7 @@ def test_the_table_of_engines_has_all_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(models, "LAYERS", 1)
-    monkeypatch.setattr(models, "VOCABULARY", 2000)  # "the" is the last word that is needed
+    monkeypatch.setattr(models, "VOCABULARY", 10_000)  # all words of the sentences are among them
     monkeypatch.setattr(engines, "has_bf16", lambda: False)
     resnet, file = (
         PROJECT / "model_repository" / name / "1" / "model.onnx" for name in ("resnet", "yolov5")
