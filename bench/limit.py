@@ -65,7 +65,7 @@ def divided(engine: Engine, cpus: int, width: int, batch: int = 1) -> Way:
 
 
 def ways_of(engine: Engine, cpus: int, batch: int) -> list[Way]:
-    """Return the ways that are worth trying: a run on each core, or each run on all cores."""
+    """Return the ways to try: a run on each core, and each run on all cores."""
     each, whole = divided(engine, cpus, 1, batch), divided(engine, cpus, cpus, batch)
     # With OpenVINO a second thread can prepare while the payloads of the first one run.
     on_onnxruntime = engine is Engine.ONNXRUNTIME

@@ -38,7 +38,7 @@ def test_the_limit_says_what_of_its_processor_time_is_the_engine_s(
 ) -> None:
     for way in ways_of(engine, 2, 1):
         came = limit.measure(way, 0.05, work.payload("bert_base"))
-        # A text is prepared in less time than twelve layers take, whoever's threads they run in.
+        # A text is prepared in less time than the layers take, whichever threads they run in.
         assert came.cpu_ms / 2 < came.engine_ms < came.cpu_ms
 
 
