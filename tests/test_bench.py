@@ -22,7 +22,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from bench import compare, load, models, processes, report, work
+from bench import __main__, compare, load, models, processes, report, work
 from bench.contenders import PRECISION
 from bench.measure import BARE, IN_HAND, LIMIT, Results, Sample, Spread
 from bench.targets import MET, MISSED, NOISE, OURS, SCALED, at_least, at_most, verdicts
@@ -243,6 +243,24 @@ def test_tables_json_and_plot_have_everybody(tmp_path: Path) -> None:
         assert f"| ResNet-50, 8 callers: share of the limit | {precision} |" in tables
     assert "| 8 | **this server** | 50.0 (49.0–51.0) |" in tables
     assert "- mlserver, resnet, auto: not to be had" in tables
+
+
+def test_what_is_measured_replaces_what_the_page_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "docs" / "pictures").mkdir(parents=True)
+    page = tmp_path / "docs" / "performance.md"
+    before = (PROJECT / "docs" / "performance.md").read_text()
+    page.write_text(before)
+    monkeypatch.setattr(work, "PROJECT", tmp_path)
+    for tables in ("| old |\n", "| new |\n"):
+        __main__.write_docs(tables, "<svg/>")
+    after = page.read_text()
+    marks = "<!-- measured -->\n", "<!-- end of measured -->\n"
+    assert "".join((marks[0], "\n| new |\n\n", marks[1])) in after
+    assert "| old |" not in after
+    assert after.split(marks[0])[0] == before.split(marks[0])[0]
+    assert after.split(marks[1])[1] == before.split(marks[1])[1] != ""
 
 
 def test_the_model_that_does_nothing_does_nothing() -> None:
