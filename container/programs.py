@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from container.backends import shared_folder
+from container.backends import shared_folder, verdict
 from container.backends.shared_memory import FOLDER, PREFIX
 from container.door import Door
 from container.probes import UnixConnection, ask, has_children, listens, over_tcp
@@ -114,6 +114,8 @@ def triton_program(
             **plan.environment(),
             PREFIX: shm_prefix,
             shared_folder.VARIABLE: str(instances),
+            verdict.PRECISION_VARIABLE: settings.model_precision,
+            verdict.CACHE_VARIABLE: str(settings.engine_cache),
             **triton.environment,
         },
         fault,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -428,6 +429,19 @@ class Settings:
         "27",
         seconds(1, 3600),
         "from SIGTERM to SIGKILL for what is still running",
+    )
+    model_precision: str = setting(
+        "MODEL_PRECISION",
+        "exact",
+        one_of("exact", "auto"),
+        "precision of models on a CPU: exact answers as ONNX Runtime does in single precision, auto "
+        "computes in bf16 where the processor has it and a model's answers pass a trial",
+    )
+    engine_cache: Path = setting(
+        "ENGINE_CACHE",
+        str(Path(sys.prefix) / "engines"),
+        read_path,
+        "folder in which is kept which engine runs a model best on this machine",
     )
     restarts: int = setting(
         "SERVE_RESTARTS",

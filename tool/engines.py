@@ -83,17 +83,18 @@ def run(options: argparse.Namespace) -> int:
     """Make the trials; return the exit code."""
     if options.trial:
         logging.disable(logging.CRITICAL)
-        found = trial(*options.trial, Wish(options.engine, options.precision or verdicts.EXACT))
+        folder, file = options.trial
+        found = trial(folder, file, Wish(options.engine, options.precision or verdicts.EXACT))
         sys.stdout.write(f"{json.dumps(asdict(found))}\n")
         return 0
-    found = settings_here()
+    settings = settings_here()
     environment = {
         **os.environ,
-        verdicts.PRECISION_VARIABLE: options.precision or found.model_precision,
-        verdicts.CACHE_VARIABLE: str(found.engine_cache),
+        verdicts.PRECISION_VARIABLE: options.precision or settings.model_precision,
+        verdicts.CACHE_VARIABLE: str(settings.engine_cache),
     }
-    instead = found.model_dir_use == "instead"
-    with composed(found.mounted, found.model_repository, instead=instead) as repository:
+    instead = settings.model_dir_use == "instead"
+    with composed(settings.mounted, settings.model_repository, instead=instead) as repository:
         folders = {path.name: path for path in sorted(repository.iterdir()) if path.is_dir()}
         if unknown := [name for name in options.models if name not in folders]:
             there = ", ".join(folders) or "none"
@@ -162,7 +163,6 @@ def trial(folder: Path, file: Path, asked: Wish) -> Verdict:
     if not known.given:
         return stays("it has no samples, and cannot be run with made-up inputs")
     fastest, reasons = stays(""), []
-    times = {F32: exact}
     for precision in verdicts.precisions(asked, verdicts.processor()):
         if (its_own, precision) == (OPENVINO, F32):
             continue

@@ -23,7 +23,7 @@ class Session(Protocol):
     """An open model, of whichever engine."""
 
     signature: model_config.Signature
-    by_rows: Sequence[str]
+    by_rows: tuple[str, ...]
     """The outputs of which rows can be computed alone."""
     at_once: int
     """Runs that are best on their way at a time; 1 where each has all cores."""
