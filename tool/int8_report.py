@@ -7,18 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from clients.agreement import LEAST_COSINE, LEAST_IOU, PROBABILITY, SPREAD, Agreement
-from tool.samples import Sample
+from clients.agreement import Agreement
+from tool.samples import LIMITS, Sample
 
 SHOWN = 5
-RANKED = ("classification", "text-classification")
-LIMITS = {
-    **dict.fromkeys((*RANKED, "fill-mask"), f"the same first, probabilities within {PROBABILITY}"),
-    "detection": f"the same objects, IoU at least {LEAST_IOU}, scores within {PROBABILITY}",
-    "embedding": f"cosine at least {LEAST_COSINE}",
-    "tensors": f"within {SPREAD} of an output's spread",
-}
-COMPARED = frozenset(LIMITS)
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from clients.agreement import Agreement, compare, tensors, worst_of
+from clients.agreement import (
+    LEAST_COSINE,
+    LEAST_IOU,
+    PROBABILITY,
+    SPREAD,
+    Agreement,
+    compare,
+    tensors,
+    worst_of,
+)
 from clients.base import Client, Payload
 from clients.errors import InferenceError
 from clients.family import Family
 from clients.files import is_litter, text_of
 from clients.parameters import Parameter
 from clients.request import Media, Request
-from tool.int8_report import COMPARED, RANKED
 from tool.runs import Arrays
 from tool.trouble import Trouble
 
@@ -27,6 +35,16 @@ EXPECTED = (
     "expected pictures (.jpg, .png, .webp, .bmp, .gif), .txt files with a text in each line, or "
     ".json files with a payload or a list of them"
 )
+
+RANKED = ("classification", "text-classification")
+LIMITS = {
+    **dict.fromkeys((*RANKED, "fill-mask"), f"the same first, probabilities within {PROBABILITY}"),
+    "detection": f"the same objects, IoU at least {LEAST_IOU}, scores within {PROBABILITY}",
+    "embedding": f"cosine at least {LEAST_COSINE}",
+    "tensors": f"within {SPREAD} of an output's spread",
+}
+COMPARED = frozenset(LIMITS)
+
 TIME_S = 600.0  # for one sample: nobody but the author waits for it
 
 

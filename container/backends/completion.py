@@ -28,8 +28,6 @@ QUANTIZES = "it quantizes its activations while it runs, with one scale for all 
 DYNAMIC_QUANTIZATION = (b"DynamicQuantize", b"MatMulIntegerToFloat")
 """What the operators are called, or begin with."""
 
-INT8 = (*DYNAMIC_QUANTIZATION, b"QuantizeLinear", b"MatMulInteger", b"ConvInteger", b"QLinear")
-
 TRIED = "in a trial each row was answered as if it were alone"
 LEAVE_OUT = "leave it out, unless you know that each row is an item of its own"
 
@@ -106,20 +104,11 @@ def completed(
     return Completion(fields, warning=(f"requests are run one by one: {against}", HOW_TO_SAY))
 
 
-def computes_in_int8(file: Path) -> bool:
-    """Whether a graph has integer products, or is to be computed so by QuantizeLinear around it."""
-    return _has(file, INT8)
-
-
 def quantizes(file: Path) -> bool:
     """Whether a graph has a node that takes one scale for all rows, whose outputs may not show it.
 
     Where only the best class is given, a trial would have to meet the one number that is rounded
     to another.
     """
-    return _has(file, DYNAMIC_QUANTIZATION)
-
-
-def _has(file: Path, operators: tuple[bytes, ...]) -> bool:
     with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as graph:
-        return any(graph.find(kind) >= 0 for kind in operators)
+        return any(graph.find(kind) >= 0 for kind in DYNAMIC_QUANTIZATION)

@@ -136,7 +136,8 @@ def verdict(folder: Path, file: Path, asked: Wish, environment: Mapping[str, str
 
 def tried(folder: Path, file: Path, asked: Wish) -> Verdict:
     """Return what a trial finds, made in a process of its own: an engine may crash on a model."""
-    python = shutil.which("python3") or sys.executable
+    # Inside Triton the former is empty, or what is first on PATH, too.
+    python = sys.executable or shutil.which("python3") or "python3"
     command = [python, "-m", "tool", "engines", "--trial", str(folder), str(file)]
     command += [f"--engine={asked.engine}", f"--precision={asked.precision}"]
     try:
