@@ -434,8 +434,8 @@ class Settings:
         "MODEL_PRECISION",
         "exact",
         one_of("exact", "auto"),
-        "precision of models on a CPU: exact answers as ONNX Runtime does in single precision, auto "
-        "computes in bf16 where the processor has it and a model's answers pass a trial",
+        "precision of models on a CPU: exact answers as ONNX Runtime does in single precision; "
+        "auto computes in bf16 where the processor has it and a model's answers pass a trial",
     )
     engine_cache: Path = setting(
         "ENGINE_CACHE",

@@ -37,9 +37,9 @@ class SessionSettings:
     """What a session is opened with.
 
     `intra_op_threads` are those of a run that is alone; `at_once` is how many runs an instance has
-    at a time, each with its share of these; `graph_level` is the name of a `GraphOptimizationLevel`;
-    `session_entries` and `run_entries` are ONNX Runtime's own keys and values; None leaves a choice
-    to ONNX Runtime.
+    at a time, each with its share of these; `graph_level` is the name of a
+    `GraphOptimizationLevel`; `session_entries` and `run_entries` are ONNX Runtime's own keys and
+    values; None leaves a choice to ONNX Runtime.
     """
 
     intra_op_threads: int

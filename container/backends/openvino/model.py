@@ -1,7 +1,7 @@
 """Triton's `openvino` backend in Python, for a Triton that is shipped without the native one.
 
-It takes `model.xml` with `model.bin`, or `model.onnx`, and the parameters of NVIDIA's backend. Triton
-loads this file by its path and starts one process of it for each model instance.
+It takes `model.xml` with `model.bin`, or `model.onnx`, and the parameters of NVIDIA's backend.
+Triton loads this file by its path and starts one process of it for each model instance.
 """
 
 from __future__ import annotations

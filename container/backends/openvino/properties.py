@@ -23,9 +23,15 @@ EXACT = "f32"
 """The precision in which answers are those of ONNX Runtime; OpenVINO takes bf16 by itself where the
 processor has it."""
 
-_HINTS = ("LATENCY", "THROUGHPUT", "CUMULATIVE_THROUGHPUT")
 HINT_BF16 = "HINT_BF16"
-_YES, _NO = ("yes", "YES", "Yes"), ("no", "NO", "No")
+_KNOWN: Mapping[str, tuple[str, ...]] = {
+    "PERFORMANCE_HINT": ("latency", "throughput", "cumulative_throughput"),
+    HINT_BF16: ("yes", "no"),
+    "TARGET_DEVICE": ("cpu",),
+    "CPU_EXTENSION_PATH": (),  # no library of an author is loaded
+    "RESHAPE_IO_LAYERS": (),  # a file is run in its own shapes
+}
+"""What parameters may say, in small letters; nothing where they cannot be met here."""
 
 
 def properties(
@@ -33,8 +39,8 @@ def properties(
 ) -> dict[str, Any]:
     """Return what a model is compiled with.
 
-    Where the configuration says nothing, a run has all cores, or four of many, and there are as many
-    runs at a time as fit beside each other: `cpu_share`.
+    Where the configuration says nothing, a run has all cores, or four of many, and there are as
+    many runs at a time as fit beside each other: see `cpu_share`.
 
     Args:
         config: the model's.
@@ -58,10 +64,13 @@ def properties(
         # Each process would pin its threads to the same cores as all others.
         "ENABLE_CPU_PINNING": False,
     }
-    if hint := texts.get("PERFORMANCE_HINT", "").upper():
-        if hint not in _HINTS:
-            raise _unexpected("PERFORMANCE_HINT", hint, ", ".join(_HINTS))
-        found["PERFORMANCE_HINT"] = hint
+    for key, known in _KNOWN.items():
+        if (text := texts.get(key, "").strip()) and text.lower() not in known:
+            raise ModelConfigError(
+                f"parameter '{key}' is '{text}', but expected is {' or '.join(known) or 'nothing'}."
+            )
+    if hint := texts.get("PERFORMANCE_HINT", "").strip():
+        found["PERFORMANCE_HINT"] = hint.upper()
     streams = texts.get("NUM_STREAMS", "").strip()
     if streams.lower() in ("auto", "numa"):
         found["NUM_STREAMS"] = streams.upper()
@@ -71,18 +80,6 @@ def properties(
         found["NUM_STREAMS"] = max(1, threads // threads_of_a_run(threads))
     if compiling := parameters.count_of(config, "COMPILATION_NUM_THREADS"):
         found["COMPILATION_NUM_THREADS"] = compiling
-    if (text := texts.get(HINT_BF16)) is not None:
-        if text not in (*_YES, *_NO):
-            raise _unexpected(HINT_BF16, text, "yes or no")
-        found["INFERENCE_PRECISION_HINT"] = "bf16" if text in _YES else EXACT
-    if (device := texts.get("TARGET_DEVICE", "CPU")) != "CPU":
-        raise _unexpected("TARGET_DEVICE", device, "CPU")
-    if extension := texts.get("CPU_EXTENSION_PATH"):
-        raise _unexpected("CPU_EXTENSION_PATH", extension, "nothing: libraries are not loaded")
-    if layers := texts.get("RESHAPE_IO_LAYERS"):
-        raise _unexpected("RESHAPE_IO_LAYERS", layers, "nothing: a file is run in its own shapes")
+    if text := texts.get(HINT_BF16, "").strip():
+        found["INFERENCE_PRECISION_HINT"] = "bf16" if text.lower() == "yes" else EXACT
     return found
-
-
-def _unexpected(key: str, text: str, expected: str) -> ModelConfigError:
-    return ModelConfigError(f"parameter '{key}' is '{text}', but expected is {expected}.")

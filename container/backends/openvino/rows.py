@@ -8,12 +8,13 @@ that product, by numbers that are one more input; where there are none, it takes
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -26,7 +27,26 @@ SHAPE = "shape of all of "
 
 RANK = 3  # of an output: texts, places, words
 _BEHIND = ("Add", "Multiply", "Reshape")  # what there may be between the product and the output
+_CONSTANT = ("Constant", "Convert", "Multiply")  # the last two of a constant in fewer bits
 _END = 2**31  # behind any row, and small enough to be multiplied with their number
+
+
+@dataclass(frozen=True)
+class _End:
+    """How a graph ends before an output.
+
+    Args:
+        result: the output's node.
+        product: the node with the product.
+        hidden: what goes into it, as [.., .., H].
+        reshapes: nodes behind it that change its shape.
+
+    """
+
+    result: Any
+    product: Any
+    hidden: Any
+    reshapes: Sequence[Any]
 
 
 def take_rows(model: Any) -> tuple[str, ...]:
@@ -42,83 +62,81 @@ def take_rows(model: Any) -> tuple[str, ...]:
         The names of the changed outputs.
 
     """
-    changed = []
-    for result in list(model.get_results()):
-        name = result.input_value(0).get_any_name()
-        if found := _product(result):
-            _take_rows(model, result, name, *found)
-            changed.append(name)
-    if changed:
+    ends = {
+        result.input_value(0).get_any_name(): end
+        for result in model.get_results()
+        if (end := _end(result))
+    }
+    for name, end in ends.items():
+        _take_rows(model, name, end)
+    if ends:
         model.validate_nodes_and_infer_types()
-    return tuple(changed)
+    return tuple(ends)
 
 
-def _product(result: Any) -> tuple[Any, Any, list[Any]] | None:
-    """Return the product before an output, its hidden rows [.., .., H], and reshapes behind it."""
+def _end(result: Any) -> _End | None:
+    """Return how a graph ends before an output; None where that is not as `take_rows` has it."""
     shape = result.get_output_partial_shape(0)
-    if shape.rank.is_dynamic or len(shape) != RANK or [d.is_dynamic for d in shape] != [1, 1, 0]:
+    if not _has_rank(shape, RANK) or [size.is_dynamic for size in shape] != [True, True, False]:
         return None
     width = shape[2].get_length()
-    node, reshapes = result, []
-    while True:
-        if len(node.output(0).get_target_inputs()) > 1:
-            return None
-        node = node.input_value(0).get_node()
-        if node.get_type_name() == "MatMul":
-            break
-        if node.get_type_name() not in _BEHIND:
-            return None
+    reshapes = []
+    node = result.input_value(0).get_node()
+    while node.get_type_name() in _BEHIND and _is_read_once(node):
         if node.get_type_name() == "Reshape":
             reshapes.append(node)
         elif not _is_by_column(node.input_value(1), width):
             return None
-    if len(node.output(0).get_target_inputs()) > 1 or node.get_attributes()["transpose_a"]:
+        node = node.input_value(0).get_node()
+    is_product = node.get_type_name() == "MatMul" and _is_read_once(node)
+    if not is_product or node.get_attributes()["transpose_a"]:
         return None
     hidden, matrix = node.input_value(0), node.input_value(1).get_partial_shape()
-    if hidden.get_partial_shape().rank.get_length() == RANK - 1:
-        flat = hidden.get_node()
-        if flat.get_type_name() != "Reshape" or not reshapes:
-            return None
-        hidden = flat.input_value(0)
+    if reshapes and hidden.get_node().get_type_name() == "Reshape":
+        hidden = hidden.get_node().input_value(0)
     sizes = hidden.get_partial_shape()
-    known = not sizes.rank.is_dynamic and len(sizes) == RANK and sizes[2].is_static
-    if not known or matrix.is_dynamic or len(matrix) != RANK - 1:
-        return None
-    return (node, hidden, reshapes) if sizes[2].get_length() < width else None
+    fits = _has_rank(sizes, RANK) and sizes[2].is_static and sizes[2].get_length() < width
+    return _End(result, node, hidden, reshapes) if fits and _has_rank(matrix, 2) else None
+
+
+def _has_rank(shape: Any, rank: int) -> bool:
+    return bool(shape.rank.is_static and shape.rank.get_length() == rank)
+
+
+def _is_read_once(node: Any) -> bool:
+    return bool(len(node.output(0).get_target_inputs()) == 1)
 
 
 def _is_by_column(port: Any, width: int) -> bool:
     """Whether something is one number, or one for each column, that no input changes."""
     shape = port.get_partial_shape()
-    if port.get_node().get_type_name() not in ("Constant", "Convert", "Multiply"):
+    if port.get_node().get_type_name() not in _CONSTANT:
         return False
     return bool(shape.is_static and tuple(shape.to_shape()) in ((), (1,), (width,), (1, width)))
 
 
-def _take_rows(
-    model: Any, result: Any, name: str, product: Any, hidden: Any, reshapes: list[Any]
-) -> None:
+def _take_rows(model: Any, name: str, end: _End) -> None:
     """Let a product have the rows that are wanted."""
     from openvino import opset13 as ops  # noqa: PLC0415  where a model is read alone
 
     wanted = ops.parameter([-1], np.int64, name=NUMBERS + name)
     wanted.output(0).set_names({NUMBERS + name})
-    width = hidden.get_partial_shape()[RANK - 1].get_length()
-    flat = ops.reshape(hidden, np.array([-1, width]), special_zero=False)
+    height = end.hidden.get_partial_shape()[2].get_length()
+    flat = ops.reshape(end.hidden, np.array([-1, height]), special_zero=False)
     # Without numbers the rest of all begins with the first; with some, behind the last.
     count = ops.gather(ops.shape_of(flat), np.array(0), np.array(0))
     every = ops.range(np.array(0), count, np.array(1), "i64")
     begin = ops.multiply(ops.shape_of(wanted), np.array([_END]))
     rest = ops.slice(every, begin, np.array([_END]), np.array([1]))
     picked = ops.gather(flat, ops.concat([wanted, rest], 0), np.array(0))
-    whole = ops.result(ops.shape_of(hidden))
+    whole = ops.result(ops.shape_of(end.hidden))
     whole.input_value(0).set_names({SHAPE + name})
-    product.input(0).replace_source_output(picked.output(0))
-    for reshape in reshapes:
+    end.product.input(0).replace_source_output(picked.output(0))
+    for reshape in end.reshapes:
         reshape.output(0).replace(reshape.input_value(0))
     model.add_parameters([wanted])
     model.add_results([whole])
-    result.input_value(0).set_names({name})
+    end.result.input_value(0).set_names({name})
 
 
 def numbers_of(outputs: tuple[str, ...], rows: Mapping[str, Rows]) -> dict[str, NDArray[np.int64]]:
