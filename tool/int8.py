@@ -208,22 +208,28 @@ def quantize(source: Path, target: Path, inputs: Iterator[Arrays], exclude: Sequ
             node.name = node.name or f"{node.op_type}_{number}"
         left = left_out(model.graph, exclude)
         onnx.save(model, prepared)
-        quantize_static(
-            prepared,
-            target,
-            Feeds(inputs),
-            quant_format=QuantFormat.QDQ,
-            op_types_to_quantize=[*WEIGHTED, *BETWEEN],
-            per_channel=True,
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-            nodes_to_exclude=left,
-            use_external_data_format=is_large,
-            extra_options={
-                "OpTypesToExcludeOutputQuantization": [*WEIGHTED, "Add"],
-                "QuantizeBias": False,
-            },
-        )
+        try:
+            quantize_static(
+                prepared,
+                target,
+                Feeds(inputs),
+                quant_format=QuantFormat.QDQ,
+                op_types_to_quantize=[*WEIGHTED, *BETWEEN],
+                per_channel=True,
+                activation_type=QuantType.QUInt8,
+                weight_type=QuantType.QInt8,
+                nodes_to_exclude=left,
+                use_external_data_format=is_large,
+                extra_options={
+                    "OpTypesToExcludeOutputQuantization": [*WEIGHTED, "Add"],
+                    "QuantizeBias": False,
+                },
+            )
+        except Trouble:  # of a sample
+            raise
+        except Exception as error:  # what a model may have that the quantizer does not know
+            reason = f"{type(error).__name__}: {error}"
+            raise Trouble(f"ONNX Runtime cannot quantize {source}: {reason}") from error
 
 
 def left_out(graph: Any, exclude: Sequence[str]) -> list[str]:

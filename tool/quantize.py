@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import math
 import os
 import shlex
 import statistics
@@ -19,17 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from clients.agreement import Agreement, compare, tensors, worst_of
 from clients.base import Client, Environment
 from clients.config_text import Message
-from clients.family import Family
 from clients.model_folders import CONFIG, authors_folder, has_versions
-from clients.parameters import Parameter
 from clients.tensors import TensorClient
 from dispatcher.settings import PROJECT, SettingError, Settings, read_settings
-from tool.int8_report import COMPARED, RANKED, Report, as_text, finite, listed
+from tool.int8_report import Report, as_text, difference, finite, kind, listed, parameters
 from tool.model_check import configured, served, version_folders
-from tool.offline import composed, load_offline
+from tool.offline import Offline, composed, load_offline
 from tool.samples import Sample, ask, samples_in
 from tool.trouble import Trouble
 
@@ -38,7 +34,7 @@ if TYPE_CHECKING:
 
 FILE = "model.onnx"
 EXTRA = PROJECT / "container" / "requirements" / "quantize.txt"
-HELD_OUT = 4  # every so manieth sample is kept for the comparison
+HELD_OUT = 4  # every fourth sample is kept for the comparison
 FEW = 8  # samples, with fewer of which ranges and comparison mean little
 WIDE = 10.0  # limits that the median sample is off by, from which on nothing is written
 
@@ -212,7 +208,7 @@ def chosen(found: Settings, name: str, version: str) -> Iterator[Chosen]:
             file.parent.name,
             file,
             authors_folder(folder),
-            client or TensorClient(Environment(None, repository), model),  # type: ignore[arg-type]
+            client or TensorClient(Environment(Offline(repository), repository), model),
         )
 
 
@@ -333,14 +329,6 @@ def quantized(model: Chosen, options: argparse.Namespace) -> Report:
     return report
 
 
-def parameters(client: Client) -> dict[str, Any]:
-    """Return what is asked besides: all classes, where the best three say little of the others."""
-    top_k = client.parameters.get("top_k")
-    if kind(client) in RANKED and isinstance(top_k, Parameter) and math.isfinite(top_k.high):
-        return {"top_k": int(top_k.high)}
-    return {}
-
-
 def asked(client: Client, sample: Sample, version: str, tap: Any) -> Any:
     """Return the client's result for a sample, for which it has asked the model.
 
@@ -355,25 +343,6 @@ def asked(client: Client, sample: Sample, version: str, tap: Any) -> Any:
             "folder"
         )
     return result
-
-
-def kind(client: Client) -> str:
-    """Return how a client's answers are compared: by its family, or by the model's tensors."""
-    family = client.keys.family if isinstance(client, Family) else ""
-    return family if family in COMPARED else "tensors"
-
-
-def difference(
-    client: Client, expected: tuple[Any, list[Arrays]], got: tuple[Any, list[Arrays]]
-) -> Agreement:
-    """Compare the answers to one sample: the client's results, or the outputs of the model."""
-    if kind(client) == "tensors":
-        if len(expected[1]) != len(got[1]):
-            words = f"the client asks {len(got[1])} times, not {len(expected[1])} times"
-            return Agreement(passes=False, worst=words, difference=math.inf)
-        return worst_of([tensors(*pair) for pair in zip(expected[1], got[1], strict=True)])
-    confidence = client.read_parameters({}).get("confidence", 0.0)
-    return compare(kind(client), expected[0], got[0], confidence=confidence)
 
 
 def warnings(samples: list[Sample], rest: list[Sample]) -> list[str]:
