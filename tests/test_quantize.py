@@ -61,7 +61,7 @@ def conv_net(file: Path, head: float = 0.3, bias: float = 0.0) -> None:
         helper.make_node("Relu", ["a3"], ["r3"]),
         helper.make_node("GlobalAveragePool", ["r3"], ["p"]),
         helper.make_node("Flatten", ["p"], ["f"]),
-        helper.make_node("Gemm", ["f", "w4", "b4"], ["out"], transB=1),
+        helper.make_node("Gemm", ["f", "w4", "b4"], ["out"], "head/Gemm", transB=1),
     ]
     sides = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
@@ -182,6 +182,33 @@ def test_it_is_for_readers_and_says_how_to_go_back(
     )
     assert asked(here, "--version", "1") == 0
     assert "leaves version 3 out" in capsys.readouterr().out
+
+
+def test_excluded_layers_stay_as_they_are(here: Path) -> None:
+    assert asked(here, "--exclude", "head/*") == 0
+    graph = onnx.load(here / "models" / "net" / "2" / "model.onnx").graph
+    (head,) = [node for node in graph.node if node.op_type == "Gemm"]
+    (weights,) = [one for one in graph.initializer if one.name == head.input[1]]
+    assert (weights.data_type, list(weights.dims)) == (TensorProto.FLOAT, [CLASSES, 8])
+    assert [1 for one in graph.initializer if one.data_type == TensorProto.INT8 and one.dims]
+
+
+def test_weights_may_have_a_file_of_their_own(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As they have to, where they have more than the 2 GB that protobuf takes."""
+    old = here / "models" / "net" / "1" / "model.onnx"
+    model = onnx.load(old)
+    onnx.save(model, old, save_as_external_data=True, size_threshold=0, location="weights")
+    monkeypatch.setattr(int8, "LARGEST", 0)
+    assert asked(here, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    new = here / "models" / "net" / "2" / "model.onnx"
+    assert report["bytes_before"] == sum(path.stat().st_size for path in old.parent.iterdir())
+    assert report["agree"] == 3
+    pixels = pixels_of(here / "samples" / "03.png")
+    before, after = (softmax(run_file(file, pixels)[0]) for file in (old, new))
+    np.testing.assert_allclose(before, after, atol=0.03)
 
 
 def test_strides_apart_compute_the_same(here: Path) -> None:

@@ -132,7 +132,7 @@ def what_next(model: Chosen, report: Report, options: argparse.Namespace) -> str
         )
     if options.output:
         return (
-            f"\nIt is served when it lies in {model.folder / 'N' / FILE}, N the newest version.\n"
+            f"\nTo serve it move it to {model.folder / 'N' / FILE}, N being the newest version.\n"
         )
     config = configured(model.folder) or Message()
     if new not in served(config, version_folders(model.folder)):
