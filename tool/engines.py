@@ -33,6 +33,7 @@ from container.backends.onnxruntime.session import ModelFile, model_file
 from container.backends.openvino import session as openvino
 from container.backends.row_trial import made_up
 from container.backends.verdict import F32, ONNXRUNTIME, OPENVINO, Verdict, Wish
+from tool.int8_report import difference, parameters
 from tool.model_check import configured, served, version_folders
 from tool.offline import composed, load_offline, settings_here
 from tool.runs import (
@@ -45,7 +46,7 @@ from tool.runs import (
     by_openvino,
     opened,
 )
-from tool.samples import Sample, ask, difference, parameters, samples_in
+from tool.samples import Sample, ask, samples_in
 from tool.trouble import Trouble
 
 LIMIT = 1e-3

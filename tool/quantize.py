@@ -23,16 +23,16 @@ from clients.config_text import Message
 from clients.model_folders import CONFIG, authors_folder, has_versions
 from clients.tensors import TensorClient
 from dispatcher.settings import PROJECT, SettingError, Settings, read_settings
-from tool.int8_report import Report, as_text, finite, listed
+from tool.int8_report import Answer, Report, as_text, difference, finite, kind, listed, parameters
 from tool.model_check import configured, served, version_folders
-from tool.offline import composed, load_offline
-from tool.runs import Arrays, Tap, TappedModels, by_onnxruntime, opened
-from tool.samples import Sample, ask, difference, kind, parameters, samples_in
+from tool.offline import Offline, composed, load_offline
+from tool.runs import Arrays, Run, Tap, TappedModels, by_onnxruntime, opened
+from tool.samples import Sample, ask, samples_in
 from tool.trouble import Trouble
 
 FILE = "model.onnx"
 EXTRA = PROJECT / "container" / "requirements" / "quantize.txt"
-HELD_OUT = 4  # every so manieth sample is kept for the comparison
+HELD_OUT = 4  # every fourth sample is kept for the comparison
 FEW = 8  # samples, with fewer of which ranges and comparison mean little
 WIDE = 10.0  # limits that the median sample is off by, from which on nothing is written
 
@@ -130,7 +130,7 @@ def what_next(model: Chosen, report: Report, options: argparse.Namespace) -> str
         )
     if options.output:
         return (
-            f"\nIt is served when it lies in {model.folder / 'N' / FILE}, N the newest version.\n"
+            f"\nTo serve it move it to {model.folder / 'N' / FILE}, N being the newest version.\n"
         )
     config = configured(model.folder) or Message()
     if new not in served(config, version_folders(model.folder)):
@@ -204,9 +204,9 @@ def chosen(found: Settings, name: str, version: str) -> Iterator[Chosen]:
             repository,
             model,
             file.parent.name,
-            file,
+            file.parent.resolve() / FILE,
             authors_folder(folder),
-            client or TensorClient(Environment(None, repository), model),  # type: ignore[arg-type]
+            client or TensorClient(Environment(Offline(repository), repository), model),
         )
 
 
@@ -255,6 +255,39 @@ def target_of(model: Chosen, output: Path | None) -> Path:
     return output
 
 
+class Asking:
+    """Asks a model's client, and keeps what the model takes and gives.
+
+    Args:
+        model: whose.
+        session: knows the model's tensors.
+        run: runs it.
+
+    """
+
+    def __init__(self, model: Chosen, session: Any, run: Run) -> None:
+        self._tap = Tap(session, run)
+        self._version = model.version
+        self.client = model.client_on(TappedModels(model.repository, model.name, self._tap))
+
+    def __call__(self, sample: Sample) -> tuple[list[Arrays], Answer]:
+        """Return the inputs of the model's runs for a sample, and what comes of them.
+
+        Raises:
+            Trouble: the client refuses the sample, or does not ask the model.
+
+        """
+        result = ask(self.client, sample, parameters(self.client), self._version)
+        inputs, outputs = self._tap.emptied()
+        if not inputs:
+            raise Trouble(
+                f"the client has not asked the model for the sample {sample.name}; take it out of "
+                "the folder"
+            )
+        # Where results are compared, outputs need not be kept: a YOLOv5's have 8.6 MB.
+        return inputs, (result, outputs if kind(self.client) == "tensors" else [])
+
+
 def quantized(model: Chosen, options: argparse.Namespace) -> Report:
     """Write the int8 version, unless its answers are far off; return the report."""
     from tool import int8  # noqa: PLC0415  it needs the extra
@@ -264,49 +297,38 @@ def quantized(model: Chosen, options: argparse.Namespace) -> Report:
         older = "" if options.version else "; name one in single precision with --version"
         raise Trouble(f"{model.name!r}, version {model.version}, is int8 already{older}")
     samples = samples_in(options.samples)
-    held = samples[HELD_OUT - 1 :: HELD_OUT] or samples[-1:]
-    rest = [one for one in samples if one not in held] or samples
+    rest, held = apart(samples)
     session = opened(model.file)
-    exact = by_onnxruntime(session)
     bar = tqdm(total=len(rest) + 2 * len(held), unit="sample", disable=None, leave=False)
     with bar, tempfile.TemporaryDirectory(dir=target.parent, prefix=".quantize-") as beside:
         made = Path(beside, "new")
         made.mkdir()
-        bar.set_description("calibrate")
-        tap = Tap(session, exact)
-        client = model.client_on(TappedModels(model.repository, model.name, tap))
+        exact = Asking(model, session, by_onnxruntime(session))
 
-        def inputs() -> Iterator[Arrays]:
-            for sample in rest:
-                asked(client, sample, model.version, tap)
+        def counted(
+            what: str, some: list[Sample], asking: Asking
+        ) -> Iterator[tuple[list[Arrays], Answer]]:
+            bar.set_description(what)
+            for sample in some:
+                yield asking(sample)
                 bar.update()
-                yield from tap.emptied()[0]
 
-        int8.quantize(model.file, made / FILE, inputs(), options.exclude)
-        bar.set_description("compare")
-        example: list[Arrays] = []
-        expected = []
-        for sample in held:
-            result = asked(client, sample, model.version, tap)
-            given, outputs = tap.emptied()
-            expected.append((result, outputs))
-            example = example or given[:1]
-            bar.update()
+        inputs = (one for taken, _ in counted("calibrate", rest, exact) for one in taken)
+        int8.quantize(model.file, made / FILE, inputs, options.exclude)
+        known = [(taken[:1], answer) for taken, answer in counted("compare", held, exact)]
+        example = known[0][0]
         engine, before, after = int8.engine(model.file, made / FILE, example[0])
-        found = []
-        fast = Tap(session, after)
-        client = model.client_on(TappedModels(model.repository, model.name, fast))
-        for sample, known in zip(held, expected, strict=True):
-            result = ask(client, sample, parameters(client), model.version)
-            found.append(difference(client, known, (result, fast.emptied()[1])))
-            bar.update()
-        bar.set_description("measure")
+        fast = Asking(model, session, after)
+        found = [
+            difference(fast.client, expected, got)
+            for (_, expected), (_, got) in zip(known, counted("compare", held, fast), strict=True)
+        ]
         times = int8.medians([before, after], example)
         median = statistics.median(one.difference for one in found)
         is_kept = options.keep or median <= WIDE
         report = Report(
             model=model.name,
-            kind=kind(client),
+            kind=kind(fast.client),
             version=model.version,
             file=str(target / FILE),
             written=is_kept,
@@ -316,8 +338,8 @@ def quantized(model: Chosen, options: argparse.Namespace) -> Report:
             median_difference=finite(median),
             differences=listed(held, found),
             engine=engine,
-            milliseconds_before=round(times[0], 2),
-            milliseconds_after=round(times[1], 2),
+            milliseconds_before=round(times[0], 3),
+            milliseconds_after=round(times[1], 3),
             bytes_before=size(model.file.parent),
             bytes_after=size(made),
             warnings=warnings(samples, rest),
@@ -327,20 +349,12 @@ def quantized(model: Chosen, options: argparse.Namespace) -> Report:
     return report
 
 
-def asked(client: Client, sample: Sample, version: str, tap: Any) -> Any:
-    """Return the client's result for a sample, for which it has asked the model.
-
-    Raises:
-        Trouble: it has not, or it refuses the sample.
-
-    """
-    result = ask(client, sample, parameters(client), version)
-    if not tap.inputs:
-        raise Trouble(
-            f"the client has not asked the model for the sample {sample.name}; take it out of the "
-            "folder"
-        )
-    return result
+def apart(samples: list[Sample]) -> tuple[list[Sample], list[Sample]]:
+    """Return the samples to calibrate on, and those to compare; one by itself is for both."""
+    if len(samples) < HELD_OUT:
+        return samples[:-1] or samples, samples[-1:]
+    held = samples[HELD_OUT - 1 :: HELD_OUT]
+    return [one for n, one in enumerate(samples, start=1) if n % HELD_OUT], held
 
 
 def warnings(samples: list[Sample], rest: list[Sample]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,23 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from clients.agreement import (
-    LEAST_COSINE,
-    LEAST_IOU,
-    PROBABILITY,
-    SPREAD,
-    Agreement,
-    compare,
-    tensors,
-    worst_of,
-)
 from clients.base import Client, Payload
 from clients.errors import InferenceError
-from clients.family import Family
 from clients.files import is_litter, text_of
-from clients.parameters import Parameter
 from clients.request import Media, Request
-from tool.runs import Arrays
 from tool.trouble import Trouble
 
 PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif"})
@@ -35,15 +21,6 @@ EXPECTED = (
     "expected pictures (.jpg, .png, .webp, .bmp, .gif), .txt files with a text in each line, or "
     ".json files with a payload or a list of them"
 )
-
-RANKED = ("classification", "text-classification")
-LIMITS = {
-    **dict.fromkeys((*RANKED, "fill-mask"), f"the same first, probabilities within {PROBABILITY}"),
-    "detection": f"the same objects, IoU at least {LEAST_IOU}, scores within {PROBABILITY}",
-    "embedding": f"cosine at least {LEAST_COSINE}",
-    "tensors": f"within {SPREAD} of an output's spread",
-}
-COMPARED = frozenset(LIMITS)
 
 TIME_S = 600.0  # for one sample: nobody but the author waits for it
 
@@ -147,30 +124,3 @@ def ask(client: Client, sample: Sample, parameters: Mapping[str, Any], version: 
             f"{type(client).__name__} fails with the sample {sample.name}: "
             f"{type(error).__name__}: {error}"
         ) from error
-
-
-def parameters(client: Client) -> dict[str, Any]:
-    """Return what is asked besides: all classes, where the best three say little of the others."""
-    top_k = client.parameters.get("top_k")
-    if kind(client) in RANKED and isinstance(top_k, Parameter) and math.isfinite(top_k.high):
-        return {"top_k": int(top_k.high)}
-    return {}
-
-
-def kind(client: Client) -> str:
-    """Return how a client's answers are compared: by its family, or by the model's tensors."""
-    family = client.keys.family if isinstance(client, Family) else ""
-    return family if family in COMPARED else "tensors"
-
-
-def difference(
-    client: Client, expected: tuple[Any, list[Arrays]], got: tuple[Any, list[Arrays]]
-) -> Agreement:
-    """Compare the answers to one sample: the client's results, or the outputs of the model."""
-    if kind(client) == "tensors":
-        if len(expected[1]) != len(got[1]):
-            words = f"the client asks {len(got[1])} times, not {len(expected[1])} times"
-            return Agreement(passes=False, worst=words, difference=math.inf)
-        return worst_of([tensors(*pair) for pair in zip(expected[1], got[1], strict=True)])
-    confidence = client.read_parameters({}).get("confidence", 0.0)
-    return compare(kind(client), expected[0], got[0], confidence=confidence)
