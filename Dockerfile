@@ -93,7 +93,13 @@ COPY --from=project /opt/triton-dispatcher/clients clients
 COPY --from=project /opt/triton-dispatcher/dispatcher dispatcher
 COPY --from=project /opt/triton-dispatcher/container container
 COPY --from=project /opt/triton-dispatcher/tool tool
-RUN ln -s /opt/triton-dispatcher/tool/dispatcher /usr/local/bin/dispatcher
+# Which engine runs each model is found out here, for a machine like this one; on others a first
+# start finds it out. (NVIDIA's image has engines of its own.)
+RUN ln -s /opt/triton-dispatcher/tool/dispatcher /usr/local/bin/dispatcher \
+ && if .venv/bin/python -c 'import openvino' 2>/dev/null; then \
+      dispatcher engines --precision exact && dispatcher engines --precision auto; \
+      chmod -R a+rX .venv/engines; \
+    fi
 ARG BASE
 ARG VERSION=0.1.0
 ARG REVISION=unknown

@@ -45,8 +45,10 @@ format: $(VENV)/.dev
 	$(RUN) ruff format .
 	$(RUN) ruff check --fix .
 
+# Which engine runs each model here is found out once, not at the first start.
 weights: $(VENV)/.serve
 	$(RUN) container.weights
+	$(RUN) tool engines || true
 
 bench: weights $(VENV)/.dev
 	$(RUN) bench

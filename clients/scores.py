@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+
 class NotFinite(float):
     """A score that is not finite, inside of a text: what stands in an answer, and is counted.
 
