@@ -29,7 +29,7 @@ from container.backends.openvino.properties import properties
 from container.backends.openvino.session import OpenVinoSession
 from container.backends.shared_folder import shared_folder
 from container.backends.shared_memory import fit
-from container.backends.verdict import ONNXRUNTIME, OPENVINO, Verdict, verdict, wish
+from container.backends.verdict import ONNXRUNTIME, OPENVINO, Verdict, hide, show, verdict, wish
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -107,6 +107,8 @@ class TritonPythonModel:
                 file, session_settings(config, on_cpu=on_cpu), providers, dims
             )
         self._instance: Instance | None = Instance(config, opened, os.environ)
+        shared = shared_folder(os.environ) if on_cpu else None
+        self._shown = show(found, shared, config["name"], args["model_version"])
         allocator.give_back()
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
@@ -118,6 +120,7 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Free the model and its memory, when everything is answered."""
         if self._instance:
+            hide(self._shown)
             self._instance.close()
         self._instance = None
 

@@ -26,7 +26,7 @@ from container.backends.openvino.session import OpenVinoFile, OpenVinoSession, m
 from container.backends.parameters import texts
 from container.backends.shared_folder import shared_folder
 from container.backends.shared_memory import fit
-from container.backends.verdict import AUTO, OPENVINO, Verdict, Wish, verdict, wish
+from container.backends.verdict import AUTO, OPENVINO, Verdict, Wish, hide, show, verdict, wish
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -89,6 +89,8 @@ class TritonPythonModel:
             shared_folder(os.environ),
         )
         self._instance: Instance | None = Instance(config, opened, os.environ)
+        shared = shared_folder(os.environ)
+        self._shown = show(found, shared, config["name"], args["model_version"])
         allocator.give_back()
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
@@ -100,6 +102,7 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Free the model and its memory, when everything is answered."""
         if self._instance:
+            hide(self._shown)
             self._instance.close()
         self._instance = None
 
