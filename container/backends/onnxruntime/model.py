@@ -132,6 +132,7 @@ def _engine(config: Mapping[str, Any], file: Path) -> Verdict:
         return Verdict(ONNXRUNTIME, reason="as its configuration says")
     if own := own_settings(config):
         return Verdict(ONNXRUNTIME, reason=f"which alone knows {own}")
+    properties(config)  # what is wrong with them is an error, whichever engine a trial prefers
     return verdict(_folder(), file, asked, os.environ)
 
 

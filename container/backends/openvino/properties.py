@@ -80,7 +80,7 @@ def properties(
             raise ModelConfigError(
                 f"parameter '{key}' is '{text}', but expected is "
                 f"{' or '.join(map(str.upper, known)) or 'nothing'}.",
-                f"leave it out, or {NATIVE}",
+                "write that, or leave it out" if known else f"leave it out, or {NATIVE}",
             )
     if hint := texts.get("PERFORMANCE_HINT", "").strip():
         found["PERFORMANCE_HINT"] = hint.upper()
