@@ -14,12 +14,22 @@ from clients.base import Environment
 from clients.model_server import ModelState
 from clients.registry import Registry
 from clients.triton import renamed_config
-from container.backends.verdict import ONNXRUNTIME, OPENVINO, Verdict, hide, show
+from container.backends.verdict import (
+    ONNXRUNTIME,
+    OPENVINO,
+    Verdict,
+    hide,
+    of_onnxruntime,
+    of_openvino,
+    show,
+)
 from dispatcher.app import create_app
 from dispatcher.settings import read_settings
+from tests.check_mistakes import config, ir, parameter, write_right
 from tests.conftest import PROJECT
 from tests.fake_triton import FakeTriton
 from tests.test_http import quiet
+from tool.engines import said
 
 BF16 = Verdict(OPENVINO, "bf16", "", 1.93, "the cosine is 0.99981")
 SLOWER = Verdict(ONNXRUNTIME, reason="OpenVINO in f32 has 0.95 of its speed")
@@ -172,3 +182,58 @@ def test_a_model_is_served_where_nothing_can_be_noted(tmp_path: Path) -> None:
     hide(show(BF16, tmp_path / "file", "first", "1"))
     hide(show(BF16, None, "first", "1"))
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+# What a configuration decides by itself
+
+
+def configured(**texts: str) -> dict[str, Any]:
+    return {"parameters": {key: {"string_value": text} for key, text in texts.items()}}
+
+
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        ({"engine": "onnxruntime", "precision": "auto"}, "as its configuration says"),
+        ({"execution_mode": "1"}, "which alone knows execution_mode"),
+        ({"session.x": "1", "NUM_STREAMS": "many"}, "which alone knows session.x"),
+    ],
+)
+def test_some_models_stay_on_onnx_runtime_untried(
+    tmp_path: Path, texts: dict[str, str], reason: str
+) -> None:
+    found = of_onnxruntime(configured(**texts), tmp_path, tmp_path / "none", {})
+    assert found == Verdict("onnxruntime", "f32", reason)
+
+
+@pytest.mark.parametrize(
+    ("texts", "environment", "precision"),
+    [
+        ({}, {}, "f32"),
+        ({"precision": "exact"}, {"MODEL_PRECISION": "auto"}, "f32"),
+        ({"HINT_BF16": "YES"}, {}, "bf16"),
+        ({"HINT_BF16": "no"}, {"MODEL_PRECISION": "auto"}, "f32"),
+    ],
+)
+def test_a_model_of_openvino_is_computed_as_it_says(
+    tmp_path: Path, texts: dict[str, str], environment: dict[str, str], precision: str
+) -> None:
+    found = of_openvino(configured(**texts), tmp_path, tmp_path / "none", environment)
+    assert found == Verdict("openvino", precision, "as its configuration says")
+
+
+def test_the_tool_says_what_a_backend_will_say(tmp_path: Path) -> None:
+    pinned, named, own, plain = (write_right(tmp_path, name) for name in "abcd")
+    parameter("engine", "onnxruntime")(pinned)
+    parameter("precision", "bf16")(named)
+    ir()(own)
+    ir()(plain)
+    (plain / "config.pbtxt").unlink()
+    assert said(pinned, {}) == "run by ONNX Runtime in f32 (as its configuration says)"
+    assert said(named, {}).startswith("parameter 'precision' is 'bf16', but expected is one of")
+    assert said(own, {}) == "run by OpenVINO in f32 (as its configuration says)"
+    assert said(plain, {}) == said(own, {})
+    (own / "config.pbtxt").write_text("backend: openvino")
+    assert said(own, {}) == "its config.pbtxt cannot be read; `dispatcher check` says why"
+    config('backend: "onnxruntime"', 'backend: "python"')(pinned)
+    assert said(pinned, {}) == "no model of ONNX or OpenVINO"

@@ -20,12 +20,7 @@ from container.backends.openvino import session as openvino
 from container.backends.openvino.properties import KEYS, properties
 from container.backends.verdict import ENGINE, ONNXRUNTIME, OPENVINO, PRECISION
 
-NAMES = {
-    "onnxruntime": ONNXRUNTIME,
-    "onnxruntime_onnx": ONNXRUNTIME,
-    "openvino": OPENVINO,
-}
-"""The backends that choose an engine, by `backend` or `platform`."""
+PLATFORM = "onnxruntime_onnx"  # OpenVINO has none
 READ = (ENGINE, PRECISION, *KEYS)
 """The parameters that say how a model is run on the CPU; ONNX Runtime has more."""
 ALIKE = 0.8
@@ -33,9 +28,10 @@ ALIKE = 0.8
 
 def backend(message: Message, versions: list[Path]) -> str:
     """Return which of the two runs a model, as Triton finds out; nothing for another backend."""
-    said = message.text("backend") or message.text("platform")
-    if said:
-        return NAMES.get(said, "")
+    if said := message.text("backend"):
+        return said if said in {ONNXRUNTIME, OPENVINO} else ""
+    if platform := message.text("platform"):
+        return ONNXRUNTIME if platform == PLATFORM else ""
     name = message.text("default_model_filename")
     for file, its in (
         (onnxruntime.DEFAULT_FILE, ONNXRUNTIME),

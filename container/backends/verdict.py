@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from container.backends import parameters
 from container.backends.model_config import ModelConfigError, Signature, TensorSpec
+from container.backends.onnxruntime.session_settings import own_settings
+from container.backends.openvino.properties import HINT_BF16, properties
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,6 +36,8 @@ ENGINE, PRECISION = "engine", "precision"
 """The parameters of a model's configuration that pin an engine, or choose a precision."""
 PRECISION_VARIABLE = "MODEL_PRECISION"
 CACHE_VARIABLE = "ENGINE_CACHE"
+
+CONFIGURED = "as its configuration says"
 
 EDITION = 1
 """Of the trial: what another one has found is not read."""
@@ -115,6 +119,52 @@ def wish(config: Mapping[str, Any], environment: Mapping[str, str]) -> Wish:
     if accelerators.get("cpu_execution_accelerator"):  # `execution_providers` knows their names
         engine = OPENVINO
     return Wish(engine, precision)
+
+
+def of_onnxruntime(
+    config: Mapping[str, Any], folder: Path, file: Path, environment: Mapping[str, str]
+) -> Verdict:
+    """Return which engine runs a model of the backend `onnxruntime` on the CPU.
+
+    Args:
+        config: the model's.
+        folder: the model's.
+        file: of one of its versions.
+        environment: of the process.
+
+    Raises:
+        ModelConfigError: a parameter is not what it should be, whichever engine it is for.
+
+    """
+    asked = wish(config, environment)
+    if asked.engine == ONNXRUNTIME:
+        return Verdict(ONNXRUNTIME, reason=CONFIGURED)
+    if own := own_settings(config):
+        return Verdict(ONNXRUNTIME, reason=f"which alone knows {own}")
+    properties(config)
+    return verdict(folder, file, asked, environment)
+
+
+def of_openvino(
+    config: Mapping[str, Any], folder: Path, file: Path, environment: Mapping[str, str]
+) -> Verdict:
+    """Return in which precision OpenVINO runs a model of the backend `openvino`.
+
+    Args:
+        config: the model's.
+        folder: the model's.
+        file: of one of its versions.
+        environment: of the process.
+
+    Raises:
+        ModelConfigError: a parameter is not what it should be.
+
+    """
+    asked = wish(config, environment)
+    precision = properties(config)["INFERENCE_PRECISION_HINT"]
+    if asked.precision == AUTO and HINT_BF16 not in parameters.texts(config):
+        return verdict(folder, file, Wish(OPENVINO, AUTO), environment)
+    return Verdict(OPENVINO, precision, CONFIGURED)
 
 
 def verdict(folder: Path, file: Path, asked: Wish, environment: Mapping[str, str]) -> Verdict:
