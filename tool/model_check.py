@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from clients.classes import labels_at
 from clients.config_text import Message, NotReadable, line_of, read, whole
@@ -16,20 +15,13 @@ from clients.deadly import Fault, deadly
 from clients.files import is_litter, text_of
 from clients.model_folders import CONFIG, PLAIN_MODELS, is_model
 from clients.triton import config_dictionary, config_fault
-from container.backends.completion import ModelFile, completed
-from container.backends.model_config import (
-    ModelConfigError,
-    check,
-    needs_completion,
-    refuse_ragged,
-)
 from container.backends.openvino.session import DEFAULT_FILES as OPENVINO_FILES
-from container.backends.openvino.session import WEIGHTS
 from container.backends.verdict import SAMPLES
 from dispatcher.settings import PROJECT
 from tool import file_check, samples
+from tool.file_check import FileCheck
 from tool.findings import Findings
-from tool.refused import KINDS, of_asked_models, of_warmups, refused, steps, undescribed
+from tool.refused import of_asked_models, refused, steps
 from tool.trouble import Trouble
 
 # What a backend looks for in a version folder, where the configuration names nothing else.
@@ -50,7 +42,6 @@ EMBEDDED = {"onnxruntime", "openvino", "pytorch", "python"}  # what the Triton o
 OTHERS = {"dali", "ensemble", "fil", "identity", "tensorflow", "tensorrt", "vllm"}
 BUILT_IN = PROJECT / "model_repository"
 VERSION = re.compile(r"0|[1-9][0-9]*")
-LFS = b"version https://git-lfs"
 
 
 @dataclass(frozen=True)
@@ -73,7 +64,7 @@ class ModelCheck:
         if not is_model(self.folder):  # a plain file, which is served as version 1
             for name in PLAIN_MODELS:
                 if (self.folder / name).is_file():
-                    self.contents(self.folder / name, "")
+                    self.files().contents(self.folder / name, "")
             self.samples()
             return
         config = self.folder / CONFIG
@@ -105,6 +96,9 @@ class ModelCheck:
             self.steps(config, text, message)
             self.engine(config, text, message)
             self.versions(message, text)
+
+    def files(self) -> FileCheck:
+        return FileCheck(self.folder, self.findings, self.refused)
 
     def readable(self, config: Path, text: str) -> Message | None:
         """Return the configuration; nothing where Triton cannot read it."""
@@ -415,66 +409,7 @@ class ModelCheck:
             )
             return
         if file.is_file():
-            self.contents(file, text)
-
-    def contents(self, file: Path, text: str) -> None:
-        """Look into the model's file, as far as it can be read without running it."""
-        with file.open("rb") as opened:
-            begin = opened.read(256)
-        weights = file.with_suffix(WEIGHTS)
-        if file.suffix == ".xml" and weights.is_file():
-            with weights.open("rb") as opened:
-                if opened.read(len(LFS)) == LFS:
-                    file, begin = weights, LFS
-        if begin.startswith(LFS):
-            self.findings.error(
-                file, "is a pointer of Git LFS, not the model", "run `git lfs pull`"
-            )
-        elif (begin.lstrip()[:1] == b"<" and file.suffix != ".xml") or not begin:
-            what = "is empty" if not begin else "is a page of HTML"
-            self.findings.error(file, f"{what}, not the model", "fetch it again")
-        elif is_torchscript(file, text):
-            for kind in [kind for kind in KINDS if not read(text).all(kind)]:
-                self.findings.error(
-                    file,
-                    f"is TorchScript, which holds no shapes, and no {kind} is configured; Triton "
-                    "refuses that",
-                    f"list every {kind} in {CONFIG}",
-                )
-        elif file.suffix in {".onnx", ".xml"} and begin.strip(b"\0"):
-            self.graph(file, text)
-
-    def graph(self, file: Path, text: str) -> None:
-        """Compare the configuration with the model's file."""
-        message = read(text)
-        try:
-            opened = file_check.opened(file, file_check.backend(message, [file.parent]))
-        except ModelConfigError as error:
-            fix = error.fix or "export it again"
-            self.findings.error(file, f"cannot be served: {error.what.removesuffix('.')}", fix)
-            return
-        if opened is None or any(undescribed(message)):
-            return
-        try:
-            config, warning = compare(text, opened)
-        except ModelConfigError as error:
-            self.findings.error(
-                self.folder / CONFIG,
-                f"does not fit the model: {said(error)}",
-                error.fix or "write it as the file has it, or leave input and output out",
-            )
-            return
-        if warning:
-            self.findings.warning(self.folder / CONFIG if text else file, *warning)
-        if not message.all("input"):
-            self.refused(of_warmups(message, config["input"]), text)
-
-
-def is_torchscript(file: Path, text: str) -> bool:
-    """Whether the backend for PyTorch gets a model's file."""
-    message = read(text)
-    backend = message.text("backend") or message.text("platform")
-    return backend in {"pytorch", "pytorch_libtorch"} or (not backend and file.name == "model.pt")
+            self.files().contents(file, text)
 
 
 def parameter_line(text: str, message: Message, key: str) -> int:
@@ -484,32 +419,6 @@ def parameter_line(text: str, message: Message, key: str) -> int:
         one for one in fields if isinstance(one.value, Message) and one.value.text("key") == key
     ]
     return line_of(text, *entries)
-
-
-def said(error: ModelConfigError) -> str:
-    """Return an error without the name of the model, which stands before it."""
-    return (error.what.partition(": ")[2] or error.what).removesuffix(".")
-
-
-def compare(text: str, opened: ModelFile) -> tuple[dict[str, Any], tuple[str, str] | None]:
-    """Compare a configuration with the tensors of the model's file, as the backend does.
-
-    Returns:
-        it, completed; and what its author should look at, with the fix, if anything.
-
-    Raises:
-        ModelConfigError: they do not fit.
-
-    """
-    config: dict[str, Any] = config_dictionary(text)
-    refuse_ragged(config)
-    warning = None
-    if needs_completion(config):
-        completion = completed(config, read(text), opened)
-        config |= completion.fields
-        warning = completion.warning
-    check(config, opened.signature)
-    return config, warning
 
 
 def folders(folder: Path) -> list[Path]:
