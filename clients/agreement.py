@@ -223,7 +223,7 @@ def tensors(expected: Any, got: Any, limit: float = SPREAD) -> Agreement:
         return different(f"there are {', '.join(sorted(got))}, not {', '.join(sorted(expected))}")
     none = Agreement(passes=True, worst="there is no tensor", difference=0.0)
     pairs = ((f"`{name}`", expected[name], got[name]) for name in expected)
-    return worst_of([none, *(same_array(*pair, limit) for pair in pairs)])
+    return worst_of([same_array(*pair, limit) for pair in pairs] or [none])
 
 
 def same_array(

@@ -19,7 +19,7 @@ from container.probes import UnixConnection, ask, has_children, listens, over_tc
 from container.shared_memory import Plan
 from container.supervisor import Program
 from container.triton import Triton
-from dispatcher.settings import PROJECT, SCARCE, WANTED, Settings
+from dispatcher.settings import INSTANCES, PROJECT, SCARCE, WANTED, Settings
 
 THREADS_FOR_HEALTH = 4  # besides those that answer and those that wait
 IDLE_CONNECTIONS = 1000  # from NGINX to gunicorn, besides as many as there are threads
@@ -101,7 +101,7 @@ def triton_program(
             with suppress(OSError):  # it is gone, or of another user
                 left.unlink()
 
-    instances = run_dir / "instances"
+    instances = run_dir / INSTANCES
     instances.mkdir(exist_ok=True)
     return Program(
         "Triton",

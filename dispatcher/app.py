@@ -34,7 +34,7 @@ from dispatcher.pages import page_routes
 from dispatcher.record import Record
 from dispatcher.reload import Reloader, verdicts_of
 from dispatcher.scrape import metrics_routes
-from dispatcher.settings import MODELS, WANTED, Settings
+from dispatcher.settings import ENGINES, INSTANCES, MODELS, WANTED, Settings
 from dispatcher.watch import allowance
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,8 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
     observer = observer or Observer(Metrics(registry.clients))
     gate = Gate(keys, management=settings.management_routes)
     patience = allowance(settings.client_timeout)
-    catalogue = Catalogue(registry, server, repository)
+    engines = settings.run_dir and settings.run_dir / INSTANCES / ENGINES
+    catalogue = Catalogue(registry, server, repository, engines)
     hosting = Hosting(
         server,
         repository,
@@ -101,7 +102,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
         management_routes(settings, catalogue, hosting, canary, reloader, admission.management)
     )
     app.register_blueprint(page_routes(settings, registry))
-    app.register_blueprint(metrics_routes(settings, observer.metrics, canary, keys))
+    app.register_blueprint(metrics_routes(settings, observer.metrics, canary, keys, catalogue))
 
     @app.before_request
     def begin() -> None:

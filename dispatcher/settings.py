@@ -21,11 +21,14 @@ PROJECT = Path(__file__).resolve().parent.parent
 
 AUTO = "auto"
 
-# In RUN_DIR, for both sides: what the supervisor tells the web workers, a file for each model that
-# is to be loaded when Triton starts, one for each that has answered its example, links to the
-# folders of models that were deleted (what begins like this one is on its way into the repository
-# or out of it), and a link to MODEL_REPOSITORY as it was set.
+# In RUN_DIR, for both sides: what the supervisor tells the web workers, the folder that the
+# instances of models share, with their engines in a folder there, a file for each model that is to
+# be loaded when Triton starts, one for each that has answered its example, links to the folders of
+# models that were deleted (what begins like this one is on its way into the repository or out of
+# it), and a link to MODEL_REPOSITORY as it was set.
 NOTICE = "supervisor.json"
+INSTANCES = "instances"
+ENGINES = "engines"
 WANTED = "wanted"
 ANSWERED = "answered"
 ASIDE = "aside"

@@ -23,16 +23,18 @@ from typing import Any
 
 from clients.agreement import SPREAD, Agreement, tensors, worst_of
 from clients.base import Client, Environment
+from clients.config_text import Message
 from clients.files import text_of
 from clients.model_folders import CONFIG
 from clients.tensors import has_example
-from clients.triton import config_dictionary
+from clients.triton import config_dictionary, config_fault
 from container.backends import verdict as verdicts
 from container.backends.model_config import ModelConfigError, Signature
-from container.backends.onnxruntime.session import ModelFile, model_file
+from container.backends.onnxruntime.session import ModelFile
 from container.backends.openvino import session as openvino
 from container.backends.row_trial import made_up
 from container.backends.verdict import F32, ONNXRUNTIME, OPENVINO, Verdict, Wish
+from tool.file_check import backend, model_file
 from tool.int8_report import difference, parameters
 from tool.model_check import configured, served, version_folders
 from tool.offline import composed, load_offline, settings_here
@@ -110,17 +112,22 @@ def run(options: argparse.Namespace) -> int:
 
 def said(folder: Path, environment: Mapping[str, str]) -> str:
     """Return which engine runs the latest version of a model, in words."""
-    message = configured(folder)
-    config = config_dictionary(text_of(folder / CONFIG)) if message else {}
-    versions = served(message, version_folders(folder)) if message else []
-    if config.get("backend", ONNXRUNTIME) != ONNXRUNTIME or not versions:
-        return "no ONNX model"
+    message, text = Message(), ""
+    if (folder / CONFIG).is_file():
+        known = configured(folder)
+        if known is None or config_fault(text := text_of(folder / CONFIG)):
+            return f"its {CONFIG} cannot be read; `dispatcher check` says why"
+        message = known
+    config = config_dictionary(text)
+    versions = served(message, version_folders(folder))
+    its = backend(message, versions)
+    if not (its and versions):
+        return "no model of ONNX or OpenVINO"
+    find = verdicts.of_openvino if its == OPENVINO else verdicts.of_onnxruntime
     try:
-        asked = verdicts.wish(config, environment)
-        file = model_file(versions[-1], str(config.get("default_model_filename") or ""))
+        return find(config, folder, model_file(message, versions[-1]), environment).sentence()
     except ModelConfigError as error:
         return str(error)
-    return verdicts.verdict(folder, file, asked, environment).sentence()
 
 
 @dataclass(frozen=True)

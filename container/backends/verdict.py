@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from container.backends import parameters
 from container.backends.model_config import ModelConfigError, Signature, TensorSpec
+from container.backends.onnxruntime.session_settings import own_settings
+from container.backends.openvino.properties import HINT_BF16, properties
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,10 +37,15 @@ ENGINE, PRECISION = "engine", "precision"
 PRECISION_VARIABLE = "MODEL_PRECISION"
 CACHE_VARIABLE = "ENGINE_CACHE"
 
+CONFIGURED = "as its configuration says"
+
 EDITION = 1
 """Of the trial: what another one has found is not read."""
 
 TIMEOUT_S = 300.0
+
+SHOWN = "engines"
+"""In the folder that instances share: a file for each version of a model, for the web workers."""
 
 SAMPLES, KEYS = "samples", "dispatch.toml"
 """What the trial reads of a model's folder, besides its versions."""
@@ -100,18 +107,64 @@ def wish(config: Mapping[str, Any], environment: Mapping[str, str]) -> Wish:
     texts = parameters.texts(config)
     engine = texts.get(ENGINE, AUTO)
     precision = texts.get(PRECISION, environment.get(PRECISION_VARIABLE, EXACT))
-    for key, text, known in (
-        (ENGINE, engine, (AUTO, OPENVINO, ONNXRUNTIME)),
-        (PRECISION, precision, (EXACT, AUTO)),
+    for key, text, known, fix in (
+        (ENGINE, engine, (AUTO, OPENVINO, ONNXRUNTIME), "leave it out to let a trial decide"),
+        (PRECISION, precision, (EXACT, AUTO), f'write "{AUTO}" to let {BF16} in, or leave it out'),
     ):
         if text not in known:
             raise ModelConfigError(
-                f"parameter '{key}' is '{text}', but expected is one of {', '.join(known)}."
+                f"parameter '{key}' is '{text}', but expected is one of {', '.join(known)}.", fix
             )
     accelerators = (config.get("optimization") or {}).get("execution_accelerators") or {}
     if accelerators.get("cpu_execution_accelerator"):  # `execution_providers` knows their names
         engine = OPENVINO
     return Wish(engine, precision)
+
+
+def of_onnxruntime(
+    config: Mapping[str, Any], folder: Path, file: Path, environment: Mapping[str, str]
+) -> Verdict:
+    """Return which engine runs a model of the backend `onnxruntime` on the CPU.
+
+    Args:
+        config: the model's.
+        folder: the model's.
+        file: of one of its versions.
+        environment: of the process.
+
+    Raises:
+        ModelConfigError: a parameter is not what it should be, whichever engine it is for.
+
+    """
+    asked = wish(config, environment)
+    if asked.engine == ONNXRUNTIME:
+        return Verdict(ONNXRUNTIME, reason=CONFIGURED)
+    if own := own_settings(config):
+        return Verdict(ONNXRUNTIME, reason=f"which alone knows {own}")
+    properties(config)
+    return verdict(folder, file, asked, environment)
+
+
+def of_openvino(
+    config: Mapping[str, Any], folder: Path, file: Path, environment: Mapping[str, str]
+) -> Verdict:
+    """Return in which precision OpenVINO runs a model of the backend `openvino`.
+
+    Args:
+        config: the model's.
+        folder: the model's.
+        file: of one of its versions.
+        environment: of the process.
+
+    Raises:
+        ModelConfigError: a parameter is not what it should be.
+
+    """
+    asked = wish(config, environment)
+    precision = properties(config)["INFERENCE_PRECISION_HINT"]
+    if asked.precision == AUTO and HINT_BF16 not in parameters.texts(config):
+        return verdict(folder, file, Wish(OPENVINO, AUTO), environment)
+    return Verdict(OPENVINO, precision, CONFIGURED)
 
 
 def verdict(folder: Path, file: Path, asked: Wish, environment: Mapping[str, str]) -> Verdict:
@@ -165,13 +218,52 @@ def read(kept: Path) -> Verdict | None:
 
 def keep(found: Verdict, kept: Path) -> None:
     """Keep a verdict; where that cannot be, the trial is made again next time."""
-    part = kept.with_suffix(f".{os.getpid()}")
+    _write(kept, asdict(found))
+
+
+def _write(file: Path, content: Mapping[str, Any]) -> None:
+    """Write a file of JSON whole; nothing happens where that cannot be."""
+    part = file.with_suffix(f".{os.getpid()}")
     with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(asdict(found)), encoding="utf-8")
-        part.replace(kept)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(content), encoding="utf-8")
+        part.replace(file)
     with suppress(OSError):
         part.unlink(missing_ok=True)
+
+
+def show(found: Verdict, shared: Path | None, model: str, version: str) -> Path | None:
+    """Write what `GET /models` and `/metrics` show of a model that is loaded.
+
+    Args:
+        found: what runs it.
+        shared: the folder that the instances of one container share, if any.
+        model: the model's name.
+        version: the number of its version.
+
+    Returns:
+        the file, to be given to `hide`.
+
+    """
+    if shared is None:
+        return None
+    file = shared / SHOWN / f"{model}.{version}.json"
+    said = {
+        "engine": found.engine,
+        "precision": found.precision,
+        "speedup": found.speedup,
+        "difference": found.difference,
+        "engine_reason": found.reason,
+    }
+    _write(file, {key: value for key, value in said.items() if value} | {"pid": os.getpid()})
+    return file
+
+
+def hide(file: Path | None) -> None:
+    """Remove what this process has written last; another one may have loaded the model again."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if file and json.loads(file.read_text(encoding="utf-8"))["pid"] == os.getpid():
+            file.unlink()
 
 
 def parsed(found: Mapping[str, Any]) -> Verdict:

@@ -134,7 +134,8 @@ def execution_providers(
 
 def _unknown(kind: str, name: str, expected: str) -> ModelConfigError:
     return ModelConfigError(
-        f"the {kind} execution accelerator '{name}' is unknown, but expected is {expected}."
+        f"the {kind} execution accelerator '{name}' is unknown, but expected is {expected}.",
+        "write that, or leave it out",
     )
 
 

@@ -24,12 +24,12 @@ from container.backends.completion import completed
 from container.backends.instance import Instance
 from container.backends.onnxruntime import session
 from container.backends.onnxruntime.execution_providers import CPU, execution_providers
-from container.backends.onnxruntime.session_settings import own_settings, session_settings
+from container.backends.onnxruntime.session_settings import session_settings
 from container.backends.openvino.properties import properties
 from container.backends.openvino.session import OpenVinoSession
 from container.backends.shared_folder import shared_folder
 from container.backends.shared_memory import fit
-from container.backends.verdict import ONNXRUNTIME, OPENVINO, Verdict, verdict, wish
+from container.backends.verdict import ONNXRUNTIME, OPENVINO, Verdict, hide, of_onnxruntime, show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -90,7 +90,9 @@ class TritonPythonModel:
             warnings.append("it runs on the CPU: there is a GPU, but no onnxruntime-gpu.")
         triton_requests.log_warnings(config["name"], warnings)
         file = _file(config)
-        found = _engine(config, file) if on_cpu else Verdict(ONNXRUNTIME, reason="on a GPU")
+        found = Verdict(ONNXRUNTIME, reason="on a GPU")
+        if on_cpu:
+            found = of_onnxruntime(config, _folder(), file, os.environ)
         pb_utils.Logger.log_info(f"model '{config['name']}': {found.sentence()}")
         dims = {tensor["name"]: tensor["dims"] for tensor in config["output"]}
         opened: Any
@@ -107,6 +109,8 @@ class TritonPythonModel:
                 file, session_settings(config, on_cpu=on_cpu), providers, dims
             )
         self._instance: Instance | None = Instance(config, opened, os.environ)
+        shared = shared_folder(os.environ) if on_cpu else None
+        self._shown = show(found, shared, config["name"], args["model_version"])
         allocator.give_back()
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
@@ -118,18 +122,9 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Free the model and its memory, when everything is answered."""
         if self._instance:
+            hide(self._shown)
             self._instance.close()
         self._instance = None
-
-
-def _engine(config: Mapping[str, Any], file: Path) -> Verdict:
-    """Return which engine runs a model on the CPU."""
-    asked = wish(config, os.environ)
-    if asked.engine == ONNXRUNTIME:
-        return Verdict(ONNXRUNTIME, reason="as its configuration says")
-    if own := own_settings(config):
-        return Verdict(ONNXRUNTIME, reason=f"which alone knows {own}")
-    return verdict(_folder(), file, asked, os.environ)
 
 
 def _folder() -> Path:

@@ -21,12 +21,11 @@ sys.path.append(str(Path(__file__).resolve().parents[3]))
 from container.backends import allocator, model_config, triton_requests
 from container.backends.completion import completed
 from container.backends.instance import Instance
-from container.backends.openvino.properties import HINT_BF16, properties
+from container.backends.openvino.properties import properties
 from container.backends.openvino.session import OpenVinoFile, OpenVinoSession, model_file
-from container.backends.parameters import texts
 from container.backends.shared_folder import shared_folder
 from container.backends.shared_memory import fit
-from container.backends.verdict import AUTO, OPENVINO, Verdict, Wish, verdict, wish
+from container.backends.verdict import hide, of_openvino, show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,10 +75,7 @@ class TritonPythonModel:
                 "write KIND_CPU or KIND_AUTO",
             )
         file = _file(config)
-        found = Verdict(OPENVINO, reason="as its configuration says")
-        asked = wish(config, os.environ)
-        if asked.precision == AUTO and HINT_BF16 not in texts(config):
-            found = verdict(_folder(), file, Wish(OPENVINO, AUTO), os.environ)
+        found = of_openvino(config, _folder(), file, os.environ)
         pb_utils.Logger.log_info(f"model '{config['name']}': {found.sentence()}")
         opened = OpenVinoSession(
             file,
@@ -89,6 +85,8 @@ class TritonPythonModel:
             shared_folder(os.environ),
         )
         self._instance: Instance | None = Instance(config, opened, os.environ)
+        shared = shared_folder(os.environ)
+        self._shown = show(found, shared, config["name"], args["model_version"])
         allocator.give_back()
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
@@ -100,6 +98,7 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Free the model and its memory, when everything is answered."""
         if self._instance:
+            hide(self._shown)
             self._instance.close()
         self._instance = None
 

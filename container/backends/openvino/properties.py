@@ -14,7 +14,7 @@ from container.backends.cpu_share import (
     threads_of_an_instance,
     usable_cpus,
 )
-from container.backends.model_config import ModelConfigError, instance_count
+from container.backends.model_config import NATIVE, ModelConfigError, instance_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +32,17 @@ _KNOWN: Mapping[str, tuple[str, ...]] = {
     "RESHAPE_IO_LAYERS": (),  # a file is run in its own shapes
 }
 """What parameters may say, in small letters; nothing where they cannot be met here."""
+
+
+KEYS = (
+    *_KNOWN,
+    "INFERENCE_NUM_THREADS",
+    "COMPILATION_NUM_THREADS",
+    "NUM_STREAMS",
+    "SKIP_OV_DYNAMIC_BATCHSIZE",  # the last two mean nothing here: any batch is run as it is
+    "ENABLE_BATCH_PADDING",
+)
+"""The parameters of NVIDIA's backend."""
 
 
 def properties(
@@ -67,7 +78,9 @@ def properties(
     for key, known in _KNOWN.items():
         if (text := texts.get(key, "").strip()) and text.lower() not in known:
             raise ModelConfigError(
-                f"parameter '{key}' is '{text}', but expected is {' or '.join(known) or 'nothing'}."
+                f"parameter '{key}' is '{text}', but expected is "
+                f"{' or '.join(map(str.upper, known)) or 'nothing'}.",
+                "write that, or leave it out" if known else f"leave it out, or {NATIVE}",
             )
     if hint := texts.get("PERFORMANCE_HINT", "").strip():
         found["PERFORMANCE_HINT"] = hint.upper()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import ctypes
 import fcntl
 import hashlib
@@ -37,6 +38,9 @@ WEIGHTS = ".bin"
 """The suffix of the file beside `model.xml` that has the weights."""
 
 DEFAULT_FILES = ("model.xml", "model.onnx")
+"""Triton writes the first into a configuration that names no file."""
+
+SAVE_AGAIN = "fetch it again, or save it again with openvino.save_model"
 
 ALL: Mapping[str, Rows] = {}
 
@@ -203,12 +207,14 @@ def model_file(folder: Path, configured: str) -> Path:
         ModelConfigError: there is no such file.
 
     """
-    names = [configured] if configured else list(DEFAULT_FILES)
+    names = DEFAULT_FILES if configured in {"", DEFAULT_FILES[0]} else (configured,)
     for name in names:
         if (folder / name).is_file():
             return folder / name
     raise ModelConfigError(
-        f"the model's file was expected at '{folder / names[0]}', but there is none."
+        f"the model's file was expected at '{folder / names[0]}', but there is none.",
+        "put it there with its .bin, as openvino.save_model writes both; or name another file "
+        "with default_model_filename",
     )
 
 
@@ -225,6 +231,10 @@ def read(file: Path) -> Any:
             "no such file.",
             "put it there: OpenVINO saves both files together",
         )
+    with file.open("rb") as opened:
+        begin = opened.read(256).removeprefix(codecs.BOM_UTF8).lstrip()
+    if file.suffix == ".xml" and not begin.startswith(b"<"):  # OpenVINO would guess what it is
+        raise ModelConfigError(f"'{file}' is no XML, as a model of OpenVINO is.", SAVE_AGAIN)
     try:
         return _core().read_model(file)
     except Exception as error:
@@ -235,11 +245,11 @@ def unreadable(file: Path, error: Exception) -> ModelConfigError:
     """Return the error for a file that OpenVINO cannot read or compile."""
     lines = [line.strip() for line in str(error).splitlines()]
     said = [line for line in lines if line and not line.startswith(("Exception from", "Check "))]
-    return ModelConfigError(
-        f"OpenVINO cannot open '{file}': {(said or lines or [type(error).__name__])[-1][:200]}",
-        "save it again with this version of OpenVINO (openvino.save_model); an ONNX model can be "
-        'served with backend: "onnxruntime"',
-    )
+    reason = (said or lines or [type(error).__name__])[-1][:200]
+    fix = SAVE_AGAIN if file.suffix == ".xml" else 'serve it with backend: "onnxruntime"'
+    if "bin file" in reason:
+        fix = f"copy '{file.with_suffix(WEIGHTS).name}' again: it is cut off, or of another model"
+    return ModelConfigError(f"OpenVINO cannot open '{file}': {reason}", fix)
 
 
 def signature_of(model: Any, file: Path) -> Signature:
