@@ -142,7 +142,11 @@ def of_onnxruntime(
     if own := own_settings(config):
         return Verdict(ONNXRUNTIME, reason=f"which alone knows {own}")
     properties(config)
-    return verdict(folder, file, asked, environment)
+    found = verdict(folder, file, asked, environment)
+    optional = {spec.name for spec in found.signature.optional} if found.signature else set()
+    if given := optional & {tensor["name"] for tensor in config.get("input") or []}:
+        return Verdict(ONNXRUNTIME, reason=f"which alone takes {', '.join(sorted(given))}")
+    return found
 
 
 def of_openvino(

@@ -46,7 +46,7 @@ KEYS = (
 
 
 def properties(
-    config: Mapping[str, Any], precision: str = EXACT, cpus: int | None = None
+    config: Mapping[str, Any], precision: str = "", cpus: int | None = None
 ) -> dict[str, Any]:
     """Return what a model is compiled with.
 
@@ -55,7 +55,7 @@ def properties(
 
     Args:
         config: the model's.
-        precision: in which it computes, "f32" or "bf16"; `HINT_BF16` overrides it.
+        precision: in which it computes, "f32" or "bf16"; what `HINT_BF16` says where it is left out.
         cpus: that may be used; those of this process where it is not said.
 
     Raises:
@@ -69,8 +69,9 @@ def properties(
         or parameters.count_of(config, "intra_op_thread_count")
         or threads_of_an_instance(instance_count(config), cpus)
     )
+    hinted = "bf16" if texts.get(HINT_BF16, "").strip().lower() == "yes" else EXACT
     found: dict[str, Any] = {
-        "INFERENCE_PRECISION_HINT": precision,
+        "INFERENCE_PRECISION_HINT": precision or hinted,
         "INFERENCE_NUM_THREADS": threads,
         # Each process would pin its threads to the same cores as all others.
         "ENABLE_CPU_PINNING": False,
@@ -93,6 +94,4 @@ def properties(
         found["NUM_STREAMS"] = max(1, threads // threads_of_a_run(threads))
     if compiling := parameters.count_of(config, "COMPILATION_NUM_THREADS"):
         found["COMPILATION_NUM_THREADS"] = compiling
-    if text := texts.get(HINT_BF16, "").strip():
-        found["INFERENCE_PRECISION_HINT"] = "bf16" if text.lower() == "yes" else EXACT
     return found
