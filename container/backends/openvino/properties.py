@@ -55,7 +55,7 @@ def properties(
 
     Args:
         config: the model's.
-        precision: in which it computes, "f32" or "bf16"; what `HINT_BF16` says where it is left out.
+        precision: in which it computes, "f32" or "bf16"; else what `HINT_BF16` says.
         cpus: that may be used; those of this process where it is not said.
 
     Raises:
