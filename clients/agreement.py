@@ -124,7 +124,8 @@ def same_first(expected: Mapping[Any, float], got: Mapping[Any, float]) -> Agree
         sides.append(scores if inside else softmax(scores))
     gaps = np.abs(sides[0] - sides[1])
     at, gap = int(gaps.argmax()), float(gaps.max())
-    first, second = (names[int(side.argmax())] for side in sides)
+    # Of classes with the same score the one that is answered first, as a caller sees it.
+    first, second = (max(side, key=side.__getitem__) for side in (expected, got))
     if first != second:
         return different(f"the first is {second}, not {first}", gap / PROBABILITY)
     worst = f"the probability of {names[at]} is {sides[1][at]:.4f}, not {sides[0][at]:.4f}"

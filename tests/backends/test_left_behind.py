@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gc
-import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ from tritonclient.utils import InferenceServerException
 
 from container.backends.batching import Item, run_items
 from container.backends.padding import Padding
-from container.backends.pieces import run_in_pieces
-from container.backends.side_by_side import SideBySide
 
 Array = np.ndarray[Any, Any]
 
@@ -44,43 +41,23 @@ def _answers_too_few(inputs: Any, outputs: Sequence[str]) -> Any:
 
 @pytest.mark.usefixtures("_no_collection")
 @pytest.mark.parametrize("run", [_fails, _answers_too_few])
-@pytest.mark.parametrize("run_all", [run_items, run_in_pieces])
 @pytest.mark.parametrize("largest", [0, 1, 8])
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("padding", [Padding({}, ()), Padding({"x": 0}, ("y",))])
 def test_answers_keep_no_tensors_of_those_that_failed(
-    run: Any, run_all: Callable[..., Any], largest: int, count: int, padding: Padding
+    run: Any, largest: int, count: int, padding: Padding
 ) -> None:
     def answers() -> tuple[Any, list[weakref.ref[Array]]]:
         x = np.array([[1.0, 2, 0], [1, 0, 0]], np.float32)
         arrays = [x.copy() for _ in range(count)]
         items = [Item({"x": array}, ("y",), padding=padding) for array in arrays]
-        came = run_all(items, run, max_batch_size=largest)
+        came = run_items(items, run, max_batch_size=largest)
         return came, [weakref.ref(array) for array in arrays]
 
     came, arrays = answers()
     failed = [one for one in came if isinstance(one, Exception)]
     assert len(failed) == (0 if largest == 0 and run is _answers_too_few else count)
     assert [array() for array in arrays] == [None] * count
-
-
-@pytest.mark.usefixtures("_no_collection")
-def test_what_was_answered_is_not_kept_until_something_else_comes() -> None:
-    kept: list[weakref.ref[Array]] = []
-
-    def run(requests: Sequence[Array]) -> Array:
-        answer = requests[0] + 1
-        kept.extend(weakref.ref(array) for array in (requests[0], answer))
-        return answer
-
-    beside: SideBySide[Array, Array] = SideBySide(run, lambda requests, answer: None, at_once=2)
-    for _ in range(4):
-        beside.put([np.zeros(3)])
-    deadline = time.monotonic() + 10
-    while len(kept) < 8 or any(array() is not None for array in kept):
-        assert time.monotonic() < deadline, "tensors are kept by a thread that waits"
-        time.sleep(0.01)
-    beside.close()
 
 
 def _region(triton: triton_process.Triton, model: str) -> int:

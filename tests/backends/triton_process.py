@@ -39,7 +39,7 @@ def _backend_folder(folder: Path) -> Path:
         for file in source.iterdir():
             if file.is_file():
                 shutil.copy(file, python / file.name)
-    for name in ("onnxruntime", "pytorch"):
+    for name in ("onnxruntime", "openvino", "pytorch"):
         (folder / name).symlink_to(BACKENDS / name)
     return folder
 
@@ -115,6 +115,7 @@ def running(
         f"--metrics-port={ports[2]}",
         # Prefixes keep this server's shared memory apart from another's on the machine.
         f"--backend-config=python,shm-region-prefix-name={PREFIX}",
+        "--backend-config=python,stub-timeout-seconds=600",  # LOCAL
         *(f"--load-model={name}" for name in models),
     ]
     with log.open("wb") as output:
@@ -123,7 +124,7 @@ def running(
         )
     triton = Triton(process, ports, log)
     try:
-        triton.await_models(models, seconds=120)  # with PyTorch each takes some
+        triton.await_models(models, seconds=900)  # with PyTorch each takes some
         yield triton
     finally:
         triton.client.close()
