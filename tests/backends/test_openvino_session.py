@@ -120,7 +120,9 @@ class TestWeights:
 def resident(file: Path) -> int:
     """Return how many kB of a mapped file this process has in memory."""
     maps = Path("/proc/self/smaps").read_text()
-    found = re.findall(rf"(?ms)^\w+-\w+ .{{4}} [^\n]* {re.escape(str(file))}$.*?^Rss: +(\d+) kB", maps)
+    found = re.findall(
+        rf"(?ms)^\w+-\w+ .{{4}} [^\n]* {re.escape(str(file))}$.*?^Rss: +(\d+) kB", maps
+    )
     return sum(map(int, found))
 
 

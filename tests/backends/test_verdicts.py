@@ -305,8 +305,10 @@ class TestTrialsThatFail:
     [
         (
             FOUND,
-            "run by OpenVINO in bf16, 1.90 times as fast as ONNX Runtime in f32; worst difference "
-            "on samples: `y` differs by 0.002 of its spread",
+            (
+                "run by OpenVINO in bf16, 1.90 times as fast as ONNX Runtime in f32; "
+                "worst difference on samples: `y` differs by 0.002 of its spread"
+            ),
         ),
         (
             Verdict(ONNXRUNTIME, F32, "it has tensors of text"),

@@ -115,7 +115,6 @@ def running(
         f"--metrics-port={ports[2]}",
         # Prefixes keep this server's shared memory apart from another's on the machine.
         f"--backend-config=python,shm-region-prefix-name={PREFIX}",
-        "--backend-config=python,stub-timeout-seconds=600",  # LOCAL
         *(f"--load-model={name}" for name in models),
     ]
     with log.open("wb") as output:
@@ -124,7 +123,7 @@ def running(
         )
     triton = Triton(process, ports, log)
     try:
-        triton.await_models(models, seconds=900)  # with PyTorch each takes some
+        triton.await_models(models, seconds=120)  # with PyTorch each takes some
         yield triton
     finally:
         triton.client.close()
