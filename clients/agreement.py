@@ -224,7 +224,7 @@ def tensors(expected: Any, got: Any, limit: float = SPREAD) -> Agreement:
         return different(f"there are {', '.join(sorted(got))}, not {', '.join(sorted(expected))}")
     none = Agreement(passes=True, worst="there is no tensor", difference=0.0)
     pairs = ((f"`{name}`", expected[name], got[name]) for name in expected)
-    return worst_of([none, *(same_array(*pair, limit) for pair in pairs)])
+    return worst_of([same_array(*pair, limit) for pair in pairs] or [none])
 
 
 def same_array(
@@ -237,7 +237,9 @@ def same_array(
         return Agreement(same, f"{name} is the same" if same else f"{name} is another", 0.0)
     one, other = expected.astype(np.float64), got.astype(np.float64)
     finite = np.isfinite(one)
-    if not np.array_equal(finite, np.isfinite(other)):
+    if not np.array_equal(one[~finite], other[~finite], equal_nan=True) or not np.array_equal(
+        finite, np.isfinite(other)
+    ):
         return different(f"{name} has what is no number in other places")
     if not finite.any():
         return Agreement(passes=True, worst=f"{name} has no numbers", difference=0.0)

@@ -25,6 +25,7 @@ class Session(Protocol):
     signature: model_config.Signature
     by_rows: tuple[str, ...]
     """The outputs of which rows can be computed alone."""
+    on_cpu: bool
     at_once: int
     """Runs that are best on their way at a time; 1 where each has all cores."""
 
@@ -70,6 +71,7 @@ class Instance:
             session.run,
             model_config.max_batch_size(config),
             share,
+            session.on_cpu,
             ByRows(session.by_rows, session.run) if session.by_rows else None,
         )
         several = session.at_once > 1

@@ -16,6 +16,7 @@ import triton_python_backend_utils as pb_utils
 
 from container.backends.batching import Item, RequestError, bare, run_items
 from container.backends.padding import NONE, Padding
+from container.backends.pieces import run_in_pieces
 from container.backends.shared_memory import Share, TooLarge
 
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ class Answering:
         run: of the model.
         max_batch_size: as it is configured.
         share: the shared memory in which inputs and answers lie.
+        in_pieces: whether rows of a request that are near in length had better be run by
+            themselves, as on a CPU; on a GPU one run is best.
         by_rows: runs that compute some rows alone, where the model can.
 
     """
@@ -120,6 +123,7 @@ class Answering:
     run: Run
     max_batch_size: int
     share: Share
+    in_pieces: bool
     by_rows: ByRows | None = None
     _one_sends: Lock = field(default_factory=Lock)
 
@@ -166,7 +170,8 @@ class Answering:
             self.share.reserve(sum(_size(request.tensors) for request in asked), _grow)
         except TooLarge as error:
             return [bare(error)] * len(asked)
-        came = run_items(
+        run_all = run_in_pieces if self.in_pieces else run_items
+        came = run_all(
             list(items.values()),
             self.run,
             max_batch_size=self.max_batch_size,

@@ -14,7 +14,7 @@ import pytest
 import triton_process
 from onnx_models import parameter
 from openvino_models import CLASSES, WIDTH
-from test_onnxruntime_on_triton import ask, ask_together, configuration
+from test_onnxruntime_on_triton import ask, ask_together, configuration, counted
 from triton_process import Triton
 
 MIB = 2**20
@@ -69,8 +69,8 @@ REFUSED = {
     ],
     "wrong_precision": ["parameter 'precision' is 'fp16', but expected is one of exact, auto."],
     "no_weights": ["the weights of '", "were expected at '", "put it there: OpenVINO saves both"],
-    "corrupt": ["OpenVINO cannot open '", "save it again with this version of OpenVINO"],
-    "wrong_hint": ["parameter 'PERFORMANCE_HINT' is 'fast', but expected is latency or throughput"],
+    "corrupt": ["OpenVINO cannot open '", "save it again with "],
+    "wrong_hint": ["parameter 'PERFORMANCE_HINT' is 'fast', but expected is "],
 }
 
 
@@ -99,7 +99,9 @@ def rows(count: int) -> Any:
 def said(triton: Triton, model: str) -> str:
     """Return the one line of the log about the engine of a model; each instance writes one."""
     begin = f"model '{model}': run by "
-    lines = {line.partition(begin)[2] for line in triton.log().splitlines() if begin in line}
+    lines = {
+        line.partition(begin)[2].rstrip('"') for line in triton.log().splitlines() if begin in line
+    }
     assert len(lines) == 1, lines
     return lines.pop()
 
@@ -196,8 +198,7 @@ class TestItsOwnFormat:
             [[13, 14, 15]],
             [[15, 16, 17]],
         ]
-        stats = triton.client.get_inference_statistics("batched_ir").model_stats[0]
-        assert stats.execution_count == 1
+        assert counted(triton, "batched_ir", 3) == (3, 1)
 
     def test_a_scalar_is_declared_as_one(self, triton: Triton) -> None:
         config = configuration(triton, "scalar_ir")

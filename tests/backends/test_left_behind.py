@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from container.backends.batching import Item, run_items
 from container.backends.padding import Padding
+from container.backends.pieces import run_in_pieces
 
 Array = np.ndarray[Any, Any]
 
@@ -41,17 +42,18 @@ def _answers_too_few(inputs: Any, outputs: Sequence[str]) -> Any:
 
 @pytest.mark.usefixtures("_no_collection")
 @pytest.mark.parametrize("run", [_fails, _answers_too_few])
+@pytest.mark.parametrize("run_all", [run_items, run_in_pieces])
 @pytest.mark.parametrize("largest", [0, 1, 8])
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("padding", [Padding({}, ()), Padding({"x": 0}, ("y",))])
 def test_answers_keep_no_tensors_of_those_that_failed(
-    run: Any, largest: int, count: int, padding: Padding
+    run: Any, run_all: Callable[..., Any], largest: int, count: int, padding: Padding
 ) -> None:
     def answers() -> tuple[Any, list[weakref.ref[Array]]]:
         x = np.array([[1.0, 2, 0], [1, 0, 0]], np.float32)
         arrays = [x.copy() for _ in range(count)]
         items = [Item({"x": array}, ("y",), padding=padding) for array in arrays]
-        came = run_items(items, run, max_batch_size=largest)
+        came = run_all(items, run, max_batch_size=largest)
         return came, [weakref.ref(array) for array in arrays]
 
     came, arrays = answers()

@@ -155,7 +155,8 @@ class TestRowsThatChangeEachOther:
         assert answer.as_numpy("y").tolist() == [[0.25, 0.25]] * 4
 
     def test_the_log_says_so_and_how_to_say_otherwise(self, triton: Triton) -> None:
-        said = [line for line in triton.log().splitlines() if "model 'shares_bare': " in line]
+        begin = "model 'shares_bare': requests"
+        said = [line for line in triton.log().splitlines() if begin in line]
         assert len(said) == 1
         assert "run one by one: output 'y' differs by" in said[0]
         assert "`dynamic_batching { }`" in said[0]
@@ -272,6 +273,27 @@ class TestBatching:
                 strict=True,
             ):
                 np.testing.assert_array_equal(answer["width"], np.full((len(x), 1), x.shape[1]))
+
+    def test_short_rows_of_a_request_are_not_run_as_long_as_the_longest(
+        self, triton: Triton
+    ) -> None:
+        """Beside others and alone; rows of zeros only are what was sent."""
+        client = own_client.Triton(f"127.0.0.1:{triton.ports[0]}")
+        x = np.zeros((5, 40), np.float32)
+        x[0, :2], x[1], x[2, :4], x[4, :39] = 5, 1, 2, 3
+
+        def ask_padded(model: str) -> Any:
+            padding = Padding({"x": 0}, ["same"])
+            return client.infer(model, {"x": x}, padding=padding, timeout=20)
+
+        with ThreadPoolExecutor(8) as pool:
+            beside = pool.map(ask_padded, ["columns_beside"] * 50)
+            for answer in [ask_padded("columns_beside"), *beside]:
+                assert answer["width"].tolist() == [[4], [40], [4], [40], [40]]
+                assert answer["total"].tolist() == [[10], [40], [8], [0], [117]]
+                np.testing.assert_array_equal(answer["same"], x)
+        as_it_came = client.infer("columns_beside", {"x": x}, timeout=20)
+        assert as_it_came["width"].tolist() == [[40]] * 5
 
     @pytest.mark.parametrize(
         "padding",

@@ -200,10 +200,11 @@ class TestFiles:
     def test_one_that_is_corrupt_is_one_sentence(self, tmp_path: Path, text: str) -> None:
         openvino_models.line(tmp_path / "model.xml")
         (tmp_path / "model.xml").write_text(text)
-        with pytest.raises(ModelConfigError, match="OpenVINO cannot open") as caught:
+        with pytest.raises(ModelConfigError, match=r"/model\.xml'") as caught:
             OpenVinoFile(tmp_path / "model.xml")
         assert "\n" not in str(caught.value)
-        assert "save it again with this version of OpenVINO" in caught.value.fix
+        assert "OpenVINO" in str(caught.value)
+        assert "save it again with " in caught.value.fix
 
     def test_weights_that_are_cut_off_are_one_sentence(self, tmp_path: Path) -> None:
         openvino_models.line(tmp_path / "model.xml")

@@ -174,6 +174,7 @@ class OnnxSession:
         dims: Mapping[str, Sequence[int]],
     ) -> None:
         is_small = sum(one.stat().st_size for one in files_of(file)) <= SMALL
+        self.on_cpu = [name for name, _ in providers] == [CPU]
         self.at_once = settings.at_once if is_small else 1
         self._alone = self._beside = _opened(file, session_options(settings), providers)
         if self.at_once > 1:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -81,13 +80,10 @@ class TritonPythonModel:
         asked = wish(config, os.environ)
         if asked.precision == AUTO and HINT_BF16 not in texts(config):
             found = verdict(_folder(), file, Wish(OPENVINO, AUTO), os.environ)
-        compiled_with = properties(config, found.precision)
-        precision = compiled_with["INFERENCE_PRECISION_HINT"]
-        found = replace(found, engine=OPENVINO, precision=precision)  # whatever a trial says
         pb_utils.Logger.log_info(f"model '{config['name']}': {found.sentence()}")
         opened = OpenVinoSession(
             file,
-            compiled_with,
+            properties(config, found.precision),
             {tensor["name"]: tensor["dims"] for tensor in config["output"]},
             found.signature,
             shared_folder(os.environ),

@@ -74,6 +74,8 @@ class OpenVinoSession:
 
     """
 
+    on_cpu = True
+
     def __init__(
         self,
         file: Path,
