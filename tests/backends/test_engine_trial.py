@@ -185,6 +185,37 @@ def test_onnx_runtime_keeps_what_openvino_cannot_run(
     assert found.reason.startswith(reason)
 
 
+@pytest.mark.parametrize("bits", [32, 64])
+def test_whole_numbers_of_more_than_32_bits_keep_a_model_at_onnx_runtime(
+    tmp_path: Path, bits: int
+) -> None:
+    """To OpenVINO 2^40 + 5 is 5, and its remainder by 1000 is 5 and not 781."""
+    number = TensorProto.INT64 if bits == 64 else TensorProto.INT32
+    nodes = [helper.make_node("Mod", ["x", "thousand"], ["y"])]
+    sides = [("x", number, ["n", 2])], [("y", number, ["n", 2])]
+    thousand = np.array(1000, np.int64 if bits == 64 else np.int32)
+    onnx_models.save(tmp_path / "1" / "model.onnx", nodes, *sides, thousand=thousand)
+    found = engines.trial(tmp_path, tmp_path / "1" / "model.onnx", Wish(OPENVINO))
+    assert found.engine == (ONNXRUNTIME if bits == 64 else OPENVINO)
+    assert ("OpenVINO in f32 answers otherwise: `y`" in found.reason) == (bits == 64)
+
+
+def test_numbers_of_words_do_not(tmp_path: Path) -> None:
+    """There is no word of such a number, and no answer to be compared."""
+    onnx_models.lookup(tmp_path / "1" / "model.onnx")
+    found = engines.trial(tmp_path, tmp_path / "1" / "model.onnx", Wish(OPENVINO))
+    assert (found.engine, found.reason) == (OPENVINO, "")
+
+
+def test_double_precision_stays_at_onnx_runtime(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Neg", ["x"], ["y"])]
+    sides = [("x", TensorProto.DOUBLE, ["n"])], [("y", TensorProto.DOUBLE, ["n"])]
+    onnx_models.save(tmp_path / "1" / "model.onnx", nodes, *sides)
+    found = engines.trial(tmp_path, tmp_path / "1" / "model.onnx", Wish(OPENVINO))
+    assert found.engine == ONNXRUNTIME
+    assert found.reason.startswith("it has tensors in double precision")
+
+
 Y = np.array([[0, 1, 2, 4]], np.float32)  # 4 is its spread
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,16 @@ class TestItsOwnFormat:
             [[15, 16, 17]],
         ]
         assert counted(triton, "batched_ir", 3) == (3, 1)
+
+    def test_nobody_gets_the_rows_of_others(self, triton: Triton) -> None:
+        """Who shares a run, or has one beside it."""
+        generator = np.random.default_rng(0)
+        sizes = generator.integers(1, 5, 200).tolist()
+        requests = [generator.integers(-99, 99, (size, 3)).astype(np.float32) for size in sizes]
+        with ThreadPoolExecutor(16) as pool:
+            answers = list(pool.map(lambda x: ask(triton, "bare_ir", x=x), requests))
+        for x, answer in zip(requests, answers, strict=True):
+            assert answer.as_numpy("y").tolist() == (2 * x + [1, 2, 3]).tolist()
 
     def test_a_scalar_is_declared_as_one(self, triton: Triton) -> None:
         config = configuration(triton, "scalar_ir")
