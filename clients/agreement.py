@@ -124,7 +124,8 @@ def same_first(expected: Mapping[Any, float], got: Mapping[Any, float]) -> Agree
         sides.append(scores if inside else softmax(scores))
     gaps = np.abs(sides[0] - sides[1])
     at, gap = int(gaps.argmax()), float(gaps.max())
-    first, second = (names[int(side.argmax())] for side in sides)
+    # Of classes with the same score the one that is answered first, as a caller sees it.
+    first, second = (max(side, key=side.__getitem__) for side in (expected, got))
     if first != second:
         return different(f"the first is {second}, not {first}", gap / PROBABILITY)
     worst = f"the probability of {names[at]} is {sides[1][at]:.4f}, not {sides[0][at]:.4f}"
@@ -236,7 +237,9 @@ def same_array(
         return Agreement(same, f"{name} is the same" if same else f"{name} is another", 0.0)
     one, other = expected.astype(np.float64), got.astype(np.float64)
     finite = np.isfinite(one)
-    if not np.array_equal(finite, np.isfinite(other)):
+    if not np.array_equal(one[~finite], other[~finite], equal_nan=True) or not np.array_equal(
+        finite, np.isfinite(other)
+    ):
         return different(f"{name} has what is no number in other places")
     if not finite.any():
         return Agreement(passes=True, worst=f"{name} has no numbers", difference=0.0)

@@ -31,6 +31,9 @@ def named(one: list[float]) -> dict[str, Any]:
         (["0.9:1:cat", "0.1:0:dog"], ["0.88:1:cat", "0.12:0:dog"], True, 0.02),
         (["0.9:1:cat", "0.1:0:dog"], ["0.86:1:cat", "0.14:0:dog"], False, 0.04),
         (["0.51:1:cat", "0.49:0:dog"], ["0.51:0:dog", "0.49:1:cat"], False, 0.02),
+        # Of two as probable a caller takes the first.
+        (["0.51:1:cat", "0.5:0:dog"], ["0.5:0:dog", "0.5:1:cat"], False, 0.01),
+        (["0.51:1:cat", "0.5:0:dog"], ["0.5:1:cat", "0.5:0:dog"], True, 0.01),
         # The class that is not among the best has at most the least score of them.
         (["0.8:1:cat", "0.1:0:dog"], ["0.8:1:cat", "0.09:7:cow"], True, 0.01),
         (["0.6:1:cat", "0.3:0:dog"], ["0.6:1:cat", "0.09:7:cow"], False, 0.21),
@@ -127,6 +130,7 @@ def test_tensors_agree_by_their_spread() -> None:
     assert (found.passes, found.worst) == (True, "`a` differs by 0.009 of its spread")
     assert found.difference == pytest.approx(0.9, rel=1e-4)
     assert not tensors(one, near, limit=1e-3).passes
+    assert tensors({"a": one["a"]}, {"a": one["a"]}).worst == "`a` differs by 0 of its spread"
     assert not compare("", one["a"], np.array([-5.0, 5.2])).passes
     constant = np.array([200.0, 200.0])
     assert compare("", constant, constant + 1).difference == pytest.approx(0.5)
@@ -139,6 +143,8 @@ def test_tensors_agree_by_their_spread() -> None:
         (np.array([1.0, 2.0]), np.array([1.0, math.nan]), False),
         (np.array([1.0, 2.0]), np.array([[1.0, 2.0]]), False),
         (np.array([math.inf]), np.array([math.inf]), True),
+        (np.array([1.0, -math.inf]), np.array([1.0, math.inf]), False),
+        (np.array([1.0, -math.inf]), np.array([1.0, math.nan]), False),
         (np.array([b"a"], object), np.array([b"a"], object), True),
         (np.array([b"a"], object), np.array([b"b"], object), False),
         ({"a": np.zeros(1)}, {"b": np.zeros(1)}, False),

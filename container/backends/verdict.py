@@ -7,6 +7,7 @@ processor and the versions of the engines.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -14,7 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,7 +27,7 @@ from container.backends.onnxruntime.session_settings import own_settings
 from container.backends.openvino.properties import HINT_BF16, properties
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 OPENVINO, ONNXRUNTIME = "openvino", "onnxruntime"
 AUTO, EXACT = "auto", "exact"
@@ -46,6 +47,9 @@ TIMEOUT_S = 300.0
 
 SHOWN = "engines"
 """In the folder that instances share: a file for each version of a model, for the web workers."""
+
+_HOME = Path(__file__).resolve().parents[2]
+"""Where Python finds the tool, from wherever Triton was started."""
 
 SAMPLES, KEYS = "samples", "dispatch.toml"
 """What the trial reads of a model's folder, besides its versions."""
@@ -181,25 +185,41 @@ def verdict(folder: Path, file: Path, asked: Wish, environment: Mapping[str, str
         environment: of the process.
 
     """
-    cache = environment.get(CACHE_VARIABLE)
-    kept = Path(cache) / f"{key_of(folder, file, asked)}.json" if cache else None
-    if kept and (known := read(kept)):
+    if not (cache := environment.get(CACHE_VARIABLE)):
+        return tried(folder, file, asked)
+    kept = Path(cache) / f"{key_of(folder, file, asked)}.json"
+    if known := read(kept):
         return known
-    found = tried(folder, file, asked)
-    if kept and found.signature:
-        keep(found, kept)
+    with _one_at_a_time(kept):  # all instances of a model are started together
+        if known := read(kept):
+            return known
+        found = tried(folder, file, asked)
+        if found.signature:
+            keep(found, kept)
     return found
+
+
+@contextmanager
+def _one_at_a_time(kept: Path) -> Iterator[None]:
+    """Wait until no other process makes the same trial, where the folder can be written."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context(kept.with_suffix(".lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def tried(folder: Path, file: Path, asked: Wish) -> Verdict:
     """Return what a trial finds, made in a process of its own: an engine may crash on a model."""
     # Inside Triton the former is empty, or what is first on PATH, too.
     python = sys.executable or shutil.which("python3") or "python3"
-    command = [python, "-m", "tool", "engines", "--trial", str(folder), str(file)]
+    command = [python, "-m", "tool", "engines"]
+    command += ["--trial", str(folder.absolute()), str(file.absolute())]
     command += [f"--engine={asked.engine}", f"--precision={asked.precision}"]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+            command, cwd=_HOME, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
         )
         if done.returncode == 0:
             return parsed(json.loads(done.stdout.splitlines()[-1]))

@@ -27,7 +27,7 @@ SHAPE = "shape of all of "
 
 RANK = 3  # of an output: texts, places, words
 _BEHIND = ("Add", "Multiply", "Reshape")  # what there may be between the product and the output
-_CONSTANT = ("Constant", "Convert", "Multiply")  # the last two of a constant in fewer bits
+_DECOMPRESSION = ("Convert", "Multiply")  # of a constant in fewer bits
 _END = 2**31  # behind any row, and small enough to be multiplied with their number
 
 
@@ -110,9 +110,15 @@ def _is_read_once(node: Any) -> bool:
 def _is_by_column(port: Any, width: int) -> bool:
     """Whether something is one number, or one for each column, that no input changes."""
     shape = port.get_partial_shape()
-    if port.get_node().get_type_name() not in _CONSTANT:
+    if not _is_constant(port.get_node()):
         return False
     return bool(shape.is_static and tuple(shape.to_shape()) in ((), (1,), (width,), (1, width)))
+
+
+def _is_constant(node: Any) -> bool:
+    if node.get_type_name() in _DECOMPRESSION:
+        return all(_is_constant(port.get_node()) for port in node.input_values())
+    return bool(node.get_type_name() == "Constant")
 
 
 def _take_rows(model: Any, name: str, end: _End) -> None:
