@@ -73,6 +73,8 @@ WIDE = 2**40 + 5
 REPEATS = ("Loop", "TensorIterator")
 """OpenVINO's names of the operators that would run so many times."""
 
+EXAMPLE = "the example"
+
 TIMED_S = 1.5  # for each engine, at most
 TIMES = 5
 LEAST_TIMES = 2
@@ -215,22 +217,46 @@ def trial(folder: Path, file: Path, asked: Wish) -> Verdict:
 
 
 def answers(folder: Path, file: Path, signature: Signature, session: Any, exact: Run) -> Known:
-    """Return what a model answers to the samples of its client, or else to made-up inputs."""
+    """Return what a model answers to the samples of its client, or else to made-up inputs.
+
+    Raises:
+        Trouble: one of the model's own samples cannot be read, or its client refuses it.
+
+    """
     is_int8 = has_int8(file)
     tap = Tap(session, exact)
-    results = []
-    with suppress(Trouble):  # a class that is broken, or asks other models too
+    client = None
+    with suppress(Trouble):  # it has none, or a class that is broken
         client = client_of(folder, tap)
-        for sample in samples_of(folder, client):
-            result = ask(client, sample, parameters(client), file.parent.name)
-            given, outputs = tap.emptied()
-            results.append((sample, (result, outputs), given))
-        if given := [one for *_, some in results for one in some]:
-            outputs = [one for _, (_, some), _ in results for one in some]
-            return Known(client, results, given, outputs, session, is_int8)
+    results = results_of(client, folder, file, tap) if client else []
+    if given := [one for *_, some in results for one in some]:
+        outputs = [one for _, (_, some), _ in results for one in some]
+        return Known(client, results, given, outputs, session, is_int8)
     rows = made_up(signature, lambda inputs, names: {n: exact(inputs)[n] for n in names})
     given = [dict(row) for row in rows]
     return Known(None, (), given, [exact(one) for one in given], session, is_int8)
+
+
+def results_of(
+    client: Client, folder: Path, file: Path, tap: Tap
+) -> list[tuple[Sample, tuple[Any, list[Arrays]], list[Arrays]]]:
+    """Return what a client answers to each sample, with what the model was given and answered.
+
+    Raises:
+        Trouble: one of the model's own samples cannot be read, or the client refuses it.
+
+    """
+    results = []
+    for sample in samples_of(folder, client):
+        try:
+            result = ask(client, sample, parameters(client), file.parent.name)
+        except Trouble:
+            if sample.name != EXAMPLE:
+                raise
+            continue  # the class asks other models too
+        given, outputs = tap.emptied()
+        results.append((sample, (result, outputs), given))
+    return results
 
 
 def has_int8(file: Path) -> bool:
@@ -300,7 +326,7 @@ def samples_of(folder: Path, client: Client) -> list[Sample]:
         Trouble: one of these cannot be read.
 
     """
-    example = [Sample("the example", lambda: client.example)] if has_example(client) else []
+    example = [Sample(EXAMPLE, lambda: client.example)] if has_example(client) else []
     own = folder / verdicts.SAMPLES
     return [*example, *(samples_in(own) if own.is_dir() else [])]
 

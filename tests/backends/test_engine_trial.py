@@ -24,6 +24,7 @@ from container.backends.onnxruntime.session import ModelFile
 from container.backends.verdict import AUTO, BF16, EXACT, F32, ONNXRUNTIME, OPENVINO, Wish
 from tool import engines
 from tool.runs import by_onnxruntime, by_openvino, opened
+from tool.trouble import Trouble
 
 Array = NDArray[Any]
 
@@ -112,6 +113,14 @@ def test_samples_are_tried_beside_the_example(tmp_path: Path, asked: list[str]) 
     found = engines.trial(tmp_path, file, Wish(precision=AUTO))
     assert found.precision == F32
     assert "the first is 0:a, not 1:b" in found.reason
+
+
+def test_a_sample_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    file = classifier(tmp_path, CLEAR)
+    (tmp_path / "samples").mkdir()
+    (tmp_path / "samples" / "letter.png").write_text("no picture")
+    with pytest.raises(Trouble, match=r"refuses the sample letter\.png"):
+        engines.trial(tmp_path, file, Wish(precision=AUTO))
 
 
 @pytest.mark.parametrize(
