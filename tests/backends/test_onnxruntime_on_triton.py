@@ -209,15 +209,14 @@ class TestBatching:
         rows, runs = counted(triton, "total", rows_before + 2)
         assert (rows - rows_before, runs - runs_before) == (2, 1)
 
-    def test_each_sender_gets_its_own_rows(self, triton: Triton) -> None:
-        shapes = [(1, 3), (2, 3), (3, 5), (4, 5)]
+    @pytest.mark.parametrize("shapes", [[(1, 3), (2, 3)], [(3, 5), (4, 3)]])
+    def test_each_sender_gets_its_own_rows(
+        self, triton: Triton, shapes: list[tuple[int, int]]
+    ) -> None:
         requests = [{"x": np.full((1, length), fill, np.float32)} for fill, length in shapes]
         answers = ask_together(triton, "total", requests)
         assert [answer.as_numpy("total").tolist() for answer in answers] == [
-            [[3]],
-            [[6]],
-            [[15]],
-            [[20]],
+            [[fill * length]] for fill, length in shapes
         ]
 
     def test_a_failing_request_fails_alone(self, triton: Triton) -> None:
