@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,7 +171,8 @@ def of_openvino(
     asked = wish(config, environment)
     precision = properties(config)["INFERENCE_PRECISION_HINT"]
     if asked.precision == AUTO and HINT_BF16 not in parameters.texts(config):
-        return verdict(folder, file, Wish(OPENVINO, AUTO), environment)
+        found = verdict(folder, file, Wish(OPENVINO, AUTO), environment)
+        return replace(found, engine=OPENVINO)  # whatever became of the trial
     return Verdict(OPENVINO, precision, CONFIGURED)
 
 
