@@ -11,6 +11,8 @@ from typing import Any
 import numpy.typing as npt
 import onnxruntime
 
+from container.backends.openvino.properties import computing_in
+
 CPUINFO = Path("/proc/cpuinfo")
 NATIVE_BF16 = {"avx512_bf16", "amx_bf16"}
 
@@ -78,7 +80,7 @@ class OpenVino:
             core.read_model(file),
             "CPU",
             {
-                "INFERENCE_PRECISION_HINT": "bf16" if engine is Engine.OPENVINO_BF16 else "f32",
+                **computing_in("bf16" if engine is Engine.OPENVINO_BF16 else "f32"),
                 "NUM_STREAMS": streams,
                 "INFERENCE_NUM_THREADS": threads * streams,
                 # Each of several processes would pin its threads to the same cores.

@@ -12,6 +12,7 @@ import onnxruntime
 
 from clients.testing import OnnxModels
 from container.backends.model_config import Signature, TensorSpec
+from container.backends.openvino.properties import computing_in
 from tool.trouble import Trouble
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -124,7 +125,7 @@ def by_openvino(file: Path, precision: str = "f32") -> Run:
     """
     openvino: Any = import_module("openvino")  # which NVIDIA's image has not
 
-    options = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": 1}
+    options = {**computing_in(precision), "INFERENCE_NUM_THREADS": 1}
     model = openvino.Core().compile_model(str(file), "CPU", options)
     request = model.create_infer_request()
     names = [port.get_any_name() for port in model.outputs]

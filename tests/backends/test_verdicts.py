@@ -85,6 +85,7 @@ class TestProperties:
     def test_by_default_a_run_has_four_cores_of_many(self) -> None:
         expected = {
             "INFERENCE_PRECISION_HINT": "f32",
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
             "INFERENCE_NUM_THREADS": 8,
             "ENABLE_CPU_PINNING": False,
             "NUM_STREAMS": 2,

@@ -25,6 +25,7 @@ from container.backends.model_config import (
     TensorSpec,
     files_of,
 )
+from container.backends.openvino.properties import EXACT, computing_in
 from container.backends.openvino.rows import SHAPE, numbers_of, of_all_or_rows, take_rows
 
 if TYPE_CHECKING:
@@ -195,8 +196,7 @@ class OpenVinoFile:
     def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return the named outputs; raise what OpenVINO raises."""
         if self._session is None:  # many a configuration is completed without a run
-            f32 = {"INFERENCE_PRECISION_HINT": "f32"}
-            self._session = OpenVinoSession(self.path, f32, {}, self.signature)
+            self._session = OpenVinoSession(self.path, computing_in(EXACT), {}, self.signature)
         return self._session.run(inputs, outputs)
 
 
