@@ -515,7 +515,11 @@ def program(here: Path, code: str, **variables: str) -> subprocess.Popen[str]:
 def test_ctrl_c_leaves_nothing(here: Path, tmp_path: Path) -> None:
     before, temporary = left(here), tmp_path / "temporary"
     temporary.mkdir()
-    waits = "import sys, time; from tool import int8\nint8.medians = lambda *_: time.sleep(600)"
+    # A shell that runs the tests in the background has SIGINT ignored.
+    waits = (
+        "import signal, sys, time; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from tool import int8; int8.medians = lambda *_: time.sleep(600)"
+    )
     with program(here, waits, TMPDIR=str(temporary)) as process:
         end = time.monotonic() + 120
         while not list((here / "models" / "net").glob(".quantize-*/new/model.onnx")):
