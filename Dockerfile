@@ -20,7 +20,8 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/* /var/cache/debconf/*-old /var/log/*.log /var/log/apt
 
 
-# The virtual environment. On NVIDIA's image without the wheel that carries a Triton. And the locale
+# The virtual environment. On NVIDIA's image without the wheel that carries a Triton; elsewhere without
+# what OpenVINO has for Intel's GPUs and NPUs (52 MB), which no model is run on. And the locale
 # in which ONNX Runtime makes letters small, for text models of scikit-learn (3 MB).
 FROM system AS environment
 # hadolint ignore=DL3008
@@ -36,6 +37,7 @@ RUN python3 -m venv .venv \
  && if [ ! -x /opt/tritonserver/bin/tritonserver ]; then \
       .venv/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes \
         --no-deps -r container/requirements/triton.txt; \
+      rm .venv/lib/python3*/site-packages/openvino/libs/libopenvino_intel_[gn]pu_plugin.so; \
     fi \
  && for packages in .venv/lib/python3*/site-packages; do \
       echo /opt/triton-dispatcher >"$packages/triton-dispatcher.pth"; \
