@@ -20,7 +20,8 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/* /var/cache/debconf/*-old /var/log/*.log /var/log/apt
 
 
-# The virtual environment. On NVIDIA's image without the wheel that carries a Triton. And the locale
+# The virtual environment. On NVIDIA's image without the wheel that carries a Triton; elsewhere without
+# what OpenVINO has for Intel's GPUs and NPUs (52 MB), which no model is run on. And the locale
 # in which ONNX Runtime makes letters small, for text models of scikit-learn (3 MB).
 FROM system AS environment
 # hadolint ignore=DL3008
@@ -36,6 +37,7 @@ RUN python3 -m venv .venv \
  && if [ ! -x /opt/tritonserver/bin/tritonserver ]; then \
       .venv/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes \
         --no-deps -r container/requirements/triton.txt; \
+      rm .venv/lib/python3*/site-packages/openvino/libs/libopenvino_intel_[gn]pu_plugin.so; \
     fi \
  && for packages in .venv/lib/python3*/site-packages; do \
       echo /opt/triton-dispatcher >"$packages/triton-dispatcher.pth"; \
@@ -93,7 +95,13 @@ COPY --from=project /opt/triton-dispatcher/clients clients
 COPY --from=project /opt/triton-dispatcher/dispatcher dispatcher
 COPY --from=project /opt/triton-dispatcher/container container
 COPY --from=project /opt/triton-dispatcher/tool tool
-RUN ln -s /opt/triton-dispatcher/tool/dispatcher /usr/local/bin/dispatcher
+# Which engine runs each model is found out here, for a machine like this one; on others a first
+# start finds it out. (NVIDIA's image has engines of its own.)
+RUN ln -s /opt/triton-dispatcher/tool/dispatcher /usr/local/bin/dispatcher \
+ && if .venv/bin/python -c 'import openvino' 2>/dev/null; then \
+      dispatcher engines --precision exact && dispatcher engines --precision auto; \
+      chmod -R a+rX .venv/engines; \
+    fi
 ARG BASE
 ARG VERSION=0.1.0
 ARG REVISION=unknown

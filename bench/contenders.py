@@ -1,15 +1,9 @@
-"""The server and its rivals: how each is started, asked and stopped.
-
-Each rival is set up for the cores as its documentation recommends: one process per core with one
-thread of ONNX Runtime each for pictures; for texts, where a batch pays, one process with all the
-threads and the rival's own batching. All run the same work (`bench.work`) with the same libraries.
-"""
+"""The server and its rivals: how each is started, asked and stopped."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -25,15 +19,14 @@ from typing import Any
 from bench import load
 from bench.processes import descendants
 from bench.work import PROJECT, WORKS
-from container.backends.shared_memory import FOLDER
-from container.programs import ALLOCATOR
-from container.triton import NoTriton, embedded
 
 BENCH = Path(__file__).parent
 PATIENCE_S = 180
-BATCH = 16
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  where Triton has it
 SHM_PREFIX = f"bench_{os.getpid()}_"
 """Of what the rivals' Tritons have in shared memory."""
+PRECISION = "MODEL_PRECISION"
+"""The server's setting."""
 
 
 class Skipped(Exception):
@@ -146,7 +139,7 @@ class Contender:
 
 def tidy() -> None:
     """Remove from shared memory what Tritons have left that are stopped by now."""
-    for left in FOLDER.glob(f"{SHM_PREFIX}*"):
+    for left in SHARED_MEMORY.glob(f"{SHM_PREFIX}*"):
         left.unlink(missing_ok=True)
 
 
@@ -175,9 +168,13 @@ def as_it_is(answer: Any) -> Any:
 
 
 def this_server(
-    repository: Path, folder: Path, modelname: str, name: str = "this server"
+    repository: Path,
+    folder: Path,
+    modelname: str,
+    name: str = "this server",
+    settings: Mapping[str, str] = {},
 ) -> Contender:
-    """Return `./serve` with its default settings and all the models of the repository."""
+    """Return `./serve` with all the models of the repository, and settings besides the default."""
     port = free_port(10)
     return Contender(
         name,
@@ -193,6 +190,7 @@ def this_server(
             "SAGEMAKER_BIND_TO_PORT": str(port),
             "SAGEMAKER_SAFE_PORT_RANGE": f"{port + 1}-{port + 9}",
             "TRITON_GRPC_PORT": str(port + 1),
+            **settings,
         },
         folder,
     )
@@ -226,6 +224,8 @@ def installed(name: str, cache: Path) -> Path:
             "pip",
             "install",
             "--require-hashes",
+            # All are pinned but what sends statistics.
+            "--no-deps",
             "--python",
             str(python),
             "-r",
@@ -241,279 +241,3 @@ def run(fault: str, *command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Skipped(f"{fault}: {done.stderr.strip()[-500:]}")
-
-
-def environment(repository: Path, modelname: str, cpus: int) -> dict[str, str]:
-    """Return what `bench.rivals` and `bench.work` read inside of a rival."""
-    # A text's batch pays more than a second process does.
-    workers = 1 if modelname == "bert_base" else cpus
-    return {
-        "BENCH_REPOSITORY": str(repository),
-        "BENCH_MODEL": modelname,
-        "BENCH_WORKERS": str(workers),
-        "BENCH_THREADS": str(max(1, cpus // workers)),
-        "BENCH_BATCH": str(BATCH if modelname == "bert_base" else 1),
-        "PYTHONPATH": str(PROJECT),
-        "TRANSFORMERS_VERBOSITY": "error",
-        "TOKENIZERS_PARALLELISM": "false",
-        "OMP_NUM_THREADS": "1",
-        # None of them is asked to report home, to look for updates or to fetch anything.
-        "BENTOML_DO_NOT_TRACK": "True",
-        "DO_NOT_TRACK": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
-
-
-def litserve(repository: Path, cache: Path, modelname: str, cpus: int) -> Contender:
-    python, port = installed("litserve", cache), free_port()
-    return Contender(
-        "LitServe",
-        [str(python), str(BENCH / "rivals" / "litserve_app.py"), str(port)],
-        port,
-        "/predict",
-        as_it_is,
-        lambda answer: answer["result"],
-        environment(repository, modelname, cpus),
-        cache / "run",
-    )
-
-
-def bentoml(repository: Path, cache: Path, modelname: str, cpus: int) -> Contender:
-    python, port = installed("bentoml", cache), free_port()
-    variables = environment(repository, modelname, cpus)
-    batched = variables["BENCH_BATCH"] != "1"
-    return Contender(
-        "BentoML",
-        [
-            *(str(python), "-m", "bentoml", "serve", "bench.rivals.bentoml_app:Rival"),
-            *("--host", "127.0.0.1", "--port", str(port), "--working-dir", str(PROJECT)),
-        ],
-        port,
-        "/predict",
-        lambda payload: {"payloads" if batched else "payload": [payload] if batched else payload},
-        lambda answer: answer[0] if batched else answer,
-        {**variables, "BENTOML_HOME": str(cache / "run" / "bentoml")},
-        cache / "run",
-    )
-
-
-def mlserver(repository: Path, cache: Path, modelname: str, cpus: int) -> Contender:
-    python, port = installed("mlserver", cache), free_port(3)
-    variables = environment(repository, modelname, cpus)
-    folder = cache / "run" / "mlserver"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    settings = {
-        "host": "127.0.0.1",
-        "http_port": port,
-        "grpc_port": port + 1,
-        "metrics_port": port + 2,
-        # With one worker only, the work is done in the process that speaks HTTP, as recommended.
-        "parallel_workers": int(variables["BENCH_WORKERS"]),
-        "debug": False,
-    }
-    (folder / "settings.json").write_text(json.dumps(settings))
-    batch = int(variables["BENCH_BATCH"])
-    model = {"name": "rival", "implementation": "bench.rivals.mlserver_app.Rival"}
-    batching = {"max_batch_size": batch, "max_batch_time": 0.01} if batch > 1 else {}
-    (folder / "model-settings.json").write_text(json.dumps({**model, **batching}))
-    return Contender(
-        "MLServer",
-        [str(python), "-m", "mlserver.cli.main", "start", str(folder)],
-        port,
-        "/v2/models/rival/infer",
-        lambda payload: {"inputs": [text_tensor("payload", payload, [1, 1])]},
-        lambda answer: json.loads(answer["outputs"][0]["data"][0]),
-        variables,
-        folder,
-    )
-
-
-def triton(repository: Path, cache: Path, modelname: str, cpus: int) -> Contender:
-    """Return Triton by itself: its own HTTP, an ensemble, before and after in its Python backend.
-
-    The model in the middle is served as by this server, with the same backend; see `one_by_one`.
-    """
-    folder = cache / "run" / "triton"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    try:
-        program = embedded(folder)
-    except NoTriton as error:
-        raise Skipped(str(error)) from error
-    lay_out_ensemble(folder / "models", repository, modelname, cpus)
-    port = free_port(3)
-    classes: dict[str, Any] = {"name": "result"}
-    if modelname == "resnet":
-        classes["parameters"] = {"classification": 3}
-    return Contender(
-        "Triton HTTP",
-        [
-            *(str(program.executable), f"--model-repository={folder / 'models'}"),
-            *(*program.options, *fronts(port)),
-            f"--backend-config=python,shm-region-prefix-name={SHM_PREFIX}",
-        ],
-        port,
-        "/v2/models/ensemble/infer",
-        lambda payload: {"inputs": [text_tensor("payload", payload, [1, 1])], "outputs": [classes]},
-        (lambda answer: answer["outputs"][0]["data"])
-        if modelname == "resnet"
-        else lambda answer: json.loads(answer["outputs"][0]["data"][0]),
-        {
-            **environment(repository, modelname, cpus),
-            **ALLOCATOR,
-            **program.environment,
-            "BENCH_PROJECT": str(PROJECT),
-        },
-        folder,
-    )
-
-
-def text_tensor(name: str, payload: Any, shape: list[int]) -> dict[str, Any]:
-    """Return a payload, its one text, as a tensor of the Open Inference Protocol."""
-    return {"name": name, "shape": shape, "datatype": "BYTES", "data": list(payload.values())}
-
-
-# The tensors between the steps of the ensembles, without the batch's dimension.
-TENSORS = {
-    "resnet": ({"input": ("FP32", "3, 224, 224")}, ("FP32", "1000")),
-    "yolov5": ({"images": ("FP32", "3, 640, 640")}, ("FP32", "25200, 85")),
-    "bert_base": (
-        dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), ("INT64", "-1")),
-        ("FP32", "-1, 30522"),
-    ),
-}
-
-
-def lay_out_ensemble(models: Path, repository: Path, modelname: str, cpus: int) -> None:
-    inputs, output = TENSORS[modelname]
-    text = ("STRING", "1")
-    finishes = modelname != "resnet"  # its answer is made by Triton's classification extension
-    shutil.copytree(repository / modelname, models / modelname, symlinks=True)
-    one_by_one(models / modelname, cpus)
-    python_model(models / "before", {"payload": text}, {**inputs, "kept": text}, cpus)
-    steps = [
-        step("before", ["payload"], [*inputs, *(["kept"] if finishes else [])]),
-        step(modelname, [*inputs], ["output"], {"output": "output" if finishes else "result"}),
-    ]
-    if finishes:
-        python_model(models / "after", {"output": output, "kept": text}, {"result": text}, cpus)
-        steps.append(step("after", ["output", "kept"], ["result"]))
-    (models / "ensemble" / "1").mkdir(parents=True)
-    labels = ""
-    if not finishes:
-        shutil.copy(repository / modelname / "labels.txt", models / "ensemble")
-        labels = 'label_filename: "labels.txt"'
-    result = tensor("result", *(text if finishes else output), labels)
-    (models / "ensemble" / "config.pbtxt").write_text(
-        'name: "ensemble"\nplatform: "ensemble"\nmax_batch_size: 8\n'
-        f"input [ {tensor('payload', *text)} ]\noutput [ {result} ]\n"
-        f"ensemble_scheduling {{ step [ {', '.join(steps)} ] }}\n"
-    )
-
-
-def one_by_one(model: Path, cpus: int) -> None:
-    """Let a model whose runs are shared by a few run its requests by themselves, one on each core.
-
-    With this server's shared runs of a ResNet-50 Triton's own HTTP has 0.91 to 0.95 times as many
-    answers, and a p99 of up to 1.8 times: those who prepare pictures there have the same cores.
-    """
-    config = (model / "config.pbtxt").read_text()
-    config, shared = re.subn(r"dynamic_batching \{ preferred_batch_size.*\}", "", config)
-    if shared:
-        (model / "config.pbtxt").write_text(re.sub(r"count: \d+", f"count: {cpus}", config))
-
-
-def python_model(
-    model: Path,
-    inputs: Mapping[str, tuple[str, str]],
-    outputs: Mapping[str, tuple[str, str]],
-    cpus: int,
-) -> None:
-    (model / "1").mkdir(parents=True)
-    shutil.copy(BENCH / "rivals" / f"triton_{model.name}.py", model / "1" / "model.py")
-    sides = (
-        f"{side} [ {', '.join(tensor(name, *kind) for name, kind in tensors.items())} ]\n"
-        for side, tensors in (("input", inputs), ("output", outputs))
-    )
-    (model / "config.pbtxt").write_text(
-        f'name: "{model.name}"\nbackend: "python"\nmax_batch_size: 8\n{"".join(sides)}'
-        f"instance_group [ {{ count: {cpus} kind: KIND_CPU }} ]\n"
-    )
-
-
-def tensor(name: str, datatype: str, dims: str, more: str = "") -> str:
-    return f'{{ name: "{name}" data_type: TYPE_{datatype} dims: [ {dims} ] {more} }}'
-
-
-def step(model: str, inputs: list[str], outputs: list[str], names: Mapping[str, str] = {}) -> str:
-    maps = "".join(
-        f' {side}_map {{ key: "{name}" value: "{names.get(name, name)}" }}'
-        for side, tensors in (("input", inputs), ("output", outputs))
-        for name in tensors
-    )
-    return f'{{ model_name: "{model}" model_version: -1{maps} }}'
-
-
-ARTICLE = "https://github.com/aws-samples/aws-sm-mmo.git"
-SAMPLE = "AWS sample"
-TORCH = "torch==2.13.0+cpu"  # the other builds are many times larger
-
-
-def article(repository: Path, cache: Path, modelname: str, cpus: int) -> Contender:
-    """Return the sample of AWS's article, on Triton with this project's backend and models.
-
-    It is taken from the folder aws-sm-mmo of the cache, and fetched to there where it is missing.
-    """
-    sample, python, port = cache / "aws-sm-mmo", installed("article", cache), free_port(4)
-    if not sample.exists():
-        run("the sample cannot be fetched", "git", "clone", "--quiet", ARTICLE, str(sample))
-    pip = (sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet")
-    run("no torch for the sample", *pip, TORCH)
-    folder = cache / "run" / "article"
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "models").mkdir(parents=True)
-    try:
-        program = embedded(folder)
-    except NoTriton as error:
-        raise Skipped(str(error)) from error
-    for model, its in (("resnet", "resnet"), ("yolov5", "yolov5s"), ("bert_base", "bert_base")):
-        copy = shutil.copytree(repository / model, folder / "models" / its, symlinks=True)
-        one_by_one(copy, cpus)
-        config = (copy / "config.pbtxt").read_text()
-        (copy / "config.pbtxt").write_text(config.replace(f'"{model}"', f'"{its}"'))
-    return Contender(
-        SAMPLE,
-        [
-            *(str(python), str(BENCH / "rivals" / "article_app.py")),
-            *(str(port), str(sample), str(repository / "bert_base" / "tokenizer"), str(folder)),
-            *("env", *(f"{name}={value}" for name, value in program.environment.items())),
-            *(str(program.executable), f"--model-repository={folder / 'models'}"),
-            *(*program.options, *fronts(port + 1)),
-            f"--backend-config=python,shm-region-prefix-name={SHM_PREFIX}",
-        ],
-        port,
-        "/invocations",
-        lambda payload: {"modelname": modelname, "payload": payload},
-        lambda answer: answer["result"],
-        {"PYTHONPATH": str(PROJECT), "HF_HUB_OFFLINE": "1"},
-        folder,
-    )
-
-
-def fronts(port: int) -> list[str]:
-    """Return the options that give Triton's fronts the ports from this one on."""
-    return [
-        f"--{front}-{kind}"
-        for place, front in enumerate(("http", "grpc", "metrics"))
-        for kind in ("address=127.0.0.1", f"port={port + place}")
-    ]
-
-
-RIVALS: Mapping[str, Callable[[Path, Path, str, int], Contender]] = {
-    "litserve": litserve,
-    "bentoml": bentoml,
-    "mlserver": mlserver,
-    "triton": triton,
-    "article": article,
-}

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from bench import load, models, work
-from bench.contenders import Contender, this_server
+from bench.contenders import PRECISION, Contender, this_server
 from bench.limit import Limit
 from bench.measure import Results, say
 from bench.processes import cpu_ms, memory_mb
+from bench.sessions import EXACT
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 MEGAPIXELS = (0.1, 0.44, 1.0, 4.0, 12.0, 25.0)
@@ -34,7 +35,7 @@ Row = dict[str, Any]
 def measure(results: Results, cache: Path) -> None:
     """Answer the five questions."""
     repository = models.lay_out(cache)
-    with serving(repository, cache, "resnet") as server:
+    with serving(repository, cache, "resnet", results.precision) as server:
         results.growth["Pictures in one ResNet-50 request"] = [
             batch(results, server, size) for size in BATCHES
         ]
@@ -46,7 +47,7 @@ def measure(results: Results, cache: Path) -> None:
         results.growth["Callers, ResNet-50"] = [
             point(results, server, picture, count, callers=count) for count in CALLERS
         ]
-    with serving(repository, cache, "bert_base") as server:
+    with serving(repository, cache, "bert_base", results.precision) as server:
         results.growth["Tokens of a text, BERT-base shape, one caller"] = [
             point(results, server, work.payload("bert_base", tokens=tokens), 1, tokens=tokens)
             for tokens in TOKENS
@@ -73,8 +74,11 @@ def measure(results: Results, cache: Path) -> None:
 
 
 @contextmanager
-def serving(repository: Path, cache: Path, model: str) -> Iterator[Contender]:
-    server = this_server(repository, cache / "run", model)
+def serving(
+    repository: Path, cache: Path, model: str, precision: str = EXACT
+) -> Iterator[Contender]:
+    settings = {PRECISION: precision}
+    server = this_server(repository, cache / "run", model, settings=settings)
     server.start()
     try:
         payload = work.payload(model)

@@ -11,14 +11,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
 from bench import work
 from bench.processes import memory_mb
+from bench.sessions import Engine, opened
 from container.programs import ALLOCATOR
 
 
@@ -28,9 +28,11 @@ class Way:
 
     Args:
         threads: that do the whole work, each for itself.
-        intra_op_threads: of ONNX Runtime, shared by them.
+        intra_op_threads: of one run in the engine.
         batch: payloads that a thread runs at once.
         spinning: whether ONNX Runtime's threads look for work in a loop before they sleep.
+        engine: that runs the model.
+        streams: runs at a time that OpenVINO has threads for; the threads share them.
 
     """
 
@@ -38,26 +40,52 @@ class Way:
     intra_op_threads: int
     batch: int = 1
     spinning: bool = False
+    engine: Engine = Engine.ONNXRUNTIME
+    streams: int = 1
 
     def __str__(self) -> str:
         spinning = " spinning" if self.spinning else ""
         batch = f", batches of {self.batch}" if self.batch > 1 else ""
-        return f"{self.threads} threads × {self.intra_op_threads} intra-op{spinning}{batch}"
+        each = f"{self.intra_op_threads} intra-op{spinning}"
+        if self.engine is not Engine.ONNXRUNTIME:
+            each = f"{self.streams} streams of {self.intra_op_threads}"
+        return f"{self.engine}, {self.threads} threads × {each}{batch}"
+
+    @property
+    def in_hand(self) -> int:
+        """How many payloads are worked on at a time."""
+        return self.threads * self.batch
+
+
+def divided(engine: Engine, cpus: int, width: int, batch: int = 1) -> Way:
+    """Return the way in which each run has so many of the cores."""
+    count = cpus // width
+    streams = 1 if engine is Engine.ONNXRUNTIME else count
+    return Way(count, width, batch, engine=engine, streams=streams)
+
+
+def ways_of(engine: Engine, cpus: int, batch: int) -> list[Way]:
+    """Return the ways to try: a run on each core, and each run on all cores."""
+    each, whole = divided(engine, cpus, 1, batch), divided(engine, cpus, cpus, batch)
+    # With OpenVINO a second thread can prepare while the payloads of the first one run.
+    on_onnxruntime = engine is Engine.ONNXRUNTIME
+    other = replace(whole, spinning=True) if on_onnxruntime else replace(whole, threads=2)
+    more = [replace(each, threads=cpus + 1)] if batch == 1 else []
+    return [*dict.fromkeys([each, whole, other, *more])]
 
 
 @dataclass(frozen=True)
 class Figures:
     """What one measurement gave; times in milliseconds of one payload, or of one batch.
 
-    `onnxruntime_ms` is the processor time of a payload inside of ONNX Runtime; it is known where
-    that has no threads of its own.
+    `engine_ms` is the processor time of a payload inside of the engine, with its own threads.
     """
 
     per_second: float
     p50: float
     p99: float
     cpu_ms: float
-    onnxruntime_ms: float
+    engine_ms: float
     memory_mb: float
 
 
@@ -79,14 +107,16 @@ class Limit:
         """Work for some seconds, over and over on the same payload."""
         return Figures(**self._ask(way=asdict(way), seconds=seconds, payload=payload))
 
-    def answer(self, payload: Any) -> list[Any]:
+    def answer(self, payload: Any, engine: Engine = Engine.ONNXRUNTIME) -> list[Any]:
         """Return the right answer."""
-        return cast("list[Any]", self._ask(answer=payload))
+        return cast("list[Any]", self._ask(answer=payload, engine=engine))
 
     def stop(self) -> None:
         if self.process.stdin:
             self.process.stdin.close()
         self.process.wait()
+        if self.process.stdout:
+            self.process.stdout.close()
 
     def _ask(self, **command: Any) -> Any:
         if not self.process.stdin or not self.process.stdout:
@@ -103,37 +133,45 @@ def main(repository: str, modelname: str) -> None:
     """Obey."""
     kind = work.WORKS[modelname](Path(repository))
 
-    def opened(threads: int, *, spinning: bool = False) -> Any:
-        if isinstance(kind, work.Bert):
-            few = kind.file.resolve().with_suffix(work.FEW)
-            return work.FewRows(work.session(few, threads, spinning=spinning), kind.mask)
-        return work.session(kind.file, threads, spinning=spinning)
-
     @cache
-    def all_opened(way: Way) -> list[Any]:
-        """Return a session for each thread: one that has threads of its own shares none."""
-        if way.intra_op_threads == 1:
-            return [single()] * way.threads
-        return [opened(way.intra_op_threads, spinning=way.spinning) for _ in range(way.threads)]
+    def session(
+        engine: Engine,
+        threads: int,
+        streams: int,
+        number: int,  # noqa: ARG001  sessions of several numbers are several
+        *,
+        spinning: bool,
+    ) -> Any:
+        how = partial(opened, engine=engine, threads=threads, streams=streams, spinning=spinning)
+        few = kind.file.resolve().with_suffix(work.FEW)
+        if isinstance(kind, work.Bert) and few.exists():
+            return work.FewRows(how(few), kind.mask)
+        return how(kind.file)
 
-    @cache
-    def single() -> Any:
-        return opened(1)
+    def sessions(way: Way) -> list[Any]:
+        """Return one for each thread: in ONNX Runtime, runs on several cores share none."""
+        shared = way.engine is not Engine.ONNXRUNTIME or way.intra_op_threads == 1
+        wanted = way.engine, way.intra_op_threads, way.streams
+        return [
+            session(*wanted, 0 if shared else number, spinning=way.spinning)
+            for number in range(way.threads)
+        ]
 
     for line in sys.stdin:
         command = json.loads(line)
         if "answer" in command:
-            reply: Any = work.answered(kind, single(), [command["answer"]])[0]
+            way = Way(1, 1, engine=Engine(command["engine"]))
+            reply: Any = work.answered(kind, sessions(way)[0], [command["answer"]])[0]
         else:
-            way = Way(**command["way"])
-            some = all_opened(replace(way, batch=1))
-            reply = asdict(worked(kind, some, way, command["seconds"], command["payload"]))
+            way = Way(**{**command["way"], "engine": Engine(command["way"]["engine"])})
+            figures = worked(kind, sessions(way), way, command["seconds"], command["payload"])
+            reply = asdict(figures)
         sys.stdout.write(json.dumps(reply) + "\n")
         sys.stdout.flush()
 
 
 class Timed:
-    """A session that counts the processor time of the threads that run it."""
+    """A session that counts the processor time of the thread that runs it, meanwhile."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -154,6 +192,7 @@ class Worker(threading.Thread):
         self.timed = Timed(session)
         self.times: list[float] = []
         self.took = 0.0
+        self.outside_s = 0.0  # of processor time, before and after the runs
         self._job = (kind, payloads, seconds)
 
     def run(self) -> None:
@@ -165,12 +204,14 @@ class Worker(threading.Thread):
             self.times.append(now - before)
             before = now
         self.took = before - began
+        self.outside_s = time.thread_time() - self.timed.seconds
 
 
-def worked(
-    kind: work.Work, sessions: Sequence[Any], way: Way, seconds: float, payload: Any
-) -> Figures:
-    workers = [Worker(kind, session, [payload] * way.batch, seconds) for session in sessions]
+def worked(kind: work.Work, sessions: list[Any], way: Way, seconds: float, payload: Any) -> Figures:
+    payloads = [payload] * way.batch
+    for session in {id(one): one for one in sessions}.values():
+        work.answered(kind, session, payloads)  # OpenVINO prepares itself for each new shape
+    workers = [Worker(kind, session, payloads, seconds) for session in sessions]
     cpu = time.process_time()
     for worker in workers:
         worker.start()
@@ -185,7 +226,7 @@ def worked(
         p50=times[len(times) // 2] * 1e3,
         p99=times[min(len(times) - 1, int(len(times) * 0.99))] * 1e3,
         cpu_ms=cpu / done * 1e3,
-        onnxruntime_ms=sum(one.timed.seconds for one in workers) / done * 1e3,
+        engine_ms=(cpu - sum(one.outside_s for one in workers)) / done * 1e3,
         memory_mb=memory_mb(os.getpid())[0][1]["peak"],
     )
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from bench import load, work
 from bench.contenders import Contender, Skipped
-from bench.limit import Figures, Limit, Way
+from bench.limit import Figures, Limit, Way, divided, ways_of
 from bench.processes import TICK_MS, cpu_ms, memory_mb
+from bench.sessions import EXACT, Engine, engines_at
 
 LIMIT = "in-process limit"
 # The same program with no more requests at a time than there are callers: where the limit runs
@@ -66,15 +68,17 @@ class Spread:
 
 @dataclass
 class Results:
-    """All that was measured, for the tables, the targets and the JSON file."""
+    """All that was measured at one precision, for the tables, the targets and the JSON file."""
 
     cpus: int
     rounds: int
     seconds: float
+    precision: str = EXACT
+    """What MODEL_PRECISION the server has."""
     samples: list[Sample] = field(default_factory=list)
     ways: dict[str, dict[str, str]] = field(default_factory=dict)
-    onnxruntime_ms: dict[str, dict[int, float]] = field(default_factory=dict)
-    """Per model and round, the processor time of a request inside of ONNX Runtime."""
+    reference_ms: float = 0.0
+    """The processor time of a ResNet-50 inside of ONNX Runtime; 0 if unknown."""
     patience_s: float = 0.0
     """For so long in all, measurements are repeated that others on this machine disturbed."""
     skipped: dict[str, str] = field(default_factory=dict)
@@ -156,8 +160,33 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
+def best_ways(
+    results: Results, repository: Path, model: str, loads: Sequence[int], seconds: float
+) -> tuple[dict[str, Way], list[Any]]:
+    """Return the ways in which the limit is best, by their use, and the right answer."""
+    payload, cpus = work.payload(model), results.cpus
+    probe = Limit(repository, model)
+    try:
+        right = probe.answer(payload)
+        ways = sweep(probe, model, payload, cpus, loads, seconds, engines_at(results.precision))
+        if model == "resnet":
+            single = divided(Engine.ONNXRUNTIME, cpus, 1)
+            results.reference_ms = probe.measure(single, seconds, payload).engine_ms
+    finally:
+        probe.stop()
+    results.ways[model] = {use: str(way) for use, way in ways.items()}
+    say(f"{model}: the limit is best with {ways['throughput']}; for one caller {ways['lone']}")
+    return ways, right
+
+
 def sweep(
-    limit: Limit, modelname: str, payload: Any, cpus: int, loads: Sequence[int], seconds: float
+    limit: Limit,
+    modelname: str,
+    payload: Any,
+    cpus: int,
+    loads: Sequence[int],
+    seconds: float,
+    engines: Sequence[Engine],
 ) -> dict[str, Way]:
     """Return the ways in which the limit is best.
 
@@ -165,10 +194,7 @@ def sweep(
     callers, where the first has more.
     """
     batches = {"resnet": (1, 4, 8), "yolov5": (1,), "bert_base": (1, 8, 16)}[modelname]
-    ways = [Way(cpus, 1, batch) for batch in batches]
-    ways += [wide for batch in batches for wide in all_cores(cpus, batch)]
-    ways.append(Way(cpus + 1, 1))
-    lone = all_cores(cpus, 1)
+    ways = [way for engine in engines for batch in batches for way in ways_of(engine, cpus, batch)]
 
     @cache
     def measured(way: Way) -> list[Figures]:
@@ -179,19 +205,20 @@ def sweep(
 
     best = {
         "throughput": fastest(ways),
-        "lone": min(lone, key=lambda way: min(one.p50 for one in measured(way))),
+        "lone": min(
+            (way for way in ways if way.in_hand == 1),
+            key=lambda way: min(one.p50 for one in measured(way)),
+        ),
     }
-    most = best["throughput"].threads * best["throughput"].batch
     for callers in loads:
-        if cpus < callers < most:
-            split = Way(cpus, 1, callers // cpus), *all_cores(cpus, callers)
-            best[in_hand(callers)] = fastest((Way(cpus, 1), Way(cpus + 1, 1), *split))
+        if cpus < callers < best["throughput"].in_hand:
+            fitting = chain.from_iterable(
+                ways_of(engine, cpus, batch)
+                for engine in engines
+                for batch in {1, max(1, callers // cpus), callers}
+            )
+            best[in_hand(callers)] = fastest(way for way in fitting if way.in_hand <= callers)
     return best
-
-
-def all_cores(cpus: int, batch: int) -> tuple[Way, Way]:
-    """Return the ways in which each run has all cores."""
-    return Way(1, cpus, batch), Way(1, cpus, batch, spinning=True)
 
 
 def in_hand(callers: int) -> str:
@@ -247,7 +274,7 @@ def limit_sample(
         figures.per_second,
         figures.p50,
         figures.p99,
-        {"all": figures.cpu_ms},
+        {"engine": figures.engine_ms, "outside": figures.cpu_ms - figures.engine_ms},
         figures.memory_mb,
         share,
     )
@@ -287,24 +314,15 @@ def rounds(
     model: str,
     loads: Sequence[int],
     wanted: Sequence[Callable[[], Contender]],
-    sweep_s: float,
+    ways: Mapping[str, Way],
+    right: list[Any],
 ) -> None:
-    """Measure one model: the limit, and all contenders, in turn."""
+    """Measure one model: the limit in its best ways, and all contenders, in turn."""
     payload = work.payload(model)
-    probe = Limit(repository, model)
-    try:
-        right = probe.answer(payload)
-        ways = sweep(probe, model, payload, results.cpus, loads, sweep_s)
-    finally:
-        probe.stop()
-    results.ways[model] = {use: str(way) for use, way in ways.items()}
-    say(f"{model}: the limit is best with {ways['throughput']}; for one caller {ways['lone']}")
     limit = Limit(repository, model)
     try:
         with started(wanted, model, payload, right, results) as contenders:
             for number in range(results.rounds):
-                single = limit.measure(Way(results.cpus, 1), results.seconds, payload)
-                results.onnxruntime_ms.setdefault(model, {})[number] = single.onnxruntime_ms
                 for callers in loads:
                     its = {LIMIT: ways["lone" if callers == 1 else "throughput"]}
                     if some := ways.get(in_hand(callers)):

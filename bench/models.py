@@ -10,8 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from bench.work import FEW, PROJECT
-from container.backends.onnxruntime import by_rows as rows
+from bench.work import FEW, PROJECT, WANTED
 
 LAYERS = 12
 WIDTH = 768
@@ -34,7 +33,8 @@ instance_group [ {{ count: 1 kind: KIND_AUTO }} ]
 def lay_out(folder: Path, *, nothings: int = 1) -> Path:
     """Make a model repository: the three models, BERT of full size, and some that do nothing.
 
-    The configurations are the project's own. The random BERT (450 MB) is made once.
+    The configurations are the project's own. The random BERT (450 MB) is made once, and once more
+    for the in-process limit, with the scores of some places alone.
     """
     repository = folder / "repository"
     shutil.rmtree(repository, ignore_errors=True)
@@ -42,18 +42,11 @@ def lay_out(folder: Path, *, nothings: int = 1) -> Path:
         if model.is_dir():
             shutil.copytree(model, repository / model.name, copy_function=link)
     bert = folder / f"bert_{LAYERS}x{WIDTH}.onnx"
-    if not bert.exists():
-        part = bert.with_suffix(".part")
-        onnx.save(bert_base(), part)
-        part.rename(bert)
-    few = bert.with_suffix(FEW)
-    if not few.exists() or few.stat().st_mtime < Path(rows.__file__).stat().st_mtime:
-        changed = rows.by_rows(bert.read_bytes())
-        if changed is None:
-            raise RuntimeError("the head of this BERT cannot be run by rows")
-        part = few.with_suffix(".part")
-        part.write_bytes(changed)
-        part.rename(few)
+    for file, few in ((bert, False), (bert.with_suffix(FEW), True)):
+        if not file.exists():
+            part = file.with_suffix(".part")
+            onnx.save(bert_base(few=few), part)
+            part.rename(file)
     served = repository / "bert_base" / "1" / "model.onnx"
     served.unlink()
     served.symlink_to(bert)
@@ -97,8 +90,14 @@ def model_of(
     )
 
 
-def bert_base() -> onnx.ModelProto:
-    """Return BERT-base with a fill-mask head, with the shape of the real one and random weights."""
+def bert_base(*, few: bool = False) -> onnx.ModelProto:
+    """Return BERT-base with a fill-mask head, with the shape of the real one and random weights.
+
+    Args:
+        few: whether it gives the scores of some places alone, [places, words]; their numbers are
+            one more input, int64 [places], counted through all texts of the batch.
+
+    """
     graph = Bert()
     nodes = graph.nodes
     ids, attention, kinds = "input_ids", "attention_mask", "token_type_ids"
@@ -127,19 +126,25 @@ def bert_base() -> onnx.ModelProto:
     head = graph.normalized("head", head)
     # The word embeddings once more, as the real head has them.
     nodes("Reshape", [head, graph.constant("flat", [-1, WIDTH])], "rows")
-    nodes("Gemm", ["rows", words, graph.weight("head.bias", VOCABULARY)], "logits", transB=1)
-    nodes("Concat", ["shape", graph.constant("vocabulary", [VOCABULARY])], "logits_shape", axis=0)
-    nodes("Reshape", ["logits", "logits_shape"], "output")
-    shape = ["batch", "tokens"]
-    return model_of(
-        graph.made,
-        [
-            helper.make_tensor_value_info(name, TensorProto.INT64, shape)
-            for name in (ids, attention, kinds)
-        ],
-        helper.make_tensor_value_info("output", TensorProto.FLOAT, [*shape, VOCABULARY]),
-        graph.weights,
-    )
+    bias = graph.weight("head.bias", VOCABULARY)
+    shape: list[str | int | None] = ["batch", "tokens"]
+    places: list[str | int | None] = ["places"]
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, shape)
+        for name in (ids, attention, kinds)
+    ]
+    if few:
+        inputs.append(helper.make_tensor_value_info(WANTED, TensorProto.INT64, places))
+        nodes("Gather", ["rows", WANTED], "few", axis=0)
+        nodes("Gemm", ["few", words, bias], "output", transB=1)
+    else:
+        nodes("Gemm", ["rows", words, bias], "logits", transB=1)
+        vocabulary = graph.constant("vocabulary", [VOCABULARY])
+        nodes("Concat", ["shape", vocabulary], "logits_shape", axis=0)
+        nodes("Reshape", ["logits", "logits_shape"], "output")
+    sizes = [*(places if few else shape), VOCABULARY]
+    output = helper.make_tensor_value_info("output", TensorProto.FLOAT, sizes)
+    return model_of(graph.made, inputs, output, graph.weights)
 
 
 class Bert:

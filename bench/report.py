@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 
 from bench.measure import BARE, BUSY_ELSEWHERE, LIMIT, LIMITS, Results, Spread
 from bench.open_loop import CALLERS
 from bench.targets import (
     MET,
+    NAMES,
     NO_RIVALS,
     OURS,
     REFERENCE_MS,
-    THROUGHPUT_SHARES,
+    SAME_ENGINE,
     Verdict,
     p50,
     p99,
@@ -27,22 +29,30 @@ from bench.targets import (
 
 CPUINFO = Path("/proc/cpuinfo")
 
-NAMES = {model: name for model, (name, _, _) in THROUGHPUT_SHARES.items()}
 
+def markdown(every: Sequence[Results]) -> str:
+    """Return all tables, as docs/performance.md has them.
 
-def markdown(results: Results) -> str:
-    """Return all tables, as docs/performance.md has them."""
+    Args:
+        every: what was measured, at one precision each.
+
+    """
     parts = [
-        measured(results),
-        *(closed_loop(results, model) for model in NAMES if results.contenders(model)),
-        cpu(results),
-        nothing(results),
-        open_loop(results),
-        idle(results),
-        *(growth(results, question) for question in results.growth),
-        targets(verdicts(results)),
-        skipped(results),
-        quiet(results),
+        measured(every[0]),
+        *(
+            closed_loop(results, model)
+            for model in NAMES
+            for results in every
+            if results.contenders(model)
+        ),
+        cpu(every),
+        *(nothing(results) for results in every),
+        *(open_loop(results) for results in every),
+        *(idle(results) for results in every),
+        *(growth(results, question) for results in every for question in results.growth),
+        targets([(results.precision, one) for results in every for one in verdicts(results)]),
+        skipped(every),
+        quiet(every),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -122,7 +132,7 @@ def closed_loop(results: Results, model: str) -> str:
     ways = results.ways[model]
     fewer = "".join(f"; with {use} {way}" for use, way in ways.items() if use.endswith("in hand"))
     return (
-        f"### {NAMES[model]}\n\n"
+        f"### {NAMES[model]}, {results.precision}\n\n"
         f"The limit runs {ways['throughput']}; for one caller {ways['lone']}{fewer}.\n\n"
     ) + table(
         [
@@ -140,11 +150,11 @@ def closed_loop(results: Results, model: str) -> str:
     )
 
 
-def cpu(results: Results) -> str:
+def cpu(every: Sequence[Results]) -> str:
     """Return where this server's processor time goes."""
     rows = []
-    names = sorted({n for one in results.samples if one.contender == OURS for n in one.cpu_ms})
-    for model, name in NAMES.items():
+    for (model, name), results in product(NAMES.items(), every):
+        names = {n for one in results.samples if one.contender == OURS for n in one.cpu_ms}
         own = f"model process of {model}"
         for callers in (1, 8):
             spreads = {
@@ -160,12 +170,20 @@ def cpu(results: Results) -> str:
                 continue
             known = ("NGINX", "gunicorn", "Triton", own)
             other = sum(s.median for p, s in spreads.items() if s and p not in known)
-            rows.append(
-                [name, str(callers), *(shown(spreads.get(p), 1) for p in known), f"{other:.1f}"]
-            )
+            figures = [shown(spreads.get(p), 1) for p in known]
+            rows.append([name, results.precision, str(callers), *figures, f"{other:.1f}"])
     if not rows:
         return ""
-    head = ["", "callers", "NGINX", "gunicorn", "Triton", "the model's processes", "all others"]
+    head = [
+        "",
+        "precision",
+        "callers",
+        "NGINX",
+        "gunicorn",
+        "Triton",
+        "the model's processes",
+        "all others",
+    ]
     return "### CPU-ms of a request in this server, by process\n\n" + table(head, rows)
 
 
@@ -218,7 +236,8 @@ def open_loop(results: Results) -> str:
         f"The capacity is what a closed loop of {CALLERS} callers by the same program has: "
         f"{shown(Spread.of(results.capacity), 1)}/s.\n\n"
     )
-    return "### Open loop, ResNet-50, this server\n\n" + capacity + table(head, rows)
+    title = f"### Open loop, ResNet-50, this server, {results.precision}\n\n"
+    return title + capacity + table(head, rows)
 
 
 def number(value: float | None) -> str:
@@ -230,7 +249,8 @@ def idle(results: Results) -> str:
         return ""
     rows = [[name, f"{size:.0f}"] for name, size in results.idle_mb.items()]
     return (
-        f"### Start and memory\n\n`./serve` to the first 200 of `/ping`, weights present: "
+        f"### Start and memory, {results.precision}\n\n"
+        "`./serve` to the first 200 of `/ping`, weights present: "
         f"{shown(Spread.of(results.start_s), 1)} s. Idle, after the start, MB (PSS):\n\n"
         + table(["process", "MB"], rows)
     )
@@ -239,7 +259,9 @@ def idle(results: Results) -> str:
 def growth(results: Results, question: str) -> str:
     rows = results.growth[question]
     head = list(rows[0])
-    return f"### {question}\n\n" + table(head, [[brief(row[key]) for key in head] for row in rows])
+    return f"### {question}, {results.precision}\n\n" + table(
+        head, [[brief(row[key]) for key in head] for row in rows]
+    )
 
 
 def brief(value: object) -> str:
@@ -254,38 +276,41 @@ def rounded(spread: Spread) -> str:
     return shown(spread, 0 if spread.median >= 100 else 2)
 
 
-def targets(every: list[Verdict]) -> str:
-    """Return the targets; of the comparisons with rivals only those that are not met."""
-    compared = [one for one in every if one.rival]
+def targets(every: Sequence[tuple[str, Verdict]]) -> str:
+    """Return the targets, by precision; of those that compare with rivals what is not met."""
+    compared = [one for _, one in every if one.rival]
     won = sum(one.verdict == MET for one in compared)
     rows = [
         [
             one.what,
+            precision,
             one.wanted,
-            one.stretch,
             rounded(one.came),
-            one.verdict + (", stretch too" if one.stretched else ""),
+            one.verdict,
             rounded(one.bare) if one.bare else "",
         ]
-        for one in every
+        for precision, one in every
         if not one.rival or one.verdict != MET
     ]
     ahead = (
-        f"Ahead of the rivals in {won} of {len(compared)} comparisons of throughput, p50 and p99; "
-        "the others are in the table.\n\n"
+        f"Ahead of {' and '.join(SAME_ENGINE)} in {won} of {len(compared)} comparisons of "
+        "throughput and p99; the others are in the table.\n\n"
     ) * bool(compared)
-    return "### Targets\n\n" + ahead + table(["what", "target", "stretch", "came", "", BARE], rows)
+    head = ["what", "precision", "target", "came", "", BARE]
+    return "### Targets\n\n" + ahead + table(head, rows)
 
 
-def skipped(results: Results) -> str:
-    if not results.skipped:
-        return ""
-    lines = (f"- {what}: {reason.splitlines()[0]}" for what, reason in results.skipped.items())
-    return "### Skipped\n\n" + "\n".join(lines)
+def skipped(every: Sequence[Results]) -> str:
+    lines = [
+        f"- {what}, {results.precision}: {reason.splitlines()[0]}"
+        for results in every
+        for what, reason in results.skipped.items()
+    ]
+    return "### Skipped\n\n" + "\n".join(lines) if lines else ""
 
 
-def quiet(results: Results) -> str:
-    shares = [one.elsewhere for one in results.samples]
+def quiet(every: Sequence[Results]) -> str:
+    shares = [one.elsewhere for results in every for one in results.samples]
     busy = sum(share > BUSY_ELSEWHERE for share in shares)
     if not busy:
         return ""
@@ -295,8 +320,15 @@ def quiet(results: Results) -> str:
     )
 
 
-def write_json(results: Results, file: Path) -> None:
-    whole = {**asdict(results), "targets": [asdict(one) for one in verdicts(results)]}
+def write_json(every: Sequence[Results], file: Path) -> None:
+    """Write all figures and verdicts, by precision."""
+    whole = {
+        results.precision: {
+            **asdict(results),
+            "targets": [asdict(one) for one in verdicts(results)],
+        }
+        for results in every
+    }
     file.write_text(json.dumps(whole, indent=1))
 
 
@@ -306,15 +338,14 @@ ROW, LEFT, WIDE, TOP = 17, 150, 420, 46
 COLOURS = {OURS: "#76b900", BARE: "#c8dca0", "rival": "#9aa5b1"}
 
 
-def svg(results: Results) -> str:
+def svg(every: Sequence[Results]) -> str:
     """Return the plot."""
     drawn: list[str] = []
     y = TOP
-    for model, name in NAMES.items():
+    for (model, name), results in product(NAMES.items(), every):
         for callers in sorted({s.callers for s in results.samples if s.model == model}):
-            drawn.append(
-                text(8, y + 12, f"{name}, {callers} caller{'s' * (callers > 1)}", bold=True)
-            )
+            many = f"{callers} caller{'s' * (callers > 1)}"
+            drawn.append(text(8, y + 12, f"{name}, {results.precision}, {many}", bold=True))
             y += ROW + 2
             for contender in results.contenders(model):
                 share = results.ratio(model, contender, LIMIT, callers, rate)

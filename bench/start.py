@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench.processes import memory_mb
@@ -41,13 +42,14 @@ def main(runs: int) -> None:
     say(table(rows))
 
 
-def one_start() -> tuple[float, Rows]:
+def one_start(settings: Mapping[str, str] = {}) -> tuple[float, Rows]:
     """Start the container once; return seconds to readiness, and the memory of its processes."""
     environment = {
         **os.environ,
         "PYTHON": sys.executable,
         "SAGEMAKER_BIND_TO_PORT": str(PORT),
         "SAGEMAKER_SAFE_PORT_RANGE": f"{PORT + 1}-{PORT + 9}",
+        **settings,
     }
     with tempfile.TemporaryFile() as log:
         before = time.monotonic()

@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 from PIL import Image
 
+from bench.sessions import Engine, opened
 from clients.pictures import Picture, decode_base64, decode_picture
-from container.backends.onnxruntime.by_rows import NUMBERS
 
 PROJECT = Path(__file__).resolve().parent.parent
 MOST_PIXELS = 50_000_000
@@ -114,8 +113,10 @@ class YoloV5(Work):
 NO_PIXELS = np.zeros((0,), np.float32)
 
 
-FEW = ".by_rows"
-"""The suffix of a graph that can compute the rows of an output that are wanted alone."""
+FEW = ".few.onnx"
+"""The suffix of the limit's BERT, which scores the words of some places alone."""
+WANTED = "wanted"
+"""Its input: the numbers of these places, int64, counted through all texts of the batch."""
 
 
 class Bert(Work):
@@ -162,8 +163,9 @@ class Bert(Work):
 
     @staticmethod
     def gist(answer: Sequence[Any]) -> list[Any]:
-        # Whether a piece of a word is joined to the one before it: the AWS sample does not.
-        return [one["token"].replace(" ##", "").replace("##", "") for one in answer]
+        # Not whether a piece of a word is joined to the one before it: the AWS sample does not, and
+        # older versions of this server joined it to the one behind it.
+        return [one["token"].replace("##", "").replace(" ", "") for one in answer]
 
 
 WORKS: Mapping[str, type[Work]] = {work.modelname: work for work in (ResNet, YoloV5, Bert)}
@@ -173,34 +175,24 @@ def picture(text: str) -> Picture:
     return decode_picture(decode_base64(text, "img"), "img", MOST_PIXELS)
 
 
-def session(file: Path, intra_op_threads: int, *, spinning: bool = False) -> Any:
-    """Open a model as the project's own backend does: sequential, all optimizations."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = intra_op_threads
-    options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
-    return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-
-
 class FewRows:
     """A session of BERT that computes the logits of the masks alone, as the server's does.
 
     Args:
-        opened: of the graph that can do so.
+        session: of the graph that can do so.
         mask: the token.
 
     """
 
-    def __init__(self, opened: Any, mask: int | None) -> None:
-        self._opened = opened
+    def __init__(self, session: Any, mask: int | None) -> None:
+        self._session = session
         self._mask = mask
 
     def run(self, outputs: Sequence[str], inputs: Tensors) -> list[list[dict[int, Any]]]:
         """Return for each text its logits by place."""
         texts, places = np.nonzero(inputs["input_ids"] == self._mask)
         numbers = texts * inputs["input_ids"].shape[1] + places
-        (name,) = outputs
-        ((logits,),) = self._opened.run([name], {**inputs, NUMBERS + name: numbers})
+        (logits,) = self._session.run(outputs, {**inputs, WANTED: numbers})
         answers: list[dict[int, Any]] = [{} for _ in inputs["input_ids"]]
         for text, place, row in zip(texts, places, logits, strict=True):
             answers[text][place] = row
@@ -210,20 +202,21 @@ class FewRows:
 class Runner:
     """A model with its session, for rivals: one thread's share of the work from end to end."""
 
-    def __init__(self, intra_op_threads: int) -> None:
+    def __init__(self, threads: int) -> None:
         repository = Path(os.environ["BENCH_REPOSITORY"])
         self.work = WORKS[os.environ["BENCH_MODEL"]](repository)
-        self.session = session(self.work.file, intra_op_threads)
+        engine = Engine(os.environ["BENCH_ENGINE"])
+        self.session = opened(self.work.file, engine, threads=threads)
 
     def answer(self, payloads: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
         """Return the answers of a batch, run at once."""
         return answered(self.work, self.session, payloads)
 
 
-def answered(work: Work, opened: Any, payloads: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+def answered(work: Work, session: Any, payloads: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
     """Prepare payloads one by one, run them at once, and finish them one by one."""
     prepared = [work.prepare(payload) for payload in payloads]
-    output = opened.run(["output"], joined([inputs for inputs, _ in prepared]))[0]
+    output = session.run(["output"], joined([inputs for inputs, _ in prepared]))[0]
     return [work.finish(row, kept) for row, (_, kept) in zip(output, prepared, strict=True)]
 
 

@@ -220,8 +220,8 @@ class Client(ABC):
                 array that comes has no others. All axes but the last are counted as one, the batch
                 included: of [2, 9, 30522], row 9 is the first of the second text. Only they are
                 copied from model to client, where the model runs in the container's own backend,
-                and with most models of ONNX only they are scored of a vocabulary, where `padding`
-                says that the output is as long as the inputs (docs/performance.md).
+                and with most models on OpenVINO only they are scored of a vocabulary, where
+                `padding` says that the output is as long as the inputs (docs/performance.md).
             above: of which outputs only rows are looked at that have more than a number, 0 or
                 more, in one column: `{"output": (4, 0.5)}`. The container's own backend leaves out
                 others: [batch, most rows of an item, columns], in order, with rows of zeros at the
@@ -230,9 +230,9 @@ class Client(ABC):
                 lengths share a run in the container's own backend, and rows of one request that
                 end in such filling shorter, so that it runs short ones by themselves. What
                 comes has the length that was sent, and nothing to be read behind a row's own end.
-                Some thirty places are weighed against reading the weights once more, six for each
-                request where runs go on side by side. Only for a model that
-                has the same answers then, as one of texts has where it is given an attention mask.
+                Some thirty places are weighed against reading the weights once more. Only for a
+                model that has the same answers then, as one of texts has where it is given an
+                attention mask.
             model: another model than the client's own, by its name in the repository.
             version: of the model; nothing means the request's own for the client's own model, and
                 the latest for another.

@@ -8,9 +8,6 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-PARTS = 64
-"""Scores are laid out in as many rows, of whose columns only the best score is looked at first."""
-
 
 class NotFinite(float):
     """A score that is not finite, inside of a text: what stands in an answer, and is counted.
@@ -46,13 +43,7 @@ def best(scores: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
 
     """
     numbers = floats(scores)
-    if count * PARTS < numbers.size:
-        # Sorted are only those that are not behind the best ones of `count` columns, all that are
-        # as good as the last of them included. What is no number is never behind.
-        even = numbers.size // PARTS * PARTS
-        columns = numbers[:even].reshape(PARTS, -1).max(axis=0)
-        places = not_behind(numbers, np.append(columns, numbers[even:]), count)
-    elif count < numbers.size:
+    if count < numbers.size:
         places = not_behind(numbers, numbers, count)
     else:
         places = np.arange(numbers.size)

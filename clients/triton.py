@@ -1,8 +1,8 @@
 """Triton over gRPC. The one file that imports `tritonclient`.
 
-Models are asked through `clients.grpc_calls`, with the messages of `tritonclient`; all else goes
-through its client, which is made once per process, after the fork (gRPC does not survive one), and
-is shared by all threads: it is thread-safe except for streams.
+Models are asked through the generated stub of `tritonclient`; all else goes through its client. The
+channels of both are made in each process after the fork (gRPC does not survive one), and are shared
+by all threads: they are thread-safe except for streams.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 from google.protobuf import json_format, text_format
-from google.protobuf.message import DecodeError
 from tritonclient import grpc as triton
-from tritonclient.grpc import model_config_pb2, service_pb2
+from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 from tritonclient.utils import (
     InferenceServerException,
     deserialize_bytes_tensor,
@@ -48,7 +47,6 @@ from clients.errors import (
     UnknownModel,
     UnknownVersion,
 )
-from clients.grpc_calls import CallFailed, Calls, Connections
 from clients.model_server import (
     Above,
     ModelServer,
@@ -64,8 +62,6 @@ from clients.model_server import (
 from clients.regions import Region, Regions, free_bytes
 from clients.shared_tensors import Arrays, Layout, large, layout_of
 from clients.tensors import zeros
-
-MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 BACKENDS = ("onnxruntime", "pytorch")
 """Those that the container has of its own (container/backends)."""
@@ -242,6 +238,43 @@ class Call:
     patience: float = field(default=0.0, compare=False)
 
 
+class Line:
+    """What a model is asked through: a channel of its own, over the connection that all share.
+
+    Args:
+        address: of Triton ("host:port").
+
+    """
+
+    def __init__(self, address: str) -> None:
+        self.abandoned = ""
+        """Why what waited there was ended, if it was."""
+        self._channel = grpc.insecure_channel(address, CHANNEL)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    def ask(self, request: Any, timeout: float) -> Any:
+        """Return Triton's answer to a `ModelInferRequest`, a `ModelInferResponse`.
+
+        Args:
+            request: what is asked.
+            timeout: seconds until the answer has to be there; Triton is told.
+
+        Raises:
+            InferenceServerException: it refused, or did not answer.
+            ValueError: this was abandoned before.
+
+        """
+        try:
+            return self._stub.ModelInfer(request, timeout=timeout)
+        except grpc.RpcError as error:
+            raise InferenceServerException(error.details(), status=str(error.code())) from error
+
+    def abandon(self, reason: str) -> None:
+        """Let all that was asked, and is not answered, fail; and all that is asked from now on."""
+        self.abandoned = reason
+        self._channel.close()
+
+
 class Triton(ModelServer):
     """A Triton on this machine.
 
@@ -267,18 +300,14 @@ class Triton(ModelServer):
         self._scarce = scarce
         self._repository = repository
         self._client = triton.InferenceServerClient(address, channel_args=list(CHANNEL))
-        self._connections = Connections(address)
-        self._first = self._line()
-        self._lines: dict[str, Calls] = {}
+        self._address = address
+        self._first = Line(address)
+        self._lines: dict[str, Line] = {}
         self._server = RegionServer(self._client)
         self._regions = Regions(self._server, shared_bytes)
         self._sizes: dict[Call, Mapping[str, tuple[int, int]]] = {}
         self._signatures: dict[tuple[str, str], tuple[float, Signature]] = {}
         self._failing: set[str] = set()
-
-    def _line(self) -> Calls:
-        """Return what a model is asked through: what waits there can be ended by itself."""
-        return Calls(self._connections, MODEL_INFER)
 
     def infer(  # noqa: PLR0913  as in the seam
         self,
@@ -340,7 +369,7 @@ class Triton(ModelServer):
             raise self._noted(model, ModelFailed(f"the model {model!r} answered {missing}"))
         self._failing.discard(model)
         if line is self._first:  # not for whatever name a caller thinks of
-            self._lines.setdefault(model, self._line())
+            self._lines.setdefault(model, Line(self._address))
         for name, count in classes.items():
             labels = self._labels(model, version, name, deadline - time.monotonic())
             batched = signature.max_batch_size > 0
@@ -377,7 +406,7 @@ class Triton(ModelServer):
     def knock(self, model: str, inputs: Tensors, *, timeout: float) -> None:
         line = self._lines.get(model, self._first)
         try:
-            ask(line, request_of(model, "", inputs, (), {DEADLINE: LONG_AGO}), timeout)
+            line.ask(request_of(model, "", inputs, (), {DEADLINE: LONG_AGO}), timeout)
         except (InferenceServerException, ValueError) as error:
             if line.abandoned:
                 raise ModelFailed(line.abandoned) from error
@@ -397,7 +426,7 @@ class Triton(ModelServer):
             line.abandon(reason)
 
     def _through_memory(
-        self, line: Calls, call: Call, inputs: Tensors, deadline: float
+        self, line: Line, call: Call, inputs: Tensors, deadline: float
     ) -> Arrays | None:
         """Ask with the large tensors in shared memory; `None` where that is not to be."""
         layout = layout_of(inputs, self._sizes.get(call, {}))
@@ -440,7 +469,7 @@ class Triton(ModelServer):
             return True  # another call will find out
 
     def _ask(
-        self, line: Calls, call: Call, inputs: Tensors, layout: Layout | None, deadline: float
+        self, line: Line, call: Call, inputs: Tensors, layout: Layout | None, deadline: float
     ) -> Arrays:
         timeout = deadline - time.monotonic()
         names = call.outputs
@@ -457,7 +486,7 @@ class Triton(ModelServer):
         if layout and layout.outputs:  # then each has to be named
             names = names or tuple(spec.name for spec in call.specs)
         request = request_of(call.model, call.version, inputs, names, parameters, layout)
-        answer = ask(line, request, timeout + call.patience)
+        answer = line.ask(request, timeout + call.patience)
         arrays = {
             output.name: layout.read(output.name, triton_to_np_dtype(output.datatype), output.shape)
             if layout and output.name in layout.outputs
@@ -663,24 +692,6 @@ class RegionServer:
             return method(*arguments, client_timeout=REGION_S)
         except InferenceServerException as error:
             raise translated(error) from error
-
-
-def ask(line: Calls, request: Any, timeout: float) -> Any:
-    """Return Triton's answer to a `ModelInferRequest`, a `ModelInferResponse`.
-
-    Raises:
-        InferenceServerException: it refused, or did not answer.
-        ValueError: the answer cannot be read.
-
-    """
-    try:
-        answer = line.call(request.SerializeToString(), timeout)
-    except CallFailed as error:
-        raise InferenceServerException(error.message, status=str(error.code)) from error
-    try:
-        return service_pb2.ModelInferResponse.FromString(answer)
-    except DecodeError as error:
-        raise ValueError(str(error)) from error
 
 
 def request_of(  # noqa: PLR0913, PLR0917  all that a request says

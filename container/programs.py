@@ -12,14 +12,14 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from container.backends import shared_folder
+from container.backends import shared_folder, verdict
 from container.backends.shared_memory import FOLDER, PREFIX
 from container.door import Door
 from container.probes import UnixConnection, ask, has_children, listens, over_tcp
 from container.shared_memory import Plan
 from container.supervisor import Program
 from container.triton import Triton
-from dispatcher.settings import PROJECT, SCARCE, WANTED, Settings
+from dispatcher.settings import INSTANCES, PROJECT, SCARCE, WANTED, Settings
 
 THREADS_FOR_HEALTH = 4  # besides those that answer and those that wait
 IDLE_CONNECTIONS = 1000  # from NGINX to gunicorn, besides as many as there are threads
@@ -101,7 +101,7 @@ def triton_program(
             with suppress(OSError):  # it is gone, or of another user
                 left.unlink()
 
-    instances = run_dir / "instances"
+    instances = run_dir / INSTANCES
     instances.mkdir(exist_ok=True)
     return Program(
         "Triton",
@@ -114,6 +114,8 @@ def triton_program(
             **plan.environment(),
             PREFIX: shm_prefix,
             shared_folder.VARIABLE: str(instances),
+            verdict.PRECISION_VARIABLE: settings.model_precision,
+            verdict.CACHE_VARIABLE: str(settings.engine_cache),
             **triton.environment,
         },
         fault,

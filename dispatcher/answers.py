@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import copy_context
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from flask import Response
-from werkzeug.datastructures import Headers, MIMEAccept
+from werkzeug.datastructures import MIMEAccept
 
 from clients.base import Client
 from clients.errors import InferenceError
@@ -18,9 +18,6 @@ from dispatcher import errors
 from dispatcher.ask import Ask
 from dispatcher.encoding import encoded
 from dispatcher.errors import BadHeader, NotAcceptable
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIEnvironment
 
 JSON: Final = "application/json"
 LINES: Final = "application/jsonlines"
@@ -46,7 +43,6 @@ def offers(ask: Ask, client: Client) -> tuple[str, ...]:
     return (JSON, *DRAWN) if client.draws() else (JSON,)
 
 
-@lru_cache(maxsize=64)  # programs send few different ones
 def accepted(header: str, offered: tuple[str, ...]) -> str:
     """Return the best of the types offered.
 
@@ -166,16 +162,8 @@ def results_by_name(items: Sequence[Item]) -> Response:
     return written(f'{{"results":{{{text}}}}}', sum(one.lost for one in items))
 
 
-class Written(Response):
-    """An answer that has its length already, leads nowhere else and is not empty."""
-
-    def get_wsgi_headers(self, environ: WSGIEnvironment) -> Headers:  # noqa: ARG002
-        """Return its headers as they are: the library looks for what is amiss in a copy."""
-        return self.headers
-
-
 def written(text: str, lost: int) -> Response:
-    response = Written(text, mimetype=JSON)
+    response = Response(text, mimetype=JSON)
     if lost:
         response.headers[NON_FINITE] = str(lost)
     return response

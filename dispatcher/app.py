@@ -9,14 +9,10 @@ import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from flask import Flask, Request, Response
-from flask.globals import app_ctx, request_ctx
-from flask.sessions import NullSession, SessionInterface
-from werkzeug.datastructures import EnvironHeaders, Headers
+from flask import Flask, Request, Response, g, request
+from werkzeug.datastructures import Headers
 from werkzeug.exceptions import ClientDisconnected
-from werkzeug.routing import MapAdapter
 
 from clients.base import Environment
 from clients.model_folders import available
@@ -38,70 +34,15 @@ from dispatcher.pages import page_routes
 from dispatcher.record import Record
 from dispatcher.reload import Reloader, verdicts_of
 from dispatcher.scrape import metrics_routes
-from dispatcher.settings import MODELS, WANTED, Settings
+from dispatcher.settings import ENGINES, INSTANCES, MODELS, WANTED, Settings
 from dispatcher.watch import allowance
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIEnvironment
 
 log = logging.getLogger(__name__)
 
 PIECE = 2**16
-BARE = frozenset({"CONTENT_TYPE", "CONTENT_LENGTH"})  # without HTTP_ before them; PEP 3333
 REQUEST_IDS = ("X-Amzn-SageMaker-Inference-Id", "X-Request-Id")
 CLEAN = re.compile(r"[A-Za-z0-9._:-]{1,128}")  # as in nginx.conf
 STARTED = "X-Request-Start"  # when NGINX had the whole request, in seconds since 1970
-
-
-class NoSessions(SessionInterface):
-    """There is nobody to remember."""
-
-    def open_session(self, app: Flask, request: Request) -> NullSession:  # noqa: ARG002
-        return NullSession()
-
-
-class IncomingHeaders(EnvironHeaders):
-    """A request's headers, most of which are asked for and are not there.
-
-    The library's raises an error over each of those, and catches it.
-    """
-
-    def get(  # type: ignore[override]  # one of its three forms
-        self,
-        key: str,
-        default: Any = None,
-        type: Any = None,  # noqa: A002  its own name
-    ) -> Any:
-        """Return a header, or the default where there is none."""
-        if type is not None:
-            return super().get(key, default, type)
-        name = key.upper().replace("-", "_")
-        return self.environ.get(name if name in BARE else f"HTTP_{name}", default)
-
-
-class Incoming(Request):
-    """A request as Flask has it, but for its headers."""
-
-    def __init__(self, environ: WSGIEnvironment, *arguments: Any, **named: Any) -> None:
-        super().__init__(environ, *arguments, **named)
-        self.headers = IncomingHeaders(environ)
-
-
-class Application(Flask):
-    """Flask, without what is asked for each request and is always the same here."""
-
-    request_class = Incoming
-    session_interface = NoSessions()
-
-    def create_url_adapter(self, request: Request | None) -> MapAdapter | None:
-        """Return what finds a request's route; by its path alone, whatever host it names."""
-        if request is None:
-            return None
-        return MapAdapter(self.url_map, "", "/", "", "http", request.path, request.method)
-
-    def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function as it is: none here is asynchronous."""
-        return func
 
 
 def create_app(  # noqa: PLR0913, PLR0917  all that the application is put together from
@@ -129,7 +70,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
         keys: those that may enter; everybody may where there are none.
 
     """
-    app = Application(__name__, static_folder=None)
+    app = Flask(__name__, static_folder=None)
     # `/infer//resnet` is no path: a redirect would be HTML, and lead away from https.
     app.url_map.merge_slashes = False
     errors.register(app)
@@ -138,7 +79,8 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
     observer = observer or Observer(Metrics(registry.clients))
     gate = Gate(keys, management=settings.management_routes)
     patience = allowance(settings.client_timeout)
-    catalogue = Catalogue(registry, server, repository)
+    engines = settings.run_dir and settings.run_dir / INSTANCES / ENGINES
+    catalogue = Catalogue(registry, server, repository, engines)
     hosting = Hosting(
         server,
         repository,
@@ -160,30 +102,29 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
         management_routes(settings, catalogue, hosting, canary, reloader, admission.management)
     )
     app.register_blueprint(page_routes(settings, registry))
-    app.register_blueprint(metrics_routes(settings, observer.metrics, canary, keys))
+    app.register_blueprint(metrics_routes(settings, observer.metrics, canary, keys, catalogue))
 
     @app.before_request
     def begin() -> None:
-        incoming = request_ctx.request
-        since = incoming.headers.get(STARTED)
+        since = request.headers.get(STARTED)
         try:
             queue = max(0.0, time.time() - float(since or ""))
         except ValueError:
             queue = 0.0
         # NGINX says when it began: what `serve` asks by itself is nobody's request.
         record = observer.begin(
-            incoming, request_id(incoming.headers), queue, counts=since is not None
+            request, request_id(request.headers), queue, counts=since is not None
         )
-        app_ctx.g.record = record
-        record.key = gate.check(incoming)
-        length = incoming.content_length or 0
+        g.record = record
+        record.key = gate.check(request)
+        length = request.content_length or 0
         if length > settings.max_body:
             raise errors.too_large(settings.max_body, length)
 
     @app.after_request
     def finish(response: Response) -> Response:
-        drain(request_ctx.request)
-        record: Record = app_ctx.g.record
+        drain(request)
+        record: Record = g.record
         response.headers.add("X-Request-Id", record.request_id)
         phases = f"queue;dur={1000 * record.queue:.1f}"
         if timings := record.timings:
@@ -205,7 +146,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
 
     @app.teardown_request
     def close(_: BaseException | None) -> None:
-        if unpacked := app_ctx.g.pop("unpacked", None):
+        if unpacked := g.pop("unpacked", None):
             unpacked.close()
 
     return app

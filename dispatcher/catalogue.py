@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +21,8 @@ from dispatcher.hosting import ADDRESS
 PAGE = 100  # models in one answer
 RECORD = "model.onnx.source.json"  # what the weights tool says of a model it made
 SERVED = frozenset({"READY", "LOADING", "UNLOADING"})
+RUNTIMES = frozenset({"openvino", "onnxruntime"})
+PRECISIONS = frozenset({"f32", "bf16"})
 
 
 class Catalogue:
@@ -29,13 +32,21 @@ class Catalogue:
         registry: the clients.
         server: where the models run.
         repository: the folder with one folder per model.
+        engines: the folder in which the backends note which engine runs a model, if there is one.
 
     """
 
-    def __init__(self, registry: Registry, server: ModelServer, repository: Path) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        server: ModelServer,
+        repository: Path,
+        engines: Path | None = None,
+    ) -> None:
         self.registry = registry
         self.server = server
         self.repository = repository
+        self.engines = engines
 
     def page(self, after: str, timeout: float) -> dict[str, Any]:
         """Return the models whose names follow `after`, and where the next page begins."""
@@ -75,6 +86,7 @@ class Catalogue:
                 "example": client.example if client and has_example(client) else None,
                 "aliases": list(client.aliases) if client else [],
                 "batching": self.batching(model, timeout),
+                **(self.engine(model, latest.version) if latest.ready else {}),
             }
 
     def batching(self, model: str, timeout: float) -> dict[str, Any] | None:
@@ -87,6 +99,25 @@ class Catalogue:
             "max_batch_size": signature.max_batch_size,
             "requests_share_runs": signature.shares_runs,
         }
+
+    def engine(self, model: str, version: str) -> dict[str, Any]:
+        """Return which engine runs a version of a model on the CPU, as its backend has noted it.
+
+        Nothing is noted of models on a GPU or in other backends, such as those of NVIDIA's image.
+        """
+        if self.engines is None:
+            return {}
+        try:
+            noted = json.loads((self.engines / f"{model}.{version}.json").read_bytes())
+            found: dict[str, Any] = {key: str(noted[key]) for key in ("engine", "precision")}
+            if "speedup" in noted and math.isfinite(speedup := float(noted["speedup"])):
+                found["speedup"] = speedup
+        except (OSError, ValueError, KeyError, TypeError):  # there is none, or it is damaged
+            return {}
+        if found["engine"] not in RUNTIMES or found["precision"] not in PRECISIONS:
+            return {}
+        texts = ("difference", "engine_reason")
+        return found | {key: str(noted[key]) for key in texts if key in noted}
 
     def described(self, client: Client) -> str:
         """Return a client's class, and where it comes from."""

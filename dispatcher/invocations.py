@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from flask import Blueprint, Response, g, request
-from flask.globals import app_ctx, request_ctx
 
 from clients.errors import BadRequest, DeadlineExceeded, InferenceError, UnknownModel
 from clients.request import Timings
@@ -95,9 +94,6 @@ def invocation_routes(
 class Invocation:
     """Turns the request that Flask holds into an answer.
 
-    (`g` and `request` find out at every access what they stand for, which was an eighth of the
-    processor time here: where much is asked of them `app_ctx.g` and `request_ctx.request` are.)
-
     Args:
         settings: of the container.
         dispatcher: asks the models.
@@ -120,31 +116,30 @@ class Invocation:
 
     def answer(self, path_model: str) -> Response:
         """Read the request by its type, wait for its turn, and answer."""
-        here, incoming = app_ctx.g, request_ctx.request
-        record: Record = here.record
+        record: Record = g.record
         envelope = read_envelope(
-            incoming.headers,
-            incoming.args if incoming.query_string else {},
+            request.headers,
+            request.args,
             path_model=path_model,
             default_model=self.settings.default_model,
             request_id=record.request_id,
         )
-        stream = incoming.mimetype in LINE_TYPES
+        stream = request.mimetype in LINE_TYPES
         envelope = replace(envelope, budget=self.budget(envelope, record, stream=stream))
         record.modelname = envelope.modelname(None)
-        here.caller = Caller(incoming.environ.get("gunicorn.socket"))
-        unpack(incoming, self.settings.max_body)
+        g.caller = Caller(request.environ.get("gunicorn.socket"))
+        unpack(request, self.settings.max_body)
         if stream:
             return self.lines(envelope)
-        done = self.admission.bodies.take(incoming.content_length or 0)
+        done = self.admission.bodies.take(request.content_length or 0)
         try:
-            asked = read_body(incoming, envelope, self.settings)
+            asked = read_body(request, envelope, self.settings)
             if not isinstance(asked, One):
                 response = self.several(asked, envelope)
             elif asked.ask.is_list:
                 response = self.payloads(asked.ask, envelope)
             else:
-                response = self.one(asked.ask, envelope, record, here.caller)
+                response = self.one(asked.ask, envelope, record, g.caller)
         except BaseException:
             done()
             raise

@@ -10,6 +10,7 @@ from clients.registry import Registry
 from clients.tensors import has_example
 from dispatcher.answers import DRAWN, JSON, LINES, NPY
 from dispatcher.bodies import LINES as LINE_TYPES
+from dispatcher.catalogue import PRECISIONS, RUNTIMES
 from dispatcher.envelope import ATTRIBUTES, TARGET_MODEL
 from dispatcher.errors import ANSWERS, LONGEST_ORIGINAL, ROUTING, SERVICE_STATUS
 from dispatcher.gate import HEADER
@@ -512,6 +513,22 @@ def schemas(settings: Settings) -> Schema:
                 "parameters": {"type": "object"},
                 "example": {"type": ["object", "null"]},
                 "batching": {"type": ["object", "null"]},
+                "engine": {
+                    "enum": sorted(RUNTIMES),
+                    "description": "What runs it on the CPU; not said of a GPU, nor of backends "
+                    "that are not this project's.",
+                },
+                "precision": {"enum": sorted(PRECISIONS)},
+                "speedup": {
+                    "type": "number",
+                    "description": "How many times as fast a run was in a trial as by ONNX Runtime "
+                    "in f32; left out where nobody measured.",
+                },
+                "difference": {
+                    "type": "string",
+                    "description": "The worst difference from its answers on samples.",
+                },
+                "engine_reason": {"type": "string", "description": "Why this engine, if known."},
             },
             "required": ["modelName", "modelUrl"],
         },

@@ -9,11 +9,17 @@ from pathlib import Path
 
 from flask import Blueprint, Response
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from dispatcher.canary import Canary
+from dispatcher.catalogue import Catalogue
 from dispatcher.keys import KeyFile
 from dispatcher.metrics import Metrics
 from dispatcher.settings import Settings
@@ -28,13 +34,17 @@ class Now(Collector):
     Args:
         canary: what is known of the models.
         keys: the API keys, where there are any.
+        catalogue: knows which engine runs a model.
         triton_up: whether Triton gave its metrics.
 
     """
 
-    def __init__(self, canary: Canary, keys: KeyFile | None, *, triton_up: bool) -> None:
+    def __init__(
+        self, canary: Canary, keys: KeyFile | None, catalogue: Catalogue, *, triton_up: bool
+    ) -> None:
         self.canary = canary
         self.keys = keys
+        self.catalogue = catalogue
         self.triton_up = triton_up
 
     def collect(self) -> Iterable[Metric]:
@@ -68,7 +78,7 @@ class Now(Collector):
             if report and report["age_s"] is not None:
                 ok.add_metric((model,), float(bool(report["ok"])))
                 age.add_metric((model,), float(str(report["age_s"])))
-        yield from (ok, age)
+        yield from (ok, age, *self.engines())
         restarts = CounterMetricFamily(
             "dispatcher_restarts",
             "How often `serve` has started a program anew.",
@@ -85,6 +95,27 @@ class Now(Collector):
         for pid, size in workers():
             memory.add_metric((pid,), size)
         yield memory
+
+    def engines(self) -> tuple[Metric, Metric]:
+        """Return which engine runs each model that is ready, and how fast."""
+        engine = InfoMetricFamily(
+            "dispatcher_model_engine",
+            "Which engine runs a model on the CPU, and in which precision.",
+            labels=("model", "version"),
+        )
+        speedup = GaugeMetricFamily(
+            "dispatcher_model_speedup_ratio",
+            "How many times as fast as by ONNX Runtime in f32 a trial found a model to be.",
+            labels=("model", "version"),
+        )
+        for state in self.canary.index.states if self.canary.index else ():
+            found = self.catalogue.engine(state.name, state.version) if state.ready else {}
+            if found:
+                labels = (state.name, state.version)
+                engine.add_metric(labels, {key: found[key] for key in ("engine", "precision")})
+                if "speedup" in found:
+                    speedup.add_metric(labels, found["speedup"])
+        return engine, speedup
 
 
 def workers() -> Iterator[tuple[str, int]]:
@@ -103,7 +134,11 @@ def workers() -> Iterator[tuple[str, int]]:
 
 
 def metrics_routes(
-    settings: Settings, metrics: Metrics, canary: Canary, keys: KeyFile | None
+    settings: Settings,
+    metrics: Metrics,
+    canary: Canary,
+    keys: KeyFile | None,
+    catalogue: Catalogue,
 ) -> Blueprint:
     """Return `/metrics`."""
     routes = Blueprint("metrics", __name__)
@@ -113,7 +148,7 @@ def metrics_routes(
         """Show the metrics of all parts in Prometheus' text format."""
         triton = triton_page(settings.triton_metrics_port)
         registry = CollectorRegistry()
-        registry.register(Now(canary, keys, triton_up=bool(triton)))
+        registry.register(Now(canary, keys, catalogue, triton_up=bool(triton)))
         page = metrics.page() + generate_latest(registry) + triton
         return Response(page, content_type=CONTENT_TYPE_PLAIN_0_0_4)
 

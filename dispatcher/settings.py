@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -20,11 +21,14 @@ PROJECT = Path(__file__).resolve().parent.parent
 
 AUTO = "auto"
 
-# In RUN_DIR, for both sides: what the supervisor tells the web workers, a file for each model that
-# is to be loaded when Triton starts, one for each that has answered its example, links to the
-# folders of models that were deleted (what begins like this one is on its way into the repository
-# or out of it), and a link to MODEL_REPOSITORY as it was set.
+# In RUN_DIR, for both sides: what the supervisor tells the web workers, the folder that the
+# instances of models share, with their engines in a folder there, a file for each model that is to
+# be loaded when Triton starts, one for each that has answered its example, links to the folders of
+# models that were deleted (what begins like this one is on its way into the repository or out of
+# it), and a link to MODEL_REPOSITORY as it was set.
 NOTICE = "supervisor.json"
+INSTANCES = "instances"
+ENGINES = "engines"
 WANTED = "wanted"
 ANSWERED = "answered"
 ASIDE = "aside"
@@ -428,6 +432,19 @@ class Settings:
         "27",
         seconds(1, 3600),
         "from SIGTERM to SIGKILL for what is still running",
+    )
+    model_precision: str = setting(
+        "MODEL_PRECISION",
+        "exact",
+        one_of("exact", "auto"),
+        "precision of models on a CPU: exact answers as ONNX Runtime does in single precision; "
+        "auto computes in bf16 where the processor has it and a model's answers pass a trial",
+    )
+    engine_cache: Path = setting(
+        "ENGINE_CACHE",
+        str(Path(sys.prefix) / "engines"),
+        read_path,
+        "folder in which is kept which engine runs a model best on this machine",
     )
     restarts: int = setting(
         "SERVE_RESTARTS",

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import openvino
+from openvino import opset13 as opset
+
 from tool.new_client import contents
 
 RIGHT = """\
@@ -78,6 +81,49 @@ def move(old: str, new: str) -> Callable[[Path], object]:
 
 def model(data: bytes) -> Callable[[Path], object]:
     return lambda folder: (folder / "1" / "model.onnx").write_bytes(data)
+
+
+def parameter(key: str, value: str) -> Callable[[Path], object]:
+    return config(
+        "dynamic", f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\ndynamic'
+    )
+
+
+def accelerated_by(name: str) -> Callable[[Path], object]:
+    accelerator = (
+        f'execution_accelerators {{ cpu_execution_accelerator: [ {{ name: "{name}" }} ] }}'
+    )
+    return config("dynamic", f"optimization {{ {accelerator} }}\ndynamic")
+
+
+def ir(*names: str, cut: int | None = None) -> Callable[[Path], object]:
+    """Make it a model of OpenVINO.
+
+    Args:
+        names: of the files that stay in the version folder; none means both of the model.
+        cut: how many bytes of the first of them stay.
+
+    """
+
+    def change(folder: Path) -> None:
+        file = folder / "1" / "model.onnx"
+        given = opset.parameter([-1, 3], openvino.Type.f32, name="INPUT")
+        given.output(0).set_names({"INPUT"})
+        added = opset.add(given, opset.constant([[1.0, 2.0, 3.0]], openvino.Type.f32))
+        added.output(0).set_names({"OUTPUT"})
+        model = openvino.Model([added], [given], "added")
+        openvino.save_model(model, file.with_suffix(".xml"), compress_to_fp16=False)
+        config('backend: "onnxruntime"', 'backend: "openvino"')(folder)
+        config("dims: [ -1 ]", "dims: [ 3 ]")(folder)
+        names_left = names or ("model.xml", "model.bin")
+        for path in file.parent.iterdir():
+            if path.name not in names_left:
+                path.unlink()
+        if cut is not None:
+            first = file.parent / names_left[0]
+            first.write_bytes(first.read_bytes()[:cut])
+
+    return change
 
 
 def warmed_up_with(
@@ -364,7 +410,7 @@ MISTAKES = [
             "dynamic",
             'parameters { key: "intra_op_thread_count" value { string_value: "abc" } }\ndynamic',
         ),
-        "parameter/config.pbtxt",
+        "parameter/config.pbtxt:6",
         "'intra_op_thread_count' is 'abc', but expected is a whole number",
         "",
     ),
@@ -644,6 +690,124 @@ MISTAKES = [
         "`input.reshape` to no dimensions at all is for models that batch",
         "leave it out",
     ),
+    Mistake(
+        "unknown_engine",
+        parameter("engine", "openvin"),
+        "unknown_engine/config.pbtxt:6",
+        "parameter 'engine' is 'openvin', but expected is one of auto, openvino, onnxruntime",
+        "leave it out",
+    ),
+    Mistake(
+        "unknown_precision",
+        parameter("precision", "bf16"),
+        "unknown_precision/config.pbtxt:6",
+        "parameter 'precision' is 'bf16', but expected is one of exact, auto",
+        'write "auto"',
+    ),
+    Mistake(
+        "unknown_accelerator",
+        accelerated_by("opnvino"),
+        "unknown_accelerator/config.pbtxt",
+        "the CPU execution accelerator 'opnvino' is unknown, but expected is 'openvino'",
+        "write that",
+    ),
+    Mistake(
+        "streams_of_onnx",
+        parameter("NUM_STREAMS", "many"),
+        "streams_of_onnx/config.pbtxt:6",
+        "parameter 'NUM_STREAMS' is 'many', but expected is a whole number",
+        "",
+    ),
+    Mistake(
+        "ir_hint",
+        all_of(ir(), parameter("PERFORMANCE_HINT", "fast")),
+        "ir_hint/config.pbtxt:6",
+        "parameter 'PERFORMANCE_HINT' is 'fast', but expected is LATENCY or THROUGHPUT",
+        "write that",
+    ),
+    Mistake(
+        "ir_reshaped",
+        all_of(ir(), parameter("RESHAPE_IO_LAYERS", "yes")),
+        "ir_reshaped/config.pbtxt:6",
+        "parameter 'RESHAPE_IO_LAYERS' is 'yes', but expected is nothing",
+        "leave it out",
+    ),
+    Mistake(
+        "ir_precision",
+        all_of(ir(), parameter("precision", "bf16")),
+        "ir_precision/config.pbtxt:6",
+        "parameter 'precision' is 'bf16'",
+        "leave it out",
+    ),
+    Mistake(
+        "ir_without_weights",
+        ir("model.xml"),
+        "ir_without_weights/1/model.xml",
+        "model.bin', but there is no such file",
+        "put it there",
+    ),
+    Mistake(
+        "ir_cut",
+        ir("model.xml", "model.bin", cut=300),
+        "ir_cut/1/model.xml",
+        "cannot be served: OpenVINO cannot open",
+        "save it again with openvino.save_model",
+    ),
+    Mistake(
+        "ir_weights_cut",
+        ir("model.bin", "model.xml", cut=8),
+        "ir_weights_cut/1/model.xml",
+        "Incorrect weights in bin file",
+        "copy 'model.bin' again",
+    ),
+    Mistake(
+        "ir_of_text",
+        all_of(ir(), lambda folder: (folder / "1" / "model.xml").write_text("hello")),
+        "ir_of_text/1/model.xml",
+        "is no XML, as a model of OpenVINO is",
+        "fetch it again",
+    ),
+    Mistake(
+        "ir_without_file",
+        all_of(ir(), move("1/model.xml", "1/net.xml")),
+        "ir_without_file/1",
+        "has no model.xml or model.onnx; it has model.bin, net.xml",
+        "rename net.xml to model.xml",
+    ),
+    Mistake(
+        "ir_pointer",
+        all_of(
+            ir(),
+            lambda folder: (folder / "1" / "model.bin").write_bytes(
+                b"version https://git-lfs.github.com/spec/v1\n"
+            ),
+        ),
+        "ir_pointer/1/model.bin",
+        "is a pointer of Git LFS",
+        "git lfs pull",
+        refused=False,  # it has as many bytes as the weights
+    ),
+    Mistake(
+        "ir_tensor",
+        all_of(ir(), config('name: "INPUT"', 'name: "input"')),
+        "ir_tensor/config.pbtxt",
+        "the configuration has input 'input', but the file's inputs are 'INPUT'",
+        "write it as the file has it",
+    ),
+    Mistake(
+        "ir_type",
+        all_of(ir(), config("TYPE_FP32 dims: [ 3 ] }", "TYPE_FP16 dims: [ 3 ] }")),
+        "ir_type/config.pbtxt",
+        "input 'INPUT' is TYPE_FP16 in the configuration, but TYPE_FP32 in the file",
+        "write it as the file has it",
+    ),
+    Mistake(
+        "platform_openvino",
+        all_of(ir(), config("backend:", "platform:")),
+        "platform_openvino/config.pbtxt:2",
+        '`platform` is "openvino", which is the name of a backend',
+        'write backend: "openvino"',
+    ),
 ]
 
 
@@ -668,6 +832,15 @@ TAKEN = {
         beside("unbatched_model"), ensemble(STEP.replace("right", "unbatched_model"))
     ),
     "ensemble_unbatched": all_of(ensemble(), config("max_batch_size: 8", "max_batch_size: 0")),
+    "engine_pinned": all_of(parameter("engine", "onnxruntime"), parameter("NUM_STREAMS", "many")),
+    "engine_chosen": all_of(accelerated_by("openvino"), parameter("precision", "auto")),
+    "ir": all_of(ir(), parameter("NUM_STREAMS", "AUTO"), parameter("HINT_BF16", "NO")),
+    "ir_found": all_of(ir(), config('backend: "openvino"', "")),
+    "onnx_by_openvino": all_of(
+        config('backend: "onnxruntime"', 'backend: "openvino"'),
+        config("max_batch_size", 'default_model_filename: "model.onnx"\nmax_batch_size'),
+        config("dims: [ 3 ]", "dims: [ -1 ]"),
+    ),
     "hexadecimal": config("dynamic", "version_policy { specific { versions: 0x1 } }\ndynamic"),
 }
 

@@ -87,6 +87,20 @@ def assert_bert_as_reference(endpoint: Endpoint, case: dict[str, Any]) -> None:
 # The three models
 
 
+def test_the_engine_that_runs_a_model_is_shown(endpoint: Endpoint) -> None:
+    """OpenVINO's kernels for convolutions in f32 are faster than ONNX Runtime's, and as exact."""
+    (entry,) = [
+        one for one in endpoint.call("/models").json["models"] if one["modelName"] == "resnet"
+    ]
+    assert (entry["engine"], entry["precision"]) == ("openvino", "f32")
+    assert entry["speedup"] > 0.9
+    assert "of its spread" in entry["difference"]
+    page = endpoint.call("/metrics").body.decode()
+    labels = 'engine="openvino",model="resnet",precision="f32",version="1"'
+    assert f"dispatcher_model_engine_info{{{labels}}} 1.0" in page
+    assert "model 'resnet': run by OpenVINO in f32, " in endpoint.log.read_text()
+
+
 @pytest.mark.parametrize("name", ["chelsea.png", "coffee.png"])
 def test_resnet_classifies_a_photograph(endpoint: Endpoint, name: str) -> None:
     answer = endpoint.ask(

@@ -26,6 +26,8 @@ from tests.check_mistakes import (
     Mistake,
     controlled,
     ensemble,
+    ir,
+    parameter,
     warmed_up_with,
     write_mistake,
     write_right,
@@ -862,12 +864,59 @@ def test_what_does_not_fit_the_file_is_mended_as_it_is_said(
     assert check(tmp_path, "--no-clients") == (0, [])
 
 
-def test_a_model_in_xml_is_no_page(tmp_path: Path, check: Check) -> None:
-    (tmp_path / "m" / "1").mkdir(parents=True)
-    (tmp_path / "m" / "1" / "model.xml").write_text('<?xml version="1.0"?><net></net>')
-    (tmp_path / "m" / "config.pbtxt").write_text('backend: "openvino"\n')
+def test_an_onnx_file_for_openvino_has_to_be_named_in_the_image_of_nvidia(
+    tmp_path: Path, check: Check
+) -> None:
+    onnx_models.plus_one(tmp_path / "m" / "1" / "model.onnx")
+    config = tmp_path / "m" / "config.pbtxt"
+    config.write_text('backend: "openvino"\n')
+    code, (one,) = check(tmp_path, "--no-clients")
+    assert (code, one["level"]) == (0, "warning")
+    config.write_text(config.read_text() + one["fix"].removeprefix("write "))
+    assert check(tmp_path, "--no-clients") == (0, [])
+
+
+@pytest.mark.parametrize("key", ["precison", "Precision", "ENGINE", "PERFORMANCE_HINTS"])
+def test_a_parameter_that_is_nearly_one_is_a_warning(
+    tmp_path: Path, check: Check, key: str
+) -> None:
+    parameter(key, "auto")(write_right(tmp_path, "m"))
+    code, (one,) = check(tmp_path, "--no-clients")
+    assert (code, one["level"], one["line"]) == (0, "warning", 6)
+    assert one["message"] == f"parameter '{key}' is read by nobody"
+    right = {"PERFORMANCE_HINTS": "PERFORMANCE_HINT", "ENGINE": "engine"}.get(key, "precision")
+    assert one["fix"] == f"did you mean '{right}'?"
+
+
+def test_openvino_s_own_backend_has_no_other_engine(tmp_path: Path, check: Check) -> None:
+    folder = write_right(tmp_path, "m")
+    ir()(folder)
+    parameter("engine", "onnxruntime")(folder)
+    code, (one,) = check(tmp_path, "--no-clients")
+    assert (code, one["level"], one["line"]) == (0, "warning", 6)
+    assert "has no effect" in one["message"]
+
+
+def test_what_is_no_sample_is_a_warning(tmp_path: Path, check: Check) -> None:
+    samples = write_right(tmp_path, "m") / "samples"
+    samples.mkdir()
+    code, (one,) = check(tmp_path, "--no-clients")
+    assert (code, one["level"], one["file"]) == (0, "warning", "m/samples")
+    assert one["message"] == "holds no sample"
+    (samples / "one.txt").write_text("a text\n")
+    (samples / ".DS_Store").touch()
+    assert check(tmp_path, "--no-clients") == (0, [])
+    (samples / "scan.tiff").touch()
+    (samples / "bad.json").write_text("[1]")
     _, found = check(tmp_path, "--no-clients")
-    assert [one["level"] for one in found] == ["warning"]
+    assert [(one["file"], one["level"]) for one in found] == [
+        ("m/samples/bad.json", "warning"),
+        ("m/samples", "warning"),
+    ]
+    assert 'holds no payload such as {"text": "…"}' in found[0]["message"]
+    assert found[0]["fix"] == "mend it, or take it out of the folder"
+    assert found[1]["message"] == "holds what are no samples: scan.tiff"
+    assert ".jpg" in found[1]["fix"]
 
 
 def test_what_is_no_version_gets_a_number_that_is_free(tmp_path: Path, check: Check) -> None:

@@ -18,7 +18,9 @@ COMMANDS = {
     "new-client": "write the smallest client class, with its model, its configuration and its test",
     "check": "look for mistakes in a model repository or a model.tar.gz, and say how to mend them",
     "models": "show what would be served, by which client, from which file",
+    "engines": "say which engine runs each model on this machine, how fast and how exactly",
     "invoke": "ask a model of a running endpoint",
+    "quantize": "write an int8 version of a model, and compare its answers with the model's own",
     "new-key": "make an API key, and the line for API_KEYS_FILE that lets it in",
     "weights": "fetch and convert the weights of the built-in models",
 }

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from clients.classes import labels_at
 from clients.config_text import Message, NotReadable, line_of, read, whole
@@ -16,18 +15,14 @@ from clients.deadly import Fault, deadly
 from clients.files import is_litter, text_of
 from clients.model_folders import CONFIG, PLAIN_MODELS, is_model
 from clients.triton import config_dictionary, config_fault
-from container.backends.model_config import (
-    ModelConfigError,
-    check,
-    needs_completion,
-    refuse_ragged,
-)
-from container.backends.onnxruntime.completion import completed
-from container.backends.onnxruntime.session import ModelFile
-from container.backends.onnxruntime.session_settings import session_settings
+from container.backends.openvino.session import DEFAULT_FILES as OPENVINO_FILES
+from container.backends.verdict import SAMPLES
 from dispatcher.settings import PROJECT
+from tool import file_check, samples
+from tool.file_check import FileCheck
 from tool.findings import Findings
-from tool.refused import KINDS, of_asked_models, of_warmups, refused, steps, undescribed
+from tool.refused import of_asked_models, refused, steps
+from tool.trouble import Trouble
 
 # What a backend looks for in a version folder, where the configuration names nothing else.
 # https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_repository.md
@@ -43,11 +38,10 @@ FILES = {
     "tensorflow_savedmodel": "model.savedmodel",
     "tensorflow_graphdef": "model.graphdef",
 }
-EMBEDDED = {"onnxruntime", "pytorch", "python"}  # what the Triton of the wheel can run
-OTHERS = {"dali", "ensemble", "fil", "identity", "openvino", "tensorflow", "tensorrt", "vllm"}
+EMBEDDED = {"onnxruntime", "openvino", "pytorch", "python"}  # what the Triton of the wheel can run
+OTHERS = {"dali", "ensemble", "fil", "identity", "tensorflow", "tensorrt", "vllm"}
 BUILT_IN = PROJECT / "model_repository"
 VERSION = re.compile(r"0|[1-9][0-9]*")
-LFS = b"version https://git-lfs"
 
 
 @dataclass(frozen=True)
@@ -70,7 +64,8 @@ class ModelCheck:
         if not is_model(self.folder):  # a plain file, which is served as version 1
             for name in PLAIN_MODELS:
                 if (self.folder / name).is_file():
-                    self.contents(self.folder / name, "")
+                    self.files().contents(self.folder / name, "")
+            self.samples()
             return
         config = self.folder / CONFIG
         for version in folders(self.folder):
@@ -99,7 +94,11 @@ class ModelCheck:
             inputs = config_dictionary(text).get("input", [])
             self.refused(refused(message, self.folder, inputs), text)
             self.steps(config, text, message)
+            self.engine(config, text, message)
             self.versions(message, text)
+
+    def files(self) -> FileCheck:
+        return FileCheck(self.folder, self.findings, self.refused)
 
     def readable(self, config: Path, text: str) -> Message | None:
         """Return the configuration; nothing where Triton cannot read it."""
@@ -256,6 +255,39 @@ class ModelCheck:
                 )
         self.refused(of_asked_models(message, known), text)
 
+    def engine(self, config: Path, text: str, message: Message) -> None:
+        """Note what the engines refuse at the load, or pass over, and what are no samples."""
+        if not (its := file_check.backend(message, version_folders(self.folder))):
+            return
+        known = config_dictionary(text)
+        for error in file_check.refused(known, its):
+            (key,) = re.findall(r"parameter '([^']+)'", error.what)[:1] or [""]
+            what = error.what.removesuffix(".")
+            self.findings.error(config, what, error.fix, line=parameter_line(text, message, key))
+        for key, what, fix in file_check.unread(known, its):
+            self.findings.warning(config, what, fix, line=parameter_line(text, message, key))
+        self.samples()
+
+    def samples(self) -> None:
+        """Note what a trial of engines cannot take for a sample; it has none at all then."""
+        folder = self.folder / SAMPLES
+        if not folder.is_dir():
+            return
+        strange, count = [], 0
+        for path, name in samples.files_of(folder):
+            try:
+                found = len(list(samples.of_file(path, name)))
+            except Trouble as error:
+                what = f"is left out, and all samples with it: {error.__cause__}"
+                self.findings.warning(path, what, "mend it, or take it out of the folder")
+                continue
+            count += found
+            if not found:
+                strange.append(name)
+        if strange or not count:
+            what = f"what are no samples: {', '.join(strange[:5])}" if strange else "no sample"
+            self.findings.warning(folder, f"holds {what}", samples.EXPECTED)
+
     def labels(self, config: Path, text: str, message: Message) -> None:
         """Compare each file of labels with the size of its output."""
         for output in message.messages("output"):
@@ -354,104 +386,39 @@ class ModelCheck:
         if not wanted:  # Triton finds the backend by the name of the file
             wanted = next((n for n in dict.fromkeys(FILES.values()) if (version / n).exists()), "")
         file = version / wanted
+        names = OPENVINO_FILES if wanted == OPENVINO_FILES[0] else (wanted,)
+        if not exists(file) and (others := [name for name in names if exists(version / name)]):
+            file = version / others[0]
+            self.findings.warning(
+                self.folder / CONFIG,
+                f"names no file, for which NVIDIA's image takes {wanted} alone",
+                f'write default_model_filename: "{file.name}"',
+            )
         if not wanted or not exists(file):
             there = sorted(path.name for path in version.iterdir() if path.name != CONFIG)
-            what = wanted or " or ".join(dict.fromkeys(FILES.values()))
-            alike = [name for name in there if Path(name).suffix == Path(wanted).suffix]
+            what = " or ".join(names if wanted else dict.fromkeys(FILES.values()))
+            suffixes = {Path(name).suffix: name for name in names}
+            alike = [name for name in there if Path(name).suffix in suffixes]
             self.findings.error(
                 version,
                 f"has no {what}" + (f"; it has {', '.join(there[:5])}" if there else ""),
-                f"rename {alike[0]} to {wanted}, or name it with default_model_filename"
+                f"rename {alike[0]} to {suffixes[Path(alike[0]).suffix]}, or name it with "
+                "default_model_filename"
                 if wanted and alike
                 else "put the model's file there",
             )
             return
         if file.is_file():
-            self.contents(file, text)
-
-    def contents(self, file: Path, text: str) -> None:
-        """Look into the model's file, as far as it can be read without running it."""
-        with file.open("rb") as opened:
-            begin = opened.read(256)
-        if begin.startswith(LFS):
-            self.findings.error(
-                file, "is a pointer of Git LFS, not the model", "run `git lfs pull`"
-            )
-        elif (begin.lstrip()[:1] == b"<" and file.suffix != ".xml") or not begin:
-            what = "is empty" if not begin else "is a page of HTML"
-            self.findings.error(file, f"{what}, not the model", "fetch it again")
-        elif is_torchscript(file, text):
-            for kind in [kind for kind in KINDS if not read(text).all(kind)]:
-                self.findings.error(
-                    file,
-                    f"is TorchScript, which holds no shapes, and no {kind} is configured; Triton "
-                    "refuses that",
-                    f"list every {kind} in {CONFIG}",
-                )
-        elif file.suffix == ".onnx" and begin.strip(b"\0"):
-            self.graph(file, text)
-
-    def graph(self, file: Path, text: str) -> None:
-        """Compare the configuration with the model's file."""
-        try:
-            opened = ModelFile(file)
-        except ModelConfigError as error:
-            fix = error.fix or "export it again"
-            self.findings.error(file, f"cannot be served: {error.what.removesuffix('.')}", fix)
-            return
-        message = read(text)
-        if any(undescribed(message)):
-            return
-        try:
-            config, warning = compare(text, opened)
-        except ModelConfigError as error:
-            self.findings.error(
-                self.folder / CONFIG,
-                f"does not fit the model: {said(error)}",
-                error.fix or "write it as the file has it, or leave input and output out",
-            )
-            return
-        try:
-            session_settings(config)
-        except ModelConfigError as error:
-            self.findings.error(self.folder / CONFIG, error.what.removesuffix("."), error.fix)
-        if warning:
-            self.findings.warning(self.folder / CONFIG if text else file, *warning)
-        if not message.all("input"):
-            self.refused(of_warmups(message, config["input"]), text)
+            self.files().contents(file, text)
 
 
-def is_torchscript(file: Path, text: str) -> bool:
-    """Whether the backend for PyTorch gets a model's file."""
-    message = read(text)
-    backend = message.text("backend") or message.text("platform")
-    return backend in {"pytorch", "pytorch_libtorch"} or (not backend and file.name == "model.pt")
-
-
-def said(error: ModelConfigError) -> str:
-    """Return an error without the name of the model, which stands before it."""
-    return (error.what.partition(": ")[2] or error.what).removesuffix(".")
-
-
-def compare(text: str, opened: ModelFile) -> tuple[dict[str, Any], tuple[str, str] | None]:
-    """Compare a configuration with the tensors of the model's file, as the backend does.
-
-    Returns:
-        it, completed; and what its author should look at, with the fix, if anything.
-
-    Raises:
-        ModelConfigError: they do not fit.
-
-    """
-    config: dict[str, Any] = config_dictionary(text)
-    refuse_ragged(config)
-    warning = None
-    if needs_completion(config):
-        completion = completed(config, read(text), opened)
-        config |= completion.fields
-        warning = completion.warning
-    check(config, opened.signature)
-    return config, warning
+def parameter_line(text: str, message: Message, key: str) -> int:
+    """Return the line of a parameter; 0 where it is not among them."""
+    fields = message.all("parameters")
+    entries = [
+        one for one in fields if isinstance(one.value, Message) and one.value.text("key") == key
+    ]
+    return line_of(text, *entries)
 
 
 def folders(folder: Path) -> list[Path]:

@@ -31,11 +31,11 @@ from clients.request import Request
 from clients.tensors import has_example
 from clients.testing import OnnxModels
 from clients.triton import config_dictionary, config_fault, config_signature
+from container.backends.completion import ModelFile, completed
 from container.backends.model_config import ModelConfigError, needs_completion
-from container.backends.onnxruntime.completion import completed
-from container.backends.onnxruntime.session import ModelFile, model_file
 from container.repository import compose
 from dispatcher.settings import SettingError, Settings, read_settings
+from tool.file_check import backend, model_file, opened
 from tool.model_check import configured, served, version_folders
 from tool.trouble import Trouble
 
@@ -97,7 +97,7 @@ class Offline(OnnxModels):
         """Return a model's file; the latest served version's, where none is named.
 
         Raises:
-            UnknownModel: there is no such file, or ONNX Runtime cannot read it.
+            UnknownModel: there is no such file, or its engine cannot read it.
 
         """
         folder = self.folder / model
@@ -105,9 +105,12 @@ class Offline(OnnxModels):
         versions = {path.name: path for path in served(config, version_folders(folder))}
         try:
             path = versions[version or next(reversed(versions), "")]
-            return ModelFile(model_file(path, config.text("default_model_filename")))
+            found = opened(model_file(config, path), backend(config, [path]))
         except (KeyError, ModelConfigError) as error:
-            raise UnknownModel(f"{model} has no file of ONNX that can be read") from error
+            raise UnknownModel(f"{model} has no file that can be read") from error
+        if found is None:
+            raise UnknownModel("there is no OpenVINO here that could read it")
+        return found
 
 
 def fits(client: Client) -> str:

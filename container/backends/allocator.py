@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
-from pathlib import Path
 
 
 def give_back() -> None:
@@ -17,9 +15,3 @@ def give_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, others need not
     if trim is not None:
         trim(0)
-
-
-def private_bytes() -> int:
-    """Return how much memory this process has that is not a part of any file."""
-    found = re.search(r"^RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return 1024 * int(found[1]) if found else 0

@@ -112,6 +112,11 @@ def written(folder: Path) -> Message:
         return Message()
 
 
+def files_of(file: Path) -> list[Path]:
+    """Return a model's files: its weights may have some of their own beside it."""
+    return sorted(one for one in file.parent.rglob("*") if one.is_file())
+
+
 def asked_kind(kind: str, folder: Path) -> str:
     """Return the kind of an instance that its configuration asks for.
 

@@ -22,18 +22,11 @@ if TYPE_CHECKING:
 AXIS = 1
 """What is filled up; axis 0 is the batch."""
 
-MOST = 6
-"""How much a request may add to what is filled up in a run that begins beside another.
-
-Where it does not join, a run reads the weights for it once more, which takes as long as the
-arithmetic of some 10 to 20 tokens, whatever the size of the model: docs/performance.md.
-"""
-
 OWN_RUN = 30
 """What a run with all cores costs beside the arithmetic of its tokens, as so many of them.
 
-With AVX-512 a run of BERT-base takes 11.7 ms and 0.4 for each token (docs/performance.md); without,
-where arithmetic takes longer, it would be some 10, and what is then lost no more than the
+A run of BERT-base takes as long as 20 to 30 of its tokens for reading the weights with AVX-512;
+without, where arithmetic takes longer, it would be some 10, and what is then lost no more than the
 arithmetic of the other 20.
 """
 
@@ -66,23 +59,6 @@ def length(tensors: Tensors, padding: Padding) -> int:
     return sizes.pop() if len(sizes) == 1 else 0
 
 
-def fits(rows: int, long: int, others: Sequence[tuple[int, int]]) -> bool:
-    """Whether a request may join others in a run without too much being filled up.
-
-    Args:
-        rows: of the request.
-        long: the length of what may be filled up in it.
-        others: rows and lengths of those that are in the run.
-
-    """
-    return _filling([*others, (rows, long)]) - _filling(others) <= MOST
-
-
-def _filling(requests: Sequence[tuple[int, int]]) -> int:
-    longest = max((long for _, long in requests), default=0)
-    return sum(rows * (longest - long) for rows, long in requests)
-
-
 def near(own: ArrayLike, counts: ArrayLike | None = None) -> list[Numbers]:
     """Return places, ascending, in the groups that cost least when each is a run.
 
@@ -109,11 +85,6 @@ def near(own: ArrayLike, counts: ArrayLike | None = None) -> list[Numbers]:
         groups.append(np.flatnonzero((which >= begin[end]) & (which < end)))
         end = begin[end]
     return groups
-
-
-def are_near(own: Sequence[int], counts: Sequence[int]) -> bool:
-    """Whether one run for all costs no more than several: see `near`."""
-    return len(set(own)) == 1 or len(near(own, counts)) == 1
 
 
 def shape_key(tensors: Tensors, padding: Padding) -> object:

@@ -87,6 +87,15 @@ def tried(signature: Signature, run: Run, most: int) -> str:
     return ""
 
 
+def made_up(signature: Signature, run: Run) -> list[Tensors]:
+    """Return rows that a model can be run with, one of each of `KINDS`; none where it cannot."""
+    names = [spec.name for spec in signature.outputs]
+    try:
+        return _of_a_size(signature.inputs, names, run)[1]
+    except _NoRun:
+        return []
+
+
 def _compared(
     rows: Sequence[Tensors], alone: Sequence[Tensors], names: Sequence[str], run: Run, most: int
 ) -> str:

@@ -6,9 +6,8 @@ import json
 import math
 import operator
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +15,17 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from container.backends.batching import Item, RequestError, bare, run_items
-from container.backends.padding import NONE, Padding, length, shape_key
+from container.backends.padding import NONE, Padding
 from container.backends.pieces import run_in_pieces
 from container.backends.shared_memory import Share, TooLarge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
     from container.backends.batching import ByRows, Run, Tensors
+    from container.backends.completion import Completion
 
 # Parameters of a request; clients/triton.py says what they are.
 DEADLINE = "deadline_us"
@@ -99,22 +98,6 @@ class Asked:
         """
         return self.deadline < now
 
-    @cached_property
-    def rows(self) -> int:
-        """The size of the batch dimension, at least 1."""
-        arrays = {} if isinstance(self.tensors, Exception) else self.tensors
-        return max((len(array) for array in arrays.values() if array.ndim), default=1) or 1
-
-    @cached_property
-    def key(self) -> object:
-        """What all requests that can share a run have in common."""
-        return () if isinstance(self.tensors, Exception) else shape_key(self.tensors, self.padding)
-
-    @cached_property
-    def length(self) -> int:
-        """That of what may be filled up; 0 where nothing may be."""
-        return 0 if isinstance(self.tensors, Exception) else length(self.tensors, self.padding)
-
 
 @dataclass(frozen=True)
 class Answering:
@@ -130,7 +113,6 @@ class Answering:
         share: the shared memory in which inputs and answers lie.
         in_pieces: whether rows of a request that are near in length had better be run by
             themselves, as on a CPU; on a GPU one run is best.
-        running: surrounds a run, and the copies before and after.
         by_rows: runs that compute some rows alone, where the model can.
 
     """
@@ -142,7 +124,6 @@ class Answering:
     max_batch_size: int
     share: Share
     in_pieces: bool
-    running: Callable[[], AbstractContextManager[None]] = nullcontext
     by_rows: ByRows | None = None
     _one_sends: Lock = field(default_factory=Lock)
 
@@ -152,19 +133,17 @@ class Answering:
 
     def responses(self, asked: Sequence[Asked]) -> list[Any]:
         """Return one response per request, in order; None for one that was sent here already."""
-        with self.running():
-            results = self._results(asked)
-            taken = sum(_size(request.tensors) for request in asked)
-            if self.share.has_room(taken + sum(_size(result) for result in results)):
-                return [_response(result) for result in results]
+        results = self._results(asked)
+        taken = sum(_size(request.tensors) for request in asked)
+        if self.share.has_room(taken + sum(_size(result) for result in results)):
+            return [_response(result) for result in results]
         _send(asked, results)
         return [None] * len(results)
 
     def results(self, asked: Sequence[Asked]) -> list[Tensors | Exception]:
         """Return for each request its outputs, or what went wrong; whichever thread calls this."""
         try:
-            with self.running():
-                return self._results(asked)
+            return self._results(asked)
         except Exception as error:
             return [bare(error)] * len(asked)
 
@@ -302,6 +281,15 @@ def refuse_unknown(padding: Padding, inputs: Collection[str], outputs: Collectio
                     f"parameter '{PADDING}' names the {kind} '{name}', but there are "
                     f"{', '.join(known)}."
                 )
+
+
+def log_completion(model_name: str, completion: Completion) -> None:
+    """Write to Triton's log what a file has added to a configuration."""
+    if completion.info:
+        pb_utils.Logger.log_info(f"model '{model_name}': {completion.info}")
+    if completion.warning:
+        what, fix = completion.warning
+        log_warnings(model_name, [f"{what}; {fix}"])
 
 
 def log_warnings(model_name: str, warnings: Sequence[str]) -> None:

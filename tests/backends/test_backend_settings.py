@@ -13,13 +13,13 @@ import onnxruntime
 import pytest
 
 from container.backends.batching import RequestError, decoded
-from container.backends.cpu_share import default_thread_count, usable_cpus
+from container.backends.cpu_share import threads_of_a_run, threads_of_an_instance, usable_cpus
 from container.backends.model_config import ModelConfigError, TensorSpec
 from container.backends.onnxruntime import session
 from container.backends.onnxruntime.execution_providers import CPU, CUDA, execution_providers
 from container.backends.onnxruntime.session_settings import (
-    ALONE,
     SessionSettings,
+    own_settings,
     session_settings,
 )
 from container.backends.onnxruntime.unknown_ranks import unknown_ranks
@@ -44,15 +44,22 @@ def config(count: int = 1, **parameters: str) -> dict[str, Any]:
 
 class TestThreads:
     @pytest.mark.parametrize(
-        ("instances", "cpus", "threads"), [(1, 8, 8), (2, 8, 4), (3, 8, 2), (9, 8, 1), (0, 2, 2)]
+        ("instances", "cpus", "threads"),
+        [(1, 2, 2), (2, 2, 2), (1, 8, 8), (2, 8, 4), (3, 8, 4), (2, 16, 8), (9, 32, 4), (0, 2, 2)],
     )
-    def test_instances_share_the_cpus(self, instances: int, cpus: int, threads: int) -> None:
-        assert default_thread_count(instances, cpus) == threads
+    def test_instances_share_many_cpus_and_each_has_all_of_few(
+        self, instances: int, cpus: int, threads: int
+    ) -> None:
+        assert threads_of_an_instance(instances, cpus) == threads
+
+    @pytest.mark.parametrize(("threads", "of_a_run"), [(1, 1), (2, 2), (4, 4), (8, 4), (32, 4)])
+    def test_a_run_has_four_of_many(self, threads: int, of_a_run: int) -> None:
+        assert threads_of_a_run(threads) == of_a_run
 
     @pytest.mark.parametrize("given", [{}, {"intra_op_thread_count": "0"}])
-    def test_the_default_is_an_equal_share_that_does_not_spin(self, given: dict[str, str]) -> None:
-        settings = session_settings(config(2, **given), cpus=8)
-        assert (settings.intra_op_threads, settings.lone_threads) == (4, 8)
+    def test_the_default_is_a_share_that_does_not_spin(self, given: dict[str, str]) -> None:
+        settings = session_settings(config(2, **given), cpus=16)
+        assert settings.intra_op_threads == 8
         assert settings.session_entries["session.intra_op.allow_spinning"] == "0"
 
     def test_a_given_number_counts(self) -> None:
@@ -63,28 +70,7 @@ class TestThreads:
 
     def test_spinning_can_be_asked_for(self) -> None:
         settings = session_settings(config(2, session__intra_op__allow_spinning="1"), cpus=8)
-        assert (settings.intra_op_threads, settings.lone_threads) == (4, 4)
         assert settings.session_entries["session.intra_op.allow_spinning"] == "1"
-
-    def test_only_a_run_that_is_alone_looks_for_work_and_shortly(self) -> None:
-        settings = session_settings(config(2), cpus=8)
-        alone = session.session_options(settings.alone())
-        given = {
-            "session.intra_op.allow_spinning": "1",
-            "session.intra_op.spin_duration_us": "30",
-            "session.force_spinning_stop": "1",
-            "session.inter_op.allow_spinning": "0",
-        }
-        assert {key: alone.get_session_config_entry(key) for key in given} == given
-        assert alone.intra_op_num_threads == 8
-        beside_others = session.session_options(settings)
-        assert beside_others.get_session_config_entry("session.intra_op.allow_spinning") == "0"
-
-    @pytest.mark.parametrize("given", ["0", "1"])
-    def test_not_where_spinning_is_configured(self, given: str) -> None:
-        settings = session_settings(config(2, session__intra_op__allow_spinning=given), cpus=8)
-        assert settings.alone().session_entries == settings.session_entries
-        assert settings.session_entries["session.intra_op.allow_spinning"] == given
 
     def test_affinity_limits_the_cpus(self, tmp_path: Path) -> None:
         assert usable_cpus(tmp_path, tmp_path / "none") == len(os.sched_getaffinity(0))
@@ -129,8 +115,6 @@ class TestSessionSettings:
         assert session_settings(given, cpus=1) == SessionSettings(
             intra_op_threads=1,
             inter_op_threads=1,
-            lone_threads=1,
-            lone_entries=ALONE,
             parallel=True,
             graph_level="ORT_ENABLE_BASIC",
             mem_arena=False,
@@ -168,6 +152,31 @@ class TestSessionSettings:
         said = f"parameter '{key.replace('__', '.')}' is '{text}', but expected is"
         with pytest.raises(ModelConfigError, match=said):
             session_settings(config(**{key: text}), cpus=1)
+
+    @pytest.mark.parametrize(
+        "key",
+        [
+            "execution_mode",
+            "enable_mem_arena",
+            "enable_mem_pattern",
+            "session.set_denormal_as_zero",
+            "memory.enable_memory_arena_shrinkage",
+        ],
+    )
+    def test_those_that_no_other_engine_knows_are_named(self, key: str) -> None:
+        assert own_settings(config(**{key.replace(".", "__"): "1"})) == key
+
+    @pytest.mark.parametrize(
+        ("given", "key"),
+        [
+            ({"optimization": {"graph": {"level": 1}}}, "optimization.graph.level"),
+            ({"model_operations": {"op_library_filename": ["x.so"]}}, "op_library_filename"),
+            ({"optimization": {"graph": {"level": 0}}}, ""),
+            ({"dynamic_batching": {}}, ""),
+        ],
+    )
+    def test_so_are_those_beside_the_parameters(self, given: dict[str, Any], key: str) -> None:
+        assert own_settings({**config(2, intra_op_thread_count="2"), **given}) == key
 
     def test_onnx_runtime_gets_them(self) -> None:
         settings = session_settings(
@@ -235,23 +244,16 @@ class TestProviders:
             "device_id": "0",
         }
 
-    def test_openvino_comes_before_the_cpu(self) -> None:
+    def test_openvino_is_no_provider_but_an_engine_of_its_own(self) -> None:
         given = self.accelerated("cpu", "openvino")
-        providers, _ = execution_providers(given, "CPU", 0, self.ALL)
-        assert providers == [("OpenVINOExecutionProvider", {"device_type": "CPU"}), (CPU, {})]
+        assert execution_providers(given, "CPU", 0, self.ALL) == ([(CPU, {})], [])
 
-    @pytest.mark.parametrize(
-        ("kind", "name", "available"),
-        [("cpu", "openvino", [CPU]), ("gpu", "tensorrt", [CUDA, CPU])],
-    )
-    def test_a_missing_accelerator_is_a_warning(
-        self, kind: str, name: str, available: list[str]
-    ) -> None:
-        given = self.accelerated(kind, name)
-        providers, warnings = execution_providers(given, kind.upper(), 0, available)
-        assert [provider for provider, _ in providers] == available
+    def test_a_missing_accelerator_is_a_warning(self) -> None:
+        given = self.accelerated("gpu", "tensorrt")
+        providers, warnings = execution_providers(given, "GPU", 0, [CUDA, CPU])
+        assert [provider for provider, _ in providers] == [CUDA, CPU]
         (warning,) = warnings
-        assert f"the accelerator '{name}' is left out" in warning
+        assert "the accelerator 'tensorrt' is left out" in warning
 
     @pytest.mark.parametrize(
         ("key", "text"),

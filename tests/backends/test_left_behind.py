@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,6 @@ from tritonclient.utils import InferenceServerException
 from container.backends.batching import Item, run_items
 from container.backends.padding import Padding
 from container.backends.pieces import run_in_pieces
-from container.backends.side_by_side import SideBySide
 
 Array = np.ndarray[Any, Any]
 
@@ -62,25 +60,6 @@ def test_answers_keep_no_tensors_of_those_that_failed(
     failed = [one for one in came if isinstance(one, Exception)]
     assert len(failed) == (0 if largest == 0 and run is _answers_too_few else count)
     assert [array() for array in arrays] == [None] * count
-
-
-@pytest.mark.usefixtures("_no_collection")
-def test_what_was_answered_is_not_kept_until_something_else_comes() -> None:
-    kept: list[weakref.ref[Array]] = []
-
-    def run(requests: Sequence[Array]) -> Array:
-        answer = requests[0] + 1
-        kept.extend(weakref.ref(array) for array in (requests[0], answer))
-        return answer
-
-    beside: SideBySide[Array, Array] = SideBySide(run, lambda requests, answer: None, at_once=2)
-    for _ in range(4):
-        beside.put([np.zeros(3)])
-    deadline = time.monotonic() + 10
-    while len(kept) < 8 or any(array() is not None for array in kept):
-        assert time.monotonic() < deadline, "tensors are kept by a thread that waits"
-        time.sleep(0.01)
-    beside.close()
 
 
 def _region(triton: triton_process.Triton, model: str) -> int:

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from clients.config_text import Message, read
+from container.backends.completion import completed
 from container.backends.model_config import Signature, TensorSpec, check
-from container.backends.onnxruntime.completion import completed
 from container.backends.onnxruntime.session import ModelFile
 from container.backends.row_trial import remembered, tried
 

@@ -39,7 +39,7 @@ def _backend_folder(folder: Path) -> Path:
         for file in source.iterdir():
             if file.is_file():
                 shutil.copy(file, python / file.name)
-    for name in ("onnxruntime", "pytorch"):
+    for name in ("onnxruntime", "openvino", "pytorch"):
         (folder / name).symlink_to(BACKENDS / name)
     return folder
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 CUDA = "CUDAExecutionProvider"
 CPU = "CPUExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
-OPENVINO = "OpenVINOExecutionProvider"
 
 _PRECISIONS = {
     "FP32": {},
@@ -129,14 +128,14 @@ def execution_providers(
         )
     for accelerator in accelerators.get("cpu_execution_accelerator") or []:
         if accelerator["name"] != "openvino":
-            raise _unknown("CPU", accelerator["name"], "'openvino'")
-        add(OPENVINO, {"device_type": "CPU"}, "openvino")
+            raise _unknown("CPU", accelerator["name"], "'openvino'")  # no provider: its own engine
     return [*providers, (CPU, {})], warnings
 
 
 def _unknown(kind: str, name: str, expected: str) -> ModelConfigError:
     return ModelConfigError(
-        f"the {kind} execution accelerator '{name}' is unknown, but expected is {expected}."
+        f"the {kind} execution accelerator '{name}' is unknown, but expected is {expected}.",
+        "write that, or leave it out",
     )
 
 

@@ -1,7 +1,8 @@
 """Triton's `onnxruntime` backend in Python, for a Triton that is shipped without the native one.
 
-A model's configuration means here what it means to NVIDIA's native backend. Triton loads this
-file by its path and starts one process of it for each model instance.
+A model's configuration means here what it means to NVIDIA's native backend. On a CPU OpenVINO runs
+the model where it is faster and its answers are the same; see `container.backends.verdict`. Triton
+loads this file by its path and starts one process of it for each model instance.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
-from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -21,25 +20,19 @@ import triton_python_backend_utils as pb_utils
 sys.path.append(str(Path(__file__).resolve().parents[3]))
 
 from container.backends import allocator, model_config, triton_requests
-from container.backends.batcher import Batcher
-from container.backends.batching import ByRows
+from container.backends.completion import completed
+from container.backends.instance import Instance
 from container.backends.onnxruntime import session
-from container.backends.onnxruntime.completion import completed
-from container.backends.onnxruntime.execution_providers import (
-    CPU,
-    execution_providers,
-)
-from container.backends.onnxruntime.session_settings import (
-    session_settings,
-)
+from container.backends.onnxruntime.execution_providers import CPU, execution_providers
+from container.backends.onnxruntime.session_settings import session_settings
+from container.backends.openvino.properties import properties
+from container.backends.openvino.session import OpenVinoSession
 from container.backends.shared_folder import shared_folder
-from container.backends.shared_memory import Share, fit
-from container.backends.side_by_side import SideBySide
+from container.backends.shared_memory import fit
+from container.backends.verdict import ONNXRUNTIME, OPENVINO, Verdict, hide, of_onnxruntime, show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from container.backends.triton_requests import Asked
 
 
 class TritonPythonModel:
@@ -50,7 +43,7 @@ class TritonPythonModel:
         """Add inputs, outputs and batching from the file where the configuration has none.
 
         Requests share runs only where the configuration says so, or a trial shows that it is
-        harmless. Where there is a batcher here, it gets requests of every shape.
+        harmless. Where they do, Triton hands over requests of every shape together.
 
         Raises:
             ModelConfigError: the file cannot be read or contradicts `max_batch_size`, a parameter
@@ -70,18 +63,14 @@ class TritonPythonModel:
                 folder / "trials" if folder else None,
             )
             config.update(completion.fields)
-            if completion.info:
-                pb_utils.Logger.log_info(f"model '{config['name']}': {completion.info}")
-            if completion.warning:
-                what, fix = completion.warning
-                pb_utils.Logger.log_warn(f"model '{config['name']}': {what}; {fix}")
+            triton_requests.log_completion(config["name"], completion)
         fit(config, os.environ)
-        if session_settings(config).gathers:
+        if model_config.DYNAMIC_BATCHING in config:
             model_config.take_every_shape(config)
         return auto_complete_model_config
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Open the session and compare its tensors with the configuration.
+        """Open the model and compare its tensors with the configuration.
 
         Raises:
             ModelConfigError: with one sentence on what does not fit.
@@ -94,82 +83,48 @@ class TritonPythonModel:
             config,
             kind,
             int(args["model_instance_device_id"]),
-            session.available_providers(),
+            [CPU] if kind == "CPU" else session.available_providers(),
         )
-        if args["model_instance_kind"] == "GPU" and providers[0][0] == CPU:
+        on_cpu = providers[0][0] == CPU
+        if args["model_instance_kind"] == "GPU" and on_cpu:
             warnings.append("it runs on the CPU: there is a GPU, but no onnxruntime-gpu.")
         triton_requests.log_warnings(config["name"], warnings)
-        settings = session_settings(config, on_cpu=providers[0][0] == CPU)
-        opened = session.OnnxSession(
-            _file(config),
-            settings,
-            providers,
-            {tensor["name"]: tensor["dims"] for tensor in config["output"]},
-            shared_folder(os.environ),
-        )
-        try:
-            model_config.check(config, opened.signature)
-            share = Share.of(config, os.environ)
-        except BaseException:
-            opened.close()
-            raise
-        self._session: session.OnnxSession | None = opened
-        self._answering = triton_requests.Answering(
-            config["name"],
-            [tensor["name"] for tensor in config["output"]],
-            opened.prepare,
-            opened.run,
-            model_config.max_batch_size(config),
-            share,
-            opened.on_cpu,
-            opened.running,
-            ByRows(opened.by_rows, opened.run) if opened.by_rows else None,
-        )
-        self._runs: Batcher[Asked, Any] | SideBySide[Asked, Any] | None = None
-        if settings.gathers:
-            run = opened.run_beside_others
-            by_rows = ByRows(opened.by_rows, run) if opened.by_rows else None
-            beside = replace(self._answering, run=run, by_rows=by_rows)
-            self._runs = Batcher(
-                beside.results,
-                self._answering.results,
-                beside.send,
-                beside.max_batch_size,
-                settings.at_once,
-                settings.few,
-                settings.most,
-                opened.is_crowded,
+        file = _file(config)
+        found = Verdict(ONNXRUNTIME, reason="on a GPU")
+        if on_cpu:
+            found = of_onnxruntime(config, _folder(), file, os.environ)
+        pb_utils.Logger.log_info(f"model '{config['name']}': {found.sentence()}")
+        dims = {tensor["name"]: tensor["dims"] for tensor in config["output"]}
+        opened: Any
+        if found.engine == OPENVINO:
+            opened = OpenVinoSession(
+                file,
+                properties(config, found.precision),
+                dims,
+                found.signature,
+                shared_folder(os.environ),
             )
-        elif settings.at_once:
-            answering = self._answering
-            self._runs = SideBySide(answering.results, answering.send, settings.at_once)
+        else:
+            opened = session.OnnxSession(
+                file, session_settings(config, on_cpu=on_cpu), providers, dims
+            )
+        self._instance: Instance | None = Instance(config, opened, os.environ)
+        shared = shared_folder(os.environ) if on_cpu else None
+        self._shown = show(found, shared, config["name"], args["model_version"])
         allocator.give_back()
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         """Answer the requests of one dynamic batch; None where they are answered later."""
-        if self._session is None:
+        if self._instance is None:
             raise RuntimeError("the session was closed, but a request came after it.")
-        asked = self._answering.asked(requests)
-        if self._runs and not self._runs.alone(asked):
-            now = time.time() * 1e6
-            self._runs.put([one.kept() for one in asked if not one.is_late(now)])
-            if late := [one for one in asked if one.is_late(now)]:
-                # Nobody waits for these, and no run is to wait for others on their account.
-                self._answering.send(late, self._answering.results(late))
-            return None
-        began = time.monotonic()
-        responses = self._answering.responses(asked)
-        if self._runs:
-            self._runs.ran(time.monotonic() - began)
-        return responses
+        return self._instance.execute(requests)
 
     def finalize(self) -> None:
-        """Free the session and its memory, when everything is answered."""
-        if self._runs:
-            self._runs.close()
-        if self._session:
-            self._session.close()
-        self._session = None
+        """Free the model and its memory, when everything is answered."""
+        if self._instance:
+            hide(self._shown)
+            self._instance.close()
+        self._instance = None
 
 
 def _folder() -> Path:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from container.backends import allocator
-from container.backends.activity import Board
 from container.backends.batching import conform, decoded
 from container.backends.cpu_share import usable_cpus
 from container.backends.model_config import (
@@ -19,24 +17,13 @@ from container.backends.model_config import (
     ModelConfigError,
     Signature,
     TensorSpec,
-)
-from container.backends.onnxruntime.by_rows import (
-    NUMBERS,
-    SHAPE,
-    by_rows,
-    may_have,
-    numbers_of,
-    of_all_or_rows,
-    outputs_by_rows,
+    files_of,
 )
 from container.backends.onnxruntime.execution_providers import CPU
-from container.backends.onnxruntime.optimized import WAYS, OptimizedFile, files_of, usable
 from container.backends.onnxruntime.unknown_ranks import unknown_ranks
-from container.backends.onnxruntime.widths import Widths, between
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -47,26 +34,10 @@ if TYPE_CHECKING:
 
 DEFAULT_FILE = "model.onnx"
 
-MOST_OWN = 0.25
-"""Of the size of its weights: what a session may have of its own for a second one to be opened."""
-
-MOST_SESSIONS = 4
-"""So many times as much all further ones may have."""
-
-DONE = "ORT_DISABLE_ALL"  # of an optimized graph
-
-LITTLE = 16 * 2**20  # bytes that a session may have of its own in any case
-
-LARGEST = 2**31
-"""Bytes of a model that is written anew only so that runs of one instance have a session each, and
-a lone one another: a tenth more throughput, for which nobody waits a minute at the start."""
-
-LEAST_OTHERS = 2
-"""Runs that share the cores where one is not alone: itself, and another that is expected."""
+SMALL = 128 * 2**20
+"""Bytes of a model up to which there is a second session, with weights of its own."""
 
 ALL: Mapping[str, Rows] = {}
-
-ERRORS_ONLY = 3  # a level of ONNX Runtime's log
 
 _DATA_TYPES = {
     "tensor(bool)": "TYPE_BOOL",
@@ -174,24 +145,26 @@ def available_providers() -> list[str]:
 
 
 class OnnxSession:
-    """An open model; `at_once` threads may run it at a time, where it is not 0.
+    """An open model; `at_once` threads may run it at a time.
 
-    Where there are several instances, or several runs at a time in one, it holds sessions over the
-    same weights for as many runs as there may be: see `Widths`. Where each would need some weights
-    of its own there are two, for a run that is alone and for all others, or one.
+    A session's threads are shared by all that run it at a time, and two runs of a YOLOv5s that
+    share two threads are 0.9 times as fast as two with one each. So there are two sessions where
+    there may be several runs: one with all threads, for a run that is alone, and one in which each
+    run has its share. A large model has the first alone.
 
     Args:
         file: the model's file.
-        settings: of its sessions; for other than CPUs they have no runs at a time.
+        settings: of its sessions.
         providers: execution providers in order of preference.
         dims: of the configured outputs: a scalar has none in the file, but the configuration and
             its readers expect some.
-        shared: a folder for what the instances of one container share, if any.
 
     Raises:
         ModelConfigError: ONNX Runtime cannot read the file, or a tensor's type is not served.
 
     """
+
+    by_rows = ()
 
     def __init__(
         self,
@@ -199,24 +172,18 @@ class OnnxSession:
         settings: SessionSettings,
         providers: Sequence[Provider],
         dims: Mapping[str, Sequence[int]],
-        shared: Path | None = None,
     ) -> None:
-        self.sessions: list[Any] = []
-        self._optimized: OptimizedFile | None = None
+        is_small = sum(one.stat().st_size for one in files_of(file)) <= SMALL
         self.on_cpu = [name for name, _ in providers] == [CPU]
-        self._board = _board(shared) if shared and self.on_cpu else None
-        self._cpus = settings.lone_threads
-        try:
-            if shared and self._board and _wants_several(settings, file):
-                self._optimized = _optimized(file, settings, providers, shared)
-            self._widths = self._open(file, settings, providers)
-        except BaseException:
-            self.close()
-            raise
+        self.at_once = settings.at_once if is_small else 1
+        self._alone = self._beside = _opened(file, session_options(settings), providers)
+        if self.at_once > 1:
+            own = replace(settings, intra_op_threads=settings.intra_op_threads // self.at_once)
+            self._beside = _opened(file, session_options(own), providers)
+        self._runs = 0
+        self._counted = Lock()
         self._run_options = run_options(settings)
-        self.by_rows = outputs_by_rows(self.sessions[0])
-        """The outputs of which rows can be computed alone."""
-        self.signature = _signature(self.sessions[0], file)
+        self.signature = _signature(self._alone, file)
         self._scalars = {
             spec.name: tuple(1 for _ in dims[spec.name])
             for spec in self.signature.outputs
@@ -225,40 +192,6 @@ class OnnxSession:
         self._inputs = {
             spec.name: spec for spec in (*self.signature.inputs, *self.signature.optional)
         }
-
-    def _open(self, file: Path, settings: SessionSettings, providers: Sequence[Provider]) -> Widths:
-        def opened(settings: SessionSettings, threads: int) -> Any:
-            options = session_options(replace(settings, intra_op_threads=threads))
-            self.sessions.append(_opened(file, options, providers))
-            return self.sessions[-1]
-
-        cpus = settings.lone_threads
-        if self._optimized is None:
-            return Widths(cpus, opened(settings, settings.intra_op_threads), {})
-        file = self._optimized.graph
-        _share_arena(settings)
-        settings = replace(settings, graph_level=DONE)
-        allocator.give_back()
-        before = allocator.private_bytes()
-        narrow = opened(settings, 1)
-        allocator.give_back()
-        own = allocator.private_bytes() - before
-        most = max(LITTLE, MOST_OWN * self._optimized.size)
-        further = between(cpus, settings.at_once)
-        all_further = own * (1 + sum(further.values()))
-        if settings.parallel or own > most or all_further > MOST_SESSIONS * most:
-            further = {}
-        # Several runs of one session share its threads.
-        threads = settings.run_threads if own <= most else settings.intra_op_threads
-        if threads > 1 and not further:
-            self.sessions.clear()
-            narrow = opened(settings, threads)
-        wide: dict[int, list[Any]] = {}
-        if own <= most:
-            wide[cpus] = [opened(settings.alone(), cpus)]
-        for width, number in further.items():
-            wide[width] = [opened(settings, width) for _ in range(number)]
-        return Widths(cpus, narrow, wide)
 
     def prepare(self, inputs: Tensors) -> Tensors:
         """Return a request's tensors in the shapes of the file, strings as str.
@@ -272,66 +205,43 @@ class OnnxSession:
             for name, array in conform(inputs, self._inputs).items()
         }
 
-    def running(self) -> AbstractContextManager[None]:
-        """Return what surrounds the runs for some requests, and the copies before and after."""
-        return self._board.running() if self._board else nullcontext()
-
-    def is_crowded(self) -> bool:
-        """Whether other instances have a run for each core."""
-        return self._board is not None and self._board.others() >= self._cpus
-
     def run(
-        self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, Rows] = ALL
+        self,
+        inputs: Tensors,
+        outputs: Sequence[str],
+        rows: Mapping[str, Rows] = ALL,  # noqa: ARG002  of none alone
     ) -> dict[str, NDArray[Any]]:
-        """Return the named outputs, with as many cores as there are for so many runs.
+        """Return the named outputs.
 
         ONNX Runtime's inference builds compute the whole graph all the same; the outputs that
         nobody asks for are not copied.
 
-        Args:
-            inputs: by name.
-            outputs: the names of those that are wanted.
-            rows: which alone are wanted of some of `by_rows`.
-
         Raises:
-            ValueError: one of these has other dimensions.
             Exception: what ONNX Runtime raises.
 
         """
-        return self._run(1, inputs, outputs, rows)
-
-    def run_beside_others(
-        self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, Rows] = ALL
-    ) -> dict[str, NDArray[Any]]:
-        """Return the same, with no more cores than where there is another run."""
-        return self._run(LEAST_OTHERS, inputs, outputs, rows)
-
-    def _run(
-        self,
-        least: int,
-        inputs: Tensors,
-        outputs: Sequence[str],
-        rows: Mapping[str, Rows],
-    ) -> dict[str, NDArray[Any]]:
-        """Return the outputs of one of so many runs at least."""
-        runs = self._board.runs() if self._board else LEAST_OTHERS
-        by_rows = [name for name in self.by_rows if name in outputs]
-        names = [*outputs, *(SHAPE + name for name in by_rows)]
-        fed = {**inputs, **numbers_of(self.by_rows, rows)} if self.by_rows else dict(inputs)
-        with self._widths.lent(max(least, runs)) as session:
-            answer = dict(zip(names, session.run(names, fed, self._run_options), strict=True))
-        for name in by_rows:
-            answer[name] = of_all_or_rows(answer[name], answer.pop(SHAPE + name), rows.get(name))
+        with self._session() as session:
+            came = session.run(list(outputs), dict(inputs), self._run_options)
+        answer = dict(zip(outputs, came, strict=True))
         for name in self._scalars.keys() & answer.keys():
             if not answer[name].ndim:  # else its rank was unknown, and is that of Triton's answer
                 answer[name] = answer[name].reshape(self._scalars[name])
         return answer
 
+    @contextmanager
+    def _session(self) -> Iterator[Any]:
+        with self._counted:
+            self._runs += 1
+            session = self._alone if self._runs == 1 else self._beside
+        try:
+            yield session
+        finally:
+            with self._counted:
+                self._runs -= 1
+
     def close(self) -> None:
-        """Free the sessions, and what they alone shared."""
-        self.sessions.clear()
-        if self._optimized:
-            self._optimized.close()
+        """Free the sessions."""
+        self._alone = self._beside = None
 
 
 def session_options(settings: SessionSettings) -> Any:
@@ -400,94 +310,13 @@ def _fix(reason: str) -> str:
     return next((fix for said, fix in _FIXES if said in reason), "")
 
 
-def _wants_several(settings: SessionSettings, file: Path) -> bool:
-    """Whether sessions over the same weights would be of use."""
-    if settings.intra_op_threads < settings.lone_threads:
-        return True  # several instances have them
-    large = sum(one.stat().st_size for one in files_of(file)) > LARGEST
-    return settings.run_threads < settings.lone_threads and not large
-
-
-def _board(shared: Path) -> Board | None:
-    try:
-        return Board(shared / "activity")
-    except OSError as error:
-        sys.stderr.write(f"model instances do not see each other: {error}\n")
-        return None
-
-
-def _optimized(
-    file: Path, settings: SessionSettings, providers: Sequence[Provider], shared: Path
-) -> OptimizedFile | None:
-    """Return the optimized model; None where it cannot be made, for which the log has the reason.
-
-    What is wrong with the model itself is told when the file is opened as it is.
-    """
-    onnxruntime = _import_onnxruntime()
-
-    def save(path: Path) -> None:
-        # The first is in vain where there is a bias for each word of a vocabulary.
-        for way in WAYS[1:] if settings.gathers else WAYS:
-            options = session_options(settings)
-            options.optimized_model_filepath = str(path)
-            options.log_severity_level = ERRORS_ONLY  # it warns that the file is for this machine
-            for key, value in way.items():
-                options.add_session_config_entry(key, value)
-            onnxruntime.InferenceSession(str(file), options, providers=list(providers))
-            if usable(path):
-                break
-        options = session_options(replace(settings, graph_level=DONE))
-        if may_have(_opened(path, options, providers).get_outputs()):
-            _take_rows(path, lambda changed: _opened(changed, options, providers))
-
-    try:
-        key = (onnxruntime.__version__, settings)
-        return OptimizedFile(shared / "optimized", file, key, save)
-    except Exception as error:
-        reason = str(error).strip().split("\n")[0]
-        sys.stderr.write(f"'{file}' is not optimized for all instances together: {reason}\n")
-        return None
-
-
-def _take_rows(graph: Path, opened: Callable[[Path], Any]) -> None:
-    """Change a saved graph for `by_rows`, where that can be opened."""
-    changed = graph.with_suffix(".by_rows")
-    try:
-        if new := by_rows(graph.read_bytes()):
-            changed.write_bytes(new)
-            opened(changed)
-            changed.replace(graph)
-    except Exception as error:  # it can do without
-        sys.stderr.write(f"'{graph}' is not run by rows: {error}\n")
-        changed.unlink(missing_ok=True)
-
-
-def _share_arena(settings: SessionSettings) -> None:
-    """Let the sessions of this process have their memory from one arena."""
-    if settings.mem_arena is False:
-        return
-    onnxruntime = _import_onnxruntime()
-    kinds = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
-    onnxruntime.create_and_register_allocator(onnxruntime.OrtMemoryInfo("Cpu", *kinds), None)
-    settings.session_entries.setdefault("session.use_env_allocators", "1")
-
-
 def _signature(session: Any, file: Path) -> Signature:
     """Return the tensors as the model's own file has them."""
-    free = outputs_by_rows(session)
     unshaped = unknown_ranks(file)
     return Signature(
-        inputs=tuple(
-            spec
-            for spec in _specs("input", session.get_inputs(), unshaped)
-            if not spec.name.startswith(NUMBERS)
-        ),
-        outputs=tuple(
-            replace(spec, shape=(DYNAMIC, DYNAMIC, spec.shape[-1])) if spec.name in free else spec
-            for spec in _specs("output", session.get_outputs(), unshaped)
-            if not spec.name.startswith(SHAPE)
-        ),
-        optional=_specs("input", session.get_overridable_initializers(), unshaped),
+        _specs("input", session.get_inputs(), unshaped),
+        _specs("output", session.get_outputs(), unshaped),
+        _specs("input", session.get_overridable_initializers(), unshaped),
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from container.backends import parameters
-from container.backends.cpu_share import default_thread_count
+from container.backends.cpu_share import usable_cpus
 from container.backends.model_config import (
     DYNAMIC,
     ModelConfigError,
@@ -69,7 +69,7 @@ def torch_settings(
         ModelConfigError: naming the parameter whose value is not one of those expected.
 
     """
-    share = default_thread_count(instance_count(config), cpus)
+    share = max(1, (cpus or usable_cpus()) // instance_count(config))
 
     def switch(key: str, *, default: bool) -> bool:
         value = parameters.bool_of(config, key)

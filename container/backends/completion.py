@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from container.backends import model_config
-from container.backends.onnxruntime.optimized import files_of
+from container.backends.model_config import Signature
 from container.backends.row_trial import remembered, tried
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from clients.config_text import Message
-    from container.backends.onnxruntime.session import ModelFile
+    from container.backends.batching import Tensors
 
 HOW_TO_SAY = (
     "`max_batch_size: 0` in config.pbtxt keeps it so; where each row is an item of its own, a "
@@ -46,6 +48,18 @@ class Completion:
     warning: tuple[str, str] | None = None
 
 
+class ModelFile(Protocol):
+    """A model's file, opened by the engine of the backend that it is for."""
+
+    path: Path
+    runtime: str
+    """The engine and its version."""
+    signature: Signature
+
+    def run(self, inputs: Tensors, outputs: Sequence[str]) -> Mapping[str, NDArray[Any]]:
+        """Return the named outputs; raise what the engine raises."""
+
+
 def completed(
     config: Mapping[str, Any], written: Message, opened: ModelFile, trials: Path | None = None
 ) -> Completion:
@@ -74,7 +88,7 @@ def completed(
         if quantizes(opened.path)
         else remembered(
             trials,
-            files_of(opened.path) if trials else (),
+            model_config.files_of(opened.path) if trials else (),
             f"{opened.runtime}, {most} rows",
             lambda: tried(opened.signature, opened.run, most),
         )

@@ -1,0 +1,249 @@
+"""Compare two answers of a model: a faster engine or precision must not change what callers see.
+
+The limits are far above what rounding does, and below what changes the best class, the objects or
+the first word for a caller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+PROBABILITY = 0.03  # the largest difference of a probability, or of an object's score
+LEAST_IOU = 0.95  # of an object's two boxes
+LEAST_COSINE = 0.999  # of two embeddings
+SPREAD = 1e-2  # of plain tensors: the difference by the greatest expected number less the least
+
+SAME_PLACE = 0.5  # from this IoU on, two boxes of a class are taken for one object that moved
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far one answer is from another.
+
+    Args:
+        passes: whether a caller sees the same.
+        worst: the worst difference, in words.
+        difference: the worst difference by its limit: more than 1 does not pass; infinite where
+            something is missing or is no number.
+
+    """
+
+    passes: bool
+    worst: str
+    difference: float
+
+
+def compare(kind: str, expected: Any, got: Any, *, confidence: float = 0.0) -> Agreement:
+    """Compare two answers to the same payload.
+
+    Args:
+        kind: the family that answers, such as "detection"; any other word compares tensors.
+        expected: the client's result, in any of its formats; for classes also the model's scores,
+            [..., classes], which say more than the best few where they are logits; for tensors an
+            array, or arrays by name.
+        got: what is compared with it, of the same form.
+        confidence: the score from which on objects are answered: an object may be missing that is
+            nearer to it than scores may differ.
+
+    """
+    if kind == "detection":
+        return objects(expected, got, confidence)
+    if kind == "embedding":
+        return embeddings(expected, got)
+    if kind in {"classification", "text-classification", "fill-mask"}:
+        return classes(expected, got)
+    return tensors(expected, got)
+
+
+def worst_of(found: Sequence[Agreement]) -> Agreement:
+    """Return the worst of at least one: one that does not pass is worse than any that does."""
+    return max(found, key=lambda one: (not one.passes, one.difference))
+
+
+def different(what: str, difference: float = math.inf) -> Agreement:
+    return Agreement(passes=False, worst=what, difference=difference)
+
+
+# Classes and words
+
+
+def classes(expected: Any, got: Any) -> Agreement:
+    """Compare the best classes, or the best words of each blank: the same first, as probable."""
+    if isinstance(expected, np.ndarray):
+        if expected.shape != got.shape:
+            return different(f"the scores are {list(got.shape)}, not {list(expected.shape)}")
+        rows = (side.reshape(-1, side.shape[-1]).tolist() for side in (expected, got))
+        pairs = [tuple(dict(enumerate(row)) for row in pair) for pair in zip(*rows, strict=True)]
+    else:
+        blanks = bool(expected) and isinstance(expected[0], list)
+        sides = (expected, got) if blanks else ([expected], [got])
+        pairs = [tuple(map(by_class, pair)) for pair in zip(*sides, strict=True)]
+    return worst_of([same_first(*pair) for pair in pairs])
+
+
+def by_class(result: Sequence[Any]) -> dict[Any, float]:
+    """Return the scores of a result by class: of "score:index:label", or of named fields."""
+    scores: dict[Any, float] = {}
+    for one in result:
+        if isinstance(one, str):
+            score, _, name = one.partition(":")
+            scores.setdefault(name, number(score))
+        elif isinstance(one, Mapping):
+            name = one.get("token") or f"{one.get('index')}:{one.get('label')}"
+            scores.setdefault(name, number(one["score"]))
+        else:
+            scores[one] = math.nan
+    return scores
+
+
+def number(score: Any) -> float:
+    """Return a score as JSON has it, where `null` is one that is no number."""
+    return math.nan if score in (None, "null") else float(score)
+
+
+def same_first(expected: Mapping[Any, float], got: Mapping[Any, float]) -> Agreement:
+    """Compare scores by class, or those of the best classes: others are at most the least there."""
+    if not all(map(math.isfinite, (*expected.values(), *got.values()))):
+        return different("a score is no number")
+    names = list(dict.fromkeys((*expected, *got)))
+    if not names:
+        return Agreement(passes=True, worst="there is no class", difference=0.0)
+    if not (expected and got):
+        return different("one of them has no class")
+    sides = []
+    for side in (expected, got):
+        least = min(side.values())
+        scores = np.array([side.get(name, least) for name in names])
+        inside = min(least, *side.values()) >= 0 and max(side.values()) <= 1
+        sides.append(scores if inside else softmax(scores))
+    gaps = np.abs(sides[0] - sides[1])
+    at, gap = int(gaps.argmax()), float(gaps.max())
+    # Of classes with the same score the one that is answered first, as a caller sees it.
+    first, second = (max(side, key=side.__getitem__) for side in (expected, got))
+    if first != second:
+        return different(f"the first is {second}, not {first}", gap / PROBABILITY)
+    worst = f"the probability of {names[at]} is {sides[1][at]:.4f}, not {sides[0][at]:.4f}"
+    return Agreement(gap <= PROBABILITY, worst, gap / PROBABILITY)
+
+
+def softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    shares = np.exp(logits - logits.max())
+    return np.asarray(shares / shares.sum())
+
+
+# Objects
+
+Placed = tuple[int, float, tuple[float, ...]]  # class, score, (x1, y1, x2, y2)
+
+
+def objects(expected: Sequence[Any], got: Sequence[Any], confidence: float = 0.0) -> Agreement:
+    """Compare found objects: each has one of its class in its place, with nearly its score."""
+    left = [placed(one) for one in got]
+    found = [Agreement(passes=True, worst="the objects are the same", difference=0.0)]
+    for one in map(placed, expected):
+        kind, score, box = one
+        match = max(left, key=lambda other: iou(box, other[2]) * (other[0] == kind), default=None)
+        overlap = iou(box, match[2]) if match and match[0] == kind else 0.0
+        if match is None or overlap < SAME_PLACE:
+            found.append(missing(one, "is missing", confidence))
+            continue
+        left.remove(match)
+        gap = abs(score - match[1])
+        by_score, by_box = gap / PROBABILITY, (1 - overlap) / (1 - LEAST_IOU)
+        name = f"an object of class {kind}"
+        worst = f"{name} has the score {match[1]:.3f}, not {score:.3f}"
+        if by_box > by_score:
+            worst = f"{name} has a box whose IoU is {overlap:.3f}"
+        passes = gap <= PROBABILITY and overlap >= LEAST_IOU
+        found.append(Agreement(passes, worst, max(by_score, by_box)))
+    found += [missing(one, "is new", confidence) for one in left]
+    return worst_of(found)
+
+
+def placed(one: Any) -> Placed:
+    """Return an object of an answer, in either of its formats."""
+    if isinstance(one, Mapping):
+        box = one["box"]
+        return one["index"], number(one["score"]), (box["x1"], box["y1"], box["x2"], box["y2"])
+    kind, score, x1, x2, y1, y2, *_ = one
+    return kind, number(score), (x1, y1, x2, y2)
+
+
+def missing(one: Placed, what: str, confidence: float) -> Agreement:
+    """Return what it means that only one side has an object."""
+    kind, score, _ = one
+    words = f"an object of class {kind} with the score {score:.3f} {what}"
+    if confidence > 0 and score - confidence <= PROBABILITY:
+        return Agreement(passes=True, worst=words, difference=(score - confidence) / PROBABILITY)
+    return different(words)
+
+
+def iou(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return what two boxes share, by what they cover together; 0 where they cover nothing."""
+    width = min(one[2], other[2]) - max(one[0], other[0])
+    height = min(one[3], other[3]) - max(one[1], other[1])
+    shared = max(0.0, width) * max(0.0, height)
+    areas = sum((box[2] - box[0]) * (box[3] - box[1]) for box in (one, other))
+    return shared / (areas - shared) if shared else 0.0
+
+
+# Vectors and tensors
+
+
+def embeddings(expected: Sequence[float], got: Sequence[float]) -> Agreement:
+    """Compare two vectors by the cosine of their angle."""
+    one, other = np.asarray(expected, np.float64), np.asarray(got, np.float64)
+    if one.shape != other.shape:
+        return different(f"the vector has the shape {list(other.shape)}, not {list(one.shape)}")
+    lengths = float(np.linalg.norm(one) * np.linalg.norm(other))
+    if not math.isfinite(lengths):
+        return different("the vector has what is no number")
+    cosine = float((one * other).sum()) / lengths if lengths else float(np.array_equal(one, other))
+    share = max(0.0, 1 - cosine) / (1 - LEAST_COSINE)
+    return Agreement(cosine >= LEAST_COSINE, f"the cosine is {cosine:.5f}", share)
+
+
+def tensors(expected: Any, got: Any, limit: float = SPREAD) -> Agreement:
+    """Compare an array, or arrays by name: differences by the spread of what is expected.
+
+    Args:
+        expected: an array, or a mapping of them. What is no number has to be in the same places.
+        got: likewise.
+        limit: the largest difference by the spread, which is the greatest number less the least.
+
+    """
+    if not isinstance(expected, Mapping):
+        return same_array("the tensor", np.asarray(expected), np.asarray(got), limit)
+    if set(expected) != set(got):
+        return different(f"there are {', '.join(sorted(got))}, not {', '.join(sorted(expected))}")
+    none = Agreement(passes=True, worst="there is no tensor", difference=0.0)
+    pairs = ((f"`{name}`", expected[name], got[name]) for name in expected)
+    return worst_of([same_array(*pair, limit) for pair in pairs] or [none])
+
+
+def same_array(
+    name: str, expected: npt.NDArray[Any], got: npt.NDArray[Any], limit: float
+) -> Agreement:
+    if expected.shape != got.shape:
+        return different(f"{name} has the shape {list(got.shape)}, not {list(expected.shape)}")
+    if expected.dtype.kind not in "biuf" or got.dtype.kind not in "biuf":
+        same = np.array_equal(expected, got)
+        return Agreement(same, f"{name} is the same" if same else f"{name} is another", 0.0)
+    one, other = expected.astype(np.float64), got.astype(np.float64)
+    finite = np.isfinite(one)
+    if not np.array_equal(one[~finite], other[~finite], equal_nan=True) or not np.array_equal(
+        finite, np.isfinite(other)
+    ):
+        return different(f"{name} has what is no number in other places")
+    if not finite.any():
+        return Agreement(passes=True, worst=f"{name} has no numbers", difference=0.0)
+    numbers = one[finite]
+    spread = float(numbers.max() - numbers.min()) or float(np.abs(numbers).max()) or 1.0
+    gap = float(np.abs(numbers - other[finite]).max()) / spread
+    return Agreement(gap <= limit, f"{name} differs by {gap:.2g} of its spread", gap / limit)

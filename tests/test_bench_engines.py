@@ -1,0 +1,172 @@
+"""The limit, rivals and the table of engines run each engine, and say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench import __main__, engines, models, sessions, work
+from bench.limit import Figures, Limit, Way, divided, ways_of
+from bench.measure import sweep
+from bench.rival_servers import Place, environment
+from bench.sessions import Engine
+from tests.conftest import PROJECT
+
+
+@pytest.fixture(scope="module")
+def limit() -> Iterator[Limit]:
+    started = Limit(PROJECT / "model_repository", "bert_base")
+    yield started
+    started.stop()
+
+
+def test_every_engine_of_the_limit_gives_the_same_answer(limit: Limit) -> None:
+    found = {engine: limit.answer(work.payload("bert_base"), engine) for engine in Engine}
+    # Engines run weights in int8 differently: of the others the scores are nearly equal.
+    best = {engine: work.Bert.gist(answer)[:3] for engine, answer in found.items()}
+    assert best[Engine.ONNXRUNTIME] == ["the" * 5 + word for word in ("world.", "war.", "matter.")]
+    assert best[Engine.OPENVINO_F32] == best[Engine.ONNXRUNTIME]
+    assert best[Engine.OPENVINO_BF16] == best[Engine.ONNXRUNTIME]
+
+
+@pytest.mark.parametrize("engine", [Engine.ONNXRUNTIME, Engine.OPENVINO_F32])
+def test_the_limit_says_what_of_its_processor_time_is_the_engine_s(
+    limit: Limit, engine: Engine
+) -> None:
+    for way in ways_of(engine, 2, 1):
+        came = limit.measure(way, 0.05, work.payload("bert_base"))
+        # A text is prepared in less time than the layers take, whichever threads they run in.
+        assert came.cpu_ms / 2 < came.engine_ms < came.cpu_ms
+
+
+class FixedLimit(Limit):
+    """A limit with figures by engine."""
+
+    def __init__(self, speeds: dict[Engine, float]) -> None:
+        self.speeds = speeds
+
+    def measure(self, way: Way, seconds: float, payload: object) -> Figures:
+        speed = self.speeds[way.engine] * (1 + way.batch / 100)
+        return Figures(speed, 1e3 / speed, 1e3 / speed, 10, 9, 100)
+
+
+@pytest.mark.parametrize(
+    ("among", "best"),
+    [
+        ((Engine.ONNXRUNTIME, Engine.OPENVINO_F32), Engine.OPENVINO_F32),
+        ((Engine.OPENVINO_BF16,), Engine.OPENVINO_BF16),
+    ],
+)
+def test_the_limit_is_the_best_engine_at_the_precision(
+    among: tuple[Engine, ...], best: Engine
+) -> None:
+    limit = FixedLimit({Engine.ONNXRUNTIME: 50, Engine.OPENVINO_F32: 60, Engine.OPENVINO_BF16: 100})
+    ways = sweep(limit, "resnet", None, 2, (1, 8), 1, among)
+    assert {way.engine for way in ways.values()} == {best}
+    assert ways["throughput"].batch == 8
+    assert ways["lone"].in_hand == 1
+    assert ways["8 in hand"].in_hand <= 8
+
+
+@pytest.mark.parametrize(
+    ("flags", "engines"),
+    [
+        ("fpu avx512_bf16 sse", (Engine.OPENVINO_BF16,)),
+        ("fpu amx_bf16", (Engine.OPENVINO_BF16,)),
+        ("fpu avx512f", (Engine.ONNXRUNTIME, Engine.OPENVINO_F32)),
+    ],
+)
+def test_bf16_is_measured_where_the_cpu_computes_it(
+    flags: str, engines: tuple[Engine, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: avx512_bf16\n")
+    monkeypatch.setattr(sessions, "CPUINFO", cpuinfo)
+    assert sessions.engines_at("auto") == engines
+    assert sessions.engines_at("exact") == (Engine.ONNXRUNTIME, Engine.OPENVINO_F32)
+
+
+def test_a_way_of_openvino_divides_the_cores_among_streams() -> None:
+    assert str(divided(Engine.OPENVINO_F32, 4, 2, 8)) == (
+        "OpenVINO f32, 2 threads × 2 streams of 2, batches of 8"
+    )
+    assert str(divided(Engine.ONNXRUNTIME, 4, 4)) == "ONNX Runtime fp32, 1 threads × 4 intra-op"
+
+
+def test_a_rival_runs_the_engine_that_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = PROJECT / "model_repository"
+    place = Place(repository, Path(), "bert_base", 2, "auto", Engine.OPENVINO_F32)
+    for name, value in environment(place, place.engine).items():
+        if name.startswith("BENCH_"):
+            monkeypatch.setenv(name, value)
+    runner = work.Runner(1)
+    assert isinstance(runner.session, sessions.OpenVino)
+    (answer,) = runner.answer([{"text": "The capital of France is [MASK]."}])
+    assert answer[0]["token"] == "The capital of France is paris."
+
+
+def test_precisions_can_be_repeated() -> None:
+    for words in ("--precision auto exact auto", "--precision auto --precision exact"):
+        assert __main__.parsed(words.split()).precision == ["auto", "exact"]
+    assert __main__.parsed([]).precision == ["exact"]
+
+
+def test_the_table_of_engines_has_all_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(models, "LAYERS", 1)
+    monkeypatch.setattr(models, "VOCABULARY", 10_000)  # all words of the sentences are among them
+    monkeypatch.setattr(engines, "has_bf16", lambda: False)
+    resnet, file = (
+        PROJECT / "model_repository" / name / "1" / "model.onnx" for name in ("resnet", "yolov5")
+    )
+    if not (resnet.exists() and file.exists()):
+        pytest.skip("no weights: make weights")
+    words = f"--seconds 0 --rounds 1 --cache {tmp_path} --int8 yolov5={file}"
+    assert engines.main(words.split()) == 0
+    _, times, _, answers = capsys.readouterr().out.strip().split("\n\n")
+    cells = [[cell.strip() for cell in row.strip("| ").split("|")] for row in times.splitlines()]
+    assert cells[0] == [
+        *("model", "ONNX Runtime fp32", "OpenVINO f32", "OpenVINO bf16"),
+        *("ONNX Runtime int8", "OpenVINO int8"),
+    ]
+    sizes = [f"{count} tokens" for count in ("1 × 9", "8 × 9", "1 × 128")]
+    assert [row[0] for row in cells[2:]] == [
+        *("ResNet-50", "YOLOv5s"),
+        *(f"{name}, {size}" for name in ("BERT-base shape", "bert_base as shipped")
+          for size in sizes),
+    ]  # fmt: skip
+    for row in cells[2:]:
+        assert row[1].endswith("(1.00×)")
+        assert row[2].endswith("×)")
+        assert row[3] == "–"
+        assert (row[5] == "–") == (row[0] != "YOLOv5s")
+    # OpenVINO changes no answer in single precision, and the file said to be in int8 is the same.
+    yolo = next(row for row in answers.splitlines() if row.startswith("| YOLOv5s"))
+    assert yolo.count("same objects: yes") == 3
+
+
+def test_objects_are_compared_by_score_and_pixels() -> None:
+    # [cx, cy, w, h, objectness, one score a class]: a box of 100 pixels, and one 3 pixels away.
+    one = np.zeros((25200, 85), np.float32)
+    one[0, :6] = [320, 320, 100, 100, 0.9, 1]
+    other = one.copy()
+    other[0, :5] = [323, 320, 100, 100, 0.8]
+    kept = [[640, 640, 1.0, 0, 0]]
+    finder = work.YoloV5(PROJECT / "model_repository")
+    text = engines.objects(finder, kept, [(one, other)])
+    assert text == "same objects: yes; scores 0.1, 3 pixels"
+    other[0, 5:7] = [0, 1]
+    assert engines.objects(finder, kept, [(one, other)]).startswith("same objects: no")
+
+
+@pytest.mark.parametrize("words", ["bert_base=model.onnx", "resnet", "resnet=missing.onnx"])
+def test_a_wrong_file_in_int8_is_one_sentence(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        engines.main(["--int8", words])
+    assert "resnet" in capsys.readouterr().err.splitlines()[-1]
