@@ -26,6 +26,7 @@ from container.backends.onnxruntime import session as onnxruntime
 from container.backends.onnxruntime.execution_providers import CPU, execution_providers
 from container.backends.onnxruntime.session_settings import own_settings, session_settings
 from container.backends.openvino import session as openvino
+from container.backends.openvino.mapped_file import WEIGHTS
 from container.backends.openvino.properties import KEYS, properties
 from container.backends.verdict import ENGINE, ONNXRUNTIME, OPENVINO, PRECISION
 from tool.findings import Findings
@@ -133,7 +134,7 @@ class FileCheck:
         """Look into the model's file, as far as it can be read without running it."""
         with file.open("rb") as start:
             begin = start.read(256)
-        weights = file.with_suffix(openvino.WEIGHTS)
+        weights = file.with_suffix(WEIGHTS)
         if file.suffix == ".xml" and weights.is_file():
             with weights.open("rb") as start:
                 if start.read(len(LFS)) == LFS:

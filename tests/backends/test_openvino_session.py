@@ -19,8 +19,10 @@ from onnx import TensorProto, helper
 
 from container.backends.batching import RequestError
 from container.backends.model_config import ModelConfigError, TensorSpec
+from container.backends.openvino import mapped_file
 from container.backends.openvino import session as module
-from container.backends.openvino.session import OpenVinoFile, OpenVinoSession, mapped, model_file
+from container.backends.openvino.mapped_file import MappedFile
+from container.backends.openvino.session import OpenVinoFile, OpenVinoSession, model_file
 
 PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 2, "NUM_STREAMS": 2}
 X = np.random.default_rng(1).normal(size=(3, openvino_models.WIDTH)).astype(np.float32)
@@ -62,12 +64,25 @@ class TestWeights:
         for session in sessions:
             np.testing.assert_allclose(session.run({"x": X}, ["y"])["y"], EXPECTED, atol=1e-4)
 
+    def test_they_are_removed_with_the_last_instance(
+        self, file: Path, tmp_path: Path, saved: list[Path]
+    ) -> None:
+        first, last = (OpenVinoSession(file, PROPERTIES, {}, shared=tmp_path / "s") for _ in "ab")
+        first.close()
+        np.testing.assert_allclose(last.run({"x": X}, ["y"])["y"], EXPECTED, atol=1e-4)
+        assert saved[0].is_file()
+        last.close()
+        assert [path.suffix for path in saved[0].parent.iterdir()] == [".lock"]
+        again = OpenVinoSession(file, PROPERTIES, {}, shared=tmp_path / "s")
+        np.testing.assert_allclose(again.run({"x": X}, ["y"])["y"], EXPECTED, atol=1e-4)
+        assert saved == [saved[0]] * 2
+
     def test_another_file_in_its_place_is_written_too(
         self, file: Path, tmp_path: Path, saved: list[Path]
     ) -> None:
-        before = mapped(file, tmp_path / "s")
+        before = MappedFile(file, tmp_path / "s", module._save).file
         onnx_models.plus_one(file)
-        after = mapped(file, tmp_path / "s")
+        after = MappedFile(file, tmp_path / "s", module._save).file
         assert saved == [before, after]
         assert before != after
         assert OpenVinoFile(after).signature.inputs == (TensorSpec("x", "TYPE_FP32", (-1, 3)),)
@@ -93,13 +108,14 @@ class TestWeights:
             raise RuntimeError("Exception from src/x.cpp:1:\nNo space left on device")
 
         monkeypatch.setattr("openvino.save_model", full)
-        assert mapped(file, tmp_path / "s") == file
+        assert MappedFile(file, tmp_path / "s", module._save).file == file
         assert "No space left on device" in capfd.readouterr().err
         assert [path.suffix for path in (tmp_path / "s" / "ir").iterdir()] == [".lock"]
 
     def test_a_model_of_openvino_is_taken_as_it_is(self, tmp_path: Path) -> None:
         openvino_models.line(tmp_path / "model.xml")
-        assert mapped(tmp_path / "model.xml", tmp_path / "s") == tmp_path / "model.xml"
+        taken = MappedFile(tmp_path / "model.xml", tmp_path / "s", module._save)
+        assert taken.file == tmp_path / "model.xml"
         assert not (tmp_path / "s").exists()
 
     def test_a_mapped_file_goes_out_of_memory_and_can_still_be_read(self, tmp_path: Path) -> None:
@@ -109,12 +125,12 @@ class TestWeights:
         with weights.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as it:
             assert it[:] == content
             assert resident(weights) == 4096
-            module.forget(weights)
+            mapped_file.forget(weights)
             assert resident(weights) == 0
             assert it[:] == content
 
     def test_what_is_not_mapped_is_no_matter(self, tmp_path: Path) -> None:
-        module.forget(tmp_path / "none.bin")
+        mapped_file.forget(tmp_path / "none.bin")
 
 
 def resident(file: Path) -> int:

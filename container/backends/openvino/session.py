@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import ctypes
-import fcntl
-import hashlib
-import mmap
-import re
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -23,8 +18,8 @@ from container.backends.model_config import (
     ModelConfigError,
     Signature,
     TensorSpec,
-    files_of,
 )
+from container.backends.openvino.mapped_file import WEIGHTS, MappedFile
 from container.backends.openvino.properties import EXACT, computing_in
 from container.backends.openvino.rows import SHAPE, numbers_of, of_all_or_rows, take_rows
 
@@ -34,9 +29,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from container.backends.batching import Rows, Tensors
-
-WEIGHTS = ".bin"
-"""The suffix of the file beside `model.xml` that has the weights."""
 
 DEFAULT_FILES = ("model.xml", "model.onnx")
 """Triton writes the first into a configuration that names no file."""
@@ -89,11 +81,9 @@ class OpenVinoSession:
         signature: Signature | None = None,
         shared: Path | None = None,
     ) -> None:
-        self._weights = file.with_suffix(WEIGHTS)
+        self._mapped = MappedFile(file, shared, _save)
         try:
-            if shared:
-                file = mapped(file, shared)
-                self._weights = file.with_suffix(WEIGHTS)
+            file = self._mapped.file
             model = read(file)
             self.signature = signature or signature_of(model, file)
             try:
@@ -102,10 +92,11 @@ class OpenVinoSession:
                 sys.stderr.write(f"'{file}' is not run by rows: {error}\n")
                 self.by_rows, model = (), read(file)
             self._compiled = _core().compile_model(model, "CPU", dict(properties))
-        except ModelConfigError:
+        except BaseException as error:
+            self._mapped.close()
+            if isinstance(error, Exception) and not isinstance(error, ModelConfigError):
+                raise unreadable(file, error) from error
             raise
-        except Exception as error:
-            raise unreadable(file, error) from error
         del model
         self._order = [port.any_name for port in self._compiled.inputs]
         self._places = {
@@ -123,7 +114,7 @@ class OpenVinoSession:
         self._inputs = {spec.name: spec for spec in self.signature.inputs}
         self._is_warm = False
         allocator.give_back()
-        forget(self._weights)
+        self._mapped.forget()
 
     def prepare(self, inputs: Tensors) -> Tensors:
         """Return a request's tensors in the shapes of the file.
@@ -164,7 +155,7 @@ class OpenVinoSession:
             self._free.put(request)
         if not self._is_warm:  # it packs weights when it runs for the first time
             self._is_warm = True
-            forget(self._weights)
+            self._mapped.forget()
         for name in by_rows:
             answer[name] = of_all_or_rows(answer[name], answer.pop(SHAPE + name), rows.get(name))
         for name in self._scalars.keys() & answer.keys():
@@ -176,6 +167,7 @@ class OpenVinoSession:
         """Free the model."""
         self._free = LifoQueue()
         self._compiled = None
+        self._mapped.close()
 
 
 class OpenVinoFile:
@@ -285,38 +277,9 @@ def _spec(kind: str, port: Any, file: Path) -> TensorSpec:
     return TensorSpec(port.any_name, _DATA_TYPES[its_type], sizes)
 
 
-def mapped(file: Path, shared: Path) -> Path:
-    """Return a model in OpenVINO's own format, made once for all instances of a container.
-
-    Weights of ONNX files are read into each process's own memory; those of IR are mapped, are there
-    once for all processes, and need not stay in memory once they are packed for the processor.
-
-    Args:
-        file: the model's file; returned where it is IR already, or there is no room.
-        shared: the folder for it.
-
-    """
-    if file.suffix == ".xml":
-        return file
-    known = [
-        (str(f), s.st_size, s.st_mtime_ns, s.st_ino) for f in files_of(file) if (s := f.stat())
-    ]
-    made = shared / "ir" / f"{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}.xml"
-    try:
-        made.parent.mkdir(parents=True, exist_ok=True)
-        with made.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not made.exists():
-                _save(file, made)
-    except OSError as error:
-        sys.stderr.write(f"the weights of '{file}' are not mapped: {error}\n")
-        return file
-    return made
-
-
 def _save(file: Path, made: Path) -> None:
-    import openvino  # noqa: PLC0415  see _core
-
+    """Write a model in OpenVINO's own format."""
+    openvino = _imported()
     part = made.with_suffix(".part.xml")
     try:
         openvino.save_model(read(file), part, compress_to_fp16=False)
@@ -329,22 +292,11 @@ def _save(file: Path, made: Path) -> None:
             left.unlink(missing_ok=True)
 
 
-def forget(weights: Path) -> None:
-    """Take a mapped file out of this process's memory; what is read again comes from the disk.
-
-    Weights are packed for the processor when a model is compiled, or runs first, and mostly not
-    read from there any more.
-    """
-    madvise = getattr(ctypes.CDLL(None), "madvise", None)
-    if madvise is None or not weights.exists():
-        return
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-    for begin, end in re.findall(rf"(?m)^(\w+)-(\w+) r\S+ .*{re.escape(str(weights))}$", maps):
-        start = int(begin, 16)
-        madvise(ctypes.c_void_p(start), ctypes.c_size_t(int(end, 16) - start), mmap.MADV_DONTNEED)
-
-
 def _core() -> Any:
+    return _imported().Core()
+
+
+def _imported() -> Any:
     # Only where a file is opened: Triton starts one more process for each model, which completes
     # its configuration and often has nothing to open.
     try:
@@ -354,4 +306,4 @@ def _core() -> Any:
             f"OpenVINO cannot be imported ({error}).",
             "install it in the environment of the container: pip install --no-deps openvino",
         ) from error
-    return openvino.Core()
+    return openvino
