@@ -164,7 +164,7 @@ class OnnxSession:
 
     """
 
-    by_rows = ()
+    by_rows: tuple[str, ...] = ()
 
     def __init__(
         self,
