@@ -157,7 +157,7 @@ class Known:
         results: of the client, with the samples that they are of.
         given: what the model was given.
         outputs: what it answered, for each of these.
-        tensors: a session of ONNX Runtime, which knows the model's tensors.
+        tap: through which the client asks the model.
         is_int8: whether the model has weights in int8.
 
     """
@@ -166,7 +166,7 @@ class Known:
     results: Sequence[tuple[Sample, tuple[Any, list[Arrays]], list[Arrays]]]
     given: Sequence[Arrays]
     outputs: Sequence[Arrays]
-    tensors: Any
+    tap: Tap | None
     is_int8: bool
 
 
@@ -200,16 +200,17 @@ def trial(folder: Path, file: Path, asked: Wish) -> Verdict:
         name = f"OpenVINO in {precision}"
         try:
             run = by_openvino(file, precision)
-            found = compared(known, run, file, folder, is_exact=precision == F32)
+            found = compared(known, run, file, is_exact=precision == F32)
             if wide and found.passes:
                 found = worst_of([found, tensors(wide[1], run(wide[0]))])
+            if not found.passes:
+                reasons.append(f"{name} answers otherwise: {found.worst}")
+                continue
+            served_by = as_served(file, precision, signature) or run
+            speedup = faster(exact, served_by, known.given[0])
         except Exception as error:  # such as an operator that is missing
             reasons.append(f"{name} cannot: {openvino.unreadable(file, error).what}")
             continue
-        if not found.passes:
-            reasons.append(f"{name} answers otherwise: {found.worst}")
-            continue
-        speedup = faster(exact, as_served(file, precision, signature) or run, known.given[0])
         one = Verdict(OPENVINO, precision, "", round(speedup, 2), found.worst, signature)
         is_allowed = speedup >= LEAST_GAIN or asked.engine == OPENVINO
         if not is_allowed:
@@ -235,10 +236,10 @@ def answers(folder: Path, file: Path, signature: Signature, session: Any, exact:
     results = results_of(client, folder, file, tap) if client else []
     if given := [one for *_, some in results for one in some]:
         outputs = [one for _, (_, some), _ in results for one in some]
-        return Known(client, results, given, outputs, session, is_int8)
+        return Known(client, results, given, outputs, tap, is_int8)
     rows = made_up(signature, lambda inputs, names: {n: exact(inputs)[n] for n in names})
     given = [dict(row) for row in rows]
-    return Known(None, (), given, [exact(one) for one in given], session, is_int8)
+    return Known(None, (), given, [exact(one) for one in given], None, is_int8)
 
 
 def results_of(
@@ -335,7 +336,7 @@ def samples_of(folder: Path, client: Client) -> list[Sample]:
     return [*example, *(samples_in(own) if own.is_dir() else [])]
 
 
-def compared(known: Known, run: Run, file: Path, folder: Path, *, is_exact: bool) -> Agreement:
+def compared(known: Known, run: Run, file: Path, *, is_exact: bool) -> Agreement:
     """Compare an engine's answers with those that are known.
 
     In f32 outputs have to be the same, to `LIMIT`; in another precision, or where weights are in
@@ -344,13 +345,13 @@ def compared(known: Known, run: Run, file: Path, folder: Path, *, is_exact: bool
     outputs = [run(one) for one in known.given]
     limit = LIMIT if is_exact and not known.is_int8 else SPREAD
     found = worst_of([tensors(*pair, limit) for pair in zip(known.outputs, outputs, strict=True)])
-    if known.client is None or (is_exact and not known.is_int8):
+    client, tap = known.client, known.tap
+    if client is None or tap is None or (is_exact and not known.is_int8):
         return found
     if not math.isfinite(found.difference):  # another shape, or what is no number
         return found
     # However near the tensors are: of two classes that are nearly equal the other may be first.
-    tap = Tap(known.tensors, run)
-    client = client_of(folder, tap)
+    tap.by = run
     return worst_of(
         [
             difference(

@@ -273,7 +273,7 @@ def test_without_a_client_tensors_are_compared_by_their_spread(
     """A thousandth of 4 in f32; a hundredth in less, or where engines round each in its way."""
     known = engines.Known(None, (), [{}], [{"y": Y}], None, is_int8)
     further = Y + np.array([0, off, 0, 0], np.float32)
-    found = engines.compared(known, lambda _: {"y": further}, tmp_path, tmp_path, is_exact=is_exact)
+    found = engines.compared(known, lambda _: {"y": further}, tmp_path, is_exact=is_exact)
     assert found.passes is passes
 
 
