@@ -257,7 +257,7 @@ class Line:
 
         Args:
             request: what is asked.
-            timeout: seconds until the answer has to be there; Triton is told.
+            timeout: seconds until the answer has to be there; Triton gets them as well.
 
         Raises:
             InferenceServerException: it refused, or did not answer.
