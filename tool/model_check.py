@@ -278,7 +278,9 @@ class ModelCheck:
             try:
                 found = len(list(samples.of_file(path, name)))
             except Trouble as error:
-                what = f"is left out, and all samples with it: {error.__cause__}"
+                what = (
+                    f"keeps the model on ONNX Runtime, for no trial can be made: {error.__cause__}"
+                )
                 self.findings.warning(path, what, "mend it, or take it out of the folder")
                 continue
             count += found
