@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from container.backends.model_config import DYNAMIC, TensorSpec
+from container.backends.model_config import DYNAMIC, Signature, TensorSpec
 from container.backends.padding import AXIS, NONE, Padding, concatenated, length, near, shape_key
 
 if TYPE_CHECKING:
@@ -260,6 +260,30 @@ def conform(inputs: Tensors, specs: Mapping[str, TensorSpec]) -> dict[str, NDArr
                 f"{list(spec.shape)}."
             )
     return conforming
+
+
+class Scalars:
+    """Outputs that have no dimensions in the file, but in the configuration, and for its readers.
+
+    Args:
+        signature: the file's.
+        dims: of the configured outputs, by name.
+
+    """
+
+    def __init__(self, signature: Signature, dims: Mapping[str, Sequence[int]]) -> None:
+        self._shapes = {
+            spec.name: tuple(1 for _ in dims[spec.name])
+            for spec in signature.outputs
+            if not spec.shape and spec.name in dims
+        }
+
+    def shaped(self, answer: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return outputs, in which these have the dimensions of the configuration."""
+        for name in self._shapes.keys() & answer.keys():
+            if not answer[name].ndim:  # else its rank was unknown, and is that of Triton's answer
+                answer[name] = answer[name].reshape(self._shapes[name])
+        return answer
 
 
 def decoded(name: str, array: NDArray[Any]) -> NDArray[Any]:

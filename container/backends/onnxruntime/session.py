@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from container.backends.batching import conform, decoded
+from container.backends.batching import Scalars, conform, decoded
 from container.backends.cpu_share import usable_cpus
 from container.backends.model_config import (
     DYNAMIC,
@@ -184,11 +184,7 @@ class OnnxSession:
         self._counted = Lock()
         self._run_options = run_options(settings)
         self.signature = _signature(self._alone, file)
-        self._scalars = {
-            spec.name: tuple(1 for _ in dims[spec.name])
-            for spec in self.signature.outputs
-            if not spec.shape and spec.name in dims
-        }
+        self._scalars = Scalars(self.signature, dims)
         self._inputs = {
             spec.name: spec for spec in (*self.signature.inputs, *self.signature.optional)
         }
@@ -222,11 +218,7 @@ class OnnxSession:
         """
         with self._session() as session:
             came = session.run(list(outputs), dict(inputs), self._run_options)
-        answer = dict(zip(outputs, came, strict=True))
-        for name in self._scalars.keys() & answer.keys():
-            if not answer[name].ndim:  # else its rank was unknown, and is that of Triton's answer
-                answer[name] = answer[name].reshape(self._scalars[name])
-        return answer
+        return self._scalars.shaped(dict(zip(outputs, came, strict=True)))
 
     @contextmanager
     def _session(self) -> Iterator[Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from container.backends import allocator
-from container.backends.batching import conform
+from container.backends.batching import Scalars, conform
 from container.backends.model_config import (
     DYNAMIC,
     ModelConfigError,
@@ -106,11 +106,7 @@ class OpenVinoSession:
         self._free: LifoQueue[Any] = LifoQueue()
         for _ in range(self.at_once):
             self._free.put(self._compiled.create_infer_request())
-        self._scalars = {
-            spec.name: tuple(1 for _ in dims[spec.name])
-            for spec in self.signature.outputs
-            if not spec.shape and spec.name in dims
-        }
+        self._scalars = Scalars(self.signature, dims)
         self._inputs = {spec.name: spec for spec in self.signature.inputs}
         self._is_warm = False
         allocator.give_back()
@@ -158,10 +154,7 @@ class OpenVinoSession:
             self._mapped.forget()
         for name in by_rows:
             answer[name] = of_all_or_rows(answer[name], answer.pop(SHAPE + name), rows.get(name))
-        for name in self._scalars.keys() & answer.keys():
-            if not answer[name].ndim:
-                answer[name] = answer[name].reshape(self._scalars[name])
-        return answer
+        return self._scalars.shaped(answer)
 
     def close(self) -> None:
         """Free the model."""
