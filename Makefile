@@ -6,7 +6,7 @@
 # make bench   measures the speed beside the machine's limit and rivals; bench-full everything
 
 VENV ?= .venv
-LOCKS := $(wildcard container/requirements/*.txt)
+LOCKS := $(wildcard container/image/requirements/*.txt)
 RUN := $(VENV)/bin/python -m
 
 .PRECIOUS: %/.serve %/.dev %/.image-test
@@ -25,11 +25,11 @@ image:
 	docker build --tag triton-dispatcher .
 
 chaos: weights $(VENV)/.dev
-	$(RUN) tests.chaos --minutes 10
+	$(RUN) tests.support.chaos --minutes 10
 
 # More than 100,000 inputs for the parsers, which nobody has seen before; about a quarter of an hour.
 fuzz: weights $(VENV)/.dev
-	FUZZ_INPUTS=10000 $(RUN) pytest -s tests/test_fuzz.py
+	FUZZ_INPUTS=10000 $(RUN) pytest -s tests/dispatcher/test_fuzz.py
 
 # Needs a Docker engine; skipped, saying so, where none answers.
 test-image: weights $(VENV)/.image-test
@@ -47,7 +47,7 @@ format: $(VENV)/.dev
 
 # Which engine runs each model here is found out once, not at the first start.
 weights: $(VENV)/.serve
-	$(RUN) container.weights
+	$(RUN) container.image.weights
 	$(RUN) tool engines || true
 
 bench: weights $(VENV)/.dev
@@ -56,21 +56,21 @@ bench: weights $(VENV)/.dev
 bench-full: weights $(VENV)/.dev
 	$(RUN) bench --full
 
-%/.serve: $(LOCKS) container/install
-	container/install $* serve triton weights
+%/.serve: $(LOCKS) container/image/install
+	container/image/install $* serve triton weights
 	@touch $@
 
 %/.dev: %/.serve
-	container/install $* dev
+	container/image/install $* dev
 	@touch $@
 
 %/.image-test: %/.dev
-	container/install $* image-test
+	container/image/install $* image-test
 	@touch $@
 
-# Pins anew what container/requirements/*.in ask for.
+# Pins anew what container/image/requirements/*.in ask for.
 lock: $(VENV)/.dev
-	cd container/requirements && for name in serve weights dev triton image-test quantize; do \
+	cd container/image/requirements && for name in serve weights dev triton image-test quantize; do \
 	  $(abspath $(VENV))/bin/uv pip compile --quiet --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-header \
 	    $$([ $$name = triton ] && echo --no-deps) $$name.in -o $$name.txt || exit 1; done

@@ -20,8 +20,8 @@ from bench import load
 from bench.contenders import Contender, Skipped, free_port
 from bench.measure import BARE, Results, say, turned
 from bench.work import PROJECT
-from container.backends.shared_memory import PREFIX
-from container.programs import ALLOCATOR, FEW_ARENAS
+from container.programs.programs import ALLOCATOR, FEW_ARENAS
+from container.triton_backends.machine.shared_memory import PREFIX
 
 SCRIPT = Path(__file__).parent / "nothing" / "post.lua"
 PAYLOAD = {"number": [1]}  # as the script sends it

@@ -30,8 +30,8 @@ from bench.contenders import (
 )
 from bench.sessions import Engine
 from bench.work import PROJECT
-from container.programs import ALLOCATOR
-from container.triton import NoTriton, embedded
+from container.programs.find_triton import NoTriton, embedded
+from container.programs.programs import ALLOCATOR
 
 BENCH = Path(__file__).parent
 BATCH = 16

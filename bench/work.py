@@ -19,7 +19,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from bench.sessions import Engine, opened
-from clients.pictures import Picture, decode_base64, decode_picture
+from clients.images.pictures import Picture, decode_base64, decode_picture
 
 PROJECT = Path(__file__).resolve().parent.parent
 MOST_PIXELS = 50_000_000
@@ -63,7 +63,7 @@ class ResNet(Work):
         self.labels = (self.folder / "labels.txt").read_text().splitlines()
 
     def prepare(self, payload: Mapping[str, Any]) -> tuple[Tensors, Any]:
-        from clients.resizing import resized
+        from clients.images.resizing import resized
 
         small = resized(picture(payload["img"]), (224, 224), (224, 224))
         pixels = (np.asarray(small, np.float32) / 255).transpose(2, 0, 1)
@@ -128,7 +128,7 @@ class Bert(Work):
     def __init__(self, repository: Path) -> None:
         from tokenizers import Tokenizer as Backend
 
-        from clients.tokenizer import Tokenizer
+        from clients.text.tokenizer import Tokenizer
 
         super().__init__(repository)
         backend = Backend.from_file(str(self.folder / "tokenizer" / "tokenizer.json"))
@@ -138,7 +138,7 @@ class Bert(Work):
         self.mask = backend.token_to_id("[MASK]")
 
     def prepare(self, payload: Mapping[str, Any]) -> tuple[Tensors, Any]:
-        from clients.text_input import padded
+        from clients.text.batch import padded
 
         text = payload["text"]
         ids = padded([self.tokenizer.backend.encode(text).ids], 0)

@@ -29,12 +29,12 @@ import numpy as np
 import numpy.typing as npt
 
 from clients.errors import BadParameter, BadPayload, InferenceError, UnsupportedMedia
-from clients.model_server import Above, ModelServer, Padding, Rows, Signature, Tensors, picked
-from clients.nested import flattened
+from clients.images.pictures import EXPECTED, Picture, decode_base64, decode_picture
 from clients.parameters import FORMAT, Parameter
-from clients.pictures import EXPECTED, Picture, decode_base64, decode_picture
 from clients.request import Media, Request, current
-from clients.shown import brief, encodable
+from clients.tensors.nested import flattened
+from clients.tensors.shown import brief, encodable
+from clients.triton.server import Above, ModelServer, Padding, Rows, Signature, Tensors, picked
 
 # All that the author of a client imports.
 __all__ = ["FORMAT", "Client", "Environment", "Padding", "Parameter", "Payload"]
@@ -243,7 +243,7 @@ class Client(ABC):
             `copy()`, for `scores -= 1`. Texts are `bytes`.
 
         Raises:
-            InferenceError: one of its subclasses, as `clients.model_server` says.
+            InferenceError: one of its subclasses, as `clients.triton.server` says.
 
         """
         timings = self.request.timings

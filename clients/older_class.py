@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from clients.base import Client, Environment, Payload
-from clients.pictures import EXAMPLE
+from clients.images.pictures import EXAMPLE
 
 
 class OlderClass(Client):

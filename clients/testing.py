@@ -19,11 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from clients.base import Client, Environment, Payload
-from clients.config_text import read
-from clients.declarations import declaration_fault, object_fault
 from clients.errors import ClientDisabled, ModelFailed, TensorsRefused, UnknownModel, UnknownVersion
-from clients.files import text_of
-from clients.model_server import (
+from clients.plugins.discovery import classes_of_file
+from clients.plugins.validation import declaration_fault, object_fault
+from clients.repository.config_text import read
+from clients.repository.files import text_of
+from clients.request import Request
+from clients.tensors.client import at_most
+from clients.tensors.scores import digits
+from clients.triton.server import (
     Above,
     ModelServer,
     ModelState,
@@ -33,10 +37,6 @@ from clients.model_server import (
     Tensors,
     TensorSpec,
 )
-from clients.request import Request
-from clients.scores import digits
-from clients.sources import classes_of_file
-from clients.tensors import at_most
 
 TIME_S = 60.0  # for one answer
 DEFAULT_MAX_BATCH_SIZE = 4  # where the configuration leaves it to the model's file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from container.stop_signals import end_at_once
+from container.supervisor.signals import end_at_once
 
 if __name__ == "__main__":
     end_at_once()  # before the imports, which take a quarter of a second

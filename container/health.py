@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from container.probes import ask, over_tcp
+from container.supervisor.http_probe import ask, over_tcp
 from dispatcher.settings import read_settings
 
 

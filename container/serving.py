@@ -19,19 +19,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from container.backends.cpu_share import usable_cpus
-from container.backends.shared_memory import FOLDER, MIB
-from container.door import Door
-from container.log import Log
-from container.machine import Machine
-from container.probes import ask, over_tcp
-from container.programs import gunicorn_program, nginx_program, triton_program
-from container.repository import compose
-from container.shared_memory import Plan, configurations, lower, share_out
-from container.supervisor import Policy, Supervisor
-from container.tensorrt import NoEngine, provide
-from container.triton import NoTriton, Triton, find_triton
-from dispatcher.keys import BadKeys, load_keys
+from container.programs.find_triton import NoTriton, Triton, find_triton
+from container.programs.listening_socket import Door
+from container.programs.programs import gunicorn_program, nginx_program, triton_program
+from container.repository.compose import compose
+from container.repository.shared_memory_plan import Plan, configurations, lower, share_out
+from container.repository.tensorrt_engines import NoEngine, provide
+from container.supervisor.http_probe import ask, over_tcp
+from container.supervisor.log import Log
+from container.supervisor.posix import Machine
+from container.supervisor.supervisor import Policy, Supervisor
+from container.triton_backends.machine.cpu_share import usable_cpus
+from container.triton_backends.machine.shared_memory import FOLDER, MIB
+from dispatcher.auth.api_keys import BadKeys, load_keys
 from dispatcher.settings import (
     ANSWERED,
     ASIDE,

@@ -15,27 +15,27 @@ from werkzeug.datastructures import Headers
 from werkzeug.exceptions import ClientDisconnected
 
 from clients.base import Environment
-from clients.model_folders import available
-from clients.registry import Registry
+from clients.plugins.registry import Registry
+from clients.repository.model_folders import available
 from dispatcher import errors
-from dispatcher.access_log import FIRST_ERROR
-from dispatcher.admission import Admission
-from dispatcher.canary import Canary
-from dispatcher.catalogue import Catalogue
-from dispatcher.dispatch import Dispatcher
-from dispatcher.gate import Gate
-from dispatcher.hosting import Hosting
-from dispatcher.invocations import invocation_routes
-from dispatcher.keys import KeyFile
-from dispatcher.management import management_routes
-from dispatcher.metrics import Metrics
-from dispatcher.observer import Observer
-from dispatcher.pages import page_routes
-from dispatcher.record import Record
-from dispatcher.reload import Reloader, verdicts_of
-from dispatcher.scrape import metrics_routes
+from dispatcher.auth.api_keys import KeyFile
+from dispatcher.auth.authorization import Gate
+from dispatcher.execution.admission import Admission
+from dispatcher.execution.executor import Dispatcher
+from dispatcher.execution.watchdog import allowance
+from dispatcher.model_control.listing import Catalogue
+from dispatcher.model_control.load_unload import Hosting
+from dispatcher.model_control.reload import Reloader, verdicts_of
+from dispatcher.observability.metrics import Metrics
+from dispatcher.observability.observer import Observer
+from dispatcher.observability.record import Record
+from dispatcher.observability.request_log import FIRST_ERROR
+from dispatcher.readiness.prober import Canary
+from dispatcher.routes.docs import page_routes
+from dispatcher.routes.inference import invocation_routes
+from dispatcher.routes.metrics import metrics_routes
+from dispatcher.routes.models import management_routes
 from dispatcher.settings import ENGINES, INSTANCES, MODELS, WANTED, Settings
-from dispatcher.watch import allowance
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from clients.model_folders import can_be_read
 from clients.parameters import NUMBER, WHOLE
+from clients.repository.model_folders import can_be_read
 
 PROJECT = Path(__file__).resolve().parent.parent
 

@@ -11,24 +11,24 @@ from pathlib import Path
 
 from flask import Flask
 
-from clients.regions import affordable
-from clients.registry import Registry, load_clients
-from clients.triton import renamed_config
-from dispatcher.access_log import AccessLog, JsonLines
-from dispatcher.admission import nothing
+from clients.plugins.registry import Registry, load_clients
+from clients.triton.client import renamed_config
+from clients.triton.regions import affordable
 from dispatcher.app import admission_of, create_app
-from dispatcher.canary import Canary
-from dispatcher.dead_counts import gather_dead
-from dispatcher.keys import KeyFile
-from dispatcher.links import keep_listable
-from dispatcher.memory import all_memory
-from dispatcher.metrics import Metrics
-from dispatcher.notice import reader
-from dispatcher.observer import Observer
-from dispatcher.reload import Reloader, tried_at_start, verdicts_of
+from dispatcher.auth.api_keys import KeyFile
+from dispatcher.execution.admission import nothing
+from dispatcher.execution.watchdog import Watch, replace_worker
+from dispatcher.model_control.links import keep_listable
+from dispatcher.model_control.reload import Reloader, tried_at_start, verdicts_of
+from dispatcher.model_control.sandbox import environment_of
+from dispatcher.observability.memory import all_memory
+from dispatcher.observability.metrics import Metrics
+from dispatcher.observability.multiprocess import gather_dead
+from dispatcher.observability.observer import Observer
+from dispatcher.observability.request_log import AccessLog, JsonLines
+from dispatcher.readiness.prober import Canary
+from dispatcher.readiness.supervisor_status import reader
 from dispatcher.settings import ANSWERED, ASIDE, NOTICE, SCARCE, Settings, read_settings
-from dispatcher.trial import environment_of
-from dispatcher.watch import Watch, replace_worker
 
 
 def build() -> Flask:

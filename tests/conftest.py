@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from clients import tokenizer
+from clients.text import tokenizer
 
 PROJECT = Path(__file__).resolve().parent.parent
 PICTURES = PROJECT / "tests" / "pictures"

@@ -16,16 +16,16 @@ ARROWS = {
     # container starts the dispatcher by a command; it shares the table of settings, checks the file
     # of keys before the start, and reads models' folders with the same eyes, nothing else.
     "container": {
-        "clients.config_text",
-        "clients.deadly",
-        "clients.files",
-        "clients.model_folders",
-        "clients.model_server",
+        "clients.repository.config_text",
+        "clients.repository.deadly",
+        "clients.repository.files",
+        "clients.repository.model_folders",
+        "clients.triton.server",
         "dispatcher.settings",
-        "dispatcher.keys",
+        "dispatcher.auth.api_keys",
     },
     # The tool looks at what the others would do; none of them knows it.
-    "tool": {"clients", "container", "dispatcher.settings", "dispatcher.keys"},
+    "tool": {"clients", "container", "dispatcher.settings", "dispatcher.auth.api_keys"},
 }
 
 
@@ -62,7 +62,7 @@ def test_one_file_alone_imports_the_client_library_of_triton() -> None:
         for path in files(folder)
         if any(name.partition(".")[0] == "tritonclient" for name in imports(path))
     }
-    assert users == {"clients/triton.py"}
+    assert users == {"clients/triton/client.py"}
 
 
 @pytest.mark.parametrize(

@@ -12,20 +12,20 @@ import pytest
 from flask import Flask
 
 from clients.base import Client, Environment, Payload
-from clients.registry import Registry, load_clients
-from clients.triton import renamed_config
-from dispatcher.answers import DRAWN, JSON, LINES, NPY
+from clients.plugins.registry import Registry, load_clients
+from clients.triton.client import renamed_config
 from dispatcher.app import create_app
-from dispatcher.ask import is_version
-from dispatcher.bodies import LINES as LINE_TYPES
-from dispatcher.bodies import READERS
+from dispatcher.codecs.content_types import LINES as LINE_TYPES
+from dispatcher.codecs.content_types import READERS
+from dispatcher.codecs.responses import DRAWN, JSON, LINES, NPY
 from dispatcher.errors import ANSWERS, NOT_READY, ROUTING, SERVICE_STATUS, STUCK, CallerGone
-from dispatcher.management import AT_ONCE
+from dispatcher.execution.request import is_version
+from dispatcher.routes.models import AT_ONCE
 from dispatcher.settings import read_settings, rows
-from tests import readme
 from tests.conftest import PROJECT, Endpoint
-from tests.fake_triton import FakeTriton
-from tests.test_http import quiet
+from tests.dispatcher.test_http import quiet
+from tests.support import readme
+from tests.support.fake_triton import FakeTriton
 
 
 def test_the_readme_has_a_request_per_model() -> None:

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clients.sources import ENTRY_POINTS
+from clients.plugins.discovery import ENTRY_POINTS
 from clients.testing import OnnxModels, answer, clients_in
 from tests.conftest import PROJECT
-from tests.fake_triton import FakeTriton
-from tests.test_own_clients import ask, served
-from tests.test_tool import Noting, noting, program
+from tests.dispatcher.test_own_clients import ask, served
+from tests.support.fake_triton import FakeTriton
+from tests.tool.test_tool import Noting, noting, program
 from tool.__main__ import main
-from tool.new_client import contents
+from tool.commands.new_client import contents
 
 __all__ = ["noting"]  # the fixture
 

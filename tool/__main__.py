@@ -14,15 +14,36 @@ from importlib import import_module
 
 from tool.trouble import Trouble
 
-COMMANDS = {
-    "new-client": "write the smallest client class, with its model, its configuration and its test",
-    "check": "look for mistakes in a model repository or a model.tar.gz, and say how to mend them",
-    "models": "show what would be served, by which client, from which file",
-    "engines": "say which engine runs each model on this machine, how fast and how exactly",
-    "invoke": "ask a model of a running endpoint",
-    "quantize": "write an int8 version of a model, and compare its answers with the model's own",
-    "new-key": "make an API key, and the line for API_KEYS_FILE that lets it in",
-    "weights": "fetch and convert the weights of the built-in models",
+COMMANDS = {  # the module of each, and what it does
+    "new-client": (
+        "tool.commands.new_client",
+        "write the smallest client class, with its model, its configuration and its test",
+    ),
+    "check": (
+        "tool.checks.check",
+        "look for mistakes in a model repository or a model.tar.gz, and say how to mend them",
+    ),
+    "models": (
+        "tool.commands.models",
+        "show what would be served, by which client, from which file",
+    ),
+    "engines": (
+        "tool.engines.engines",
+        "say which engine runs each model on this machine, how fast and how exactly",
+    ),
+    "invoke": ("tool.commands.invoke", "ask a model of a running endpoint"),
+    "quantize": (
+        "tool.engines.quantize",
+        "write an int8 version of a model, and compare its answers with the model's own",
+    ),
+    "new-key": (
+        "tool.commands.new_key",
+        "make an API key, and the line for API_KEYS_FILE that lets it in",
+    ),
+    "weights": (
+        "container.image.weights.cli",
+        "fetch and convert the weights of the built-in models",
+    ),
 }
 INTERRUPTED = 130
 WRONG = 2  # the exit code of a command that was called wrongly, or could not be carried out
@@ -33,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if given[:1] == ["weights"]:  # it has a command line of its own
-            return int(import_module("container.weights.cli").main(given[1:]))
+            return int(import_module(COMMANDS["weights"][0]).main(given[1:]))
         return called(given)
     except BrokenPipeError:  # `dispatcher models | head`: nobody wants the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -52,12 +73,12 @@ def called(given: Sequence[str]) -> int:
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     wanted = next((one for one in given if not one.startswith("-")), "")
-    for name, meaning in COMMANDS.items():
+    for name, (module_name, meaning) in COMMANDS.items():
         command = commands.add_parser(
             name, help=meaning, description=f"{meaning[0].upper()}{meaning[1:]}."
         )
         if name == wanted:
-            module = import_module(f"tool.{name.replace('-', '_')}")
+            module = import_module(module_name)
             module.arguments(command)
             command.set_defaults(run=module.run)
     options = parser.parse_args(given)

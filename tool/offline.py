@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from clients.base import Client, Environment
-from clients.config_text import Message
 from clients.errors import (
     BadRequest,
     ClientDisabled,
@@ -22,21 +21,22 @@ from clients.errors import (
     ModelUnavailable,
     UnknownModel,
 )
-from clients.family import Family
-from clients.files import text_of
-from clients.model_folders import CONFIG
-from clients.model_server import Signature, Tensors
-from clients.registry import Registry, load_clients
+from clients.plugins.family import Family
+from clients.plugins.registry import Registry, load_clients
+from clients.repository.config_text import Message
+from clients.repository.files import text_of
+from clients.repository.model_folders import CONFIG
 from clients.request import Request
-from clients.tensors import has_example
+from clients.tensors.client import has_example
 from clients.testing import OnnxModels
-from clients.triton import config_dictionary, config_fault, config_signature
-from container.backends.completion import ModelFile, completed
-from container.backends.model_config import ModelConfigError, needs_completion
-from container.repository import compose
+from clients.triton.client import config_dictionary, config_fault, config_signature
+from clients.triton.server import Signature, Tensors
+from container.repository.compose import compose
+from container.triton_backends.completion import ModelFile, completed
+from container.triton_backends.model_config import ModelConfigError, needs_completion
 from dispatcher.settings import SettingError, Settings, read_settings
-from tool.file_check import backend, model_file, opened
-from tool.model_check import configured, served, version_folders
+from tool.checks.file import backend, model_file, opened
+from tool.checks.model import configured, served, version_folders
 from tool.trouble import Trouble
 
 

@@ -21,10 +21,10 @@ from flask import Flask, request
 
 from bench.rivals.flask_route import serve
 from bench.work import WORKS, Bert, Work, YoloV5
-from clients.model_server import Padding
-from clients.regions import affordable
-from clients.triton import Triton
-from dispatcher.memory import all_memory
+from clients.triton.client import Triton
+from clients.triton.regions import affordable
+from clients.triton.server import Padding
+from dispatcher.observability.memory import all_memory
 
 TIMEOUT_S = 60.0
 OUTPUT = "output"  # of all three models

@@ -11,13 +11,23 @@ import numpy.typing as npt
 from PIL import Image
 
 from clients.base import FORMAT, Environment, Parameter, Payload
-from clients.dispatch_toml import COLOUR, FLAG, INSIDE, SIZE, SPREAD, TENSOR, Keys, key, one_of
-from clients.family import Family, shown
-from clients.model_server import Signature
-from clients.picture_input import PictureInput, both
-from clients.pictures import EXAMPLE, Picture, planes
-from clients.resizing import FILTERS, resized
-from clients.scores import best, class_text, likeliest
+from clients.images.model_input import PictureInput, both
+from clients.images.pictures import EXAMPLE, Picture, planes
+from clients.images.resizing import FILTERS, resized
+from clients.plugins.dispatch_toml import (
+    COLOUR,
+    FLAG,
+    INSIDE,
+    SIZE,
+    SPREAD,
+    TENSOR,
+    Keys,
+    key,
+    one_of,
+)
+from clients.plugins.family import Family, shown
+from clients.tensors.scores import best, class_text, likeliest
+from clients.triton.server import Signature
 
 Colour = tuple[float, ...]
 

@@ -10,12 +10,8 @@ import cv2
 import numpy as np
 
 from clients.base import FORMAT, Environment, Parameter, Payload
-from clients.dispatch_toml import COUNT, FLAG, INSIDE, SIZE, TENSOR, Keys, key, one_of
-from clients.drawing import Box, draw_boxes
 from clients.errors import ClientDisabled, ModelFailed
-from clients.family import Family, shown
-from clients.model_server import Signature, TensorSpec
-from clients.output_layouts import (
+from clients.images.boxes import (
     LAYOUTS,
     MOST_QUERIES,
     MOST_SHARE,
@@ -35,9 +31,13 @@ from clients.output_layouts import (
     yolov5_candidates,
     yolov8_candidates,
 )
-from clients.picture_input import PictureInput
-from clients.pictures import EXAMPLE
-from clients.resizing import Letterbox
+from clients.images.drawing import Box, draw_boxes
+from clients.images.model_input import PictureInput
+from clients.images.pictures import EXAMPLE
+from clients.images.resizing import Letterbox
+from clients.plugins.dispatch_toml import COUNT, FLAG, INSIDE, SIZE, TENSOR, Keys, key, one_of
+from clients.plugins.family import Family, shown
+from clients.triton.server import Signature, TensorSpec
 
 # What the authors of classes import from here.
 __all__ = ["Detection", "Letterbox", "best_objects", "yolov5_candidates", "yolov8_candidates"]

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from clients.base import Payload
-from clients.dispatch_toml import FLAG, key, one_of
-from clients.family import shown
-from clients.model_server import TensorSpec
-from clients.text_input import TextFamily, TextKeys
+from clients.plugins.dispatch_toml import FLAG, key, one_of
+from clients.plugins.family import shown
+from clients.text.batch import TextFamily, TextKeys
+from clients.triton.server import TensorSpec
 
 LEAST_LENGTH = 1e-12  # as PyTorch's `normalize`; a vector of zeros stays one
 

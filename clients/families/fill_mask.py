@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from clients.base import FORMAT, Environment, Parameter, Payload
 from clients.errors import BadPayload
-from clients.family import shown
-from clients.model_server import TensorSpec
-from clients.scores import likeliest
-from clients.text_input import TextFamily, TextKeys
+from clients.plugins.family import shown
+from clients.tensors.scores import likeliest
+from clients.text.batch import TextFamily, TextKeys
+from clients.triton.server import TensorSpec
 
 # Characters: a text of 500 masks filled in with 1000 words for each would be 1.5 GB.
 LONGEST_ANSWER = 2**20

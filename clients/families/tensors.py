@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from clients.base import Payload
-from clients.dispatch_toml import Keys
-from clients.family import Family
-from clients.model_server import Signature
-from clients.tensors import TensorClient
+from clients.plugins.dispatch_toml import Keys
+from clients.plugins.family import Family
+from clients.tensors.client import TensorClient
+from clients.triton.server import Signature
 
 
 class Tensors(TensorClient, Family[Keys, None]):

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from clients.base import FORMAT, Environment, Parameter, Payload
-from clients.dispatch_toml import FLAG, INSIDE, key
-from clients.family import shown
-from clients.model_server import TensorSpec
-from clients.scores import best, likeliest
-from clients.text_input import TextFamily, TextKeys
+from clients.plugins.dispatch_toml import FLAG, INSIDE, key
+from clients.plugins.family import shown
+from clients.tensors.scores import best, likeliest
+from clients.text.batch import TextFamily, TextKeys
+from clients.triton.server import TensorSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,145 @@
+"""How a model takes pictures, read from its own tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from clients.plugins.family import Family, shown
+from clients.triton.server import Signature, TensorSpec
+
+DTYPES: Mapping[str, type[np.generic]] = {
+    "FP32": np.float32,
+    "FP16": np.float16,
+    "UINT8": np.uint8,
+}
+CHANNELS_AT = {"NCHW": 0, "NHWC": 2}
+
+
+@dataclass(frozen=True)
+class PictureInput:
+    """An input tensor that takes pictures.
+
+    Args:
+        name: the tensor's.
+        height: in pixels; -1 where any will do.
+        width: likewise.
+        dtype: what the pixels are sent as.
+        layout: "NCHW" or "NHWC".
+        channels: 3, or 1 of grey.
+        single: it takes one picture and has no axis for several.
+
+    """
+
+    name: str
+    height: int
+    width: int
+    dtype: type[np.generic]
+    layout: str
+    channels: int
+    single: bool
+
+    @classmethod
+    def of(
+        cls,
+        family: Family[Any, Any],
+        signature: Signature,
+        layout: str = "NCHW",
+        taken: Sequence[int] = (3,),
+    ) -> PictureInput:
+        """Read the model's input.
+
+        Args:
+            family: serves the model.
+            signature: the model's tensors.
+            layout: "NCHW" or "NHWC".
+            taken: how many channels the family can send.
+
+        Raises:
+            ClientDisabled: it takes no pictures, or not in this layout.
+
+        """
+        spec = family.tensor(signature.inputs, "input")
+        if spec.datatype not in DTYPES or not 3 <= len(spec.shape) <= 4:
+            raise family.misfit(f"{shown(spec)} takes no pictures")
+        if signature.max_batch_size == 0 and len(spec.shape) == 4 and spec.shape[0] not in (1, -1):
+            raise family.misfit(f"{shown(spec)} takes {spec.shape[0]} pictures, never one")
+        sizes = spec.shape[-3:]
+        channels = sizes[CHANNELS_AT[layout]]
+        if len(spec.shape) == 3 and (signature.max_batch_size or channels == -1):
+            raise family.misfit(f"{shown(spec)} has no axis for the channels")
+        if channels not in (*taken, -1):
+            other = next((one for one, at in CHANNELS_AT.items() if sizes[at] in taken), "")
+            if other and hasattr(family.keys, "layout"):
+                raise family.mistake(
+                    "layout", f'is "{layout}", but it is {shown(spec)}', f'write "{other}"'
+                )
+            wanted = " or ".join("three channels" if one == 3 else "one" for one in taken)
+            raise family.misfit(f"{shown(spec)} has not {wanted}, in the layout {layout}")
+        height, width = sizes[1:] if layout == "NCHW" else sizes[:2]
+        return cls(
+            spec.name,
+            height,
+            width,
+            DTYPES[spec.datatype],
+            layout,
+            taken[0] if channels == -1 else channels,
+            single=len(spec.shape) == 3,
+        )
+
+    def size(self, family: Family[Any, Any], name: str) -> tuple[int, int]:
+        """Return height and width of what is sent: the model's own, else what the key `name` says.
+
+        Raises:
+            ClientDisabled: the key contradicts the model, or is missing where the model leaves it
+                open.
+
+        """
+        wanted = both(getattr(family.keys, name)) or (self.height, self.width)
+        if -1 in wanted:
+            raise family.mistake(
+                name, f"is missing, and `{self.name}` takes any size", "write one, such as 224"
+            )
+        for came, own in zip(wanted, (self.height, self.width), strict=True):
+            if own not in (came, -1):
+                takes = [
+                    own if own != -1 else any_will_do
+                    for own, any_will_do in zip((self.height, self.width), wanted, strict=True)
+                ]
+                out = "" if -1 in (self.height, self.width) else ", or leave it out"
+                raise family.mistake(
+                    name,
+                    f"is {wanted[0]}×{wanted[1]}, but `{self.name}` takes "
+                    f"{self.height}×{self.width} (height×width)",
+                    f"write {takes}{out}",
+                )
+        return wanted
+
+    def rest_of(self, output: TensorSpec) -> tuple[int, ...]:
+        """Return an output's sizes for one picture."""
+        return output.shape if self.single else output.shape[1:]
+
+    def tensor(self, pictures: Sequence[npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """Return pictures as the model takes them.
+
+        Args:
+            pictures: [channels, height, width] or [height, width, channels] each, as the layout has
+                it; one only where the model has no batch.
+
+        """
+        if self.single:
+            array = pictures[0]
+        elif len(pictures) == 1:
+            array = pictures[0][None]  # not copied: it is 4.9 MB for a YOLOv5
+        else:
+            array = np.stack(pictures)
+        return {self.name: array.astype(self.dtype, copy=False)}
+
+
+def both(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+    """Return height and width of a size, which is one number where it is a square's."""
+    return (size, size) if isinstance(size, int) else size

@@ -1,0 +1,173 @@
+"""Pictures in the size that a model takes.
+
+A classifier's with Pillow's own filters, in a quarter of Pillow's time; a detector's letterboxed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from cykooz_resizer import CropBox, FilterType, ImageData, PixelType, ResizeAlg, ResizeOptions
+from cykooz_resizer import Resizer as Resampler
+
+from clients.images.pictures import Picture, planes
+
+FILTERS: Mapping[str, ResizeAlg] = {
+    "nearest": ResizeAlg.nearest(),
+    "bilinear": ResizeAlg.convolution(FilterType.bilinear),
+    "bicubic": ResizeAlg.convolution(FilterType.catmull_rom),  # as Pillow's, with a = -0.5
+    "lanczos": ResizeAlg.convolution(FilterType.lanczos3),
+}
+REACH = 3  # pixels of the smaller picture to either side of one: Lanczos reads the furthest
+BAND = 2**20  # bytes that are copied at a time: they stay in a core's cache
+FILL = 114  # the grey around a letterboxed picture that YOLO was trained with
+LEAST_ROWS = 32  # of a band: for each one the filter is computed anew
+
+# Left, top, width and height, in pixels, which need not be whole.
+Box = tuple[float, float, float, float]
+
+
+def resized(
+    picture: Picture,
+    resize: int | tuple[int, int],
+    crop: tuple[int, int],
+    interpolation: str = "bicubic",
+) -> Picture:
+    """Resize a picture and cut the middle out, as torchvision's `Resize` and `CenterCrop`.
+
+    The filter decides the answer: others than the one a model was trained with move logits by 3.
+    Rows first and then columns, as Pillow always did up to 12, and does for all but portraits: a
+    pixel of a photograph is one shade off at most, two with Lanczos, and the logits of a ResNet-50
+    by 0.03; in the other order they are by 0.15. What is cut off is not computed.
+
+    Args:
+        picture: uint8 [height, width, 3].
+        resize: length of its shorter side then, or [height, width]; not less than the crop.
+        crop: height and width of what is returned.
+        interpolation: one of `FILTERS`; all but "nearest" antialias.
+
+    Returns:
+        uint8 [height, width, 3] of the crop, read only.
+
+    Raises:
+        ValueError: it is resized to less than the crop.
+
+    """
+    height, width = picture.shape[:2]
+    if isinstance(resize, int):
+        short = min(height, width)
+        resize = (int(resize * height / short), int(resize * width / short))
+    if resize[0] < crop[0] or resize[1] < crop[1]:
+        raise ValueError(f"the crop is {crop}, but the picture is resized to {resize}")
+    top, left = (round((one - cut) / 2) for one, cut in zip(resize, crop, strict=True))
+    y, x = height / resize[0], width / resize[1]  # pixels of the picture for one of the small one
+    way = FILTERS[interpolation]
+    if x < 1 < y:
+        # Wider rows of a picture one pixel wide and millions high would be gigabytes. The library
+        # makes columns first.
+        return resampled(picture, crop, (left * x, top * y, crop[1] * x, crop[0] * y), way)
+    reach = REACH * max(1, y) + 1
+    first = max(0, math.floor(top * y - reach))
+    last = min(height, math.ceil((top + crop[0]) * y + reach))
+    rows = np.empty((last - first, crop[1], 3), np.uint8)
+    band = max(LEAST_ROWS, BAND // picture[0].nbytes)
+    for begin in range(0, len(rows), band):
+        part = picture[first + begin : min(first + begin + band, last)]
+        box = (left * x, 0, crop[1] * x, len(part))
+        rows[begin : begin + len(part)] = resampled(part, (len(part), crop[1]), box, way)
+    return resampled(rows, crop, (0, top * y - first, crop[1], crop[0] * y), way)
+
+
+def resampled(picture: Picture, size: tuple[int, int], box: Box, way: ResizeAlg) -> Picture:
+    """Return a part of a picture in another size.
+
+    Args:
+        picture: uint8 [height, width, 3].
+        size: height and width of what is returned.
+        box: the part.
+        way: how pixels are read.
+
+    """
+    (left, top, wide, high), (height, width) = box, picture.shape[:2]
+    # A product may be the last digit beyond the picture.
+    part = CropBox(left, top, min(wide, width - left), min(high, height - top))
+    source = ImageData(width, height, PixelType.U8x3, picture.tobytes())
+    target = ImageData(size[1], size[0], PixelType.U8x3)
+    Resampler().resize(source, target, ResizeOptions(way, crop_box=part))
+    return np.frombuffer(target.get_buffer(), np.uint8).reshape(*size, 3)
+
+
+@dataclass(frozen=True)
+class Letterbox:
+    """A picture inside the model's rectangle, and the way back to the picture's own pixels.
+
+    Args:
+        pixels: float32 [3, height, width] of the rectangle, RGB, 0 to 1.
+        width: of the picture, in pixels.
+        height: of the picture, in pixels.
+        scale: pixels of the rectangle per pixel of the picture, downwards.
+        left: where the picture begins in the rectangle, in pixels of the rectangle.
+        top: likewise.
+        wider: by how much more the picture is scaled across; 1 keeps its shape.
+
+    """
+
+    pixels: npt.NDArray[np.float32]
+    width: int
+    height: int
+    scale: float
+    left: int
+    top: int
+    wider: float = 1.0
+
+    @classmethod
+    def around(cls, picture: Picture, size: tuple[int, int] = (640, 640)) -> Letterbox:
+        """Scale a picture to fit a rectangle and centre it there.
+
+        Args:
+            picture: uint8 [height, width, 3].
+            size: height and width of the rectangle, in pixels.
+
+        """
+        height, width = picture.shape[:2]
+        scale = min(size[0] / height, size[1] / width)
+        # A line of pixels must not vanish.
+        inner_width, inner_height = max(1, round(width * scale)), max(1, round(height * scale))
+        left, top = (size[1] - inner_width) // 2, (size[0] - inner_height) // 2
+        whole = np.full((*size, 3), FILL, np.uint8)
+        whole[top : top + inner_height, left : left + inner_width] = cv2.resize(
+            picture, (inner_width, inner_height), interpolation=cv2.INTER_LINEAR
+        )
+        pixels = planes(whole) / np.float32(255)
+        return cls(pixels, width, height, scale, left, top)
+
+    @classmethod
+    def stretched(cls, picture: Picture, size: tuple[int, int]) -> Letterbox:
+        """Scale a picture to a rectangle, whatever its shape; the arguments are those of `around`.
+
+        So does Ultralytics for RT-DETR (`LetterBox(scale_fill=True)`).
+        """
+        height, width = picture.shape[:2]
+        whole = np.empty((*size, 3), np.uint8)
+        cv2.resize(picture, size[::-1], whole, interpolation=cv2.INTER_LINEAR)
+        scale = size[0] / height
+        pixels = planes(whole) / np.float32(255)
+        return cls(pixels, width, height, scale, 0, 0, size[1] / width / scale)
+
+    def back(self, corners: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """Return corners in pixels of the picture, clipped to it.
+
+        Args:
+            corners: [N, 4], x1, y1, x2, y2 in pixels of the rectangle.
+
+        """
+        moved = corners.astype(np.float64) - [self.left, self.top, self.left, self.top]
+        size = [self.width, self.height, self.width, self.height]
+        across = self.scale * self.wider
+        return np.clip(moved / [across, self.scale, across, self.scale], 0, size)

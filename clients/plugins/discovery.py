@@ -1,0 +1,279 @@
+"""Finds the client classes.
+
+They come from four places: the files of this folder, the `dispatch.toml` of each model, the entry
+points of installed packages, and the files of other folders. Every file and every folder of a
+folder is imported, and each `Client` class defined there counts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import TypeAlias
+
+import clients
+from clients.base import Client
+from clients.errors import ClientDisabled
+from clients.plugins import imports as beside
+from clients.plugins.dispatch_toml import FILE, is_inside, read_table
+from clients.plugins.family import client_class
+from clients.repository.files import is_litter
+
+BUILT_IN = Path(clients.__file__).parent
+ENTRY_POINTS = "triton_dispatcher.clients"
+DECLARED = re.compile(r"""^[ \t]+modelname\b[^=\n]*=\s*["']([^"'\n]+)""", re.MULTILINE)
+
+log = logging.getLogger(__name__)
+imported: dict[str, Mark] = {}  # the marks that the files of this folder had, by module
+
+Mark: TypeAlias = Mapping[str, str]
+"""What differs when a source was changed: the state of each of its files, by path."""
+
+WRITTEN = "written by the source itself"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Something that may hold client classes.
+
+    Args:
+        where: its path, or the entry point in words.
+        mark: what `look` returned when it was found.
+        look: returns its mark as it is now.
+        classes: imports it; returns the classes, or raises whatever the import raises.
+        foreign: it is code that is no part of this project.
+        installed: it belongs to an installed package, of which a process sees one state only.
+        model: the model that it is about, where that is known before.
+
+    """
+
+    where: str
+    mark: Mark
+    look: Callable[[], Mark]
+    classes: Callable[[], list[type[Client]]]
+    foreign: bool = False
+    installed: bool = False
+    model: str = ""
+
+
+def sources(repository: Path, folders: Iterable[Path] = ()) -> Iterator[Source]:
+    """Yield where clients may be, as things are now, in the order in which names are given away."""
+    for path in client_files(BUILT_IN):
+        yield file_source(path, built_in=True)
+    for path in sorted(repository.glob(f"*/{FILE}")):
+        yield model_source(path)
+    found = entry_points(group=ENTRY_POINTS)
+    yield from map(entry_source, sorted(found, key=lambda point: (point.name, point.value)))
+    for folder in folders:
+        for path in client_files(folder):
+            yield file_source(path, built_in=False)
+
+
+def names_in(source: Source) -> list[str]:
+    """Return the models that a source is about, though it cannot be imported.
+
+    Without a model in it that can be seen, the source itself.
+    """
+    if source.model:
+        return [source.model]
+    try:
+        text = Path(source.where).read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError):  # an entry point, or a file that cannot be read
+        text = ""
+    return DECLARED.findall(text) or [source.where]
+
+
+def client_files(folder: Path) -> Iterator[Path]:
+    """Yield the Python files of a folder, and the folders in it that are packages."""
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError:  # it was there at the start
+        return
+    for path in paths:
+        if is_litter(path):  # of a copy of macOS `._double.py`, which is no Python
+            continue
+        if path.suffix == ".py" and path.stem != "__init__":
+            yield path
+        elif os.path.isfile(path / "__init__.py"):  # noqa: PTH113  Path's raises where it may not look
+            yield path / "__init__.py"
+
+
+def file_source(path: Path, *, built_in: bool) -> Source:
+    def look() -> Mark:
+        files = [path] if path.name != "__init__.py" else path.parent.rglob("*")
+        return marked([*files, *(() if built_in else beside.imports_beside(path))])
+
+    mark = look()
+    return Source(
+        str(path),
+        mark,
+        look,
+        lambda: classes_of_built_in(path, mark) if built_in else classes_of_file(path),
+        foreign=not built_in,
+    )
+
+
+def model_source(path: Path) -> Source:
+    """Return the source for a model with a `dispatch.toml`."""
+
+    def look() -> Mark:
+        return marked(model_files(path))
+
+    return Source(str(path), look(), look, lambda: [client_class(path)], model=path.parent.name)
+
+
+def model_files(path: Path) -> Iterator[Path]:
+    """Yield what a `dispatch.toml` may be about: what lies beside it, and what it names."""
+    try:
+        beside = [one for one in path.parent.iterdir() if not one.name.isdigit()]
+        inside = [one for folder in beside if folder.is_dir() for one in folder.iterdir()]
+    except OSError:  # it is being unloaded
+        beside, inside = [path], []
+    yield from beside
+    yield from inside
+    with suppress(OSError, ValueError):  # no text that can be a path; or as above
+        yield from named(path)
+
+
+def named(path: Path) -> Iterator[Path]:
+    """Yield the files that a `dispatch.toml` names, wherever in the model's folder they lie."""
+    try:
+        values = read_table(path).values()
+    except ClientDisabled:  # it says so when it is loaded
+        return
+    for place in (path.parent / value for value in values if is_inside(value)):
+        yield from place.rglob("*") if place.is_dir() else [place]
+
+
+def marked(files: Iterable[Path]) -> Mark:
+    return {str(path): state for path in files if (state := file_mark(path))}
+
+
+def changes(mark: Mark, now: Mark) -> Mark:
+    """Return the state that files have now and had not when a source had a mark.
+
+    What the source has written itself does not count, nor what else was added to a folder in
+    which it has: else it would be another one each time that it is used.
+    """
+    own = {path for path, state in mark.items() if state == WRITTEN}
+    return {
+        path: now.get(path, "gone")
+        for path in {*mark, *now} - own
+        if mark.get(path) != now.get(path)
+        and (path in mark or path.endswith(".py") or str(Path(path).parent) not in own)
+    }
+
+
+def tried(source: Source) -> Mark:
+    """Return the mark for a source that was tried since it was found.
+
+    What has been written meanwhile it has written itself: a log, a cache, a vocabulary. Code and
+    what stands for it are never taken for that, and what is no code writes nothing.
+    """
+    if not source.foreign:
+        return source.mark
+    written = [
+        path
+        for path in changes(source.mark, source.look())
+        if not path.endswith(".py") and path != source.where
+    ]
+    folders = [str(Path(path).parent) for path in written if path not in source.mark]
+    return {**source.mark, **dict.fromkeys([*written, *folders], WRITTEN)}
+
+
+def file_mark(path: Path) -> str:
+    """Return what differs when a file was written anew; nothing for what Python itself writes."""
+    try:
+        if "__pycache__" in path.parts or path.is_dir():
+            return ""
+        found = path.stat()
+    except (OSError, ValueError):  # it is being replaced, or can be no path
+        return "gone"
+    return f"{found.st_ino}.{found.st_mtime_ns}.{found.st_size}"
+
+
+def entry_source(point: EntryPoint) -> Source:
+    package = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
+    where = f"the entry point {point.name!r} of {package.partition(' ')[0]}"
+    mark = {where: f"{package} {point.value}"}
+    return Source(
+        where,
+        mark,
+        lambda: mark,
+        lambda: classes_of_entry_point(point),
+        foreign=True,
+        installed=True,
+    )
+
+
+def classes_of_entry_point(point: EntryPoint) -> list[type[Client]]:
+    """Return the class that an entry point names, or those in the module that it names."""
+    importlib.invalidate_caches()  # the package may have been installed since the start
+    found = point.load()
+    if isinstance(found, ModuleType):
+        return client_classes(found)
+    if isinstance(found, type) and issubclass(found, Client):
+        return [found]
+    raise TypeError(
+        f"{point.value} is {found!r}; expected a module, or a class built on clients.base.Client"
+    )
+
+
+def classes_of_built_in(path: Path, mark: Mark) -> list[type[Client]]:
+    """Return the clients in a file of this folder; what they are built on is imported once only."""
+    name = f"{clients.__name__}.{stem(path)}"
+    module = importlib.import_module(name)
+    if imported.setdefault(name, mark) != mark and client_classes(module):
+        del sys.modules[name]
+        imported[name] = mark
+        with nothing_written():
+            module = importlib.import_module(name)
+    return client_classes(module)
+
+
+def classes_of_file(path: Path) -> list[type[Client]]:
+    """Return the clients in a file of another folder."""
+    with nothing_written():
+        module = beside.imported(path)
+    if not (found := client_classes(module)):
+        log.warning("%s has no client: no class in it is built on clients.base.Client", path)
+    return found
+
+
+def stem(path: Path) -> str:
+    return path.parent.name if path.name == "__init__.py" else path.stem
+
+
+@contextmanager
+def nothing_written() -> Iterator[None]:
+    """Keep Python from caching what it compiles: its cache does not tell two edits in a second."""
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
+
+
+def client_classes(module: ModuleType) -> list[type[Client]]:
+    """Return the client classes that are defined in a module, in the order they stand there.
+
+    One whose `modelname` is the empty text is meant for others to build on.
+    """
+    return [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, Client)
+        and f"{value.__module__}.".startswith(f"{module.__name__}.")
+        and value is not Client
+        and getattr(value, "modelname", None) != ""
+    ]

@@ -1,0 +1,235 @@
+"""Reads `dispatch.toml`: which family serves a model, and how it is set up for it.
+
+The keys that a file may have are the fields of a dataclass, which each family extends by its own.
+What is wrong is said in one sentence with the file, the key and the fix.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from clients.errors import ClientDisabled
+from clients.repository.files import text_of
+from clients.repository.model_folders import NAME
+from clients.tensors.shown import brief
+
+FILE = "dispatch.toml"
+COPIED = "dispatch.toml.json"  # beside a copy of one: what it is a copy of
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What may stand behind a key.
+
+    Args:
+        expected: in words.
+        fits: whether a value may.
+
+    """
+
+    expected: str
+    fits: Callable[[Any], bool]
+
+
+def one_of(*choices: str) -> Kind:
+    *others, last = (f'"{one}"' for one in choices)
+    return Kind(
+        f"{', '.join(others)} or {last}",
+        lambda value: isinstance(value, str) and value in choices,
+    )
+
+
+def is_whole(value: object, low: int = 1, high: int = 100_000) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def is_list(value: object, fits: Callable[[Any], bool], count: int = 0) -> bool:
+    """Whether it is a list of such values, as many as `count` where that is not 0."""
+    return isinstance(value, list) and len(value) == (count or len(value)) and all(map(fits, value))
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_inside(value: object) -> bool:
+    """Whether it is the path of something in the model's own folder."""
+    return isinstance(value, str) and bool(value) and not {"..", "/"} & set(Path(value).parts)
+
+
+FLAG = Kind("true or false", lambda value: isinstance(value, bool))
+COUNT = Kind("a whole number from 1", is_whole)
+TENSOR = Kind("the name of a tensor", lambda value: isinstance(value, str) and bool(value))
+FAMILY = Kind("the name of a family", TENSOR.fits)
+INSIDE = Kind("a name in the model's folder", is_inside)
+SIZE = Kind(
+    "pixels, such as 224, or [height, width]",
+    lambda value: is_whole(value) or is_list(value, is_whole, 2),
+)
+COLOUR = Kind(
+    "three numbers, such as [0.5, 0.5, 0.5], or one for grey, such as [0.5]",
+    lambda value: is_list(value, is_number, 3) or is_list(value, is_number, 1),
+)
+SPREAD = Kind(
+    "three numbers above 0, such as [0.5, 0.5, 0.5], or one for grey, such as [0.5]",
+    lambda value: COLOUR.fits(value) and min(value) > 0,
+)
+NAMES = Kind(
+    'a list of names, such as ["other"], of letters, digits, "_", ".", "+" and "-"',
+    lambda value: is_list(value, lambda one: isinstance(one, str) and bool(NAME.fullmatch(one))),
+)
+TABLE = Kind("a table", lambda value: isinstance(value, dict))
+
+
+def key(kind: Kind, meaning: str, default: Any = MISSING) -> Any:
+    """Declare a key; one without a default must be there.
+
+    Args:
+        kind: what may stand behind it.
+        meaning: what it does, for the documentation.
+        default: counts where it is not there.
+
+    """
+    return field(default=default, metadata={"kind": kind, "meaning": meaning})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """What any `dispatch.toml` may have."""
+
+    family: str = key(FAMILY, "the family that serves the model", "tensors")
+    aliases: tuple[str, ...] = key(NAMES, "other names for the same model", ())
+    example: Mapping[str, Any] | None = key(
+        TABLE, "a payload that works, in place of the family's own", None
+    )
+    parameters: Mapping[str, Any] | None = key(
+        TABLE, "defaults for what callers may set in `parameters`", None
+    )
+
+
+K = TypeVar("K", bound=Keys)
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What a `dispatch.toml` is a copy of, which came with a model that was loaded at run time.
+
+    Args:
+        file: its author's.
+        aliases: those in it that the model has; others may have been taken.
+
+    """
+
+    file: Path
+    aliases: tuple[str, ...]
+
+
+def note_copied(path: Path, copied: Copied) -> None:
+    """Note beside a copy what it is a copy of."""
+    noted = {"file": str(copied.file), "aliases": copied.aliases}
+    path.with_name(COPIED).write_text(json.dumps(noted), encoding="utf-8")
+
+
+def copied(path: Path) -> Copied | None:
+    """Return what a file is a copy of; `None` where it is its author's own."""
+    try:
+        noted = json.loads(path.with_name(COPIED).read_text(encoding="utf-8"))
+        return Copied(Path(noted["file"]), tuple(noted["aliases"]))
+    except (OSError, ValueError, KeyError, TypeError):  # there is none, or it is not ours
+        return None
+
+
+def authors(where: str | Path) -> Path:
+    """Return the file that its author has: not a link in the repository, and no copy.
+
+    What is no `dispatch.toml` stays as it is, also what is no path.
+    """
+    path = Path(where)
+    if path.name != FILE:
+        return path
+    copy = copied(path)
+    return copy.file if copy else path.resolve()
+
+
+def remedy(path: Path, name: str) -> str:
+    """Return how a model is mended whose file, or class, has a mistake."""
+    if not path.is_absolute():  # an installed package, of which Python keeps what it imported
+        return "install one that is mended, then start the container again"
+    if copied(path):
+        return f"mend it, DELETE /models/{name}, then POST /models again: its file was copied then"
+    return "mend it, then POST /reload"
+
+
+def aliases(folder: Path) -> tuple[str, ...]:
+    """Return the aliases in the file of a model's folder, as far as there are any."""
+    if copy := copied(folder / FILE):
+        return copy.aliases
+    with suppress(ClientDisabled):
+        found = read_table(folder / FILE).get("aliases", ())
+        if NAMES.fits(found):
+            return tuple(found)
+    return ()
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """Return what is in a file.
+
+    Raises:
+        ClientDisabled: it is not TOML.
+
+    """
+    try:
+        return tomllib.loads(text_of(path))
+    except (OSError, ValueError) as error:
+        raise ClientDisabled(
+            f"{authors(path)} cannot be read: {error}", hint=remedy(path, path.parent.name)
+        ) from error
+
+
+def read_keys(kind: type[K], table: Mapping[str, Any], path: Path) -> K:
+    """Return the keys of a file, checked; lists become tuples.
+
+    Raises:
+        ClientDisabled: one is unknown, is missing or is not what is expected.
+
+    """
+    known = {one.name: one for one in fields(kind)}
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        if name not in known:
+            raise mistake(
+                path,
+                name,
+                f"is no key of the family {table.get('family', Keys.family)}",
+                nearest(name, known),
+            )
+        if not known[name].metadata["kind"].fits(value):
+            raise mistake(
+                path, name, f"is {brief(value)}", f"write {known[name].metadata['kind'].expected}"
+            )
+        values[name] = tuple(value) if isinstance(value, list) else value
+    for name, one in known.items():
+        if name not in values and one.default is MISSING:
+            raise mistake(path, name, "is missing", f"write {one.metadata['kind'].expected}")
+    return kind(**values)
+
+
+def mistake(path: Path, name: str, what: str, fix: str) -> ClientDisabled:
+    """Return the error for a mistake in a file: one sentence with the file, the key and the fix."""
+    return ClientDisabled(
+        f"{authors(path)}: `{name}` {what}; {fix}", hint=remedy(path, path.parent.name)
+    )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return which names there are, or the one that was meant."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean `{near[0]}`?" if near else f"there are {', '.join(sorted(known))}"

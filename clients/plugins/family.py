@@ -1,0 +1,256 @@
+"""What ready-made clients are built on: one class serves every model of a kind.
+
+A `dispatch.toml` in a model's folder says which family serves it. From its keys a class is made,
+which is registered, asked and tried as one that somebody wrote.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from clients import families
+from clients.base import Client, Environment, Payload
+from clients.errors import BadParameter, BadPayload, ClientDisabled
+from clients.plugins.dispatch_toml import Keys, copied, mistake, nearest, read_keys, read_table
+from clients.repository.files import text_of
+from clients.tensors.shown import brief
+from clients.triton.server import Signature, TensorSpec
+
+K = TypeVar("K", bound=Keys)
+P = TypeVar("P")
+
+BESIDE = ("modelname", "modelversion", "parameters", "payload")  # fields of the body
+PUT_LINES = "put a file of that name beside config.pbtxt, with a name in each line"
+LINES_UNREAD: dict[type[Exception], tuple[str, str]] = {
+    UnicodeDecodeError: ("is no UTF-8", "save it as UTF-8"),
+    IsADirectoryError: ("is a folder", "name a file, with a name in each line"),
+}
+
+
+class Family(Client, Generic[K, P]):
+    """Serves a model as its `dispatch.toml` says.
+
+    `keys` are what stands there. What they mean for the model is known when Triton has told its
+    tensors: `fit` compares both, and what it returns is kept for as long as they stay the same.
+    """
+
+    modelname = ""  # made for a model, not found in a file
+    keys_type: type[K]
+    """The keys of this family; each is documented by its own declaration."""
+
+    keys: K
+    file: Path
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        if self.keys.example is not None:
+            self.example = self.keys.example
+        self._fitted: tuple[Signature, P] | None = None
+
+    @abstractmethod
+    def fit(self, signature: Signature) -> P:
+        """Return what `inference` needs to know of the model's tensors.
+
+        Raises:
+            ClientDisabled: they are not what the family, or a key, wants.
+
+        """
+
+    def fitted(self) -> P:
+        """Return what `fit` returned for the model as it is now."""
+        signature = self.signature()
+        fitted = self._fitted  # other threads may put another one there
+        if fitted is None or fitted[0] != signature:
+            self._fitted = fitted = signature, self.fit(signature)
+        return fitted[1]
+
+    @property
+    def max_batch_size(self) -> int:
+        """The most payloads of a list that share a run; 1 where rows may change each other."""
+        return super().max_batch_size if self.signature().shares_runs else 1
+
+    def inference(self, payload: Payload) -> Any:
+        return self.inference_batch([payload])[0]
+
+    @abstractmethod
+    def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]: ...
+
+    @property
+    def fields(self) -> Collection[str]:
+        """What a payload may have; nothing where it is a body of tensors."""
+        return self.media.values()
+
+    def _field(self, payload: Payload, name: str, expected: str) -> Any:
+        """Return a field of a payload that has no others than the family reads."""
+        value = super()._field(payload, name, expected)
+        if self.fields and (unknown := [other for other in payload if other not in self.fields]):
+            raise BadPayload(
+                f"the payload has an unknown field {brief(unknown[0])}",
+                hint=self.place_of(unknown[0]),
+            )
+        return value
+
+    def place_of(self, field: str) -> str:
+        """Return where something belongs that is no field of the payload."""
+        if field in self.parameters:
+            return (
+                f'it goes into `parameters`, beside `payload`: {{"parameters": {{"{field}": …}}}}'
+            )
+        if field in BESIDE:
+            return f"`{field}` goes beside `payload`, not into it"
+        settings = ", ".join(self.parameters)
+        beside = f"; `parameters`, beside `payload`, may have {settings}" if settings else ""
+        return f"the payload may have {', '.join(self.fields)}{beside}"
+
+    def mistake(self, name: str, what: str, fix: str) -> ClientDisabled:
+        """Return the error for a key that does not fit."""
+        return mistake(self.file, name, what, fix)
+
+    def misfit(self, what: str) -> ClientDisabled:
+        """Return the error for a model that is none for this family."""
+        return self.mistake(
+            "family",
+            f'is "{self.keys.family}", but {what}',
+            "leave it out, with its own keys, to serve plain tensors",
+        )
+
+    def tensor(self, specs: Sequence[TensorSpec], name: str) -> TensorSpec:
+        """Return the tensor that the key `name` names, or the only one.
+
+        Raises:
+            ClientDisabled: there is no such tensor, or several to choose from, or it has texts.
+
+        """
+        wanted = getattr(self.keys, name)
+        for spec in specs:
+            if spec.name == wanted or (not wanted and len(specs) == 1):
+                if spec.datatype == "BYTES":
+                    raise self.misfit(f"{shown(spec)} has no numbers")
+                return spec
+        what = f'is "{wanted}"' if wanted else "is missing"
+        there = ", ".join(f'"{spec.name}"' for spec in specs) or "none"
+        raise self.mistake(name, what, f"the model has {there}: write one of them")
+
+    def lines(self, name: str) -> list[str]:
+        """Return the lines of the file that a key names.
+
+        Raises:
+            ClientDisabled: it cannot be read.
+
+        """
+        path: Path = self.folder / getattr(self.keys, name)
+        try:
+            # Not `splitlines`: a name may hold what that takes for the end of a line.
+            return text_of(path).rstrip("\n").split("\n")
+        except (OSError, ValueError) as error:
+            what, fix = LINES_UNREAD.get(
+                type(error), (f"cannot be read ({type(error).__name__})", PUT_LINES)
+            )
+            raise self.mistake(name, f"is {path.name}, which {what}", fix) from error
+
+    def count_labels(self, labels: Sequence[str], classes: int, where: str) -> None:
+        """Raise ClientDisabled where there is not a label for each class of the model."""
+        if len(labels) != classes:
+            fix = f"give it {classes} lines, one for each class"
+            if classes - len(labels) == 1:
+                fix += ', in the model\'s order: one that lacks is often "background", the first'
+            raise self.mistake(
+                "labels",
+                f"names a file of {len(labels)} lines, but {where} has {classes} classes",
+                fix,
+            )
+        if classes == 1 and getattr(self.keys, "softmax", False):
+            raise self.mistake(
+                "softmax",
+                f"is true, but {where} has one class, which would always be 1",
+                "write false",
+            )
+
+
+def shown(spec: TensorSpec) -> str:
+    return f"`{spec.name}` {spec.datatype} {list(spec.shape)}"
+
+
+def names() -> list[str]:
+    """Return the families that there are: a file each."""
+    files = (path for folder in families.__path__ for path in Path(folder).glob("*.py"))
+    return sorted(path.stem.replace("_", "-") for path in files if path.stem != "__init__")
+
+
+def family(name: str, path: Path) -> type[Family[Any, Any]]:
+    """Return a family; its file is imported only now, for it may need much.
+
+    Raises:
+        ClientDisabled: there is none of that name.
+
+    """
+    if name not in names():
+        raise mistake(path, "family", f'is "{name}"', nearest(name, names()))
+    module = importlib.import_module(f"{families.__name__}.{name.replace('-', '_')}")
+    return next(
+        one
+        for one in vars(module).values()
+        if isinstance(one, type) and issubclass(one, Family) and one.__module__ == module.__name__
+    )
+
+
+def client_class(path: Path) -> type[Client]:
+    """Return the class that serves a model as the `dispatch.toml` at `path` says.
+
+    Raises:
+        ClientDisabled: there is a mistake in the file.
+
+    """
+    table, copy = read_table(path), copied(path)
+    base = family(str(table.get("family", Keys.family)), path)
+    for name in table:
+        if name in base.parameters:
+            raise mistake(
+                path, name, "is set by callers", "to set its default put it below [parameters]"
+            )
+    keys = read_keys(base.keys_type, table, path)
+    return type(
+        base.__name__,
+        (base,),
+        {
+            "__module__": base.__module__,
+            "__doc__": base.__doc__,
+            "modelname": path.parent.name,
+            "aliases": copy.aliases if copy else keys.aliases,
+            "keys": keys,
+            "file": path,
+            "parameters": defaults(base, keys, path),
+        },
+    )
+
+
+def defaults(base: type[Client], keys: Keys, path: Path) -> Mapping[str, Any]:
+    """Return a family's parameters, with the defaults that a file gives them.
+
+    Raises:
+        ClientDisabled: the family has no such parameter, or it cannot be that.
+
+    """
+    parameters = dict(base.parameters)
+    for name, value in (keys.parameters or {}).items():
+        where = f"parameters.{name}"
+        if name not in parameters:
+            raise mistake(
+                path,
+                where,
+                f"is no parameter of the family {keys.family}",
+                nearest(name, parameters) if parameters else "it has none: leave them out",
+            )
+        try:
+            parameters[name] = replace(
+                parameters[name], default=parameters[name].read(where, value)
+            )
+        except BadParameter as error:
+            fix = f"write {error.hint.removeprefix('expected ')}"
+            raise mistake(path, where, f"is {value!r}", fix) from error
+    return parameters

@@ -1,0 +1,140 @@
+"""What a model's configuration, or a file that it names, may hold that Triton does not survive.
+
+Triton (2.51) ends with SIGABRT over a folder that it reads as a file, and with SIGSEGV over the
+others, every third time over a warm-up's batch; all other models end with it, and again whenever it
+is started anew. So such a model is refused before Triton sees it. What Triton refuses by itself is
+left to it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from clients.repository.config_text import Field, Message, NotReadable, line_of, read, whole
+from clients.repository.files import unmarked
+
+CONFIG = "config.pbtxt"
+TRUE = {"true", "t", "1"}
+
+# A warm-up's tensor of more numbers than this is no request: a message of gRPC has 2 GiB.
+MOST_NUMBERS = 2**31
+
+# Triton's, for a model of these backends that can batch and does not say how far. Others have it in
+# the model itself.
+DEFAULT_MAX_BATCH_SIZE = 4
+DEFAULTED = ("onnxruntime", "pytorch", "onnxruntime_onnx", "pytorch_libtorch")
+
+
+Fault = tuple[str, Field, str, str]
+"""The key, where it stands or is missing, what is wrong, and how to mend it."""
+
+
+@dataclass(frozen=True)
+class Deadly:
+    """What Triton would die of.
+
+    Args:
+        key: what in the configuration it is about; nothing for the file itself.
+        line: in that file, counted from 1; 0 for the whole file.
+        what: is wrong, and what becomes of it.
+        fix: how to mend it.
+
+    """
+
+    key: str
+    line: int
+    what: str
+    fix: str
+
+    def __str__(self) -> str:
+        key = f" `{self.key}`" if self.key else ""
+        return f"{CONFIG}:{key} {self.what}: {self.fix}"
+
+
+def deadly(folder: Path) -> list[Deadly]:
+    """Return what Triton would die of, if it loaded the model in a folder, or were asked for it."""
+    try:
+        text = unmarked((folder / CONFIG).read_bytes()).decode(errors="replace")
+        message = read(text)
+    except IsADirectoryError:
+        return [Deadly("", 0, "is a folder, over which Triton ends", "put the file there")]
+    except (OSError, ValueError):  # there is none, or Triton says what is wrong with it
+        return []
+    return [
+        Deadly(key, line_of(text, field), f"{what}, over which Triton ends", fix)
+        for key, field, what, fix in found(message, folder)
+    ]
+
+
+def found(message: Message, folder: Path) -> Iterator[Fault]:
+    """Yield what is wrong in a configuration that can be read."""
+    groups = message.messages("instance_group")
+    passive = [field for group in groups for field in group.all("passive")]
+    if groups and all(group.text("passive").lower() in TRUE for group in groups):
+        what = "leaves no instance for requests"
+        yield "instance_group.passive", passive[0], what, "leave it out"
+    for output in message.messages("output"):
+        for field in output.all("label_filename"):
+            if field.value and is_no_file(folder, field.value):
+                what = f'is "{field.value}", which is no file'
+                yield "label_filename", field, what, "name a file with a label in each line"
+    most = largest_batch(message, folder)
+    for sample in message.messages("model_warmup"):
+        for field in sample.all("batch_size"):
+            if sample.readable_number("batch_size") > max(1, most):
+                what = f"is {field.value}, but max_batch_size is {most}"
+                yield "model_warmup.batch_size", field, what, f"write at most {max(1, most)}"
+    for sample, tensor in warmup_tensors(message):
+        yield from of_a_warmup(sample, tensor, folder / "warmup")
+
+
+def warmup_tensors(message: Message) -> Iterator[tuple[Message, Message]]:
+    """Yield each tensor that a warm-up sends, behind its warm-up."""
+    for sample in message.messages("model_warmup"):
+        for entry in sample.messages("inputs"):
+            for tensor in entry.messages("value"):
+                yield sample, tensor
+
+
+def of_a_warmup(sample: Message, tensor: Message, folder: Path) -> Iterator[Fault]:
+    """Yield the same of one tensor of a warm-up, whose files lie in a folder."""
+    for field in tensor.all("input_data_file"):
+        if is_no_file(folder, field.value):
+            what = f'is "{field.value}", which is no file in warmup/'
+            yield "model_warmup.inputs.input_data_file", field, what, "name one"
+    dims = tensor.all("dims")
+    if dims and numbers(sample, tensor) > MOST_NUMBERS:
+        what = f"and batch_size make more than {MOST_NUMBERS:,} numbers"
+        yield "model_warmup.inputs.dims", dims[0], what, "write smaller ones"
+
+
+def is_no_file(folder: Path, name: object) -> bool:
+    """Whether something else than a file is there; Triton looks for "/a" in the folder as well."""
+    path = f"{folder}/{name}"
+    # Path's own methods raise where a name is too long.
+    return os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113
+
+
+def largest_batch(message: Message, folder: Path) -> float:
+    """Return the largest batch, as far as the configuration says it."""
+    backend = message.text("backend") or message.text("platform")
+    if backend not in DEFAULTED and (backend or not any(folder.glob("*/model.onnx"))):
+        return math.inf  # its code, or its file, may say another one
+    stated = message.all("max_batch_size") or (message.all("input") and message.all("output"))
+    try:
+        return message.number("max_batch_size") if stated else DEFAULT_MAX_BATCH_SIZE
+    except NotReadable:
+        return math.inf  # Triton says so
+
+
+def numbers(sample: Message, tensor: Message) -> int:
+    """Return how many numbers a tensor of a warm-up has."""
+    try:
+        sizes = [sample.readable_number("batch_size"), *map(whole, tensor.texts("dims"))]
+    except NotReadable:
+        return 0
+    return math.prod(max(1, size) for size in sizes)

@@ -1,0 +1,364 @@
+"""Texts as token ids, as a model's own tensors want them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from clients.base import Environment, Payload
+from clients.errors import BadPayload, ClientDisabled, InferenceError, TensorsRefused
+from clients.plugins.dispatch_toml import COUNT, FLAG, INSIDE, TENSOR, Keys, key
+from clients.plugins.family import Family, shown
+from clients.text.tokenizer import NotReadable, load_tokenizer
+from clients.triton.server import TOLERANCES, Padding, Signature, Tensors, TensorSpec
+
+# A text with more characters than this for each token has too many tokens in any language; it is
+# refused before the time is spent on counting them.
+LONGEST_TOKEN = 50
+
+# What a tokenizer's encoding has for an input of this name.
+MASK, TYPES = "attention_mask", "token_type_ids"
+PARTS = {"input_ids": "ids", MASK: "attention_mask", TYPES: "type_ids"}
+
+TRIED_TOKENS = (16, 2, 1)
+FILLED_TOKENS = 3
+"""How many tokens of a text a model's mask is tried with, and how many are filled up behind them.
+Of few tokens each counts for much: what fills up may be hidden by many, as in a largest one."""
+
+DTYPES = {"INT64": np.int64, "INT32": np.int32}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextKeys(Keys):
+    """What any family of texts may have."""
+
+    tokenizer: str = key(INSIDE, "the folder with the tokenizer", "tokenizer")
+    max_tokens: int | None = key(
+        COUNT, "the longest text, in tokens; nothing means what the tokenizer says", None
+    )
+    output: str = key(TENSOR, "the output, where there are several", "")
+    padding: bool = key(
+        FLAG,
+        "whether texts of unequal lengths may share a run, the shorter ones filled up, where the "
+        "model takes an `attention_mask` and is found to heed it",
+        default=True,
+    )
+
+
+K = TypeVar("K", bound=TextKeys)
+
+
+@dataclass(frozen=True)
+class TextPlan:
+    """What a model's tensors mean for its texts.
+
+    Args:
+        inputs: its inputs, each one of `PARTS`.
+        single: they take one text and have no axis for several.
+        length: how many tokens every text is filled up to; 0 where any number will do.
+        longest: how many tokens a text may have.
+        output: the tensor that is wanted.
+        padding: how texts may be made longer or shorter.
+
+    """
+
+    inputs: Sequence[TensorSpec]
+    single: bool
+    length: int
+    longest: int
+    output: str
+    padding: Padding | None
+
+
+class TextFamily(Family[K, TextPlan]):
+    """Tells a text's tokens to a model."""
+
+    modelname = ""
+    example = {"text": "The world has many people."}
+    media = {"text": "text"}
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        self._heeds_mask: tuple[TextPlan, bool] | None = None
+        folder = self.folder / self.keys.tokenizer
+        try:
+            self.tokenizer = load_tokenizer(folder)
+        except OSError as error:
+            reason, fix = error.strerror or str(error), "put tokenizer.json there"
+            raise self.not_loaded(f"which cannot be read ({reason})", fix) from error
+        except NotReadable as error:
+            raise self.not_loaded(error.what, error.fix) from error
+        if not self.keys.max_tokens and not self.tokenizer.longest:
+            raise self.mistake(
+                "max_tokens", "is missing, and the tokenizer has no limit", "write one, such as 512"
+            )
+
+    def not_loaded(self, what: str, fix: str) -> ClientDisabled:
+        """Return the error for a tokenizer that would not do."""
+        return self.mistake("tokenizer", f'is "{self.keys.tokenizer}", {what}', fix)
+
+    @property
+    def most_tokens(self) -> int:
+        """How many tokens a text may have, as far as the model's own tensors leave it open."""
+        return self.keys.max_tokens or self.tokenizer.longest
+
+    def fit(self, signature: Signature) -> TextPlan:
+        known = [spec for spec in signature.inputs if spec.name in PARTS]
+        strange = [s for s in signature.inputs if s not in known and not s.optional]
+        if strange or not known or not all(spec.datatype in DTYPES for spec in known):
+            wrong = shown((strange or known or [TensorSpec("no input", "", ())])[0])
+            raise self.misfit(f"{wrong} is none of {', '.join(PARTS)} of INT64 or INT32")
+        sizes = known[0].shape[-1:]
+        if sizes == () or len(known[0].shape) > 2:
+            raise self.misfit(f"{shown(known[0])} takes no token ids")
+        for spec in known:
+            self.check_sizes(spec, known[0])
+        output = self.tensor(signature.outputs, "output")
+        single = len(known[0].shape) == 1
+        self.check_output(output, output.shape if single else output.shape[1:])
+        longest = self.most_tokens
+        length = max(sizes[0], 0)
+        if self.keys.max_tokens and 0 < length < self.keys.max_tokens:
+            raise self.mistake(
+                "max_tokens",
+                f"is {longest}, but {shown(known[0])} takes {length}",
+                f"write {length}, or leave it out",
+            )
+        longest = min(longest, length or longest)
+        if length and self.tokenizer.padding is None and MASK not in [one.name for one in known]:
+            raise self.not_loaded(
+                f"which has no padding token, but {shown(known[0])} takes {length} tokens",
+                'name it in its tokenizer_config.json, such as "pad_token": "<pad>"',
+            )
+        alike = single or length or not signature.shares_runs
+        padding = None if alike else self.padding(known, output)
+        return TextPlan(known, single, length, longest, output.name, padding)
+
+    def padding(self, inputs: Sequence[TensorSpec], output: TensorSpec) -> Padding | None:
+        """Return how texts may be made longer or shorter, if they may."""
+        if not self.keys.padding or MASK not in [spec.name for spec in inputs]:
+            return None
+        if self.tokenizer.from_left:  # a run is filled up behind its texts
+            return None
+        per_token = len(output.shape) == 3 and output.shape[1] == -1
+        return Padding(
+            {spec.name: self.filler(spec) for spec in inputs}, [output.name] if per_token else []
+        )
+
+    def check_sizes(self, spec: TensorSpec, first: TensorSpec) -> None:
+        """Raise ClientDisabled where an input does not go with the first, or takes no single text.
+
+        Args:
+            spec: the input.
+            first: the one whose length the others get.
+
+        """
+        if len(spec.shape) != len(first.shape) or spec.shape[-1] not in (-1, first.shape[-1]):
+            raise self.misfit(f"{shown(spec)} is of another shape than {shown(first)}")
+        if spec.shape[:-1] not in ((), (-1,), (1,)):
+            raise self.misfit(f"{shown(spec)} takes {spec.shape[0]} texts, never one")
+
+    def check_tensors(self, inputs: Tensors) -> None:
+        """Refuse what a text could not have: memory for a million tokens would be taken first."""
+        longest = self.most_tokens
+        sizes = {name: sum(inputs[name].shape[-1:]) for name in PARTS if name in inputs}
+        for name, size in sizes.items():
+            if size > longest:
+                raise TensorsRefused(
+                    f"input `{name}` has texts of {size} tokens",
+                    hint=f"the model takes at most {longest} (`max_tokens` in dispatch.toml)",
+                )
+        if len(set(sizes.values())) > 1:
+            tokens = ", ".join(f"`{name}` has {size}" for name, size in sizes.items())
+            raise TensorsRefused(
+                f"the inputs differ in their number of tokens: {tokens}",
+                hint="each of them has a number for each token",
+            )
+
+    def filler(self, spec: TensorSpec) -> int:
+        """Return what stands in an input where a text has no more."""
+        fillers = {"input_ids": self.tokenizer.padding, TYPES: self.tokenizer.type_padding}
+        return fillers.get(spec.name) or 0
+
+    def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
+        """Raise ClientDisabled where the output is not what the family reads.
+
+        Args:
+            spec: the output.
+            sizes: its sizes for one text.
+
+        """
+
+    def encoded(self, text: str, longest: int) -> Any:
+        """Return the tokenizer's encoding of a text.
+
+        Raises:
+            BadPayload: it has no tokens, or too many.
+
+        """
+        hint = f"the model takes at most {longest} tokens: shorten it"
+        if len(text) > longest * LONGEST_TOKEN:
+            raise BadPayload(f"`text` has {len(text)} characters", hint=hint)
+        encoding = self.tokenizer.backend.encode(text)
+        if not encoding.ids:
+            raise BadPayload("`text` has no tokens", hint="send a text with words in it")
+        if len(encoding.ids) > longest:
+            raise BadPayload(f"`text` has {len(encoding.ids)} tokens", hint=hint)
+        return encoding
+
+    def texts(self, payloads: Sequence[Payload]) -> list[Any]:
+        """Return the encoding of each payload's text."""
+        longest = self.fitted().longest
+        return self.each(payloads, lambda payload: self.encoded(self.text(payload), longest))
+
+    def outputs(
+        self, encodings: Sequence[Any], places: Sequence[Sequence[int]] | None = None
+    ) -> list[npt.NDArray[np.float32]]:
+        """Return the model's output for each text: [...], or [tokens, ...].
+
+        Args:
+            encodings: the texts'.
+            places: the tokens whose rows are wanted, for each text; nothing means all of them, and
+                those that are filled up.
+
+        """
+        plan = self.fitted()
+        found: dict[int, npt.NDArray[np.float32]] = {}
+        for group in self.groups(plan, encodings):
+            some = None if places is None else [places[index] for index in group]
+            run = self.run(plan, [encodings[index] for index in group], some)
+            found |= dict(zip(group, run, strict=True))
+        return [found[index] for index in range(len(encodings))]
+
+    def run(
+        self, plan: TextPlan, encodings: Sequence[Any], places: Sequence[Sequence[int]] | None
+    ) -> Sequence[npt.NDArray[np.float32]]:
+        """Return the model's output for each text of one run, as `outputs` does."""
+        inputs = self.inputs(plan, encodings)
+        rows = None
+        if places is not None:
+            tokens = inputs[plan.inputs[0].name].shape[-1]
+            rows = [
+                text * tokens + self.begin(encodings[text], tokens) + place
+                for text, some in enumerate(places)
+                for place in some
+            ]
+        answer = self.infer(
+            inputs,
+            outputs=[plan.output],
+            rows=None if rows is None else {plan.output: rows},
+            padding=plan.padding if self.heeds_mask(plan, encodings[0]) else None,
+        )[plan.output]
+        if places is not None:
+            return np.split(answer, np.cumsum([len(some) for some in places])[:-1])
+        return [answer] if plan.single else list(answer)
+
+    def begin(self, encoding: Any, tokens: int) -> int:
+        """Return where a text begins that is filled up to so many tokens."""
+        return max(0, tokens - len(encoding.ids)) if self.tokenizer.from_left else 0
+
+    def groups(self, plan: TextPlan, encodings: Sequence[Any]) -> list[list[int]]:
+        """Return which texts share a run: all, or those of one length where filling changes them.
+
+        Texts that every run fills up to one length are alike.
+        """
+        lengths = [0 if plan.length else len(encoding.ids) for encoding in encodings]
+        if len(set(lengths)) == 1 or self.heeds_mask(plan, encodings[0]):
+            return [list(range(len(encodings)))]
+        return [
+            [index for index, length in enumerate(lengths) if length == one]
+            for one in dict.fromkeys(lengths)
+        ]
+
+    def heeds_mask(self, plan: TextPlan, encoding: Any) -> bool:
+        """Whether the model answers a text alike when tokens are filled up behind it.
+
+        One that takes an `attention_mask` should, but may be quantized while it runs, or pass over
+        its mask. It is tried once, with a text at hand.
+        """
+        if plan.padding is None:
+            return False
+        tried = self._heeds_mask
+        if tried is None or tried[0] is not plan:
+            try:
+                tried = self._heeds_mask = plan, self.try_mask(plan, plan.padding, encoding)
+            except InferenceError:  # the text's own run says what is wrong
+                return False
+        return tried[1]
+
+    def try_mask(self, plan: TextPlan, padding: Padding, encoding: Any) -> bool:
+        """Return whether beginnings of a text are answered alike as they are and filled up.
+
+        Raises:
+            InferenceError: as `infer` does.
+
+        """
+        whole = self.inputs(plan, [encoding])
+        most = min(len(encoding.ids), plan.longest - FILLED_TOKENS)
+        counts = {min(count, most) for count in TRIED_TOKENS}
+        return most > 0 and all(
+            self.is_alike(plan, padding, {name: array[:, :count] for name, array in whole.items()})
+            for count in sorted(counts)
+        )
+
+    def is_alike(self, plan: TextPlan, padding: Padding, own: Tensors) -> bool:
+        """Return whether a text is answered alike as it is and filled up."""
+        filled = {
+            name: np.pad(array, ((0, 0), (0, FILLED_TOKENS)), constant_values=padding.inputs[name])
+            for name, array in own.items()
+        }
+        alone, beside = (
+            self.infer(inputs, outputs=[plan.output])[plan.output] for inputs in (own, filled)
+        )
+        if padding.outputs:
+            beside = beside[:, : alone.shape[1]]
+        tolerance = TOLERANCES.get(alone.dtype.name, 0.0) * np.abs(alone).max(initial=0)
+        return alone.shape == beside.shape and bool(np.allclose(alone, beside, 0, tolerance))
+
+    def inputs(self, plan: TextPlan, encodings: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
+        """Return what the model takes for some texts."""
+        inputs = {}
+        for spec in plan.inputs:
+            rows = [getattr(encoding, PARTS[spec.name]) for encoding in encodings]
+            array = self.padded(rows, self.filler(spec), plan.length)
+            array = array.astype(DTYPES[spec.datatype], copy=False)
+            inputs[spec.name] = array[0] if plan.single else array
+        return inputs
+
+    def padded(
+        self, rows: Sequence[Sequence[int]], padding: int, length: int = 0
+    ) -> npt.NDArray[np.int64]:
+        """Return numbers of unequal count as one array, on the side that the tokenizer pads.
+
+        Args:
+            rows: a text each.
+            padding: what stands where a text has no more.
+            length: how long they become; 0 means as the longest.
+
+        Returns:
+            int64 [texts, length].
+
+        """
+        return padded(rows, padding, length, from_left=self.tokenizer.from_left)
+
+
+def padded(
+    rows: Sequence[Sequence[int]], padding: int, length: int = 0, *, from_left: bool = False
+) -> npt.NDArray[np.int64]:
+    """Return numbers of unequal count as one array: int64 [texts, length].
+
+    Args:
+        rows: a text each.
+        padding: what stands where a text has no more.
+        length: how long they become; 0 means as the longest.
+        from_left: whether it stands before a text, not behind it.
+
+    """
+    array = np.full((len(rows), length or max(map(len, rows))), padding, np.int64)
+    for place, row in enumerate(rows):
+        array[place, array.shape[1] - len(row) if from_left else 0 :][: len(row)] = row
+    return array

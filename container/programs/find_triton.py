@@ -1,0 +1,199 @@
+"""Finds a Triton on this machine and says how it is started.
+
+Three kinds are known, looked for in this order: NVIDIA's image (`TRITON_HOME`), a `tritonserver`
+on `PATH`, and the one that the `nvidia-pytriton` wheel carries ("embedded"). The last has no
+backends but `python`, so it is given those of `container/triton_backends`, which are written in
+Python; the models' folders are the same for all three.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import filecmp
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+OWN_BACKENDS = Path(__file__).resolve().parents[1] / "triton_backends"
+
+
+class NoTriton(Exception):
+    """There is no Triton that can be started; the message says what to install."""
+
+
+@dataclass(frozen=True)
+class Triton:
+    """A Triton that can be started.
+
+    Args:
+        kind: what it is, for the log.
+        executable: the server's program.
+        options: command-line options it needs besides the settings.
+        environment: variables it needs besides those of this process.
+        has_our_backends: whether its models run in those of `container/triton_backends`.
+
+    """
+
+    kind: str
+    executable: Path
+    options: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    has_our_backends: bool = False
+
+
+def find_triton(home: Path, search_path: str, run_dir: Path) -> Triton:
+    """Return the first Triton there is.
+
+    Args:
+        home: where NVIDIA's image keeps it.
+        search_path: folders to look in, as `PATH` spells them.
+        run_dir: an existing folder, in which the embedded one's backends are laid out where that
+            was not done beforehand (`python -m container.programs.find_triton`).
+
+    Raises:
+        NoTriton: there is none, or the embedded one lacks something.
+
+    """
+    if os.access(home / "bin" / "tritonserver", os.X_OK):
+        backends = home / "backends"
+        options = (f"--backend-directory={backends}",) if backends.is_dir() else ()
+        return Triton(f"NVIDIA's, in {home}", home / "bin" / "tritonserver", options)
+    if found := shutil.which("tritonserver", path=search_path):
+        return Triton(f"on PATH, {found}", Path(found))
+    return embedded(run_dir)
+
+
+def embedded(run_dir: Path) -> Triton:
+    """Return the Triton of the `nvidia-pytriton` wheel, with this project's backends.
+
+    Raises:
+        NoTriton: the wheel is not installed, or there is no `libpython` for its Python backend.
+
+    """
+    server = embedded_server()
+    if server is None:
+        raise NoTriton(
+            "no tritonserver found; run this in NVIDIA's image, put tritonserver on PATH, or "
+            "`make serve` to install the embedded one (the nvidia-pytriton wheel)"
+        )
+    libraries = [str(server.parents[1] / "nvidia_pytriton.libs"), *libpython_folder()]
+    backends = prepared_backends()
+    if not is_laid_out(server, backends):
+        backends = run_dir / "backends"
+        lay_out_backends(server, backends)
+    environment = {
+        "LD_LIBRARY_PATH": joined(*libraries, os.environ.get("LD_LIBRARY_PATH", "")),
+        # The Python backend runs the python3 that is first on PATH.
+        "PATH": joined(str(Path(sys.prefix) / "bin"), os.environ.get("PATH", os.defpath)),
+    }
+    options = (f"--backend-directory={backends}", f"--cache-directory={server / 'caches'}")
+    executable = server / "bin" / "tritonserver"
+    return Triton("embedded", executable, options, environment, has_our_backends=True)
+
+
+def embedded_server() -> Path | None:
+    """Return the folder of the wheel's Triton; None where the wheel is not installed."""
+    spec = importlib.util.find_spec("pytriton")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations))) / "tritonserver"
+
+
+def joined(*folders: str) -> str:
+    return os.pathsep.join(folder for folder in folders if folder)
+
+
+def libpython_folder() -> list[str]:
+    """Return where `libpython` lies when the system's linker does not find it by itself.
+
+    Raises:
+        NoTriton: it is nowhere.
+
+    """
+    name = f"libpython{sysconfig.get_python_version()}.so.1.0"
+    beside = Path(sysconfig.get_config_var("LIBDIR") or "/nonexistent")
+    if (beside / name).is_file():
+        return [str(beside)]
+    try:
+        ctypes.CDLL(name)
+    except OSError as error:
+        raise NoTriton(
+            f"Triton's Python backend needs {name}, which is not installed; "
+            f"`apt-get install libpython{sysconfig.get_python_version()}` brings it"
+        ) from error
+    return []
+
+
+def prepared_backends() -> Path:
+    """Return where the backend folder lies if it was made beforehand: beside the packages.
+
+    An image makes it there, for its temporary folder may be one that nothing can be run from.
+    """
+    return Path(sys.prefix) / "triton-backends"
+
+
+def is_laid_out(server: Path, backends: Path) -> bool:
+    """Whether a backend folder is there, and is what `lay_out_backends` would make now."""
+    python = backends / "python"
+    return all(
+        (python / path.name).is_file() and filecmp.cmp(path, python / path.name, shallow=False)
+        for path in wheel_backend(server)
+    ) and all((backends / path.name).resolve() == path.resolve() for path in own_backends())
+
+
+def lay_out_backends(server: Path, backends: Path) -> None:
+    """Make the backend folder of the embedded Triton.
+
+    Triton refuses a library that a link leads out of its backend's folder, so the wheel's files
+    (3 MB) are copied.
+
+    Raises:
+        NoTriton: the wheel has no Python backend for this Python.
+
+    """
+    python = backends / "python"
+    python.mkdir(parents=True)
+    for path in wheel_backend(server):
+        shutil.copy(path, python)
+    for path in own_backends():
+        (backends / path.name).symlink_to(path)
+
+
+def wheel_backend(server: Path) -> list[Path]:
+    """Return the files of the wheel's Python backend.
+
+    Raises:
+        NoTriton: the wheel has none for this Python.
+
+    """
+    version = sysconfig.get_python_version()
+    stub = server / "python_backend_stubs" / version / "triton_python_backend_stub"
+    if not stub.is_file():
+        raise NoTriton(
+            f"the embedded Triton has no Python backend for Python {version} on "
+            f"{platform.machine()}; use Python 3.11 or 3.12 on x86_64"
+        )
+    return [*filter(Path.is_file, (server / "backends" / "python").iterdir()), stub]
+
+
+def own_backends() -> list[Path]:
+    """Return the folders of this project's backends."""
+    return [path for path in OWN_BACKENDS.iterdir() if (path / "model.py").is_file()]
+
+
+def prepare() -> None:
+    """Make the backend folder beside the packages; an empty one without the embedded Triton."""
+    shutil.rmtree(prepared_backends(), ignore_errors=True)
+    prepared_backends().mkdir()
+    if server := embedded_server():
+        lay_out_backends(server, prepared_backends())
+
+
+if __name__ == "__main__":
+    prepare()

@@ -1,0 +1,40 @@
+"""Links the models of several folders together into the one repository that Triton reads.
+
+Models are loaded at run time by adding a folder there, and folders that cannot be written to are
+left as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from clients.repository.model_folders import available, link, unservable
+
+
+def compose(
+    repository: Path,
+    mounted: Path | None,
+    built_in: Path,
+    *,
+    instead: bool,
+    say: Callable[[str], None],
+) -> tuple[str, ...]:
+    """Fill `repository` with links to model folders; return the models' names.
+
+    Args:
+        repository: made here; it must not exist.
+        mounted: models that come first; it need not exist.
+        built_in: models that come after.
+        instead: leave those out where there are mounted ones.
+        say: takes a line for the operator.
+
+    """
+    repository.mkdir()
+    found = available(mounted, built_in, instead=instead, say=say)
+    for name, folder in list(found.items()):
+        if reason := unservable(name, folder):
+            say(f"{found.pop(name)} is not served: {reason}")
+    for name, folder in found.items():
+        link(folder, repository / name)
+    return tuple(sorted(found))

@@ -1,0 +1,435 @@
+"""One run for many requests: group, concatenate, run, split, and keep faults apart."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from container.triton_backends.batching.padding import (
+    AXIS,
+    NONE,
+    Padding,
+    concatenated,
+    length,
+    near,
+    shape_key,
+)
+from container.triton_backends.model_config import DYNAMIC, Signature, TensorSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    Tensors = Mapping[str, NDArray[Any]]
+
+
+class RequestError(ValueError):
+    """A request cannot be answered for a reason of its own, which the text says to its sender."""
+
+
+def bare(error: Exception) -> Exception:
+    """Return an error without the frames that it came through, to be kept as an answer.
+
+    These hold the request's tensors, and often the error itself: what is in such a circle stays,
+    in shared memory too, until Python looks for it, for which a model's process makes too little.
+    """
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One request: its tensors by name and the names of the outputs that it asks for."""
+
+    inputs: Tensors
+    outputs: tuple[str, ...]
+    rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Of which outputs only some rows are wanted, and which; see `picked`."""
+    above: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    """Likewise, where a column tells which; see `picked_above`."""
+    padding: Padding = NONE
+    """How its rows may be made longer or shorter."""
+    of_length: bool = False
+    """Whether outputs with `rows` have to be as long as `length`: these were counted so."""
+
+    @cached_property
+    def key(self) -> object:
+        """What all requests that can share a run have in common."""
+        return shape_key(self.inputs, self.padding)
+
+    @cached_property
+    def length(self) -> int:
+        """That of what may be filled up; 0 where nothing may be."""
+        return length(self.inputs, self.padding)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one output of a run.
+
+    Args:
+        dims: the dimensions that the output has before its last one: a batch, and rows in it.
+        numbers: of those that are wanted, at least one, counted over both.
+
+    """
+
+    dims: tuple[int, int]
+    numbers: list[int]
+
+
+class Run(Protocol):
+    """One run of the model.
+
+    Takes tensors by name and the names of the outputs that are wanted, which it returns by
+    name. Raises whatever the runtime raises.
+    """
+
+    def __call__(self, inputs: Tensors, outputs: Sequence[str], /) -> Tensors:
+        """Run the model once."""
+
+
+@dataclass(frozen=True)
+class ByRows:
+    """Runs that compute some rows of an output alone.
+
+    Args:
+        outputs: the names of those of which they can.
+        run: takes the rows that are wanted besides, by output, which it returns [rows, size of the
+            last dimension].
+
+    """
+
+    outputs: Collection[str]
+    run: Callable[[Tensors, Sequence[str], Mapping[str, Rows]], Tensors]
+
+
+def run_items(
+    items: Sequence[Item], run: Run, *, max_batch_size: int, by_rows: ByRows | None = None
+) -> list[Tensors | Exception]:
+    """Answer every item, in order: with its outputs by name, or with what went wrong.
+
+    Items whose tensors differ only in the first dimension, or where they may be filled up and that
+    costs less than a run, share one, as long as they are not more than `max_batch_size` rows
+    together; a run is asked for what any of its items wants. Where a shared run fails, each of its
+    items is run alone, so that only the one at fault fails. With `max_batch_size` 0 there is no
+    batch dimension and every item is run alone. Where only some rows are wanted of an output, and
+    it is known where they will lie, `by_rows` is run in place of `run`.
+    """
+    answers: list[Tensors | Exception] = [RequestError("the request was not run.")] * len(items)
+    if max_batch_size <= 0:
+        for index, item in enumerate(items):
+            answers[index] = _alone(item, run)
+        return answers
+    rows: dict[int, int] = {}
+    for index, item in enumerate(items):
+        try:
+            rows[index] = rows_of(item, max_batch_size)
+        except RequestError as error:
+            answers[index] = bare(error)
+    for group in groups(items, rows, max_batch_size):
+        answers_of_group = _together(
+            [items[index] for index in group], [rows[index] for index in group], run, by_rows
+        )
+        for index, answer in zip(group, answers_of_group, strict=True):
+            answers[index] = answer
+    return answers
+
+
+def rows_of(item: Item, max_batch_size: int) -> int:
+    """Return the size of the batch dimension of an item.
+
+    Raises:
+        RequestError: its inputs have none, or not the same one, or it is too large.
+
+    """
+    sizes = {name: array.shape[0] if array.ndim else None for name, array in item.inputs.items()}
+    counts = set(sizes.values())
+    if len(counts) != 1 or None in counts:
+        said = ", ".join(f"'{name}' has {size}" for name, size in sizes.items()) or "there is none"
+        raise RequestError(f"the inputs were expected to have one batch size, but {said}.")
+    count = int(counts.pop() or 0)
+    if count > max_batch_size:
+        raise RequestError(
+            f"the batch size is {count}, but at most {max_batch_size} is expected (max_batch_size)."
+        )
+    return count
+
+
+def picked(array: NDArray[Any], rows: Sequence[int]) -> NDArray[Any]:
+    """Return some rows of an output: [rows, size of the last dimension].
+
+    All dimensions but the last are counted as one, those of a batch included.
+
+    Raises:
+        RequestError: there is no such row.
+
+    """
+    flat = array.reshape(-1, array.shape[-1] if array.ndim else 1)
+    if rows and not 0 <= min(rows) <= max(rows) < len(flat):
+        raise RequestError(
+            f"rows {min(rows)} to {max(rows)} are wanted of an output that has {len(flat)}."
+        )
+    return flat[np.asarray(rows, np.intp)]
+
+
+def picked_above(array: NDArray[Any], column: int, least: float) -> NDArray[Any]:
+    """Return the rows of an output that have more than `least`, 0 or more, in a column.
+
+    Args:
+        array: [..., rows, columns].
+        column: of its last dimension.
+        least: what every row of zeros has not.
+
+    Returns:
+        [..., most rows, columns], in order: where others have more, rows of zeros follow.
+
+    Raises:
+        RequestError: there is no such column of numbers.
+
+    """
+    if array.ndim < 2 or not 0 <= column < array.shape[-1] or array.dtype.kind not in "biuf":
+        raise RequestError(
+            f"rows are wanted by the numbers in column {column} of an output of {array.dtype} "
+            f"and shape {list(array.shape)}, which has none."
+        )
+    before, columns = array.shape[:-2], array.shape[-1]
+    tables = array.reshape(math.prod(before), *array.shape[-2:])
+    wanted = [table[table[:, column] > least] for table in tables]
+    most = max(map(len, wanted), default=0)
+    answer = np.zeros((len(tables), most, columns), array.dtype)
+    for place, rows in zip(answer, wanted, strict=True):
+        place[: len(rows)] = rows
+    return answer.reshape(*before, most, columns)
+
+
+def groups(items: Sequence[Item], rows: Mapping[int, int], max_batch_size: int) -> list[list[int]]:
+    """Return the indices of the items that can share a run, those of one run together.
+
+    `rows` has the size of the batch dimension of every item that takes part.
+    """
+    alike: dict[object, list[int]] = {}
+    for index in rows:
+        alike.setdefault(items[index].key, []).append(index)
+    made = []
+    for indices in alike.values():
+        for run in _near(indices, items, rows):
+            group: list[int] = []
+            for index in run:
+                if group and rows[index] + sum(rows[one] for one in group) > max_batch_size:
+                    made.append(group)
+                    group = []
+                group.append(index)
+            made.append(group)
+    return made
+
+
+def _near(
+    indices: list[int], items: Sequence[Item], rows: Mapping[int, int]
+) -> Sequence[list[int]]:
+    """Return the indices of items of one key, those together that had better share a run."""
+    lengths = [items[index].length for index in indices]
+    if len(set(lengths)) == 1:
+        return [indices]
+    counts = [rows[index] for index in indices]
+    return [[indices[place] for place in places] for places in near(lengths, counts)]
+
+
+def conform(inputs: Tensors, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[Any]]:
+    """Return the tensors in the shapes that the file expects; a scalar loses its dimension.
+
+    Raises:
+        RequestError: a tensor is unknown or its shape is not one that the file accepts.
+
+    """
+    conforming = {}
+    for name, array in inputs.items():
+        spec = specs.get(name)
+        if spec is None:
+            raise RequestError(
+                f"input '{name}' is unknown, but the model expects {', '.join(specs)}."
+            )
+        if spec.any_rank:
+            conforming[name] = array
+        elif not spec.shape and array.size == 1:
+            conforming[name] = array.reshape(())
+        elif array.ndim == len(spec.shape) and all(
+            expected in (DYNAMIC, size)
+            for size, expected in zip(array.shape, spec.shape, strict=True)
+        ):
+            conforming[name] = array
+        else:
+            raise RequestError(
+                f"input '{name}' has shape {list(array.shape)}, but the model expects "
+                f"{list(spec.shape)}."
+            )
+    return conforming
+
+
+class Scalars:
+    """Outputs that have no dimensions in the file, but in the configuration, and for its readers.
+
+    Args:
+        signature: the file's.
+        dims: of the configured outputs, by name.
+
+    """
+
+    def __init__(self, signature: Signature, dims: Mapping[str, Sequence[int]]) -> None:
+        self._shapes = {
+            spec.name: tuple(1 for _ in dims[spec.name])
+            for spec in signature.outputs
+            if not spec.shape and spec.name in dims
+        }
+
+    def shaped(self, answer: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return outputs, in which these have the dimensions of the configuration."""
+        for name in self._shapes.keys() & answer.keys():
+            if not answer[name].ndim:  # else its rank was unknown, and is that of Triton's answer
+                answer[name] = answer[name].reshape(self._shapes[name])
+        return answer
+
+
+def decoded(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array of str for one of bytes; RequestError if they are not UTF-8."""
+    flat = np.empty(array.size, dtype=object)
+    for index, element in enumerate(array.flat):
+        try:
+            flat[index] = element.decode() if isinstance(element, bytes) else str(element)
+        except UnicodeDecodeError as error:
+            raise RequestError(
+                f"element {index} of input '{name}' was expected to be UTF-8, but {error.reason} "
+                f"at byte {error.start}."
+            ) from None
+    return flat.reshape(array.shape)
+
+
+def contiguous(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the array in C order, copied only if it is not; a scalar stays one."""
+    return np.asarray(array, order="C")
+
+
+def _alone(item: Item, run: Run) -> Tensors | Exception:
+    try:
+        return _wanted(item, run(item.inputs, item.outputs))
+    except Exception as error:
+        return bare(error)
+
+
+def _together(
+    items: Sequence[Item], counts: Sequence[int], run: Run, by_rows: ByRows | None
+) -> list[Tensors | Exception]:
+    names = tuple(dict.fromkeys(name for item in items for name in item.outputs))
+    rows = {
+        name: some
+        for name in (by_rows.outputs if by_rows else ())
+        if name in names and (some := _rows_of_run(name, items, counts))
+    }
+    try:
+        inputs = _concatenated(items)
+        outputs = by_rows.run(inputs, names, rows) if by_rows and rows else run(inputs, names)
+        return _split(outputs, items, counts, rows)
+    except Exception as error:
+        if len(items) == 1:
+            # Once more as if nothing was known of its rows, which may be told wrongly.
+            return _together(items, counts, run, None) if rows else [bare(error)]
+    return [
+        answer
+        for item, count in zip(items, counts, strict=True)
+        for answer in _together([item], [count], run, by_rows)
+    ]
+
+
+def _rows_of_run(name: str, items: Sequence[Item], counts: Sequence[int]) -> Rows | None:
+    """Return the rows that items want of an output of their run; None where that is not known."""
+    longest = max(item.length for item in items)
+    numbers: list[int] = []
+    start = 0
+    for item, count in zip(items, counts, strict=True):
+        if name in item.outputs:
+            some, own = item.rows.get(name), item.length
+            if some is None or not own or name not in item.padding.outputs:
+                return None
+            if some and not 0 <= min(some) <= max(some) < count * own:
+                return None
+            numbers += [(start + number // own) * longest + number % own for number in some]
+        start += count
+    return Rows((start, longest), numbers) if 0 < len(numbers) <= start * longest else None
+
+
+def _concatenated(items: Sequence[Item]) -> Tensors:
+    first = items[0]
+    if len(items) == 1:
+        return first.inputs
+    return {
+        name: concatenated([item.inputs[name] for item in items], first.padding.inputs.get(name, 0))
+        for name in first.inputs
+    }
+
+
+def _split(
+    outputs: Tensors, items: Sequence[Item], counts: Sequence[int], rows: Mapping[str, Rows]
+) -> list[Tensors | Exception]:
+    """Return what each item gets; `rows` says of which outputs there are only its items' own."""
+    total = sum(counts)
+    for name, array in outputs.items():
+        if name not in rows and (array.ndim == 0 or array.shape[0] != total):
+            raise ValueError(
+                f"output '{name}' has shape {list(array.shape)}, but a first dimension of {total} "
+                "was expected, the batch size; a model whose outputs do not follow it needs "
+                "max_batch_size 0."
+            )
+    longest = max(item.length for item in items)
+    answers: list[Tensors | Exception] = []
+    start, begin = 0, dict.fromkeys(rows, 0)
+    for item, count in zip(items, counts, strict=True):
+        own = {}
+        for name in item.outputs:
+            if name in rows:
+                end = begin[name] + len(item.rows[name])
+                own[name] = outputs[name][begin[name] : end]
+                begin[name] = end
+            else:
+                own[name] = outputs[name][start : start + count]
+        if item.length < longest:
+            own.update(_cut({n: array for n, array in own.items() if n not in rows}, item, longest))
+        try:
+            answers.append(_wanted(item, own, picked_already=rows))
+        except Exception as error:  # the others are answered all the same
+            answers.append(bare(error))
+        start += count
+    return answers
+
+
+def _wanted(
+    item: Item, outputs: Tensors, *, picked_already: Collection[str] = ()
+) -> dict[str, NDArray[Any]]:
+    """Return of an item's outputs what it wants of each."""
+    wanted = {}
+    for name in item.outputs:
+        array = outputs[name]
+        if name in item.rows:
+            if name not in picked_already:
+                if item.of_length and array.shape[1:-1] != (item.length,):
+                    raise ValueError(f"output '{name}' has shape {list(array.shape)} in a piece.")
+                array = picked(array, item.rows[name])
+        elif name in item.above:
+            array = picked_above(array, *item.above[name])
+        wanted[name] = contiguous(array)
+    return wanted
+
+
+def _cut(outputs: Tensors, item: Item, longest: int) -> Tensors:
+    """Return of the outputs that are as long as the inputs what belongs to an item's own."""
+    cut = {name: outputs[name] for name in item.padding.outputs if name in outputs}
+    for name, array in cut.items():
+        if array.ndim <= AXIS or array.shape[AXIS] != longest:
+            raise ValueError(
+                f"output '{name}' has shape {list(array.shape)}, but was said to be as long as "
+                f"the inputs, {longest}."
+            )
+    return {name: array[:, : item.length] for name, array in cut.items()}

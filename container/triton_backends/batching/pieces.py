@@ -1,0 +1,175 @@
+"""A request of several rows that its sender filled up: rows of near lengths are run together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from container.triton_backends.batching.batching import Item, bare, rows_of, run_items
+from container.triton_backends.batching.padding import AXIS, near
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from container.triton_backends.batching.batching import ByRows, Run, Tensors
+
+    Numbers = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows of a request, and their numbers, ascending."""
+
+    item: Item
+    rows: Numbers
+
+
+def run_in_pieces(
+    items: Sequence[Item], run: Run, *, max_batch_size: int, by_rows: ByRows | None = None
+) -> list[Tensors | Exception]:
+    """Answer every item as `run_items` does, but compute little of what its rows were filled up to.
+
+    What stands there in its outputs may be zeros or empty texts. An item of which a piece fails is
+    run as it came.
+    """
+    cut = [_pieces(item, max_batch_size) for item in items]
+    if not any(cut):
+        return run_items(items, run, max_batch_size=max_batch_size, by_rows=by_rows)
+    parts = [
+        (index, part)
+        for index, (item, some) in enumerate(zip(items, cut, strict=True))
+        for part in ([piece.item for piece in some] or [item])
+    ]
+    # By length, so that pieces of several items meet; each shorter one is only filled up itself.
+    # Those of one item stay in their order, which is this one.
+    parts.sort(key=lambda part: -part[1].length)
+    came = run_items(
+        [part for _, part in parts], run, max_batch_size=max_batch_size, by_rows=by_rows
+    )
+    answers_of: list[list[Tensors | Exception]] = [[] for _ in items]
+    for (index, _), answer in zip(parts, came, strict=True):
+        answers_of[index].append(answer)
+    answers: list[Tensors | Exception] = []
+    again = []  # what is wrong is told of the whole
+    for index, (item, some) in enumerate(zip(items, cut, strict=True)):
+        try:
+            joined = _joined(item, some, answers_of[index]) if some else answers_of[index][0]
+        except Exception as error:
+            joined = bare(error)
+            again.append(index)
+        answers.append(joined)
+    whole = run_items(
+        [items[index] for index in again], run, max_batch_size=max_batch_size, by_rows=by_rows
+    )
+    for index, answer in zip(again, whole, strict=True):
+        answers[index] = answer
+    return answers
+
+
+def _pieces(item: Item, max_batch_size: int) -> list[Piece]:
+    try:
+        return pieces(item, max_batch_size)
+    except Exception:  # what is wrong is told when the item is run
+        return []
+
+
+def pieces(item: Item, max_batch_size: int) -> list[Piece]:
+    """Return what an item is best run in, the longest first; nothing where that is the item itself.
+
+    Raises:
+        RequestError: it cannot be run.
+
+    """
+    if not item.length or item.above or item.rows.keys() - {*item.padding.outputs}:
+        return []
+    count = rows_of(item, max_batch_size)
+    if count < 2:
+        return []
+    own = lengths(item)
+    for some in item.rows.values():
+        if some and not 0 <= min(some) <= max(some) < count * item.length:
+            return []
+        row, place = np.divmod(np.asarray(some, np.intp), item.length)
+        np.maximum.at(own, row, place + 1)
+    groups = near(own)
+    if len(groups) == 1 and own.max() == item.length:
+        return []
+    return [Piece(_some(item, rows, own[rows].max()), rows) for rows in groups]
+
+
+def lengths(item: Item) -> Numbers:
+    """Return of each row how long it is without what its sender filled it up with.
+
+    A row that is nothing else is as long as it came.
+    """
+    alike = [
+        (array == item.padding.inputs[name]).all(axis=tuple(range(AXIS + 1, array.ndim)))
+        for name, array in item.inputs.items()
+        if name in item.padding.inputs
+    ]
+    filled: NDArray[np.bool_] = np.logical_and.reduce(alike)
+    behind: Numbers = filled[:, ::-1].argmin(AXIS)
+    return item.length - behind
+
+
+def _some(item: Item, rows: Numbers, length: int) -> Item:
+    """Return some rows of an item, cut to a length, with what is wanted of these."""
+    inputs = {
+        name: array[rows, :length] if name in item.padding.inputs else array[rows]
+        for name, array in item.inputs.items()
+    }
+    wanted = {}
+    for name, numbers in item.rows.items():
+        row, place = np.divmod(np.asarray(numbers, np.intp), item.length)
+        own = np.isin(row, rows)
+        wanted[name] = (np.searchsorted(rows, row[own]) * length + place[own]).tolist()
+    return replace(item, inputs=inputs, rows=wanted, of_length=True)
+
+
+def _joined(
+    item: Item, some: Sequence[Piece], parts: Sequence[Tensors | Exception]
+) -> dict[str, NDArray[Any]]:
+    """Return the outputs of an item from those of its pieces.
+
+    Raises:
+        Exception: a piece failed, or an output has not the shape that was expected.
+
+    """
+    outputs = []
+    for part in parts:
+        if isinstance(part, Exception):
+            raise part
+        outputs.append(part)
+    return {
+        name: _output(item, name, some, [one[name] for one in outputs]) for name in item.outputs
+    }
+
+
+def _output(
+    item: Item, name: str, some: Sequence[Piece], arrays: Sequence[NDArray[Any]]
+) -> NDArray[Any]:
+    """Return an output of an item, or the rows of it that are wanted, from those of its pieces."""
+    if name in item.rows:
+        row = np.asarray(item.rows[name], np.intp) // item.length
+        wanted = np.empty((len(row), arrays[0].shape[-1]), arrays[0].dtype)
+        for piece, array in zip(some, arrays, strict=True):
+            wanted[np.isin(row, piece.rows)] = array
+        return wanted
+    is_long = name in item.padding.outputs
+    rest = arrays[0].shape[AXIS + is_long :]
+    for piece, array in zip(some, arrays, strict=True):
+        shape = (len(piece.rows), *[piece.item.length] * is_long, *rest)
+        if array.shape != shape:
+            raise ValueError(f"output '{name}' has shape {list(array.shape)} in a piece.")
+    count = sum(len(piece.rows) for piece in some)
+    whole = np.zeros((count, *[item.length] * is_long, *rest), arrays[0].dtype)
+    if whole.dtype.hasobject:
+        whole.fill("")
+    for piece, array in zip(some, arrays, strict=True):
+        place_of = whole[:, : piece.item.length] if is_long else whole
+        place_of[piece.rows] = array
+    return whole

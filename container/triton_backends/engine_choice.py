@@ -1,0 +1,355 @@
+"""Which engine runs a model on this machine, and in which precision; decided once, by trial.
+
+The trial is `dispatcher engines`: it runs the model by every engine on samples, holds the answers
+against each other and takes the time. Here is what it found, kept by the model's files, the
+processor and the versions of the engines.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from container.triton_backends import parameters
+from container.triton_backends.model_config import ModelConfigError, Signature, TensorSpec
+from container.triton_backends.onnxruntime.session_settings import own_settings
+from container.triton_backends.openvino.properties import HINT_BF16, properties
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+OPENVINO, ONNXRUNTIME = "openvino", "onnxruntime"
+AUTO, EXACT = "auto", "exact"
+F32, BF16 = "f32", "bf16"
+
+ENGINE, PRECISION = "engine", "precision"
+"""The parameters of a model's configuration that pin an engine, or choose a precision."""
+PRECISION_VARIABLE = "MODEL_PRECISION"
+CACHE_VARIABLE = "ENGINE_CACHE"
+
+CONFIGURED = "as its configuration says"
+
+EDITION = 3
+"""Of the trial: what another one has found is not read."""
+
+TIMEOUT_S = 300.0
+
+SHOWN = "engines"
+"""In the folder that instances share: a file for each version of a model, for the web workers."""
+
+_HOME = Path(__file__).resolve().parents[2]
+"""Where Python finds the tool, from wherever Triton was started."""
+
+SAMPLES, KEYS = "samples", "dispatch.toml"
+"""What the trial reads of a model's folder, besides its versions."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a configuration allows.
+
+    Args:
+        engine: "openvino", "onnxruntime", or "auto" for the faster one.
+        precision: "exact", or "auto" for the fastest whose answers pass.
+
+    """
+
+    engine: str = AUTO
+    precision: str = EXACT
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a trial found.
+
+    Args:
+        engine: "openvino" or "onnxruntime".
+        precision: in which it computes, "f32" or "bf16".
+        reason: why, as the end of a sentence.
+        speedup: how many times as fast a run is as by ONNX Runtime in f32; 0 where nobody measured.
+        difference: the worst difference from its answers, in words; empty where there is none.
+        signature: the file's tensors; None where nobody has read them.
+
+    """
+
+    engine: str
+    precision: str = F32
+    reason: str = ""
+    speedup: float = 0.0
+    difference: str = ""
+    signature: Signature | None = None
+
+    def sentence(self) -> str:
+        """Return what the log says of it."""
+        name = {OPENVINO: "OpenVINO", ONNXRUNTIME: "ONNX Runtime"}[self.engine]
+        said = f"run by {name} in {self.precision}"
+        if self.speedup:
+            said += f", {self.speedup:.2f} times as fast as ONNX Runtime in f32"
+        if self.difference:
+            said += f"; worst difference on samples: {self.difference}"
+        return f"{said}{f' ({self.reason})' if self.reason else ''}"
+
+
+def wish(config: Mapping[str, Any], environment: Mapping[str, str]) -> Wish:
+    """Return what a configuration says about engines, or the environment where it says nothing.
+
+    Raises:
+        ModelConfigError: it names an engine, a precision or an accelerator that there is not.
+
+    """
+    texts = parameters.texts(config)
+    engine = texts.get(ENGINE, AUTO)
+    precision = texts.get(PRECISION, environment.get(PRECISION_VARIABLE, EXACT))
+    for key, text, known, fix in (
+        (ENGINE, engine, (AUTO, OPENVINO, ONNXRUNTIME), "leave it out to let a trial decide"),
+        (PRECISION, precision, (EXACT, AUTO), f'write "{AUTO}" to let {BF16} in, or leave it out'),
+    ):
+        if text not in known:
+            raise ModelConfigError(
+                f"parameter '{key}' is '{text}', but expected is one of {', '.join(known)}.", fix
+            )
+    accelerators = (config.get("optimization") or {}).get("execution_accelerators") or {}
+    if accelerators.get("cpu_execution_accelerator"):  # `execution_providers` knows their names
+        engine = OPENVINO
+    return Wish(engine, precision)
+
+
+def of_onnxruntime(
+    config: Mapping[str, Any], folder: Path, file: Path, environment: Mapping[str, str]
+) -> Verdict:
+    """Return which engine runs a model of the backend `onnxruntime` on the CPU.
+
+    Args:
+        config: the model's.
+        folder: the model's.
+        file: of one of its versions.
+        environment: of the process.
+
+    Raises:
+        ModelConfigError: a parameter is not what it should be, whichever engine it is for.
+
+    """
+    asked = wish(config, environment)
+    if asked.engine == ONNXRUNTIME:
+        return Verdict(ONNXRUNTIME, reason=CONFIGURED)
+    if own := own_settings(config):
+        return Verdict(ONNXRUNTIME, reason=f"which alone knows {own}")
+    properties(config)
+    found = verdict(folder, file, asked, environment)
+    optional = {spec.name for spec in found.signature.optional} if found.signature else set()
+    if given := optional & {tensor["name"] for tensor in config.get("input") or []}:
+        return Verdict(ONNXRUNTIME, reason=f"which alone takes {', '.join(sorted(given))}")
+    return found
+
+
+def of_openvino(
+    config: Mapping[str, Any], folder: Path, file: Path, environment: Mapping[str, str]
+) -> Verdict:
+    """Return in which precision OpenVINO runs a model of the backend `openvino`.
+
+    Args:
+        config: the model's.
+        folder: the model's.
+        file: of one of its versions.
+        environment: of the process.
+
+    Raises:
+        ModelConfigError: a parameter is not what it should be.
+
+    """
+    asked = wish(config, environment)
+    precision = properties(config)["INFERENCE_PRECISION_HINT"]
+    if asked.precision == AUTO and HINT_BF16 not in parameters.texts(config):
+        found = verdict(folder, file, Wish(OPENVINO, AUTO), environment)
+        return replace(found, engine=OPENVINO)  # whatever became of the trial
+    return Verdict(OPENVINO, precision, CONFIGURED)
+
+
+def verdict(folder: Path, file: Path, asked: Wish, environment: Mapping[str, str]) -> Verdict:
+    """Return what was found out about a model, by a trial where nobody has made it yet.
+
+    Args:
+        folder: the model's.
+        file: of one of its versions.
+        asked: what its configuration allows.
+        environment: of the process.
+
+    """
+    if not (cache := environment.get(CACHE_VARIABLE)):
+        return tried(folder, file, asked)
+    kept = Path(cache) / f"{key_of(folder, file, asked)}.json"
+    if known := read(kept):
+        return known
+    with _one_at_a_time(kept):  # all instances of a model are started together
+        if known := read(kept):
+            return known
+        found = tried(folder, file, asked)
+        if found.signature:
+            keep(found, kept)
+    return found
+
+
+@contextmanager
+def _one_at_a_time(kept: Path) -> Iterator[None]:
+    """Wait until no other process makes the same trial, where the folder can be written."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context(kept.with_suffix(".lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def tried(folder: Path, file: Path, asked: Wish) -> Verdict:
+    """Return what a trial finds, made in a process of its own: an engine may crash on a model."""
+    # Inside Triton the former is empty, or what is first on PATH, too.
+    python = sys.executable or shutil.which("python3") or "python3"
+    command = [python, "-m", "tool", "engines"]
+    command += ["--trial", str(folder.absolute()), str(file.absolute())]
+    command += [f"--engine={asked.engine}", f"--precision={asked.precision}"]
+    try:
+        done = subprocess.run(
+            command, cwd=_HOME, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+        )
+        if done.returncode == 0:
+            return parsed(json.loads(done.stdout.splitlines()[-1]))
+        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        reason = f"the trial of other engines failed: {said[:200]}"
+    except subprocess.TimeoutExpired:
+        reason = f"the trial of other engines took longer than {TIMEOUT_S:.0f} s"
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        reason = f"the trial of other engines could not be made: {error}"
+    return Verdict(ONNXRUNTIME, reason=reason)
+
+
+def read(kept: Path) -> Verdict | None:
+    """Return a verdict that was kept; None where there is none, or it is damaged."""
+    try:
+        return parsed(json.loads(kept.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def keep(found: Verdict, kept: Path) -> None:
+    """Keep a verdict; where that cannot be, the trial is made again next time."""
+    _write(kept, asdict(found))
+
+
+def _write(file: Path, content: Mapping[str, Any]) -> None:
+    """Write a file of JSON whole; nothing happens where that cannot be."""
+    part = file.with_suffix(f".{os.getpid()}")
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(content), encoding="utf-8")
+        part.replace(file)
+    with suppress(OSError):
+        part.unlink(missing_ok=True)
+
+
+def show(found: Verdict, shared: Path | None, model: str, version: str) -> Path | None:
+    """Write what `GET /models` and `/metrics` show of a model that is loaded.
+
+    Args:
+        found: what runs it.
+        shared: the folder that the instances of one container share, if any.
+        model: the model's name.
+        version: the number of its version.
+
+    Returns:
+        the file, to be given to `hide`.
+
+    """
+    if shared is None:
+        return None
+    file = shared / SHOWN / f"{model}.{version}.json"
+    said = {
+        "engine": found.engine,
+        "precision": found.precision,
+        "speedup": found.speedup,
+        "difference": found.difference,
+        "engine_reason": found.reason,
+    }
+    _write(file, {key: value for key, value in said.items() if value} | {"pid": os.getpid()})
+    return file
+
+
+def hide(file: Path | None) -> None:
+    """Remove what this process has written last; another one may have loaded the model again."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if file and json.loads(file.read_text(encoding="utf-8"))["pid"] == os.getpid():
+            file.unlink()
+
+
+def parsed(found: Mapping[str, Any]) -> Verdict:
+    """Return a verdict from its JSON; raise KeyError, TypeError or ValueError for anything else."""
+    signature = found["signature"]
+    if signature is not None:
+        signature = Signature(
+            **{
+                side: tuple(
+                    TensorSpec(**{**spec, "shape": tuple(map(int, spec["shape"]))})
+                    for spec in signature[side]
+                )
+                for side in ("inputs", "outputs", "optional")
+            }
+        )
+    made = Verdict(**{**found, "signature": signature})
+    if made.engine not in (OPENVINO, ONNXRUNTIME) or made.precision not in (F32, BF16):
+        raise ValueError(f"{made.engine} in {made.precision}")
+    return made
+
+
+def key_of(folder: Path, file: Path, asked: Wish) -> str:
+    """Return what a verdict is kept by: all that it depends on."""
+    engines = [f"{name} {_version(name)}" for name in (OPENVINO, ONNXRUNTIME)]
+    digest = hashlib.sha256(repr((EDITION, asked, engines, processor())).encode())
+    for path in _contents(folder, file):
+        digest.update(path.name.encode())
+        with path.open("rb") as opened:
+            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    return digest.hexdigest()[:32]
+
+
+def _contents(folder: Path, file: Path) -> list[Path]:
+    """Return the files of a model's version, and what else its trial reads."""
+    roots = (file.parent, folder / SAMPLES)
+    found = [path for root in roots for path in sorted(root.rglob("*")) if path.is_file()]
+    return [*found, *([keys] if (keys := folder / KEYS).is_file() else [])]
+
+
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the name of the processor and what it can compute with, as Linux says."""
+    try:
+        text = cpuinfo.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    found = [re.search(rf"(?m)^{name}\s*:\s*(.*)$", text) for name in ("model name", "flags")]
+    return " ".join(one[1] for one in found if one)
+
+
+def has_bf16(said: str) -> bool:
+    """Whether a processor computes bf16 by itself; elsewhere it would only lose digits."""
+    return bool({"avx512_bf16", "amx_bf16"} & set(said.split()))
+
+
+def _version(package: str) -> str:
+    for name in (package, f"{package}-gpu"):
+        with suppress(PackageNotFoundError):
+            return version(name)
+    return ""
+
+
+def precisions(asked: Wish, said: str) -> Sequence[str]:
+    """Return those in which OpenVINO may run a model, the fastest first."""
+    return [BF16, F32] if asked.precision == AUTO and has_bf16(said) else [F32]

@@ -1,0 +1,447 @@
+"""What a model's configuration says, completed from and compared with what its file holds.
+
+The rules are those of NVIDIA's native backends, so that a model repository which loads here
+loads there too: `AutoCompleteMaxBatch`, `AutoCompleteIO`, `ValidateInputs` and
+`ValidateOutputs` of the onnxruntime backend, `CompareDimsSupported` of the backend library.
+A configuration is the dictionary that Triton makes of `config.pbtxt`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from clients.repository.config_text import Message, read
+from clients.repository.files import text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+DYNAMIC = -1
+"""A dimension of any size, in Triton's configuration and in the shapes that are read here."""
+
+DEFAULT_MAX_BATCH_SIZE = 4
+"""The native onnxruntime backend's default for a model that can batch and does not say how far."""
+
+DYNAMIC_BATCHING = "dynamic_batching"
+_SCHEDULERS = ("sequence_batching", DYNAMIC_BATCHING, "ensemble_scheduling")
+AS_IN_THE_FILE = "write it as the file has it, or leave input and output out of config.pbtxt"
+
+NATIVE = "build the image on NVIDIA's, which has these"
+
+_UNSUPPORTED_FIELDS = ("batch_input", "batch_output")
+
+
+TO_MEND = " To mend it: "
+"""Before what helps, in the text of an error: a line is all that Triton passes on of it."""
+
+
+class ModelConfigError(ValueError):
+    """A model cannot be served as configured; the text is one line for who wrote it.
+
+    Args:
+        what: is wrong, and what is expected; a sentence.
+        fix: how to mend it, where that does not say so.
+
+    """
+
+    def __init__(self, what: str, fix: str = "") -> None:
+        super().__init__(f"{what}{TO_MEND}{fix}" if fix else what)
+        self.what = what
+        self.fix = fix
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """An input or output of a model file.
+
+    `data_type` is spelled as in the configuration (`TYPE_FP32`); `shape` includes the batch
+    dimension, has -1 where any size is accepted, and is empty for a scalar. `unshaped` is whether
+    the file has no shape: it is empty then, too, or what the runtime makes out.
+    """
+
+    name: str
+    data_type: str
+    shape: tuple[int, ...]
+    unshaped: bool = False
+
+    @property
+    def any_rank(self) -> bool:
+        """Whether nobody knows how many dimensions there are."""
+        return self.unshaped and not self.shape
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The tensors of a model file; `optional` are inputs that may be left out."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    optional: tuple[TensorSpec, ...] = ()
+
+
+def max_batch_size(config: Mapping[str, Any]) -> int:
+    """Return the configured maximum, 0 where the model does not batch."""
+    return int(config.get("max_batch_size") or 0)
+
+
+def instance_count(config: Mapping[str, Any]) -> int:
+    """Return how many instances Triton starts: a group's count holds for each of its GPUs."""
+    groups = config.get("instance_group") or []
+    return max(
+        1,
+        sum(
+            int(group.get("count") or 1) * max(1, len(group.get("gpus") or [])) for group in groups
+        ),
+    )
+
+
+def written(folder: Path) -> Message:
+    """Return a model's configuration as its author wrote it, which Triton completes.
+
+    It is empty where there is none, or none that can be read: Triton says what is wrong with it.
+
+    Args:
+        folder: the model's, with its `config.pbtxt` if it has one.
+
+    """
+    try:
+        return read(text_of(folder / "config.pbtxt"))
+    except (OSError, ValueError):
+        return Message()
+
+
+def files_of(file: Path) -> list[Path]:
+    """Return a model's files: its weights may have some of their own beside it."""
+    return sorted(one for one in file.parent.rglob("*") if one.is_file())
+
+
+def asked_kind(kind: str, folder: Path) -> str:
+    """Return the kind of an instance that its configuration asks for.
+
+    Where Triton sees a GPU it makes `GPU` of `KIND_AUTO`, also in what it hands to a backend; but a
+    runtime without CUDA is no mistake of who wrote `KIND_AUTO`, or nothing.
+
+    Args:
+        kind: as Triton says it, `CPU`, `GPU`, `AUTO` or `MODEL`.
+        folder: the model's, with its `config.pbtxt` if it has one.
+
+    """
+    if kind != "GPU":
+        return kind
+    groups = written(folder).messages("instance_group")
+    return "GPU" if any(group.text("kind") == "KIND_GPU" for group in groups) else "AUTO"
+
+
+def needs_completion(config: Mapping[str, Any]) -> bool:
+    """Say whether inputs or outputs are missing; a configuration with both is left as it is."""
+    return not ((config.get("input") or config.get("batch_input")) and config.get("output"))
+
+
+def may_be_tried(config: Mapping[str, Any], signature: Signature, *, stated: bool) -> bool:
+    """Whether a trial can say something about sharing runs: see `row_trial`.
+
+    Args:
+        config: as Triton hands it over.
+        signature: the file's.
+        stated: whether `max_batch_size` is written; Triton hands over 0 in either case.
+
+    """
+    return (
+        needs_completion(config)
+        and (max_batch_size(config) > 1 or not stated)
+        and not any(name in config for name in _SCHEDULERS if name != DYNAMIC_BATCHING)
+        and all(_can_batch(spec) for spec in (*signature.inputs, *signature.outputs))
+    )
+
+
+def lists_all_dims(config: Mapping[str, Any], signature: Signature) -> bool:
+    """Whether a tensor is listed with all dimensions that it has in the file: no batch is meant."""
+    return 0 in _dims_left_out(config, signature)
+
+
+def completion(
+    config: Mapping[str, Any], signature: Signature, *, stated: bool, independent: bool
+) -> dict[str, Any]:
+    """Return the fields that the file adds to a configuration without inputs or outputs.
+
+    Where nothing is written, every input and output begins with a dynamic dimension, and rows are
+    known to be independent, the model batches up to `DEFAULT_MAX_BATCH_SIZE`. Dynamic batching is
+    turned on where the maximum is above 1, no scheduler is chosen, and rows are independent. The
+    native backends ask for the dynamic dimension alone; it may be an axis that is no batch.
+
+    Args:
+        config: as Triton hands it over.
+        signature: the file's.
+        stated: whether `max_batch_size` is written; Triton hands over 0 in either case.
+        independent: whether a trial has shown that each row is answered as if it were alone.
+
+    Raises:
+        ModelConfigError: `max_batch_size` is set, but a tensor has no dynamic first dimension; or
+            the file does not say how many dimensions an input has.
+
+    """
+    if not needs_completion(config):
+        return {}
+    _refuse_unknown_ranks(config, signature)
+    fields: dict[str, Any] = {}
+    limit = max_batch_size(config)
+    is_scheduled = any(name in config for name in _SCHEDULERS)
+    if limit > 0:
+        _check_batching(config, signature)
+    elif (
+        not stated
+        and (independent or is_scheduled or _is_written_for_a_batch(config, signature))
+        and all(_can_batch(spec) for spec in (*signature.inputs, *signature.outputs))
+    ):
+        limit = fields["max_batch_size"] = DEFAULT_MAX_BATCH_SIZE
+    if limit > 1 and independent and not is_scheduled:
+        fields[DYNAMIC_BATCHING] = {}
+    for field, specs in (("input", signature.inputs), ("output", signature.outputs)):
+        if not config.get(field):
+            fields[field] = [_described(spec, batched=limit > 0) for spec in specs]
+    return fields
+
+
+def check(config: Mapping[str, Any], signature: Signature) -> None:
+    """Compare a complete configuration with the file.
+
+    Dimensions of an input may be dynamic on either side; those of an output have to be equal,
+    as on the native backend.
+
+    Raises:
+        ModelConfigError: naming the tensor, what the configuration says and what the file says.
+
+    """
+    refuse_unsupported(config)
+    inputs = config.get("input") or []
+    if max_batch_size(config) > 0:
+        _check_batching(config, signature)
+        for tensor in inputs:
+            if tensor.get("optional"):
+                raise ModelConfigError(
+                    f"{_unable(config)}: input '{tensor['name']}' is optional in the "
+                    "configuration, but that is expected only where max_batch_size is 0.",
+                    "leave `optional` out; or write max_batch_size: 0, and -1 before all dims",
+                )
+    known = {spec.name: spec for spec in (*signature.inputs, *signature.optional)}
+    for tensor in inputs:
+        _compare(config, "input", tensor, known)
+    controls = _sequence_controls(config)
+    for tensor in controls:
+        _compare(config, "input", tensor, known)
+    outputs = {spec.name: spec for spec in signature.outputs}
+    for tensor in config.get("output") or []:
+        _compare(config, "output", tensor, outputs)
+    _check_all_given(config, signature, [*inputs, *controls])
+
+
+def take_every_shape(config: Mapping[str, Any]) -> None:
+    """Let Triton's dynamic batcher hand over requests together whose shapes differ.
+
+    A backend in Python gets every request by itself, and can find out which share a run. With
+    requests of one shape at a time it does not know of the others; and while one of another shape
+    waits behind a batch that cannot begin yet, Triton (2.51) looks at it again and again, with all
+    of a core: `DynamicBatchScheduler::BatcherThread`.
+    """
+    for tensor in config.get("input") or []:
+        if DYNAMIC in _dims(tensor):
+            tensor["allow_ragged_batch"] = True
+
+
+def refuse_ragged(config: Mapping[str, Any]) -> None:
+    """Refuse a configuration, as it was written, in which such requests are to be one array.
+
+    Raises:
+        ModelConfigError: naming the input.
+
+    """
+    for tensor in config.get("input") or []:
+        if tensor.get("allow_ragged_batch"):
+            raise ModelConfigError(
+                f"{_unable(config)}: input '{tensor['name']}' has allow_ragged_batch, but ragged "
+                "batches are expected only by the native backends.",
+                f"leave allow_ragged_batch out, or {NATIVE}",
+            )
+
+
+def refuse_unsupported(config: Mapping[str, Any]) -> None:
+    """Raise ModelConfigError for what Triton's Python-based backends cannot do."""
+    for field in _UNSUPPORTED_FIELDS:
+        if config.get(field):
+            raise ModelConfigError(
+                f"{_unable(config)}: the configuration has {field}, but ragged batches are "
+                "expected only by the native backends.",
+                f"leave {field} out, or {NATIVE}",
+            )
+    if (config.get("sequence_batching") or {}).get("state"):
+        raise ModelConfigError(
+            f"{_unable(config)}: sequence_batching has state, but implicit state is expected only "
+            "by the native backends.",
+            f"leave it out, or {NATIVE}",
+        )
+
+
+def _unable(config: Mapping[str, Any]) -> str:
+    return f"unable to load model '{config.get('name', '')}'"
+
+
+def _can_batch(spec: TensorSpec) -> bool:
+    return bool(spec.shape) and spec.shape[0] == DYNAMIC
+
+
+def _is_written_for_a_batch(config: Mapping[str, Any], signature: Signature) -> bool:
+    """Whether what is written counts on a batch dimension, which dims leave out."""
+    left_out = _dims_left_out(config, signature)
+    return bool(config.get("model_warmup")) or any(count > 0 for count in left_out)
+
+
+def _dims_left_out(config: Mapping[str, Any], signature: Signature) -> list[int]:
+    """Return how many dimensions fewer each listed tensor has than in the file; not of scalars."""
+    specs = (*signature.inputs, *signature.outputs)
+    ranks = {spec.name: len(spec.shape) for spec in specs if spec.shape}
+    listed = [*(config.get("input") or []), *(config.get("output") or [])]
+    return [
+        ranks[tensor["name"]] - len(_dims(tensor)) for tensor in listed if tensor["name"] in ranks
+    ]
+
+
+def _refuse_unknown_ranks(config: Mapping[str, Any], signature: Signature) -> None:
+    """Refuse to guess how many dimensions an input has: Triton takes no other number of them."""
+    unknown = [spec for spec in signature.inputs if spec.any_rank]
+    if not unknown or config.get("input"):
+        return
+    batched = max_batch_size(config) > 0
+    lines = ", ".join(
+        f'{{ name: "{spec.name}" data_type: {spec.data_type} dims: {sizes} }}'
+        for spec in signature.inputs
+        if (sizes := [DYNAMIC] if spec.any_rank else _described(spec, batched=batched)["dims"])
+    )
+    dims = " and ".join(f"of '{spec.name}'" for spec in unknown)
+    raise ModelConfigError(
+        f"{_unable(config)}: the file does not say how many dimensions the input "
+        f"'{unknown[0].name}' has, which Triton has to know.",
+        f"write into config.pbtxt: input [ {lines} ], but with a number in the dims {dims} for "
+        f"each dimension{' behind the batch' if batched else ''}, -1 where its size varies",
+    )
+
+
+def _check_batching(config: Mapping[str, Any], signature: Signature) -> None:
+    for kind, specs in (("input", signature.inputs), ("output", signature.outputs)):
+        for spec in specs:
+            if not (_can_batch(spec) or spec.any_rank):
+                raise ModelConfigError(
+                    f"{_unable(config)}: max_batch_size is {max_batch_size(config)} in the "
+                    f"configuration, but {kind} '{spec.name}' has shape {list(spec.shape)} in the "
+                    "file, where batching expects a dynamic (-1) first dimension.",
+                    "write max_batch_size: 0, and all dims that are listed as the file has them; "
+                    "or export the model with a first dimension of any size",
+                )
+
+
+def _described(spec: TensorSpec, *, batched: bool) -> dict[str, Any]:
+    dims = list(spec.shape[1:] if batched else spec.shape)
+    tensor: dict[str, Any] = {"name": spec.name, "data_type": spec.data_type, "dims": dims}
+    if spec.any_rank:
+        tensor["dims"] = [DYNAMIC]  # Triton passes on an output's own shape, whatever is listed
+    elif not dims:
+        # Triton accepts no tensor without dimensions: it is declared as [1], and where there is
+        # a batch dimension besides, reshaped to nothing.
+        tensor["dims"] = [1]
+        if batched:
+            tensor["reshape"] = {"shape": []}
+    return tensor
+
+
+def _dims(tensor: Mapping[str, Any]) -> list[int]:
+    reshape = tensor.get("reshape")
+    dims = tensor.get("dims") if reshape is None else reshape.get("shape")
+    return [int(size) for size in dims or []]
+
+
+def _compare(
+    config: Mapping[str, Any],
+    kind: str,
+    tensor: Mapping[str, Any],
+    known: Mapping[str, TensorSpec],
+) -> None:
+    name = tensor["name"]
+    spec = known.get(name)
+    if spec is None:
+        raise ModelConfigError(
+            f"{_unable(config)}: the configuration has {kind} '{name}', but the file's {kind}s are "
+            f"{_listed(known)}.",
+            AS_IN_THE_FILE,
+        )
+    if tensor["data_type"] != spec.data_type:
+        raise ModelConfigError(
+            f"{_unable(config)}: {kind} '{name}' is {tensor['data_type']} in the configuration, "
+            f"but {spec.data_type} in the file.",
+            AS_IN_THE_FILE,
+        )
+    dims = _dims(tensor)
+    if spec.unshaped:
+        fits = True  # the configuration knows better
+    elif not spec.shape:
+        fits = all(size == 1 for size in dims)
+    else:
+        full = [DYNAMIC, *dims] if max_batch_size(config) > 0 else dims
+        fits = _same_shape(full, spec.shape, exact=kind == "output")
+    if not fits:
+        shape = list(spec.shape)
+        batch = " behind the batch dimension" if max_batch_size(config) > 0 else ""
+        raise ModelConfigError(
+            f"{_unable(config)}: {kind} '{name}' has dims {dims}{batch} in the configuration, but "
+            f"shape {shape} in the file.",
+            AS_IN_THE_FILE,
+        )
+
+
+def _same_shape(configured: Sequence[int], actual: Sequence[int], *, exact: bool) -> bool:
+    if len(configured) != len(actual):
+        return False
+    return all(
+        one == other or (not exact and DYNAMIC in (one, other))
+        for one, other in zip(configured, actual, strict=True)
+    )
+
+
+def _sequence_controls(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the inputs that Triton itself adds to the requests of a sequence, dims [1] each."""
+    controls = []
+    for tensor in (config.get("sequence_batching") or {}).get("control_input") or []:
+        for control in tensor.get("control") or []:
+            data_type = control.get("data_type")
+            for filled, its_type in (
+                ("int32_false_true", "TYPE_INT32"),
+                ("fp32_false_true", "TYPE_FP32"),
+                ("bool_false_true", "TYPE_BOOL"),
+            ):
+                if control.get(filled):
+                    data_type = its_type
+            controls.append({"name": tensor["name"], "data_type": data_type, "dims": [1]})
+    return controls
+
+
+def _check_all_given(
+    config: Mapping[str, Any], signature: Signature, tensors: Iterable[Mapping[str, Any]]
+) -> None:
+    given = {tensor["name"]: bool(tensor.get("optional")) for tensor in tensors}
+    for spec in signature.inputs:
+        if spec.name not in given:
+            raise ModelConfigError(
+                f"{_unable(config)}: input '{spec.name}' is missing from the configuration, but "
+                f"the file expects it as {spec.data_type} with shape {list(spec.shape)}.",
+                "list it beside the others, or leave input and output out of config.pbtxt",
+            )
+        if given[spec.name]:
+            raise ModelConfigError(
+                f"{_unable(config)}: input '{spec.name}' is optional in the configuration, but the "
+                "file has no default for it.",
+                "leave `optional` out",
+            )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names) or "none"

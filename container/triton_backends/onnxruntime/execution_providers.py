@@ -1,0 +1,188 @@
+"""Which of ONNX Runtime's execution providers run a model, in the native backend's spellings.
+
+https://github.com/triton-inference-server/onnxruntime_backend#onnx-runtime-with-tensorrt-optimization
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from container.triton_backends import parameters
+from container.triton_backends.model_config import ModelConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    Provider = tuple[str, dict[str, str]]
+
+CUDA = "CUDAExecutionProvider"
+CPU = "CPUExecutionProvider"
+TENSORRT = "TensorrtExecutionProvider"
+
+_PRECISIONS = {
+    "FP32": {},
+    "FP16": {"trt_fp16_enable": "1"},
+    "BF16": {"trt_bf16_enable": "1"},
+    "INT8": {"trt_int8_enable": "1"},
+}
+_TENSORRT_RENAMED = {
+    "max_workspace_size_bytes": "trt_max_workspace_size",
+    "int8_calibration_table_name": "trt_int8_calibration_table_name",
+    "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
+}
+_TENSORRT_INTS = frozenset(
+    {
+        "max_workspace_size_bytes",
+        "trt_max_partition_iterations",
+        "trt_min_subgraph_size",
+        "trt_dla_core",
+        "trt_builder_optimization_level",
+        "trt_auxiliary_streams",
+        "trt_ep_context_embed_mode",
+    }
+)
+_TENSORRT_BOOLS = frozenset(
+    {
+        "int8_use_native_calibration_table",
+        "trt_dla_enable",
+        "trt_engine_cache_enable",
+        "trt_dump_subgraphs",
+        "trt_force_sequential_engine_build",
+        "trt_context_memory_sharing_enable",
+        "trt_layer_norm_fp32_fallback",
+        "trt_timing_cache_enable",
+        "trt_force_timing_cache",
+        "trt_detailed_build_log",
+        "trt_build_heuristics_enable",
+        "trt_sparsity_enable",
+        "trt_cuda_graph_enable",
+        "trt_dump_ep_context_model",
+    }
+)
+_TENSORRT_TEXTS = frozenset(
+    {
+        "int8_calibration_table_name",
+        "trt_engine_cache_path",
+        "trt_engine_cache_prefix",
+        "trt_timing_cache_path",
+        "trt_tactic_sources",
+        "trt_extra_plugin_lib_paths",
+        "trt_profile_min_shapes",
+        "trt_profile_max_shapes",
+        "trt_profile_opt_shapes",
+        "trt_ep_context_file_path",
+    }
+)
+_CUDA_BOOLS = frozenset({"do_copy_in_default_stream", "use_ep_level_unified_stream"})
+_CUDA_CHOICES = {
+    "cudnn_conv_algo_search": ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
+    "arena_extend_strategy": ("kNextPowerOfTwo", "kSameAsRequested"),
+}
+"""The deprecated parameters of a model: the native backend takes the number of the choice."""
+
+
+def execution_providers(
+    config: Mapping[str, Any], kind: str, device_id: int, available: Collection[str]
+) -> tuple[list[Provider], list[str]]:
+    """Return the providers with their options, first choice first, and warnings for the log.
+
+    `kind` is the instance's, `CPU`, `GPU`, `AUTO` or `MODEL`; `available` are the providers of
+    the installed ONNX Runtime. An accelerator that it lacks costs a warning, and the next
+    provider takes its place.
+
+    Raises:
+        ModelConfigError: the instance is of kind GPU and there is no provider for CUDA, or an
+            accelerator or one of its parameters is not known.
+
+    """
+    accelerators = (config.get("optimization") or {}).get("execution_accelerators") or {}
+    providers: list[Provider] = []
+    warnings: list[str] = []
+
+    def add(name: str, options: dict[str, str], accelerator: str) -> None:
+        if name in available:
+            providers.append((name, options))
+        else:
+            warnings.append(
+                f"the accelerator '{accelerator}' is left out: the installed ONNX Runtime has no "
+                f"{name}, only {', '.join(available)}."
+            )
+
+    if kind == "GPU" and CUDA not in available:
+        raise ModelConfigError(
+            f"the instance is of kind KIND_GPU, but the installed ONNX Runtime has no {CUDA}, only "
+            f"{', '.join(available)}: expected is onnxruntime-gpu, or KIND_CPU."
+        )
+    if kind == "GPU" or (kind == "AUTO" and CUDA in available):
+        cuda = {}
+        for accelerator in accelerators.get("gpu_execution_accelerator") or []:
+            options = accelerator.get("parameters") or {}
+            if accelerator["name"] == "tensorrt":
+                add(TENSORRT, _tensorrt_options(options, device_id), "tensorrt")
+            elif accelerator["name"] == "cuda":
+                cuda = _cuda_options(options)
+            else:
+                raise _unknown("GPU", accelerator["name"], "'tensorrt' or 'cuda'")
+        providers.append(
+            (CUDA, {**cuda, **_deprecated_cuda_options(config), "device_id": str(device_id)})
+        )
+    for accelerator in accelerators.get("cpu_execution_accelerator") or []:
+        if accelerator["name"] != "openvino":
+            raise _unknown("CPU", accelerator["name"], "'openvino'")  # no provider: its own engine
+    return [*providers, (CPU, {})], warnings
+
+
+def _unknown(kind: str, name: str, expected: str) -> ModelConfigError:
+    return ModelConfigError(
+        f"the {kind} execution accelerator '{name}' is unknown, but expected is {expected}.",
+        "write that, or leave it out",
+    )
+
+
+def _tensorrt_options(given: Mapping[str, str], device_id: int) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for key, text in given.items():
+        if key == "precision_mode":
+            if text not in _PRECISIONS:
+                raise ModelConfigError(
+                    f"parameter 'precision_mode' of the accelerator 'tensorrt' is '{text}', but "
+                    f"expected is one of {', '.join(_PRECISIONS)}."
+                )
+            options |= _PRECISIONS[text]
+            continue
+        if key in _TENSORRT_INTS:
+            parameters.parsed_int(key, text)
+        elif key in _TENSORRT_BOOLS:
+            parameters.parsed_bool(key, text)
+        elif key not in _TENSORRT_TEXTS:
+            raise ModelConfigError(
+                f"parameter '{key}' of the accelerator 'tensorrt' is unknown, but expected is one "
+                "of those that NVIDIA's onnxruntime backend documents."
+            )
+        options[_TENSORRT_RENAMED.get(key, key)] = text
+    return {**options, "device_id": str(device_id)}
+
+
+def _cuda_options(given: Mapping[str, str]) -> dict[str, str]:
+    for key in _CUDA_BOOLS & given.keys():
+        parameters.parsed_bool(key, given[key])
+    return dict(given)
+
+
+def _deprecated_cuda_options(config: Mapping[str, Any]) -> dict[str, str]:
+    texts = parameters.texts(config)
+    options: dict[str, str] = {
+        key: text
+        for key, text in texts.items()
+        if key in ("gpu_mem_limit", "do_copy_in_default_stream")
+    }
+    for key, choices in _CUDA_CHOICES.items():
+        if key in texts:
+            number = parameters.parsed_int(key, texts[key])
+            if not 0 <= number < len(choices):
+                raise ModelConfigError(
+                    f"parameter '{key}' is '{number}', but expected is a number from 0 to "
+                    f"{len(choices) - 1}."
+                )
+            options[key] = choices[number]
+    return options

@@ -1,0 +1,103 @@
+"""A model in OpenVINO's own format, whose weights are mapped instead of read."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import mmap
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from container.triton_backends.model_config import files_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WEIGHTS = ".bin"
+"""The suffix of the file beside `model.xml` that has the weights."""
+
+
+class MappedFile:
+    """A model in OpenVINO's own format, made once for all instances that have it open.
+
+    Weights of ONNX files are read into each process's own memory; those of IR are mapped, are there
+    once for all processes, and need not stay in memory once they are packed for the processor.
+
+    Args:
+        file: the model's file; used itself where it is IR already, or there is no room.
+        shared: the folder for what is made; None makes nothing.
+        save: writes a model (the first path) in that format (the second).
+
+    """
+
+    def __init__(self, file: Path, shared: Path | None, save: Callable[[Path, Path], None]) -> None:
+        self.file = file
+        self._lock: int | None = None
+        if shared is None or file.suffix == ".xml":
+            return
+        known = [
+            (str(f), s.st_size, s.st_mtime_ns, s.st_ino) for f in files_of(file) if (s := f.stat())
+        ]
+        self._made = made = (
+            shared / "ir" / f"{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}.xml"
+        )
+        try:
+            made.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(made.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+            _lock_shared(self._lock, made, lambda: save(file, made))
+        except OSError as error:
+            self.close()
+            sys.stderr.write(f"the weights of '{file}' are not mapped: {error}\n")
+        else:
+            self.file = made
+
+    def forget(self) -> None:
+        """Take the weights out of this process's memory; see `forget`."""
+        forget(self.file.with_suffix(WEIGHTS))
+
+    def close(self) -> None:
+        """Remove what was made where no other instance has it open; the lock's own file stays."""
+        if self._lock is None:
+            return
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            pass  # another one has it open
+        else:
+            for made in (self._made, self._made.with_suffix(WEIGHTS)):
+                made.unlink(missing_ok=True)
+        os.close(self._lock)
+        self._lock = None
+
+
+def _lock_shared(lock: int, made: Path, make: Callable[[], None]) -> None:
+    """Return with a lock that others may have too, when a file is there.
+
+    A lock is given up before one of the other kind is had, so each time the file is looked for.
+    """
+    while True:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        if made.exists():
+            return
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            make()
+
+
+def forget(weights: Path) -> None:
+    """Take a mapped file out of this process's memory; what is read again comes from the disk.
+
+    Weights are packed for the processor when a model is compiled, or runs first, and mostly not
+    read from there any more.
+    """
+    madvise = getattr(ctypes.CDLL(None), "madvise", None)
+    if madvise is None or not weights.exists():
+        return
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    for begin, end in re.findall(rf"(?m)^(\w+)-(\w+) r\S+ .*{re.escape(str(weights))}$", maps):
+        start = int(begin, 16)
+        madvise(ctypes.c_void_p(start), ctypes.c_size_t(int(end, 16) - start), mmap.MADV_DONTNEED)

@@ -1,0 +1,302 @@
+"""A model that OpenVINO runs: its tensors, and runs on plain arrays."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from queue import LifoQueue
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from container.triton_backends.batching.batching import Scalars, conform
+from container.triton_backends.machine import allocator
+from container.triton_backends.model_config import (
+    DYNAMIC,
+    ModelConfigError,
+    Signature,
+    TensorSpec,
+)
+from container.triton_backends.openvino.mapped_file import WEIGHTS, MappedFile
+from container.triton_backends.openvino.properties import EXACT, computing_in
+from container.triton_backends.openvino.rows import SHAPE, numbers_of, of_all_or_rows, take_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from container.triton_backends.batching.batching import Rows, Tensors
+
+DEFAULT_FILES = ("model.xml", "model.onnx")
+"""Triton writes the first into a configuration that names no file."""
+
+SAVE_AGAIN = "fetch it again, or save it again with openvino.save_model"
+
+ALL: Mapping[str, Rows] = {}
+
+_DATA_TYPES = {
+    "boolean": "TYPE_BOOL",
+    "u8": "TYPE_UINT8",
+    "u16": "TYPE_UINT16",
+    "u32": "TYPE_UINT32",
+    "u64": "TYPE_UINT64",
+    "i8": "TYPE_INT8",
+    "i16": "TYPE_INT16",
+    "i32": "TYPE_INT32",
+    "i64": "TYPE_INT64",
+    "f16": "TYPE_FP16",
+    "f32": "TYPE_FP32",
+    "f64": "TYPE_FP64",
+}
+"""OpenVINO's names of the element types that Triton carries, but for texts, which few models of its
+have; ONNX Runtime runs those."""
+
+
+class OpenVinoSession:
+    """An open model; as many threads may run it at a time as it has streams.
+
+    Args:
+        file: `model.onnx`, or `model.xml` with its weights beside it.
+        properties: of the compiled model, in OpenVINO's spelling.
+        dims: of the configured outputs: a scalar has none in the file, but the configuration and
+            its readers expect some.
+        signature: of the file, where it is known already.
+        shared: a folder for what the instances of one container share, if any.
+
+    Raises:
+        ModelConfigError: OpenVINO cannot read or compile the file.
+
+    """
+
+    on_cpu = True
+
+    def __init__(
+        self,
+        file: Path,
+        properties: Mapping[str, Any],
+        dims: Mapping[str, Sequence[int]],
+        signature: Signature | None = None,
+        shared: Path | None = None,
+    ) -> None:
+        self._mapped = MappedFile(file, shared, _save)
+        try:
+            file = self._mapped.file
+            model = read(file)
+            self.signature = signature or signature_of(model, file)
+            try:
+                self.by_rows = take_rows(model)
+            except Exception as error:  # it can do without
+                sys.stderr.write(f"'{file}' is not run by rows: {error}\n")
+                self.by_rows, model = (), read(file)
+            self._compiled = _core().compile_model(model, "CPU", dict(properties))
+        except BaseException as error:
+            self._mapped.close()
+            if isinstance(error, Exception) and not isinstance(error, ModelConfigError):
+                raise unreadable(file, error) from error
+            raise
+        del model
+        self._order = [port.any_name for port in self._compiled.inputs]
+        self._places = {
+            name: place for place, port in enumerate(self._compiled.outputs) for name in port.names
+        }
+        self.at_once = int(self._compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
+        self._free: LifoQueue[Any] = LifoQueue()
+        for _ in range(self.at_once):
+            self._free.put(self._compiled.create_infer_request())
+        self._scalars = Scalars(self.signature, dims)
+        self._inputs = {spec.name: spec for spec in self.signature.inputs}
+        self._is_warm = False
+        allocator.give_back()
+        self._mapped.forget()
+
+    def prepare(self, inputs: Tensors) -> Tensors:
+        """Return a request's tensors in the shapes of the file.
+
+        Raises:
+            RequestError: a shape is not one that the file accepts.
+
+        """
+        return conform(inputs, self._inputs)
+
+    def run(
+        self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, Rows] = ALL
+    ) -> dict[str, NDArray[Any]]:
+        """Return the named outputs.
+
+        Args:
+            inputs: by name.
+            outputs: the names of those that are wanted.
+            rows: which alone are wanted of some of `by_rows`.
+
+        Raises:
+            ValueError: one of these has other dimensions.
+            Exception: what OpenVINO raises.
+
+        """
+        by_rows = [name for name in self.by_rows if name in outputs]
+        fed = {**inputs, **numbers_of(self.by_rows, rows)} if self.by_rows else inputs
+        request = self._free.get()
+        try:
+            request.infer(
+                [np.ascontiguousarray(fed[name]) for name in self._order], share_inputs=True
+            )
+            answer = {
+                name: request.get_output_tensor(self._places[name]).data.copy()
+                for name in (*outputs, *(SHAPE + name for name in by_rows))
+            }
+        finally:
+            self._free.put(request)
+        if not self._is_warm:  # it packs weights when it runs for the first time
+            self._is_warm = True
+            self._mapped.forget()
+        for name in by_rows:
+            answer[name] = of_all_or_rows(answer[name], answer.pop(SHAPE + name), rows.get(name))
+        return self._scalars.shaped(answer)
+
+    def close(self) -> None:
+        """Free the model."""
+        self._free = LifoQueue()
+        self._compiled = None
+        self._mapped.close()
+
+
+class OpenVinoFile:
+    """A model's file: its tensors, and runs of its graph.
+
+    Raises:
+        ModelConfigError: OpenVINO cannot read the file, or a tensor's type is not served.
+
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.path = file
+        model = read(file)
+        self.signature = signature_of(model, file)
+        self.runtime = f"openvino {version('openvino')}"
+        self._session: OpenVinoSession | None = None
+
+    def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """Return the named outputs; raise what OpenVINO raises."""
+        if self._session is None:  # many a configuration is completed without a run
+            self._session = OpenVinoSession(self.path, computing_in(EXACT), {}, self.signature)
+        return self._session.run(inputs, outputs)
+
+
+def model_file(folder: Path, configured: str) -> Path:
+    """Return the model's file in its version folder.
+
+    Raises:
+        ModelConfigError: there is no such file.
+
+    """
+    names = DEFAULT_FILES if configured in {"", DEFAULT_FILES[0]} else (configured,)
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise ModelConfigError(
+        f"the model's file was expected at '{folder / names[0]}', but there is none.",
+        "put it there with its .bin, as openvino.save_model writes both; or name another file "
+        "with default_model_filename",
+    )
+
+
+def read(file: Path) -> Any:
+    """Return a file as an `openvino.Model`.
+
+    Raises:
+        ModelConfigError: OpenVINO cannot read it.
+
+    """
+    if file.suffix == ".xml" and not file.with_suffix(WEIGHTS).is_file():
+        raise ModelConfigError(
+            f"the weights of '{file}' were expected at '{file.with_suffix(WEIGHTS)}', but there is "
+            "no such file.",
+            "put it there: OpenVINO saves both files together",
+        )
+    with file.open("rb") as opened:
+        begin = opened.read(256).removeprefix(codecs.BOM_UTF8).lstrip()
+    if file.suffix == ".xml" and not begin.startswith(b"<"):  # OpenVINO would guess what it is
+        raise ModelConfigError(f"'{file}' is no XML, as a model of OpenVINO is.", SAVE_AGAIN)
+    try:
+        return _core().read_model(file)
+    except Exception as error:
+        raise unreadable(file, error) from error
+
+
+def unreadable(file: Path, error: Exception) -> ModelConfigError:
+    """Return the error for a file that OpenVINO cannot read or compile."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    said = [line for line in lines if line and not line.startswith(("Exception from", "Check "))]
+    reason = (said or lines or [type(error).__name__])[-1][:200]
+    fix = SAVE_AGAIN if file.suffix == ".xml" else 'serve it with backend: "onnxruntime"'
+    if "bin file" in reason:
+        fix = f"copy '{file.with_suffix(WEIGHTS).name}' again: it is cut off, or of another model"
+    return ModelConfigError(f"OpenVINO cannot open '{file}': {reason}", fix)
+
+
+def signature_of(model: Any, file: Path) -> Signature:
+    """Return the tensors of a model.
+
+    Raises:
+        ModelConfigError: one has a type that is not served, or no name.
+
+    """
+    return Signature(
+        tuple(_spec("input", port, file) for port in model.inputs),
+        tuple(_spec("output", port, file) for port in model.outputs),
+    )
+
+
+def _spec(kind: str, port: Any, file: Path) -> TensorSpec:
+    if not port.names:
+        raise ModelConfigError(
+            f"an {kind} of '{file}' has no name, by which callers could ask for it.",
+            "name it before the model is saved: port.get_tensor().set_names({'name'})",
+        )
+    its_type = port.element_type.get_type_name()
+    if its_type not in _DATA_TYPES:
+        raise ModelConfigError(
+            f"{kind} '{port.any_name}' is {its_type} in the file, but expected is one of "
+            f"{', '.join(_DATA_TYPES)}.",
+            "export the model with tensors of such a type",
+        )
+    shape = port.partial_shape
+    if shape.rank.is_dynamic:
+        return TensorSpec(port.any_name, _DATA_TYPES[its_type], (), unshaped=True)
+    sizes = tuple(DYNAMIC if size.is_dynamic else size.get_length() for size in shape)
+    return TensorSpec(port.any_name, _DATA_TYPES[its_type], sizes)
+
+
+def _save(file: Path, made: Path) -> None:
+    """Write a model in OpenVINO's own format."""
+    openvino = _imported()
+    part = made.with_suffix(".part.xml")
+    try:
+        openvino.save_model(read(file), part, compress_to_fp16=False)
+        part.with_suffix(WEIGHTS).rename(made.with_suffix(WEIGHTS))
+        part.rename(made)
+    except RuntimeError as error:  # a full disk is one to OpenVINO
+        raise OSError(str(unreadable(made, error))) from error
+    finally:
+        for left in (part, part.with_suffix(WEIGHTS)):
+            left.unlink(missing_ok=True)
+
+
+def _core() -> Any:
+    return _imported().Core()
+
+
+def _imported() -> Any:
+    # Only where a file is opened: Triton starts one more process for each model, which completes
+    # its configuration and often has nothing to open.
+    try:
+        import openvino  # noqa: PLC0415 - see above
+    except ImportError as error:
+        raise ModelConfigError(
+            f"OpenVINO cannot be imported ({error}).",
+            "install it in the environment of the container: pip install --no-deps openvino",
+        ) from error
+    return openvino

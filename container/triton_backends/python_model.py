@@ -1,0 +1,130 @@
+"""What the backends of ONNX Runtime and OpenVINO have in common towards Triton."""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+import triton_python_backend_utils as pb_utils
+
+from container.triton_backends import model_config, triton_requests
+from container.triton_backends.completion import completed
+from container.triton_backends.engine_choice import hide, show
+from container.triton_backends.instance import Instance
+from container.triton_backends.machine import allocator
+from container.triton_backends.machine.shared_folder import shared_folder
+from container.triton_backends.machine.shared_memory import fit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from container.triton_backends.completion import ModelFile
+    from container.triton_backends.engine_choice import Verdict
+    from container.triton_backends.instance import Session
+
+
+class PythonModel(ABC):
+    """One model instance."""
+
+    _instance: Instance | None = None
+    _shown: Path | None = None
+
+    @staticmethod
+    @abstractmethod
+    def model_file(folder: Path, configured: str) -> Path:
+        """Return the model's file in its version folder; ModelConfigError if there is none."""
+
+    @staticmethod
+    @abstractmethod
+    def read(file: Path) -> ModelFile:
+        """Return a file with its tensors; ModelConfigError if it cannot be read."""
+
+    @abstractmethod
+    def open(
+        self, config: Mapping[str, Any], file: Path, args: Mapping[str, str]
+    ) -> tuple[Verdict, Session]:
+        """Return what runs the model, and the open model.
+
+        Args:
+            config: the model's, complete.
+            file: the model's.
+            args: as Triton hands them to `initialize`.
+
+        Raises:
+            ModelConfigError: with one sentence on what does not fit.
+
+        """
+
+    @classmethod
+    def auto_complete_config(cls, auto_complete_model_config: Any) -> Any:
+        """Add inputs, outputs and batching from the file where the configuration has none.
+
+        Requests share runs only where the configuration says so, or a trial shows that it is
+        harmless. Where they do, Triton hands over requests of every shape together.
+
+        Raises:
+            ModelConfigError: the file cannot be read or contradicts `max_batch_size`, a parameter
+                is not what it should be, or ragged batches are wanted.
+
+        """
+        # The methods that add a tensor refuse `reshape`, which a scalar with a batch dimension
+        # needs; Triton takes back the dictionary, whatever has changed it.
+        config = auto_complete_model_config.as_dict()
+        model_config.refuse_ragged(config)
+        if model_config.needs_completion(config):
+            folder = shared_folder(os.environ)
+            completion = completed(
+                config,
+                model_config.written(cls.folder()),
+                cls.read(cls._file(config)),
+                folder / "trials" if folder else None,
+            )
+            config.update(completion.fields)
+            triton_requests.log_completion(config["name"], completion)
+        fit(config, os.environ)
+        if model_config.DYNAMIC_BATCHING in config:
+            model_config.take_every_shape(config)
+        return auto_complete_model_config
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Open the model and compare its tensors with the configuration.
+
+        Raises:
+            ModelConfigError: with one sentence on what does not fit.
+
+        """
+        config = json.loads(args["model_config"])
+        model_config.refuse_unsupported(config)
+        found, session = self.open(config, self._file(config), args)
+        pb_utils.Logger.log_info(f"model '{config['name']}': {found.sentence()}")
+        self._instance = Instance(config, session, os.environ)
+        shared = shared_folder(os.environ) if session.on_cpu else None
+        self._shown = show(found, shared, config["name"], args["model_version"])
+        allocator.give_back()
+
+    def execute(self, requests: Sequence[Any]) -> list[Any] | None:
+        """Answer the requests of one dynamic batch; None where they are answered later."""
+        if self._instance is None:
+            raise RuntimeError("the session was closed, but a request came after it.")
+        return self._instance.execute(requests)
+
+    def finalize(self) -> None:
+        """Free the model and its memory, when everything is answered."""
+        if self._instance:
+            hide(self._shown)
+            self._instance.close()
+        self._instance = None
+
+    @staticmethod
+    def folder() -> Path:
+        """Return the model's folder."""
+        return Path(pb_utils.get_model_dir()).parent
+
+    @classmethod
+    def _file(cls, config: Mapping[str, Any]) -> Path:
+        # Triton's model folder is that of the file named in the configuration, if it names one.
+        configured = PurePath(config.get("default_model_filename") or "").name
+        return cls.model_file(Path(pb_utils.get_model_dir()), configured)

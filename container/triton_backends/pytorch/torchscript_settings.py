@@ -1,0 +1,192 @@
+"""A TorchScript model's configuration, in the native pytorch backend's spellings.
+
+https://github.com/triton-inference-server/pytorch_backend#parameters
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from container.triton_backends import parameters
+from container.triton_backends.machine.cpu_share import usable_cpus
+from container.triton_backends.model_config import (
+    DYNAMIC,
+    ModelConfigError,
+    Signature,
+    TensorSpec,
+    instance_count,
+    max_batch_size,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_DATA_TYPES = frozenset(
+    {
+        "TYPE_BOOL",
+        "TYPE_UINT8",
+        "TYPE_INT8",
+        "TYPE_INT16",
+        "TYPE_INT32",
+        "TYPE_INT64",
+        "TYPE_FP16",
+        "TYPE_FP32",
+        "TYPE_FP64",
+        "TYPE_STRING",
+    }
+)
+"""What the native backend takes: tensors of these, and a list of str for TYPE_STRING."""
+
+_INDEXED = re.compile(r".*?__([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class TorchSettings:
+    """What a TorchScript model runs with; None leaves a switch of the JIT as PyTorch has it."""
+
+    intra_op_threads: int
+    inter_op_threads: int
+    inference_mode: bool = True
+    optimized_execution: bool = True
+    cudnn: bool = True
+    cache_cleaning: bool = False
+    jit_profiling: bool | None = None
+    jit_executor: bool | None = None
+    tensor_fuser: bool | None = None
+
+
+def torch_settings(
+    config: Mapping[str, Any], cpus: int | None = None
+) -> tuple[TorchSettings, list[str]]:
+    """Return the settings of a configuration, and warnings for the log.
+
+    Where the configuration does not say how many threads, an instance gets its share of `cpus`
+    (default: those this process may use).
+
+    Raises:
+        ModelConfigError: naming the parameter whose value is not one of those expected.
+
+    """
+    share = max(1, (cpus or usable_cpus()) // instance_count(config))
+
+    def switch(key: str, *, default: bool) -> bool:
+        value = parameters.bool_of(config, key)
+        return default if value is None else value
+
+    warnings = []
+    if parameters.bool_of(config, "ENABLE_WEIGHT_SHARING"):
+        warnings.append(
+            "the parameter 'ENABLE_WEIGHT_SHARING' is left out: instances are processes here, each "
+            "with weights of its own."
+        )
+    settings = TorchSettings(
+        intra_op_threads=parameters.count_of(config, "INTRA_OP_THREAD_COUNT") or share,
+        inter_op_threads=parameters.count_of(config, "INTER_OP_THREAD_COUNT") or share,
+        inference_mode=switch("INFERENCE_MODE", default=True),
+        optimized_execution=not switch("DISABLE_OPTIMIZED_EXECUTION", default=False),
+        cudnn=not switch("DISABLE_CUDNN", default=False),
+        cache_cleaning=switch("ENABLE_CACHE_CLEANING", default=False),
+        jit_profiling=parameters.bool_of(config, "ENABLE_JIT_PROFILING"),
+        jit_executor=parameters.bool_of(config, "ENABLE_JIT_EXECUTOR"),
+        tensor_fuser=parameters.bool_of(config, "ENABLE_TENSOR_FUSER"),
+    )
+    return settings, warnings
+
+
+def check_listed(config: Mapping[str, Any]) -> None:
+    """Raise ModelConfigError where inputs or outputs are missing: no file can complete them."""
+    for field in ("input", "output"):
+        if not config.get(field):
+            raise ModelConfigError(
+                f"unable to load model '{config.get('name', '')}': the configuration has no "
+                f"{field}, but a TorchScript file holds no shapes: config.pbtxt is expected "
+                "to list every input and output."
+            )
+
+
+def configured_signature(config: Mapping[str, Any]) -> Signature:
+    """Return the tensors as the configuration describes them, batch dimension included.
+
+    Raises:
+        ModelConfigError: a data type is not one of PyTorch's, or strings have more than one
+            dimension (PyTorch knows only lists of them).
+
+    """
+    inputs, outputs = config.get("input") or [], config.get("output") or []
+    return Signature(
+        _specs(config, "input", [tensor for tensor in inputs if not tensor.get("optional")]),
+        _specs(config, "output", outputs),
+        _specs(config, "input", [tensor for tensor in inputs if tensor.get("optional")]),
+    )
+
+
+def input_order(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
+    """Return the configured names in the order of forward's arguments.
+
+    All of them are arguments' names, or all end with `__` and the argument's index, or their
+    own order counts, as on the native backend.
+
+    Raises:
+        ModelConfigError: there are more or fewer names than arguments, or an index is missing.
+
+    """
+    if len(names) != len(arguments):
+        raise ModelConfigError(
+            f"the configuration has the inputs {_listed(names)}, but the file's forward expects "
+            f"{_listed(arguments)}."
+        )
+    if set(names) == set(arguments):
+        return list(arguments)
+    indices = _indices(names)
+    if indices is None:
+        return list(names)
+    if sorted(indices) != list(range(len(names))):
+        raise ModelConfigError(
+            f"the configuration has the inputs {_listed(names)}, but the indices 0 to "
+            f"{len(names) - 1} were expected, once each."
+        )
+    return [name for _, name in sorted(zip(indices, names, strict=True))]
+
+
+def output_indices(names: Sequence[str]) -> dict[str, int]:
+    """Return for each configured output which of forward's results it is.
+
+    Names that end with `__` and an index say so; if one does not, their order counts.
+    """
+    return dict(zip(names, _indices(names) or range(len(names)), strict=True))
+
+
+def _specs(
+    config: Mapping[str, Any], kind: str, tensors: Iterable[Mapping[str, Any]]
+) -> tuple[TensorSpec, ...]:
+    return tuple(_spec(config, kind, tensor) for tensor in tensors)
+
+
+def _spec(config: Mapping[str, Any], kind: str, tensor: Mapping[str, Any]) -> TensorSpec:
+    name = tensor["name"]
+    if tensor["data_type"] not in _DATA_TYPES:
+        raise ModelConfigError(
+            f"{kind} '{name}' is {tensor['data_type']} in the configuration, but PyTorch expects "
+            f"one of {', '.join(sorted(_DATA_TYPES))}."
+        )
+    reshape = tensor.get("reshape")
+    dims = tensor["dims"] if reshape is None else reshape.get("shape") or []
+    batched = max_batch_size(config) > 0
+    shape = (*([DYNAMIC] if batched else []), *(int(size) for size in dims))
+    if tensor["data_type"] == "TYPE_STRING" and len(shape) != 1:
+        raise ModelConfigError(
+            f"{kind} '{name}' is TYPE_STRING with shape {list(shape)} in the configuration, but "
+            "PyTorch expects one dimension, the batch dimension counted."
+        )
+    return TensorSpec(name, tensor["data_type"], shape)
+
+
+def _indices(names: Iterable[str]) -> list[int] | None:
+    matches = [_INDEXED.fullmatch(name) for name in names]
+    return [int(match[1]) for match in matches if match] if all(matches) else None
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names) or "none"

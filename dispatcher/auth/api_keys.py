@@ -1,0 +1,184 @@
+"""API keys: who may ask models, and who may load and unload them.
+
+A file has a line of three words per key; empty lines and those that begin with `#` do not count:
+
+    inference   shop  e9dcf27f8a06…
+    management  ops   4c1d92e07b35…
+
+what the key is for, whose it is, and the SHA-256 of the key. A hash made to be slow, as passwords
+need, would protect nothing more: a key has 256 random bits, nobody can try them out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from clients.repository.files import text_of
+
+log = logging.getLogger(__name__)
+
+INFERENCE = "inference"
+MANAGEMENT = "management"
+SCOPES = (INFERENCE, MANAGEMENT)
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+DIGEST = re.compile(r"[0-9a-f]{64}")
+
+LOOK_S = 1.0  # between two looks whether the file has changed
+
+
+class BadKeys(ValueError):
+    """The file of keys cannot be used; the message says which line, and what was expected."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key that is let in.
+
+    Args:
+        scope: what it is for.
+        name: whose it is, for the log.
+        digest: SHA-256 of its text, 32 bytes.
+
+    """
+
+    scope: str
+    name: str
+    digest: bytes
+
+
+def read_keys(text: str) -> tuple[Key, ...]:
+    """Read the lines of a file.
+
+    Raises:
+        BadKeys: a line is not of the form, or there is none.
+
+    """
+    keys = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if (
+            len(words) != 3
+            or words[0] not in SCOPES
+            or not NAME.fullmatch(words[1])
+            or not DIGEST.fullmatch(words[2])
+        ):
+            # The line itself is not shown: somebody may have put a key there.
+            raise BadKeys(
+                f"line {number} is no key; expected `inference` or `management`, a name of "
+                "letters, digits and ._-, and the SHA-256 of the key in 64 small hexadecimal digits"
+            )
+        keys.append(Key(words[0], words[1], bytes.fromhex(words[2])))
+    if not keys:
+        raise BadKeys("it has no key; expected at least one line")
+    return tuple(keys)
+
+
+def load_keys(path: Path) -> tuple[Key, ...]:
+    """Read a file.
+
+    Raises:
+        BadKeys: it cannot be read or used.
+
+    """
+    try:
+        return read_keys(text_of(path))
+    except OSError as error:
+        raise BadKeys(f"it cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadKeys("it is no text") from error
+
+
+def new_key(scope: str, name: str) -> tuple[str, str]:
+    """Return a new key, and the line that lets it in."""
+    key = secrets.token_urlsafe(32)
+    return key, f"{scope} {name} {hashlib.sha256(key.encode()).hexdigest()}"
+
+
+class KeyFile:
+    """The keys of a file, read anew when it changes.
+
+    A new file that cannot be used changes nothing: the keys before it stay, and `fault` says why.
+
+    Args:
+        path: the file.
+        kept: where the last good one is kept, for a process that did not see it.
+        clock: a time in seconds that only goes forward.
+
+    Raises:
+        BadKeys: there is neither a good file nor a kept one.
+
+    """
+
+    def __init__(
+        self, path: Path, kept: Path | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.path = path
+        self.kept = kept
+        self.clock = clock
+        self.fault = ""
+        self._keys: tuple[Key, ...] = ()
+        self._seen = self._signature()
+        self._look_at = clock() + LOOK_S
+        self._read()
+        if not self._keys:
+            raise BadKeys(self.fault)
+
+    def matching(self, text: str) -> list[Key]:
+        """Return the keys that a text is one of; none where it is no key.
+
+        Each is compared, in a time that does not depend on how much of it is right.
+        """
+        self._look()
+        digest = hashlib.sha256(text.encode("latin-1", "replace")).digest()
+        return [key for key in self._keys if hmac.compare_digest(key.digest, digest)]
+
+    def _look(self) -> None:
+        now = self.clock()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_S
+        signature = self._signature()
+        if signature != self._seen:
+            self._seen = signature
+            self._read()
+
+    def _signature(self) -> tuple[int, ...]:
+        try:
+            status = self.path.stat()
+        except OSError:
+            return ()
+        return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+    def _read(self) -> None:
+        try:
+            self._keys, self.fault = load_keys(self.path), ""
+        except BadKeys as error:
+            self.fault = str(error)
+            log.error("%s: %s; the keys before it stay", self.path, error)  # noqa: TRY400
+            if self.kept is not None:
+                with suppress(BadKeys):
+                    self._keys = load_keys(self.kept)
+            return
+        log.info("%s has %d keys", self.path, len(self._keys))
+        self._keep()
+
+    def _keep(self) -> None:
+        if self.kept is None:
+            return
+        lines = [f"{key.scope} {key.name} {key.digest.hex()}\n" for key in self._keys]
+        unfinished = self.kept.with_suffix(f".{os.getpid()}")
+        with suppress(OSError):  # no room: what was kept before may be older
+            unfinished.write_text("".join(lines))
+            unfinished.rename(self.kept)

@@ -1,0 +1,104 @@
+"""JSON as every answer has it: compact, text unescaped, and never NaN or Infinity."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from clients.errors import InferenceError
+from clients.tensors.scores import NotFinite
+
+DEEPEST = 200  # lists in lists; the interpreter's own limit depends on the caller
+
+
+class NotJson(InferenceError):
+    """A client's result holds something that JSON cannot hold; the message says what and where."""
+
+
+def encoded(document: Any) -> tuple[str, int]:
+    """Return a document as JSON, and how many numbers in it were not finite and became null.
+
+    Raises:
+        NotJson: something in it is nothing that JSON can hold.
+
+    """
+    try:
+        try:
+            return dumps(document), 0
+        except ValueError:  # not finite, a list that holds itself, or such as 10**5000
+            lost: list[float] = []
+            return dumps(without_non_finite(document, lost)), len(lost)
+    except MemoryError:  # nobody's fault in particular
+        raise
+    except Exception as error:  # whatever an author's own kind of dictionary raises as well
+        raise not_json(document) from error
+
+
+def dumps(document: Any) -> str:
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    # Half of a surrogate pair, from a caller's own \\ud800, goes back as it came.
+    return text.encode(errors="backslashreplace").decode()
+
+
+def without_non_finite(value: Any, lost: list[float]) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        lost.append(value)
+        return value.text if isinstance(value, NotFinite) else None
+    if isinstance(value, dict):
+        return {key: without_non_finite(one, lost) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_non_finite(one, lost) for one in value]
+    return value
+
+
+def not_json(document: Any) -> NotJson:
+    """Return the error that names the first thing in a document that JSON cannot hold."""
+    try:
+        where, what = culprit(document)
+    except Exception:  # of an author's own kind of dictionary
+        where, what = "", "an object that fails when it is read"
+    return NotJson(
+        f"the model's client answered what JSON cannot hold: {what}, in {where or 'the answer'}",
+        hint="a client returns dictionaries, lists, texts and numbers of Python's own: "
+        "array.tolist(), float(number), data.decode()",
+    )
+
+
+def culprit(value: Any, where: str = "", depth: int = 0) -> tuple[str, str]:
+    """Return place and kind of the first thing that JSON cannot hold; no kind where there is none.
+
+    A place is written as in `result[0].box`.
+    """
+    if depth > DEEPEST:
+        return "", "lists or objects that hold themselves, or are too deep"
+    children: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, dict):
+        for key in value:
+            if isinstance(key, float) and not math.isfinite(key):
+                return where, f"a key that is {float(key)}"
+            if what := fault(key):
+                return where, f"a key of {what}"
+        children = ((f"{where}.{key}" if where else str(key), one) for key, one in value.items())
+    elif isinstance(value, list | tuple):
+        children = ((f"{where}[{place}]", one) for place, one in enumerate(value))
+    elif what := fault(value):
+        return where, f"a value of {what}"
+    for place, one in children:
+        if (found := culprit(one, place, depth + 1))[1]:
+            return found
+    return where, ""
+
+
+def fault(value: Any) -> str:
+    """Return of what a key or a value is that JSON cannot hold; nothing where it can."""
+    if value is not None and not isinstance(value, str | int | float):
+        return f"the type {type(value).__name__}"
+    if isinstance(value, int):
+        try:
+            int.__repr__(value)
+        except ValueError:
+            return f"more than {sys.get_int_max_str_digits()} digits"
+    return ""

@@ -1,0 +1,132 @@
+"""What a request says outside of its body: the model, its version, parameters.
+
+Which model is asked, one precedence for every route: the path, then the body's `modelname`, then
+the custom attributes, the target model, the query, and last the default of the settings.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from werkzeug.datastructures import Headers, MultiDict
+
+from dispatcher.errors import BadHeader
+from dispatcher.execution.deadline import TIMEOUT, Budget, read_timeout
+
+ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
+TARGET_MODEL = "X-Amzn-SageMaker-Target-Model"
+LONGEST_ATTRIBUTES = 1024  # the platform's own limit, in visible ASCII
+MODEL_NAMES = ("modelname", "model_name")
+RESERVED = (*MODEL_NAMES, "modelversion", TIMEOUT)
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """The parts of a request around its body.
+
+    Args:
+        path_model: the model in the path.
+        other_model: the model that the headers, the query or the settings name.
+        modelversion: the version that the attributes or the query name.
+        texts: parameters from the attributes and the query, unchecked; attributes come first. What
+            is there twice stands there as `1,5`, which is no number.
+        attributes: the custom attributes.
+        request_id: what the log and the answer call the request.
+        timeout: seconds that the caller gives it.
+        budget: the time for it.
+        accept: the types that the caller takes.
+
+    """
+
+    path_model: str = ""
+    other_model: str = ""
+    modelversion: str = ""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    request_id: str = ""
+    timeout: float = math.inf
+    budget: Budget = Budget(math.inf)
+    accept: str = ""
+
+    def modelname(self, in_body: str | None) -> str:
+        """Return the model that is asked; nothing where nobody names one."""
+        return self.path_model or in_body or self.other_model
+
+
+def read_envelope(
+    headers: Headers,
+    query: Mapping[str, str],
+    *,
+    path_model: str = "",
+    default_model: str = "",
+    request_id: str = "",
+) -> Envelope:
+    """Read headers and query.
+
+    Raises:
+        BadHeader: the custom attributes are not what the platform allows.
+        BadParameter: the time that the caller gives is none.
+
+    """
+    attributes = read_attributes(headers.get(ATTRIBUTES, ""))
+    query = combined((name, one) for name, some in MultiDict(query).lists() for one in some)
+    target = headers.get(TARGET_MODEL, "").removesuffix(".tar.gz").strip("/")
+    named = ",".join(dict.fromkeys(filter(None, map(attributes.get, MODEL_NAMES))))
+    return Envelope(
+        path_model=path_model,
+        other_model=named or target or query.get("modelname", "") or default_model,
+        modelversion=attributes.get("modelversion", "") or query.get("modelversion", ""),
+        texts={
+            name: value for name, value in {**query, **attributes}.items() if name not in RESERVED
+        },
+        attributes=attributes,
+        request_id=request_id,
+        timeout=read_timeout(attributes.get(TIMEOUT, query.get(TIMEOUT))),
+        accept=headers.get("Accept", ""),
+    )
+
+
+def read_attributes(header: str) -> dict[str, str]:
+    """Return the pairs of `name=value`, separated by `;` or `,`.
+
+    What stands between two pairs belongs to the value before it: in `confidence=0,75` that is
+    `0,75`, which is refused where a number is expected. What stands before the first pair, such as
+    the caller's own id, is passed over.
+
+    Raises:
+        BadHeader: it is longer than the platform allows, or has other characters.
+
+    """
+    if not header:
+        return {}
+    if len(header) > LONGEST_ATTRIBUTES or not re.fullmatch(r"[\x20-\x7e]*", header):
+        raise BadHeader(
+            f"{ATTRIBUTES} has {len(header)} characters, or some that are not visible ASCII",
+            hint=f"expected at most {LONGEST_ATTRIBUTES} visible ASCII characters",
+        )
+    pairs: list[tuple[str, str]] = []
+    for separator, part in re.findall("([;,]|^)([^;,]*)", header):
+        name, equals, value = map(str.strip, part.partition("="))
+        if equals:
+            pairs.append((name, value))
+        elif name and pairs:
+            before, value = pairs.pop()
+            pairs.append((before, f"{value}{separator}{name}"))
+    return combined(pairs)
+
+
+def combined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return values by name; of a name that is there twice both, as RFC 9110, 5.3 has it."""
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    return {name: ",".join(some) for name, some in values.items()}
+
+
+def written_attributes(attributes: Mapping[str, str]) -> str:
+    """Return attributes as a header's value, with nothing in it that could end the header."""
+    text = ";".join(f"{name}={value}" for name, value in attributes.items())
+    return re.sub(r"[^\x20-\x7e]", "?", text)[:LONGEST_ATTRIBUTES]

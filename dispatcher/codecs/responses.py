@@ -1,0 +1,193 @@
+"""Writes an answer in the type that the caller accepts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from flask import Response
+from werkzeug.datastructures import MIMEAccept
+
+from clients.base import Client
+from clients.errors import InferenceError
+from clients.tensors.client import TensorClient
+from dispatcher import errors
+from dispatcher.codecs.json_encoding import encoded
+from dispatcher.errors import BadHeader, NotAcceptable
+from dispatcher.execution.request import Ask
+
+JSON: Final = "application/json"
+LINES: Final = "application/jsonlines"
+NPY: Final = "application/x-npy"
+DRAWN: Final = ("image/jpeg", "image/png")
+
+NON_FINITE: Final = "X-Non-Finite-Values"
+
+OK: Final = 200
+
+# Parts of an Accept header, each with what separates it from the one before; not within quotes.
+PARTS = re.compile(r'([,;]|^)((?:[^,;"]|"(?:[^"\\]|\\.)*"?)*)')
+MEDIA_RANGE = re.compile(r"\*|[^\s/]+/[^\s/]+")
+QUALITY = re.compile(r"0(\.[0-9]*)?|1(\.0*)?|\.[0-9]+")  # RFC 9110, and Java's own
+
+
+def offers(ask: Ask, client: Client) -> tuple[str, ...]:
+    """Return the types in which one ask can be answered, the usual one first."""
+    if ask.is_list:
+        return (JSON, LINES)
+    if isinstance(client, TensorClient):
+        return (JSON, NPY)
+    return (JSON, *DRAWN) if client.draws() else (JSON,)
+
+
+def accepted(header: str, offered: tuple[str, ...]) -> str:
+    """Return the best of the types offered.
+
+    A picture that stands beside text/html does not count where JSON is taken as well: so do the
+    defaults of programs that say nothing themselves, Java's and those of browsers' forms.
+
+    Raises:
+        NotAcceptable: the caller takes none of them.
+        BadHeader: the header cannot be read.
+
+    """
+    if not header.strip():
+        return offered[0]
+    wanted = media_ranges(header)
+    chosen = wanted.best_match(offered)
+    if chosen in DRAWN and any(name == "text/html" and quality for name, quality in wanted):
+        chosen = wanted.best_match([JSON], chosen)
+    if chosen:
+        return chosen
+    raise NotAcceptable(
+        f"the answer cannot be given as {header[:100]!r}", hint=f"accept {', '.join(offered)}"
+    )
+
+
+def media_ranges(header: str) -> MIMEAccept:
+    """Read an Accept header, RFC 9110, 12.5.1; Java says `text/html, *; q=.2` by default.
+
+    Parameters such as charset or verbose do not make another type of those that are offered.
+
+    Raises:
+        BadHeader: a part of it is no type, and no parameter of one.
+
+    """
+    types = [""]
+    qualities: dict[int, float] = {}
+    for separator, text in PARTS.findall(header):
+        part = text.strip()
+        name, equals, value = map(str.strip, part.partition("="))
+        if separator != ";":
+            fits = not part or MEDIA_RANGE.fullmatch(part) is not None
+            types.append("*/*" if part == "*" else part)
+        elif name in {"q", "Q"}:
+            fits = bool(types[-1] and QUALITY.fullmatch(value)) and len(types) not in qualities
+            qualities[len(types)] = float(value) if fits else 0.0
+        else:
+            fits = not part or bool(types[-1] and equals)
+        if not fits:
+            raise BadHeader(
+                f"the header Accept has {part[:60]!r}, which is no type and no quality",
+                hint="separate types by commas, and write qualities from 0 to 1 with a point: "
+                "application/json;q=0.9, image/png;q=0.1",
+            )
+    ranges = [(one, qualities.get(n, 1.0)) for n, one in enumerate(types, 1) if one]
+    return MIMEAccept(ranges)
+
+
+def accepted_for_lines(header: str) -> str:
+    """Return the type in which lines are answered: lines, unless the caller prefers JSON.
+
+    JSON's own clients say that they accept JSON alone; many others, as axios does, name it before
+    `*/*`, and are content with either.
+
+    Raises:
+        NotAcceptable: the caller takes neither.
+
+    """
+    accepted(header, (LINES, JSON))
+    wanted = media_ranges(header)
+    return LINES if wanted.quality(LINES) >= wanted.quality(JSON) else JSON
+
+
+def json_answer(document: Any) -> Response:
+    """Return an answer in JSON."""
+    return written(*encoded(document))
+
+
+class Item(NamedTuple):
+    """One of several answers, as it is sent.
+
+    Args:
+        text: its JSON.
+        lost: how many numbers JSON could not hold.
+        modelname: of who was asked.
+        status: that it would have alone.
+
+    """
+
+    text: str
+    lost: int
+    modelname: str
+    status: int
+
+
+def item(document: Mapping[str, Any], modelname: str = "") -> Item:
+    """Return one of several answers; an error in its place where JSON cannot hold it."""
+    named = document.get("modelname") or document.get("error", {}).get("modelname", "")
+    modelname = modelname or named
+    try:
+        text, lost = encoded(document)
+    except (InferenceError, ValueError) as error:
+        own = {"modelname": modelname} if "modelname" in document else {}
+        document = {**own, **errors.item(error, modelname)}
+        text, lost = encoded(document)
+    return Item(text, lost, modelname, document["status"])
+
+
+def results_answer(items: Iterable[Item]) -> Response:
+    """Return several answers in a list."""
+    items = list(items)
+    text = ",".join(one.text for one in items)
+    return written(f'{{"results":[{text}]}}', sum(one.lost for one in items))
+
+
+def results_by_name(items: Sequence[Item]) -> Response:
+    """Return the answers of several models by their names."""
+    text = ",".join(f"{encoded(one.modelname)[0]}:{one.text}" for one in items)
+    return written(f'{{"results":{{{text}}}}}', sum(one.lost for one in items))
+
+
+def written(text: str, lost: int) -> Response:
+    response = Response(text, mimetype=JSON)
+    if lost:
+        response.headers[NON_FINITE] = str(lost)
+    return response
+
+
+def lines_answer(texts: Iterable[str], form: str = LINES) -> Response:
+    """Return an answer with a line per text, sent as they are made.
+
+    Args:
+        texts: in JSON.
+        form: the answer's type; as JSON it is one document, with the texts in a list.
+
+    """
+    made = (text + "\n" for text in texts) if form == LINES else as_document(texts)
+    # Flask leaves the request before the first line; errors and the log name it in all of them.
+    run = copy_context().run
+    response = Response(iter(partial(run, next, made, None), None), mimetype=form)
+    response.headers["X-Accel-Buffering"] = "no"  # NGINX passes each piece on at once
+    return response
+
+
+def as_document(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the pieces of what `results_answer` writes at once."""
+    yield '{"results":['
+    for place, text in enumerate(texts):
+        yield f",{text}" if place else text
+    yield "]}"

@@ -1,0 +1,153 @@
+"""The models that are served, as people, scripts and the platform see them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from clients.base import Client
+from clients.errors import InferenceError
+from clients.plugins.dispatch_toml import authors
+from clients.plugins.registry import Registry
+from clients.repository.model_folders import authors_folder
+from clients.tensors.client import has_example
+from clients.triton.server import ModelServer, ModelState
+from dispatcher.model_control.load_unload import ADDRESS
+
+PAGE = 100  # models in one answer
+RECORD = "model.onnx.source.json"  # what the weights tool says of a model it made
+SERVED = frozenset({"READY", "LOADING", "UNLOADING"})
+RUNTIMES = frozenset({"openvino", "onnxruntime"})
+PRECISIONS = frozenset({"f32", "bf16"})
+
+
+class Catalogue:
+    """Lists the models that are loaded.
+
+    Args:
+        registry: the clients.
+        server: where the models run.
+        repository: the folder with one folder per model.
+        engines: the folder in which the backends note which engine runs a model, if there is one.
+
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        server: ModelServer,
+        repository: Path,
+        engines: Path | None = None,
+    ) -> None:
+        self.registry = registry
+        self.server = server
+        self.repository = repository
+        self.engines = engines
+
+    def page(self, after: str, timeout: float) -> dict[str, Any]:
+        """Return the models whose names follow `after`, and where the next page begins."""
+        entries = [entry for entry in self.entries(timeout) if entry["modelName"] > after]
+        page: dict[str, Any] = {"models": entries[:PAGE]}
+        if len(entries) > PAGE:
+            page["nextPageToken"] = page["models"][-1]["modelName"]
+        return page
+
+    def entry(self, name: str, timeout: float) -> dict[str, Any] | None:
+        """Return one model; `None` where it is not loaded."""
+        name = self.registry.name(name)
+        return next((e for e in self.entries(timeout) if e["modelName"] == name), None)
+
+    def entries(self, timeout: float) -> Iterator[dict[str, Any]]:
+        """Yield the loaded models by name; one with other clients under each one's name too."""
+        states: dict[str, list[ModelState]] = {}
+        for state in self.server.models(timeout=timeout):
+            if state.state in SERVED:
+                states.setdefault(state.name, []).append(state)
+        named: list[tuple[str, str, Client | None]] = []
+        for model in states:
+            clients = [c for c in self.registry.clients.values() if c.served_by == model]
+            named += [(client.modelname, model, client) for client in clients]
+            if model not in self.registry.clients:
+                named.append((model, model, None))
+        for name, model, client in sorted(named, key=lambda one: one[:2]):
+            latest = max(states[model], key=lambda state: int(state.version or 0))
+            yield {
+                "modelName": name,
+                "modelUrl": model_url(self.repository / model),
+                "version": latest.version,
+                "state": latest.state,
+                "client": self.described(client) if client else None,
+                "weights": weights(self.repository / model),
+                "parameters": parameters(client) if client else {},
+                "example": client.example if client and has_example(client) else None,
+                "aliases": list(client.aliases) if client else [],
+                "batching": self.batching(model, timeout),
+                **(self.engine(model, latest.version) if latest.ready else {}),
+            }
+
+    def batching(self, model: str, timeout: float) -> dict[str, Any] | None:
+        """Return how a model batches; `None` while it cannot be asked."""
+        try:
+            signature = self.server.signature(model, timeout=timeout)
+        except InferenceError:
+            return None
+        return {
+            "max_batch_size": signature.max_batch_size,
+            "requests_share_runs": signature.shares_runs,
+        }
+
+    def engine(self, model: str, version: str) -> dict[str, Any]:
+        """Return which engine runs a version of a model on the CPU, as its backend has noted it.
+
+        Nothing is noted of models on a GPU or in other backends, such as those of NVIDIA's image.
+        """
+        if self.engines is None:
+            return {}
+        try:
+            noted = json.loads((self.engines / f"{model}.{version}.json").read_bytes())
+            found: dict[str, Any] = {key: str(noted[key]) for key in ("engine", "precision")}
+            if "speedup" in noted and math.isfinite(speedup := float(noted["speedup"])):
+                found["speedup"] = speedup
+        except (OSError, ValueError, KeyError, TypeError):  # there is none, or it is damaged
+            return {}
+        if found["engine"] not in RUNTIMES or found["precision"] not in PRECISIONS:
+            return {}
+        texts = ("difference", "engine_reason")
+        return found | {key: str(noted[key]) for key in texts if key in noted}
+
+    def described(self, client: Client) -> str:
+        """Return a client's class, and where it comes from."""
+        return f"{type(client).__name__} in {authors(self.registry.source(client.modelname))}"
+
+
+def model_url(folder: Path) -> str:
+    """Return what a model from elsewhere was loaded by, as it was sent; else where it lies."""
+    try:
+        return (folder / ADDRESS).read_bytes().decode()  # a text's line ends would be changed
+    except OSError:
+        return str(authors_folder(folder))
+
+
+def weights(folder: Path) -> str:
+    """Return which weights a model has, in words."""
+    try:
+        record = json.loads((folder / RECORD).read_text())
+        return f"{record['weights']} ({record['licence']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "your own"
+
+
+def parameters(client: Client) -> dict[str, Any]:
+    """Return the parameters that a client declares."""
+    return {
+        name: {
+            key: value
+            for key, value in {**asdict(parameter), "expected": parameter.expected}.items()
+            if key in {"default", "expected", "meaning"}
+        }
+        for name, parameter in client.parameters.items()
+    }

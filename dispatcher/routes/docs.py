@@ -1,0 +1,60 @@
+"""The routes that describe the others: for programs, and for people."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Any
+
+from flask import Blueprint, Response, render_template, request
+
+from clients.plugins.registry import Registry
+from clients.tensors.client import has_example
+from dispatcher.codecs.json_encoding import dumps
+from dispatcher.codecs.responses import json_answer
+from dispatcher.routes.openapi import document
+from dispatcher.settings import Settings
+
+# The page has a style of its own, and nothing else that a browser would load or run.
+POLICY = (
+    "default-src 'none'; style-src 'nonce-{nonce}'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+def page_routes(settings: Settings, registry: Registry) -> Blueprint:
+    """Return `/openapi.json` and `/docs`."""
+    routes = Blueprint("pages", __name__)
+    routes.add_app_template_filter(quotable, "quotable")
+    routes.add_app_template_filter(lambda value: json.dumps(value, indent=2), "pretty")
+
+    @routes.get("/openapi.json")
+    def openapi() -> Response:
+        """Describe every route in OpenAPI 3.1."""
+        return json_answer(document(settings, registry))
+
+    @routes.get("/docs")
+    def docs() -> Response:
+        """Show the same as a page; nothing in it comes from anywhere else."""
+        nonce = secrets.token_urlsafe(16)
+        page = render_template(
+            "docs.html",
+            doc=document(settings, registry),
+            clients=registry.clients,
+            examples=[name for name, one in registry.clients.items() if has_example(one)],
+            endpoint=request.host_url,
+            nonce=nonce,
+        )
+        # NGINX has a stricter policy for every answer that brings none.
+        return Response(
+            page,
+            mimetype="text/html",
+            headers={"Content-Security-Policy": POLICY.format(nonce=nonce)},
+        )
+
+    return routes
+
+
+def quotable(value: Any) -> str:
+    """Return JSON that a shell leaves as it is between single quotes: it has no apostrophe."""
+    return dumps(value).replace("'", "\\u0027")

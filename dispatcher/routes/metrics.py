@@ -1,0 +1,168 @@
+"""`GET /metrics`: what was counted, what is known at the moment, and Triton's own metrics."""
+
+from __future__ import annotations
+
+import http.client
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from flask import Blueprint, Response
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+
+from dispatcher.auth.api_keys import KeyFile
+from dispatcher.model_control.listing import Catalogue
+from dispatcher.observability.metrics import Metrics
+from dispatcher.readiness.prober import Canary
+from dispatcher.settings import Settings
+
+TRITON_S = 1.0
+OK = 200
+
+
+class Now(Collector):
+    """What can be seen at the moment, by the worker that is asked.
+
+    Args:
+        canary: what is known of the models.
+        keys: the API keys, where there are any.
+        catalogue: knows which engine runs a model.
+        triton_up: whether Triton gave its metrics.
+
+    """
+
+    def __init__(
+        self, canary: Canary, keys: KeyFile | None, catalogue: Catalogue, *, triton_up: bool
+    ) -> None:
+        self.canary = canary
+        self.keys = keys
+        self.catalogue = catalogue
+        self.triton_up = triton_up
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the families of metrics."""
+        yield GaugeMetricFamily(
+            "dispatcher_ready",
+            "Whether /ping is 200.",
+            float(not self.canary.reasons()),
+        )
+        yield GaugeMetricFamily(
+            "dispatcher_triton_up", "Whether Triton gave its own metrics.", float(self.triton_up)
+        )
+        if self.keys:
+            yield GaugeMetricFamily(
+                "dispatcher_api_keys_ok",
+                "Whether the file of API keys can be used; else those before it still hold.",
+                float(not self.keys.fault),
+            )
+        ok = GaugeMetricFamily(
+            "dispatcher_canary_ok",
+            "Whether a model answered its example when it was last tried.",
+            labels=("model",),
+        )
+        age = GaugeMetricFamily(
+            "dispatcher_canary_age_seconds",
+            "Seconds since a model was last tried.",
+            labels=("model",),
+        )
+        for model in list(self.canary.trials):
+            report = self.canary.report(model)
+            if report and report["age_s"] is not None:
+                ok.add_metric((model,), float(bool(report["ok"])))
+                age.add_metric((model,), float(str(report["age_s"])))
+        yield from (ok, age, *self.engines())
+        restarts = CounterMetricFamily(
+            "dispatcher_restarts",
+            "How often `serve` has started a program anew.",
+            labels=("program",),
+        )
+        for program, count in self.canary.notice().restarts().items():
+            restarts.add_metric((program.lower(),), count)
+        yield restarts
+        memory = GaugeMetricFamily(
+            "dispatcher_worker_resident_bytes",
+            "Memory of each web worker.",
+            labels=("pid",),
+        )
+        for pid, size in workers():
+            memory.add_metric((pid,), size)
+        yield memory
+
+    def engines(self) -> tuple[Metric, Metric]:
+        """Return which engine runs each model that is ready, and how fast."""
+        engine = InfoMetricFamily(
+            "dispatcher_model_engine",
+            "Which engine runs a model on the CPU, and in which precision.",
+            labels=("model", "version"),
+        )
+        speedup = GaugeMetricFamily(
+            "dispatcher_model_speedup_ratio",
+            "How many times as fast as by ONNX Runtime in f32 a trial found a model to be.",
+            labels=("model", "version"),
+        )
+        for state in self.canary.index.states if self.canary.index else ():
+            found = self.catalogue.engine(state.name, state.version) if state.ready else {}
+            if found:
+                labels = (state.name, state.version)
+                engine.add_metric(labels, {key: found[key] for key in ("engine", "precision")})
+                if "speedup" in found:
+                    speedup.add_metric(labels, found["speedup"])
+        return engine, speedup
+
+
+def workers() -> Iterator[tuple[str, int]]:
+    """Yield process id and resident bytes of this web worker and its siblings."""
+    parent = os.getppid()
+    try:
+        pids = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    except OSError:
+        pids = [str(os.getpid())]  # not every kernel lists them
+    for pid in pids:
+        try:
+            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        except (OSError, IndexError):
+            continue  # it has just ended
+        yield pid, pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def metrics_routes(
+    settings: Settings,
+    metrics: Metrics,
+    canary: Canary,
+    keys: KeyFile | None,
+    catalogue: Catalogue,
+) -> Blueprint:
+    """Return `/metrics`."""
+    routes = Blueprint("metrics", __name__)
+
+    @routes.get("/metrics")
+    def show() -> Response:
+        """Show the metrics of all parts in Prometheus' text format."""
+        triton = triton_page(settings.triton_metrics_port)
+        registry = CollectorRegistry()
+        registry.register(Now(canary, keys, catalogue, triton_up=bool(triton)))
+        page = metrics.page() + generate_latest(registry) + triton
+        return Response(page, content_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    return routes
+
+
+def triton_page(port: int) -> bytes:
+    """Return Triton's own metrics; nothing where it does not answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TRITON_S)
+    try:
+        connection.request("GET", "/metrics")
+        response = connection.getresponse()
+        return response.read() if response.status == OK else b""
+    except (OSError, http.client.HTTPException):
+        return b""
+    finally:
+        connection.close()

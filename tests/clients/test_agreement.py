@@ -1,0 +1,164 @@
+"""Two answers agree where a caller sees the same; expected values are worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clients.tensors.agreement import Agreement, compare, tensors, worst_of
+
+DOG = [16, 0.9, 100, 200, 50, 150, 640, 480]  # class, score, x1, x2, y1, y2, width, height
+CAT = [15, 0.6, 300, 400, 50, 150, 640, 480]
+
+
+def moved(one: list[float], right: float = 0, score: float = 0) -> list[float]:
+    kind, was, x1, x2, *rest = one
+    return [kind, was + score, x1 + right, x2 + right, *rest]
+
+
+def named(one: list[float]) -> dict[str, Any]:
+    kind, score, x1, x2, y1, y2, *_ = one
+    box = {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
+    return {"label": "dog", "index": kind, "score": score, "box": box}
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "passes", "gap"),
+    [
+        (["0.9:1:cat", "0.1:0:dog"], ["0.88:1:cat", "0.12:0:dog"], True, 0.02),
+        (["0.9:1:cat", "0.1:0:dog"], ["0.86:1:cat", "0.14:0:dog"], False, 0.04),
+        (["0.51:1:cat", "0.49:0:dog"], ["0.51:0:dog", "0.49:1:cat"], False, 0.02),
+        # Of two as probable a caller takes the first.
+        (["0.51:1:cat", "0.5:0:dog"], ["0.5:0:dog", "0.5:1:cat"], False, 0.01),
+        (["0.51:1:cat", "0.5:0:dog"], ["0.5:1:cat", "0.5:0:dog"], True, 0.01),
+        # The class that is not among the best has at most the least score of them.
+        (["0.8:1:cat", "0.1:0:dog"], ["0.8:1:cat", "0.09:7:cow"], True, 0.01),
+        (["0.6:1:cat", "0.3:0:dog"], ["0.6:1:cat", "0.09:7:cow"], False, 0.21),
+        # Logits: e^2 / (e^2 + 1) = 0.8808, e^1.8 / (e^1.8 + 1) = 0.8581; e^1.7 makes 0.8455.
+        (["2:1:cat", "0:0:dog"], ["1.8:1:cat", "0:0:dog"], True, 0.0227),
+        (["2:1:cat", "0:0:dog"], ["1.7:1:cat", "0:0:dog"], False, 0.0353),
+        (np.array([[2.0, 0.0]]), np.array([[1.7, 0.0]]), False, 0.0353),
+        (np.array([[102.0, 100.0]]), np.array([[1.8, 0.0]]), True, 0.0227),
+        (np.array([[0.9, 0.8]]), np.array([[0.9, 0.78]]), True, 0.02),  # no shares of 1: as it is
+    ],
+)
+@pytest.mark.parametrize("kind", ["classification", "text-classification"])
+def test_classes_agree_by_the_first_and_by_probability(
+    kind: str, expected: Any, got: Any, passes: bool, gap: float
+) -> None:
+    found = compare(kind, expected, got)
+    assert found.passes == passes
+    assert found.difference == pytest.approx(gap / 0.03, abs=0.01)
+
+
+def test_the_formats_of_an_answer_are_compared_alike() -> None:
+    one = [{"label": "cat", "index": 1, "score": 0.9}, {"label": "cat", "index": 2, "score": 0.1}]
+    other = [{"label": "cat", "index": 2, "score": 0.6}, {"label": "cat", "index": 1, "score": 0.4}]
+    assert compare("text-classification", one, one).passes
+    swapped = compare("classification", one, other)
+    assert (swapped.passes, swapped.worst) == (False, "the first is 2:cat, not 1:cat")
+
+
+def test_words_agree_in_every_blank() -> None:
+    one = [{"token": "a dog", "score": 0.5}, {"token": "a cat", "score": 0.2}]
+    near = [{"token": "a dog", "score": 0.48}, {"token": "a cat", "score": 0.2}]
+    far = [{"token": "a cow", "score": 0.48}, {"token": "a dog", "score": 0.47}]
+    assert compare("fill-mask", one, near).difference == pytest.approx(0.02 / 0.03)
+    assert not compare("fill-mask", one, far).passes
+    assert compare("fill-mask", [one, one], [one, near]).passes
+    assert not compare("fill-mask", [one, one], [far, one]).passes
+
+
+@pytest.mark.parametrize("got", [["null:1:cat"], [math.nan], [], np.array([math.nan])])
+def test_classes_that_are_no_numbers_do_not_agree(got: Any) -> None:
+    expected = np.array([1.0]) if isinstance(got, np.ndarray) else ["0.9:1:cat"]
+    found = compare("classification", expected, got)
+    assert (found.passes, found.difference) == (False, math.inf)
+    assert found.worst in {"a score is no number", "one of them has no class"}
+
+
+# A square of 100 moved by 2 shares 98 of 102: 0.961; by 3 it is 97/103 = 0.942.
+@pytest.mark.parametrize(
+    ("got", "passes", "words"),
+    [
+        ([CAT, DOG], True, "the same"),
+        ([moved(DOG, 2), CAT], True, "IoU is 0.961"),
+        ([moved(DOG, 3), CAT], False, "IoU is 0.942"),
+        ([moved(DOG, score=-0.02), CAT], True, "0.880, not 0.900"),
+        ([moved(DOG, score=-0.04), CAT], False, "0.860, not 0.900"),
+        ([DOG], False, "class 15 with the score 0.600 is missing"),
+        ([DOG, CAT, moved(CAT, 150)], False, "is new"),
+        ([DOG, CAT, CAT], False, "is new"),
+        ([[15, *DOG[1:]], CAT], False, "class 16 with the score 0.900 is missing"),
+        ([], False, "is missing"),
+    ],
+)
+def test_objects_agree_by_class_place_and_score(got: Any, passes: bool, words: str) -> None:
+    for one, other in (([DOG, CAT], got), ([named(DOG), named(CAT)], [named(o) for o in got])):
+        found = compare("detection", one, other)
+        assert found.passes == passes
+        assert words in found.worst
+        assert (found.difference <= 1) == passes
+
+
+def test_an_object_that_is_hardly_answered_may_be_missing() -> None:
+    assert not compare("detection", [CAT], []).passes
+    assert compare("detection", [CAT], [], confidence=0.58).passes
+    assert compare("detection", [], [CAT], confidence=0.58).passes
+    assert not compare("detection", [CAT], [], confidence=0.5).passes
+
+
+def test_embeddings_agree_by_the_cosine_of_their_angle() -> None:
+    def vector(angle: float) -> list[float]:
+        return [math.cos(angle), math.sin(angle)]
+
+    assert compare("embedding", vector(0), vector(0.04)).passes  # its cosine is 0.9992
+    assert not compare("embedding", vector(0), vector(0.05)).passes  # 0.99875
+    assert compare("embedding", [0.0, 0.0], [0.0, 0.0]).passes
+    assert not compare("embedding", [0.0, 0.0], [0.0, 1.0]).passes
+    assert not compare("embedding", [1.0, 0.0], [math.nan, 0.0]).passes
+    assert not compare("embedding", [1.0, 0.0], [1.0]).passes
+
+
+def test_tensors_agree_by_their_spread() -> None:
+    one = {"a": np.array([-5.0, 5.0]), "b": np.array([1, 2])}
+    near = {"a": np.array([-5.0, 5.09], np.float32), "b": np.array([1, 2])}
+    found = compare("tensors", one, near)
+    assert (found.passes, found.worst) == (True, "`a` differs by 0.009 of its spread")
+    assert found.difference == pytest.approx(0.9, rel=1e-4)
+    assert not tensors(one, near, limit=1e-3).passes
+    assert tensors({"a": one["a"]}, {"a": one["a"]}).worst == "`a` differs by 0 of its spread"
+    assert not compare("", one["a"], np.array([-5.0, 5.2])).passes
+    constant = np.array([200.0, 200.0])
+    assert compare("", constant, constant + 1).difference == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "passes"),
+    [
+        (np.array([1.0, math.nan]), np.array([1.0, math.nan]), True),
+        (np.array([1.0, 2.0]), np.array([1.0, math.nan]), False),
+        (np.array([1.0, 2.0]), np.array([[1.0, 2.0]]), False),
+        (np.array([math.inf]), np.array([math.inf]), True),
+        (np.array([1.0, -math.inf]), np.array([1.0, math.inf]), False),
+        (np.array([1.0, -math.inf]), np.array([1.0, math.nan]), False),
+        (np.array([b"a"], object), np.array([b"a"], object), True),
+        (np.array([b"a"], object), np.array([b"b"], object), False),
+        ({"a": np.zeros(1)}, {"b": np.zeros(1)}, False),
+        ({}, {}, True),
+    ],
+)
+def test_tensors_that_hold_no_numbers_are_compared_too(
+    expected: Any, got: Any, passes: bool
+) -> None:
+    assert compare("tensors", expected, got).passes == passes
+
+
+def test_what_does_not_pass_is_the_worst() -> None:
+    tie = Agreement(passes=False, worst="another first", difference=0.1)
+    same, near = (Agreement(passes=True, worst="", difference=gap) for gap in (0.0, 0.9))
+    assert worst_of([near, tie, same]) is tie
+    assert worst_of([same, near, same]) is near

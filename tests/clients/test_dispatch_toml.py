@@ -1,0 +1,414 @@
+"""A `dispatch.toml` with mistakes, or of another model: who is told what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clients.errors import ClientDisabled
+from clients.plugins.discovery import model_source
+from clients.plugins.family import client_class
+from clients.request import Request
+from clients.triton.server import Signature, TensorSpec
+from tests.support.family_bench import (
+    PICTURES,
+    TEXTS,
+    Bench,
+    bench,
+    picture,
+    plain,
+    signature,
+    tokenizer_at,
+    tried,
+)
+
+__all__ = ["bench"]  # the fixture
+
+
+# Mistakes that the file shows
+
+
+@pytest.mark.parametrize(
+    ("toml", "words"),
+    [
+        ("family = ", ["cannot be read", "Invalid value"]),
+        ('family = "clasification"', ["`family`", "did you mean `classification`?"]),
+        ('family = "sound"', ["`family`", "detection", "fill-mask", "text-classification"]),
+        ("family = 3", ["`family`", "3"]),
+        ('family = "classification"\nlayuot = "NCHW"', ["`layuot`", "did you mean `layout`?"]),
+        ('family = "classification"\nlayout = "HWC"', ["`layout` is 'HWC'", '"NCHW" or "NHWC"']),
+        ('family = "classification"\nresize = 0', ["`resize` is 0", "[height, width]"]),
+        ('family = "classification"\nmean = [0.5, 1]', ["`mean`", "three numbers", "one for grey"]),
+        ('family = "classification"\nmean = [124, 117, 104]', ["`mean`", '"0-255"']),
+        ('family = "classification"\ntop_k = 3', ["`top_k`", "below [parameters]"]),
+        # The first of several, whatever the order of a set.
+        ('family = "detection"\niou = 1\nformat = 1\nconfidence = 1', ["`iou`"]),
+        ('family = "detection"\nformat = 1\nconfidence = 1\niou = 1', ["`format`"]),
+        ('family = "detection"\nconfidence = 1\niou = 1\nformat = 1', ["`confidence`"]),
+        ('family = "classification"\nsize = 8', ["`size`", "did you mean `resize`?"]),
+        ('family = "classification"\nstd = [0, 1, 1]', ["`std`", "above 0"]),
+        ('family = "classification"\nsoftmax = "yes"', ["`softmax`", "true or false"]),
+        ('family = "classification"\nlabels = "../x"', ["`labels`", "in the model's folder"]),
+        ('family = "classification"\nlabels = "no.txt"', ["`labels` is no.txt", "a name in each"]),
+        ('family = "classification"\naliases = ["a b"]', ["`aliases`", "letters"]),
+        ('family = "detection"', ["`output_layout` is missing", '"yolov8" or "rtdetr"']),
+        ('family = "classification"\n[parameters]\ntop = 1', ["parameters.top", "`top_k`?"]),
+        ('family = "classification"\n[parameters]\ntop_k = 0',
+         ["parameters.top_k", "write a whole number from 1 to"]),
+        ("[parameters]\ntop_k = 1", ["parameters.top_k", "leave them out"]),
+        ('family = "embedding"', ["`tokenizer`", "tokenizer.json"]),
+        ('family = "classification"\naliases = ["n"]', ["alias 'n'", "another model"]),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_the_file_disables_that_model_with_a_sentence(
+    bench: Bench, toml: str, words: list[str]
+) -> None:
+    (bench.repository / "n").mkdir()
+    bench.set_up(toml, PICTURES)
+    registry = bench.registry()
+    assert registry.clients == {}
+    assert set(registry.broken) == {"m"}
+    for word in [str(bench.folder / "dispatch.toml"), *words]:
+        assert word in registry.broken["m"]
+
+
+@pytest.mark.parametrize("coding", ["utf-8-sig", "utf-16"])
+def test_files_as_windows_writes_them(bench: Bench, coding: str) -> None:
+    bench.set_up('family = "classification"', PICTURES)
+    toml = 'family = "classification"\r\n'
+    (bench.folder / "dispatch.toml").write_bytes(toml.encode(coding))
+    (bench.folder / "labels.txt").write_bytes("a\r\nb\r\nc\r\n".encode(coding))
+    bench.answers(lambda inputs: {"y": np.array([[3, 2, 1]], np.float32)})
+    answer = bench.ask(picture(plain(4, 4, [0, 0, 0])))
+    assert answer == ["3.000000:0:a", "2.000000:1:b", "1.000000:2:c"]
+
+
+def test_the_other_models_are_served(bench: Bench) -> None:
+    bench.set_up('family = "classification"', PICTURES)
+    (bench.repository / "n").mkdir()
+    (bench.repository / "n" / "dispatch.toml").write_text("family = 'x'")
+    registry = bench.registry()
+    assert set(registry.clients) == {"m"}
+    assert set(registry.broken) == {"n"}
+
+
+# Mistakes that the model's own tensors show
+
+
+@pytest.mark.parametrize(
+    ("toml", "tensors", "words"),
+    [
+        ("crop = 9", PICTURES, ["`crop` is 9×9", "8×8", "[8, 8]"]),
+        ("resize = 7", PICTURES, ["`resize` is 7", "larger"]),
+        ('layout = "NHWC"', PICTURES, ["`layout`", 'write "NCHW"']),
+        ("", signature({"x": (3, -1, -1)}, {"y": (3,)}), ["`crop` is missing", "any size"]),
+        ("", signature({"x": (3, 8, 8)}, {"y": (5,)}), ["`labels`", "3 lines", "5 classes"]),
+        ("", signature({"x": (3, 8, 8)}, {"y": (4,)}),
+         ["3 lines", "4 classes", 'is often "background", the first']),
+        ("", signature({"x": (2, 8, 8)}, {"y": (3,)}), ["`family`", "three channels or one"]),
+        ("", signature({"x": (8, 8)}, {"y": (3,)}), ["`family`", "no axis for the channels"]),
+        ("", signature({"x": (-1, 8, 8)}, {"y": (-1, 3)}, 0), ["no axis for the channels"]),
+        ("", signature({"x": (8, 8, 1)}, {"y": (3,)}), ["`layout`", 'write "NHWC"']),
+        ("mean = [0.5, 0.5, 0.5]", signature({"x": (1, 8, 8)}, {"y": (3,)}),
+         ["`mean` has 3 numbers", "1 channels", "write 1"]),
+        ("std = [0.5]", PICTURES, ["`std` has 1 numbers", "3 channels", "write 3"]),
+        ("crop = 9", signature({"x": (3, -1, 8)}, {"y": (3,)}), ["`crop` is 9×9", "write [9, 8]"]),
+        ("", signature({"x": (3, 8, 8)}, {"y": (3, 2)}), ["`family`", "no score per class"]),
+        ("softmax = true\nlabels = 'one.txt'", signature({"x": (3, 8, 8)}, {"y": (1,)}),
+         ["`softmax` is true", "one class", "write false"]),
+        ("", signature({"x": (3,)}, {"y": (3,)}), ["`family`", "no pictures", "leave it out"]),
+        ("", signature({"x": (3, 8, 8), "z": (1,)}, {"y": (3,)}), ["`input` is missing", '"z"']),
+        ('input = "w"', PICTURES, ['`input` is "w"', 'the model has "x"']),
+        ("", signature({"x": (3, 8, 8)}, {"y": (3,), "v": (3,)}), ["`output` is missing", '"v"']),
+        ("", signature({"x": (3, 8, 8)}, {"y": (3,)}, datatype="UINT8"), ["UINT8", '"0-255"']),
+        ('pixels = "0-255"\nstd = [2, 2, 2]',
+         signature({"x": (3, 8, 8)}, {"y": (3,)}, datatype="UINT8"), ["UINT8", "`std`"]),
+        ("", signature({"x": (3, 8, 8)}, {"y": (3,)}, datatype="INT64"), ["no pictures"]),
+        ("", signature({"x": (2, 3, 8, 8)}, {"y": (3,)}, batch=0), ["2 pictures"]),
+        ("", Signature(4, PICTURES.inputs, (TensorSpec("y", "BYTES", (-1, 3)),)), ["no numbers"]),
+    ],
+)  # fmt: skip
+def test_a_classifier_that_is_not_as_the_file_says(
+    bench: Bench, toml: str, tensors: Signature, words: list[str]
+) -> None:
+    bench.set_up(f'family = "classification"\n{toml}', tensors)
+    (bench.folder / "one.txt").write_text("good\n")
+    with pytest.raises(ClientDisabled) as caught:
+        bench.ask(picture(plain(8, 8, [0, 0, 0])))
+    for word in [str(bench.folder / "dispatch.toml"), *words]:
+        assert word in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("layout", "tensors", "words"),
+    [
+        ("yolov5", signature({"x": (3, 8, 8)}, {"y": (7, 10)}), ["output_layout", '"yolov8"']),
+        ("yolov8", signature({"x": (3, 8, 8)}, {"y": (10, 8)}), ["output_layout", '"yolov5"']),
+        ("yolov8", signature({"x": (3, 8, 8)}, {"y": (9, 10)}),
+         ["`labels`", "3 lines", "`extra_columns = 2`", "give it 5 lines"]),
+        ("yolov8", signature({"x": (3, 8, 8)}, {"y": (6, 10)}), ["`labels`", "give it 2 lines"]),
+        ("yolov8", signature({"x": (3, 8, 8)}, {"y": (7,)}), ["`family`", "no table of boxes"]),
+        ("yolov8", signature({"x": (3, -1, -1)}, {"y": (7, 10)}), ["`size` is missing"]),
+    ],
+)  # fmt: skip
+def test_a_detector_that_is_not_as_the_file_says(
+    bench: Bench, layout: str, tensors: Signature, words: list[str]
+) -> None:
+    bench.set_up(f'family = "detection"\noutput_layout = "{layout}"', tensors)
+    with pytest.raises(ClientDisabled) as caught:
+        bench.ask(picture(plain(8, 8, [0, 0, 0])))
+    for word in words:
+        assert word in caught.value.message
+
+
+POSE = signature({"x": (3, 64, 64)}, {"y": (56, 100)})  # 4 + 1 + 17 × 3
+END2END = signature({"x": (3, 64, 64)}, {"y": (300, 6)})
+
+
+@pytest.mark.parametrize(
+    ("layout", "labels", "tensors", "words"),
+    [
+        # A model without non-maximum suppression behind it, of one class and of 80.
+        ("yolov8", 1, END2END, ["`output_layout`", 'write "end2end" where a box is x1']),
+        ("yolov8", 80, END2END, ['write "end2end"']),
+        ("yolov8", 296, END2END, ['write "end2end"']),
+        ("yolov5", 80, END2END, ['write "end2end"']),
+        ("yolov8", 1, signature({"x": (3, 64, 64)}, {"y": (300, 57)}),
+         ['"end2end" where', "`extra_columns = 51`"]),
+        ("end2end", 80, signature({"x": (3, 64, 64)}, {"y": (300, 57)}),
+         ["`extra_columns` is missing", "write 51"]),
+        ("end2end", 80, signature({"x": (3, 64, 64)}, {"y": (300, 7)}), ["(OBB)"]),
+        ("end2end", 80, signature({"x": (3, 64, 64)}, {"y": (84, 8400)}), ['write "yolov8"']),
+        ("end2end", 80, signature({"x": (3, 64, 64)}, {"y": (25200, 85)}), ['write "yolov5"']),
+        ("yolov8", 2, END2END, ['"end2end"', '"rtdetr"']),
+        ("yolov5", 80, signature({"x": (3, 64, 64)}, {"y": (300, 84)}), ['write "rtdetr"']),
+        # Keypoints, and coefficients of masks that are another output's or cut off.
+        ("yolov8", 1, POSE, ["`extra_columns = 51`", "keypoints", "or give it 52"]),
+        ("yolov8", 80, signature({"x": (3, 64, 64)}, {"y": (116, 8400)}),
+         ["`extra_columns = 32`", "coefficients", "or give it 112"]),
+        ("yolov8", 2, signature({"x": (3, 64, 64)}, {"y": (7, 8400)}),
+         ["give it 3 lines", "(OBB)"]),
+        ("yolov8", 3, signature({"x": (3, 64, 64)}, {"y": (38, 8400), "z": (32, 16, 16)}),
+         ["3 lines", "2 numbers", "give it 2 lines"]),
+        ("yolov8", 80, signature({"x": (3, 64, 64)}, {"y": (300, 38), "z": (32, 16, 16)}),
+         ['write "end2end" where a box is']),
+        # Boxes along the other axis.
+        ("yolov8", 70, signature({"x": (3, 64, 64)}, {"y": (8400, 84)}),
+         ["`extra_columns = 10`", "or give it 80 lines"]),
+        ("yolov5", 80, signature({"x": (3, 64, 64)}, {"y": (8400, 84)}), ['write "yolov8"']),
+        # Tables that have not all of it.
+        ("yolov5", 3, signature({"x": (3, 64, 64)}, {"y": (100, 4), "z": (100, 3)}),
+         ["`family`", "no table of boxes with their scores", "leave it out"]),
+        ("yolov5", 3, signature({"x": (3, 64, 64)}, {"n": (1,), "y": (100, 4), "z": (100,)}),
+         ["`family`", "no boxes with a score"]),
+        ("yolov8", 3, signature({"x": (3, 64, 64)}, {"y": (3, 80, 80, 85), "z": (9,)}),
+         ["`family`", "no table of boxes"]),
+    ],
+)  # fmt: skip
+def test_a_head_that_is_another_is_named(
+    bench: Bench, layout: str, labels: int, tensors: Signature, words: list[str]
+) -> None:
+    lines = "".join(f"c{number}\n" for number in range(labels))
+    bench.set_up(f'family = "detection"\noutput_layout = "{layout}"', tensors, labels=lines)
+    with pytest.raises(ClientDisabled) as caught:
+        bench.ask(picture(plain(8, 8, [0, 0, 0])))
+    said = caught.value.message
+    for word in words:
+        assert word in said
+    assert ("give it" in said) == any("give it" in word for word in words)
+
+
+@pytest.mark.parametrize("layout", ["yolov5", "yolov8", "rtdetr", "end2end"])
+@pytest.mark.parametrize("labels", [80, 91])
+def test_scores_without_their_boxes_are_no_table_of_them(
+    bench: Bench, layout: str, labels: int
+) -> None:
+    """DETR's, as its own export has them: the boxes are another output."""
+    tensors = signature({"x": (3, 64, 64)}, {"logits": (100, 92), "pred_boxes": (100, 4)})
+    lines = "".join(f"c{number}\n" for number in range(labels))
+    toml = f'family = "detection"\noutput_layout = "{layout}"\noutput = "logits"'
+    bench.set_up(toml, tensors, labels=lines)
+    with pytest.raises(ClientDisabled, match="no table of boxes with their scores") as caught:
+        bench.ask(picture(plain(8, 8, [0, 0, 0])))
+    assert "give it" not in caught.value.message
+
+
+@pytest.mark.parametrize("labels", [2, 40, 52, 60])
+def test_too_many_labels_for_the_extra_columns_are_too_many_labels(
+    bench: Bench, labels: int
+) -> None:
+    """A pose of one class: 4 + 1 + 17 × 3 numbers."""
+    toml = 'family = "detection"\noutput_layout = "yolov8"\nextra_columns = 51'
+    lines = "".join(f"c{number}\n" for number in range(labels))
+    bench.set_up(toml, POSE, labels=lines)
+    with pytest.raises(ClientDisabled) as caught:
+        bench.ask(picture(plain(8, 8, [0, 0, 0])))
+    for word in ("`labels`", f"{labels} lines", "too many for `extra_columns = 51`", "give it 1 "):
+        assert word in caught.value.message
+
+
+def test_rotated_boxes_are_not_made_upright_ones(bench: Bench) -> None:
+    toml = 'family = "detection"\noutput_layout = "yolov8"\nextra_columns = 1'
+    bench.set_up(toml, signature({"x": (3, 64, 64)}, {"y": (8, 100)}))
+    assert "rotated boxes (OBB) are not served" in bench.registry().broken["m"]
+
+
+@pytest.mark.parametrize(
+    ("toml", "tensors", "words"),
+    [
+        ("", signature({"words": (-1,)}, {"y": (-1, 8)}, datatype="INT64"), ["`words`", "input_i"]),
+        ("", signature({"input_ids": (-1,)}, {"y": (-1, 8)}), ["FP32", "INT64 or INT32"]),
+        ("", signature({"input_ids": (-1,)}, {"y": (8,)}, datatype="INT64"), ['write "none"']),
+        ("max_tokens = 9", signature({"input_ids": (4,)}, {"y": (4, 8)}, datatype="INT64"),
+         ["`max_tokens` is 9", "write 4"]),
+        ('pooling = "none"', TEXTS, ["`pooling`", 'write "mean"']),
+        ("", signature({"input_ids": (2, 4)}, {"y": (2, 4, 8)}, 0, "INT64"),
+         ["2 texts, never one"]),
+        ("", signature({"input_ids": (-1,), "attention_mask": (4,)}, {"y": (-1, 8)}, 4, "INT64"),
+         ["`attention_mask` INT64 [-1, 4] is of another shape than `input_ids` INT64 [-1, -1]"]),
+        ("", signature({"input_ids": (1, 4), "attention_mask": (4,)}, {"y": (1, 4, 8)}, 0, "INT64"),
+         ["is of another shape"]),
+        ("", Signature(4, TEXTS.inputs, (TensorSpec("y", "BYTES", (-1, -1, 8)),)),
+         ["`y` BYTES", "no numbers", "leave it out"]),
+    ],
+)  # fmt: skip
+def test_a_language_model_that_is_not_as_the_file_says(
+    bench: Bench, toml: str, tensors: Signature, words: list[str]
+) -> None:
+    bench.set_up(f'family = "embedding"\n{toml}', tensors)
+    tokenizer_at(bench.folder / "tokenizer")
+    with pytest.raises(ClientDisabled) as caught:
+        bench.ask({"text": "the cat"})
+    for word in words:
+        assert word in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("file", "data", "words"),
+    [
+        ("tokenizer.json", b'{"a": ', "whose tokenizer.json cannot be read (Exp"),
+        ("tokenizer.json", b'{"a": 1}', "which cannot be loaded ("),
+        ("tokenizer.json", b'{"a": "\xe9"}', "whose tokenizer.json is no UTF-8"),
+        ("tokenizer_config.json", b'{"a": ', "whose tokenizer_config.json cannot be read (Exp"),
+        ("tokenizer_config.json", b'{"pad_token": "<pad>", "model_max_length": "512"}',
+         "tokenizer_config.json has a `model_max_length` that is no number: '512'"),
+        ("tokenizer_config.json", None, "whose tokenizer_config.json is a folder"),
+    ],
+)  # fmt: skip
+def test_a_damaged_tokenizer_is_told_by_its_file(
+    bench: Bench, file: str, data: bytes | None, words: str
+) -> None:
+    bench.set_up('family = "embedding"', TEXTS)
+    tokenizer_at(bench.folder / "tokenizer")
+    path = bench.folder / "tokenizer" / file
+    path.unlink()
+    path.mkdir() if data is None else path.write_bytes(data)
+    said = bench.registry().broken["m"]
+    assert words in said
+    assert "put tokenizer.json" not in said
+    assert "save the tokenizer again" in said
+
+
+def test_labels_that_cannot_be_read_are_told_why(bench: Bench) -> None:
+    """Letters of Windows, and a folder in place of the file."""
+    bench.set_up('family = "classification"\nlabels = "labels.txt"', PICTURES)
+    (bench.folder / "labels.txt").write_bytes("a\nschön\nc".encode("latin-1"))
+    assert "labels.txt, which is no UTF-8; save it as UTF-8" in bench.registry().broken["m"]
+    (bench.folder / "labels.txt").unlink()
+    (bench.folder / "labels.txt").mkdir()
+    assert "labels.txt, which is a folder; name a file" in bench.registry().broken["m"]
+    (bench.folder / "labels.txt").rmdir()
+    assert "put a file of that name beside config.pbtxt" in bench.registry().broken["m"]
+
+
+@pytest.mark.parametrize("limit", [None, 0, -1])
+def test_a_tokenizer_without_a_limit_needs_one(bench: Bench, limit: int | None) -> None:
+    bench.set_up('family = "embedding"', TEXTS)
+    tokenizer_at(bench.folder / "tokenizer", model_max_length=limit)
+    assert "`max_tokens` is missing" in bench.registry().broken["m"]
+
+
+def test_a_fill_mask_model_needs_a_mask(bench: Bench) -> None:
+    bench.set_up('family = "fill-mask"\nmax_tokens = 5', TEXTS)
+    tokenizer_at(bench.folder / "tokenizer", mask_token=None)
+    said = bench.registry().broken["m"]
+    assert 'names no mask token; write {"mask_token": "<mask>"} into its tokenizer_config.j' in said
+    (bench.folder / "tokenizer" / "tokenizer_config.json").unlink()
+    assert bench.registry().broken["m"] == said
+    (bench.folder / "tokenizer" / "tokenizer_config.json").write_text('{"mask_token": "<mask>"}')
+    bench.answers(lambda inputs: {"y": np.eye(8, dtype=np.float32)[inputs["input_ids"]]})
+    assert bench.ask({"text": "the <mask> sat"}, top_k=1)[0]["token"] == "the <mask> sat"
+
+
+def test_the_tokenizer_of_another_model_is_seen(bench: Bench) -> None:
+    bench.set_up(
+        'family = "fill-mask"', signature({"input_ids": (-1,)}, {"y": (-1, 5)}, 4, "INT64")
+    )
+    tokenizer_at(bench.folder / "tokenizer")
+    with pytest.raises(
+        ClientDisabled, match=r"whose token 6 is `here`, but `y` FP32 .* has 5 words.*\"embedding\""
+    ):
+        bench.ask({"text": "the <mask>"})
+
+
+# What /ping and the log say
+
+
+def test_a_model_that_does_not_fit_is_logged_and_known_to_ping(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.set_up('family = "classification"\ncrop = 9', PICTURES)
+    assert tried(bench).reasons() == []
+    assert caplog.text.count("`crop` is 9×9") == 1
+    assert "`crop` is 9×9" in tried(bench, "m").reasons()[0]
+
+
+def test_a_mistake_in_the_file_is_known_to_ping(bench: Bench) -> None:
+    bench.set_up('family = "clasification"', PICTURES)
+    assert tried(bench).reasons() == []
+    assert "did you mean" in tried(bench, "m").reasons()[0]
+
+
+def test_a_mended_model_is_taken_as_it_is_now(bench: Bench) -> None:
+    """The check is made again when Triton tells other tensors."""
+    bench.set_up('family = "classification"', signature({"x": (3, 8, 8)}, {"y": (4,)}))
+    bench.answers(lambda inputs: {"y": np.zeros((len(inputs["x"]), 3), np.float32)})
+    client = bench.client()
+    with Request(parameters=client.read_parameters({})).active():
+        with pytest.raises(ClientDisabled):
+            client.inference(picture(plain(8, 8, [0, 0, 0])))
+        bench.server.signatures["m"] = PICTURES
+        assert len(client.inference(picture(plain(8, 8, [0, 0, 0])))) == 3
+
+
+def test_a_mistake_names_the_file_of_the_author_not_a_link_to_it(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.set_up('family = "clasification"', PICTURES)
+    link = tmp_path / "link"
+    link.symlink_to(bench.folder)
+    with pytest.raises(ClientDisabled, match="did you mean") as caught:
+        client_class(link / "dispatch.toml")
+    assert str(bench.folder / "dispatch.toml") in caught.value.message
+    assert str(link) not in caught.value.message
+
+
+def test_whatever_file_is_named_it_is_seen_when_it_changes(bench: Bench) -> None:
+    bench.set_up('family = "classification"\nlabels = "1/names/a.txt"', PICTURES)
+    labels = bench.folder / "1" / "names" / "a.txt"
+    labels.parent.mkdir(parents=True)
+    before = model_source(bench.folder / "dispatch.toml").mark
+    labels.write_text("one\n")
+    after = model_source(bench.folder / "dispatch.toml").mark
+    assert before != after
+    assert model_source(bench.folder / "dispatch.toml").mark == after
+
+
+@pytest.mark.parametrize("text", ["long " * 100, "\\u0000", "a/" * 5000])
+def test_a_text_that_can_be_no_path_is_a_mistake_of_its_own_model(bench: Bench, text: str) -> None:
+    bench.set_up(f'family = "classification"\ndescription = "{text}"', PICTURES)
+    source = model_source(bench.folder / "dispatch.toml")
+    with pytest.raises(ClientDisabled, match="`description`"):
+        source.classes()

@@ -1,0 +1,141 @@
+"""The stream of all programs' lines."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from container.supervisor.log import Log
+
+
+def copied(written: dict[str, bytes], folder: Path, *, as_json: bool = False) -> list[str]:
+    with (folder / "log").open("wb") as out, Log(out.fileno(), as_json=as_json) as log:
+        for program, text in written.items():
+            os.write(log.sink(program), text)
+        log.say("started")
+    return (folder / "log").read_text().splitlines()
+
+
+def test_each_line_says_whose_it_is_and_json_stays_as_it_is(tmp_path: Path) -> None:
+    lines = copied(
+        {"triton": b"I1 up\n\nE2 down", "nginx": b'[warn] x\n{"status":413}\n'}, tmp_path
+    )
+    assert sorted(lines) == [
+        "nginx: [warn] x",
+        "serve: started",
+        "triton: E2 down",
+        "triton: I1 up",
+        '{"status":413}',
+    ]
+
+
+def test_every_line_is_json_where_that_is_wanted(tmp_path: Path) -> None:
+    lines = copied(
+        {"triton": b'say "hi" \xff\n', "nginx": b'{"status":413}\n'}, tmp_path, as_json=True
+    )
+    found = [json.loads(line) for line in lines]
+    assert {"status": 413} in found
+    messages = {(one["program"], one["message"]) for one in found if "program" in one}
+    assert messages == {("triton", 'say "hi" \ufffd'), ("serve", "started")}
+    for one in found:
+        if "time" in one:
+            assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", one["time"])
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("line", ["{'a': 1}", "{", '{"a": 1} {', '{"a":' * 10_000])
+def test_a_line_that_merely_begins_as_json_is_one_like_any_other(
+    tmp_path: Path, line: str, as_json: bool
+) -> None:
+    found = copied({"gunicorn": line.encode()}, tmp_path, as_json=as_json)
+    if as_json:
+        messages = [(one["program"], one["message"]) for one in map(json.loads, found)]
+        assert ("gunicorn", line) in messages
+    else:
+        assert f"gunicorn: {line}" in found
+
+
+@pytest.mark.parametrize("length", [4095, 4096, 4097, 20_000, 500_000])
+def test_long_lines_and_pieces_come_whole(tmp_path: Path, length: int) -> None:
+    with (tmp_path / "log").open("wb") as out, Log(out.fileno(), as_json=False) as log:
+        sink = log.sink("gunicorn")
+        for piece in (b"first\n", b"x" * length, b"\nlast\n"):
+            with os.fdopen(os.dup(sink), "wb") as file:
+                file.write(piece)
+    text = (tmp_path / "log").read_text()
+    assert text.startswith("gunicorn: first\ngunicorn: xxx")
+    assert text.endswith("gunicorn: last\n")
+    assert text.count("x") == length
+
+
+def test_a_program_that_is_started_anew_writes_into_the_same_pipe(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as out, Log(out.fileno(), as_json=False) as log:
+        sink = log.sink("triton")
+        for number in range(3):
+            subprocess.run(["echo", f"start {number}"], stdout=sink, check=True)
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert lines == ["triton: start 0", "triton: start 1", "triton: start 2"]
+
+
+class Reader(threading.Thread):
+    """Takes nothing of a pipe, or 4 KiB twice a second, until it is told to take all."""
+
+    def __init__(self, *, slow: bool) -> None:
+        super().__init__(daemon=True)
+        self.source, self.out = os.pipe()
+        fcntl.fcntl(self.out, fcntl.F_SETPIPE_SZ, 4096)
+        self.slow, self.hurry, self.came = slow, threading.Event(), b""
+        self.start()
+
+    def run(self) -> None:
+        while not self.hurry.wait(0.5):
+            if self.slow:
+                self.came += os.read(self.source, 4096)
+        while piece := os.read(self.source, 2**20):
+            self.came += piece
+        os.close(self.source)
+
+
+@pytest.mark.parametrize(("slow", "sent"), [(True, 10_000), (False, 50_000)])
+def test_a_log_that_is_slow_or_stuck_stops_nobody_and_losses_are_counted(
+    slow: bool, sent: int
+) -> None:
+    """2 and 10 MB, of which 4 MiB find room."""
+    reader, wrote = Reader(slow=slow), threading.Event()
+
+    def program(sink: int) -> None:
+        for number in range(sent):
+            os.write(sink, b"line %06d %s\n" % (number, b"x" * 190))
+        wrote.set()
+
+    with Log(reader.out, as_json=False) as log:
+        sink = log.sink("triton")
+        threading.Thread(target=program, args=(sink,), daemon=True).start()
+        assert wrote.wait(20), "the program waits for whoever reads the log"
+        fcntl.fcntl(reader.out, fcntl.F_SETPIPE_SZ, 2**20)
+        reader.hurry.set()
+        os.write(sink, b"line 999999 %s\n" % (b"x" * 190))
+    os.close(reader.out)
+    reader.join(10)
+    lines = reader.came.decode().splitlines()
+    lost = sum(int(n) for line in lines for n in re.findall(r"serve: (\d+) lines of the log", line))
+    kept = [line for line in lines if re.fullmatch(r"triton: line \d{6} x{190}", line)]
+    assert (lost > 0) == (sent == 50_000)
+    assert len(kept) + lost == sent + 1
+    assert kept == sorted(kept)
+
+
+def test_a_reader_that_is_gone_is_no_reason_to_fail() -> None:
+    source, out = os.pipe()
+    os.close(source)
+    with Log(out, as_json=False) as log:
+        os.write(log.sink("triton"), b"line\n")
+        log.say("line")
+    os.close(out)

@@ -1,0 +1,382 @@
+"""Whose turn it is, with threads that wait for one another and no clock but the limits."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clients.base import Environment
+from clients.errors import DeadlineExceeded, ModelUnavailable
+from clients.plugins.registry import Registry
+from clients.triton.client import renamed_config
+from dispatcher.app import create_app
+from dispatcher.errors import CallerGone, TooManyRequests
+from dispatcher.execution.admission import MOST_LOST, Admission, Caller, Turn, Turns
+from dispatcher.execution.watchdog import Watch
+from dispatcher.settings import read_settings
+from tests.conftest import wait_for
+from tests.dispatcher.test_http import Double, quiet
+from tests.support.fake_triton import FakeTriton
+
+
+def soon(seconds: float = 10) -> float:
+    return time.monotonic() + seconds
+
+
+def admission(per_model: int = 16, total: int = 24, waiting: int = 64) -> Admission:
+    made = Admission(per_model, per_model, waiting, 2**20)
+    for turns in (made.calls, made.jobs):
+        turns.free = turns.total = total
+    return made
+
+
+class Waiter:
+    """A request that waits in a thread; `got` is its turn, or the error it was turned away with."""
+
+    def __init__(
+        self,
+        turns: Turns,
+        model: str,
+        caller: Caller = Caller(),  # noqa: B008  it is immutable
+        *,
+        in_job: bool = False,
+    ) -> None:
+        self.got: Turn | Exception | None = None
+        self._in_job = in_job
+        self._arguments = (model, soon(), caller)
+        self._turns = turns
+        self._thread = threading.Thread(target=self._wait, daemon=True)
+        self._thread.start()
+
+    def _wait(self) -> None:
+        try:
+            self.got = self._turns.enter(*self._arguments, in_job=self._in_job)
+        except Exception as error:
+            self.got = error
+
+    def ended(self) -> Turn | Exception:
+        self._thread.join(5)
+        assert self.got is not None
+        return self.got
+
+
+def waiters(turns: Turns, model: str, count: int) -> list[Waiter]:
+    """Return some that wait one behind the other."""
+    made = []
+    for _ in range(count):
+        before = turns._line.count
+        made.append(Waiter(turns, model))
+        wait_for(lambda seen=before: turns._line.count == seen + 1, 5, "a place in the line")
+    return made
+
+
+def most(turns: Turns, model: str) -> list[Turn]:
+    """Take all the turns that a model may have."""
+    return list(iter(lambda: turns.spare(model, soon()), None))
+
+
+def test_one_model_leaves_a_third_to_others_and_so_do_they() -> None:
+    """The dynamic threshold with two turns for each that is free: 16 of 24, then 6."""
+    calls = admission().calls
+    assert len(most(calls, "a")) == 16
+    assert len(most(calls, "b")) == 6
+    assert len(most(calls, "c")) == 2
+    assert calls.free == 0
+
+
+def test_two_busy_models_come_to_equal_shares() -> None:
+    calls = admission().calls
+    running = most(calls, "a") + most(calls, "b")
+    waiting = waiters(calls, "a", 20) + waiters(calls, "b", 20)
+    for turn in running:
+        turn.release()
+    wait_for(lambda: sum(isinstance(w.got, Turn) for w in waiting) == 20, 5, "their turns")
+    assert (calls.taken["a"], calls.taken["b"]) == (10, 10)
+
+
+def test_those_who_wait_are_served_in_order_models_in_turn() -> None:
+    calls = admission(1, 1, 10).calls
+    running = calls.enter("a", soon())
+    line = [waiters(calls, name, 1)[0] for name in ("a", "a", "b", "c", "b")]
+    order = []
+    for _ in range(5):
+        running.release()
+        wait_for(lambda: any(isinstance(w.got, Turn) for w in line), 5, "a turn")
+        served = next(w for w in line if isinstance(w.got, Turn))
+        line.remove(served)
+        running = served.ended()  # type: ignore[assignment]
+        order.append(running.model)
+    assert order == ["a", "b", "c", "a", "b"]
+
+
+def test_a_full_line_makes_room_for_a_model_that_has_less_of_it() -> None:
+    calls = admission(1, 2, 4).calls
+    most(calls, "a")
+    most(calls, "b")
+    line = waiters(calls, "a", 4)
+    with pytest.raises(TooManyRequests):
+        calls.enter("a", soon())
+    for _ in range(2):  # up to as many of the one as of the other
+        waiting = Waiter(calls, "b")
+        wait_for(lambda: any(isinstance(w.got, TooManyRequests) for w in line), 5, "room")
+        dropped = next(w for w in line if w.got)
+        assert dropped is line.pop(), "the last of them"
+    with pytest.raises(TooManyRequests):
+        calls.enter("b", soon())
+    assert waiting.got is None
+    assert [w.got for w in line] == [None, None]
+
+
+def test_a_job_goes_on_before_others_whose_line_is_full_and_is_not_turned_away() -> None:
+    calls = admission(1, 1, 2).calls
+    running = calls.enter("a", soon())
+    line = waiters(calls, "a", 2)
+    job = Waiter(calls, "a", in_job=True)
+    wait_for(lambda: len(calls.queues["a"]) == 3, 5, "the job's place")
+    with pytest.raises(TooManyRequests):
+        calls.enter("a", soon())
+    running.release()
+    turn = job.ended()
+    assert isinstance(turn, Turn)
+    assert [w.got for w in line] == [None, None]
+    turn.release()
+    assert isinstance(line[0].ended(), Turn)
+
+
+def test_no_line_at_all() -> None:
+    calls = admission(1, 2, 0).calls
+    calls.enter("a", soon())
+    with pytest.raises(TooManyRequests):
+        calls.enter("a", soon())
+    assert calls.enter("b", soon()), "there is a turn for another model"
+
+
+def test_a_turn_that_does_not_come_in_time() -> None:
+    calls = admission(1, 1).calls
+    turn = calls.enter("a", soon())
+    with pytest.raises(DeadlineExceeded, match="waited for others"):
+        calls.enter("a", soon(0.05))
+    turn.release()
+    assert calls.enter("a", soon()), "the one who gave up is not in the line any more"
+
+
+def test_nothing_is_begun_that_would_be_late() -> None:
+    calls = admission().calls
+    with pytest.raises(DeadlineExceeded, match="before its turn"):
+        calls.enter("a", time.monotonic())
+    assert calls.spare("a", time.monotonic()) is None
+    assert calls.free == calls.total
+
+
+class SlowlySeen(Caller):
+    """Whether he has left takes so long to find out that the time is over then."""
+
+    def gone(self) -> bool:
+        time.sleep(0.4)
+        return False
+
+
+def test_a_turn_that_comes_too_late_goes_to_the_next() -> None:
+    calls = admission(1, 1).calls
+    running = calls.enter("a", soon())
+    threading.Timer(0.02, running.release).start()
+    with pytest.raises(DeadlineExceeded, match="waited for others"):
+        calls.enter("a", soon(0.3), SlowlySeen())
+    assert calls.free == calls.total
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ends = socket.socketpair()
+    yield ends
+    for end in ends:
+        end.close()
+
+
+def test_a_caller_who_has_left_gets_no_turn_and_no_place(pair: Any) -> None:
+    ours, theirs = pair
+    calls = admission(1, 1, 1).calls
+    running = calls.enter("a", soon())
+    left = Waiter(calls, "a", Caller(ours))
+    wait_for(lambda: calls._line.count == 1, 5, "a place in the line")
+    with pytest.raises(TooManyRequests):
+        calls.enter("a", soon())
+    theirs.close()
+    stayed = Waiter(calls, "a")
+    assert isinstance(left.ended(), CallerGone)
+    running.release()
+    assert isinstance(stayed.ended(), Turn)
+
+
+def test_a_caller_who_leaves_in_the_line_is_seen_when_the_turn_comes(pair: Any) -> None:
+    ours, theirs = pair
+    calls = admission(1, 1, 1).calls
+    running = calls.enter("a", soon())
+    waiting = Waiter(calls, "a", Caller(ours))
+    wait_for(lambda: calls._line.count == 1, 5, "a place in the line")
+    theirs.close()
+    running.release()
+    assert isinstance(waiting.ended(), CallerGone)
+    assert calls.free == 1
+
+
+def test_a_caller_who_talks_on_is_still_there(pair: Any) -> None:
+    ours, theirs = pair
+    assert not Caller(ours).gone()
+    theirs.send(b"more")
+    assert not Caller(ours).gone()
+    theirs.close()
+    assert not Caller(ours).gone(), "there is something to be read yet"
+    ours.recv(4)
+    assert Caller(ours).gone()
+
+
+def test_a_model_whose_calls_hang_is_refused_until_they_come_back() -> None:
+    calls = admission().calls
+    hanging = [calls.enter("bad", soon(0.01)) for _ in range(MOST_LOST)]
+    assert set(calls.lose(time.monotonic() + 1)) == set(hanging)
+    with pytest.raises(ModelUnavailable, match="4 calls of the client of 'bad' hang"):
+        calls.enter("bad", soon())
+    assert calls.enter("good", soon())
+    hanging[0].release()
+    assert calls.enter("bad", soon())
+
+
+def test_a_model_whose_client_is_another_now_is_asked_again() -> None:
+    """Though some calls of the one before still hang; those of the new one count from nothing."""
+    calls = admission(16, 16, 0).calls
+    hanging = [calls.enter("bad", soon(0.01)) for _ in range(MOST_LOST)]
+    calls.lose(time.monotonic() + 1)
+    with pytest.raises(ModelUnavailable):
+        calls.enter("bad", soon())
+    calls.forgive()
+    again = [calls.enter("bad", soon()) for _ in range(MOST_LOST)]
+    hanging.pop().release()
+    calls.lose(time.monotonic() + 1)
+    with pytest.raises(ModelUnavailable):
+        calls.enter("bad", soon())
+    for turn in (*hanging, *again):
+        turn.release()
+    calls.enter("bad", soon()).release()
+    assert not calls.forgiven
+
+
+def test_those_who_wait_for_a_model_that_hangs_are_refused_with_the_others() -> None:
+    calls = admission(MOST_LOST, 2 * MOST_LOST).calls
+    for _ in range(MOST_LOST):
+        calls.enter("bad", soon(0.01))
+    (waiting,) = waiters(calls, "bad", 1)
+    calls.lose(time.monotonic() + 1)
+    assert isinstance(waiting.ended(), ModelUnavailable)
+
+
+def test_nothing_is_kept_of_names_that_callers_made_up() -> None:
+    calls = admission().calls
+    for number in range(100):
+        calls.enter(f"made up {number}", soon()).release()
+    assert not calls.taken
+    assert not calls.queues
+    assert not calls.lost
+    assert calls.free == calls.total
+
+
+def test_large_bodies_have_a_common_limit_and_small_ones_none() -> None:
+    bodies = admission().bodies
+    bodies.most = 10 * 2**20
+    done = bodies.take(8 * 2**20)
+    with pytest.raises(TooManyRequests, match="8 MiB"):
+        bodies.take(3 * 2**20)
+    bodies.take(2**20)
+    done()
+    assert bodies.take(9 * 2**20)
+
+
+def test_management_waits_in_a_line_of_its_own_and_ping_does_not(tmp_path: Path) -> None:
+    """Four loads at a time, and as many more as wait; a model is asked meanwhile."""
+    release = threading.Event()
+    server = FakeTriton({"double": dict})
+    server.load = lambda *_, **__: release.wait(60)  # type: ignore[method-assign]
+    environment = Environment(server, tmp_path)
+    for number in range(9):
+        (tmp_path / f"m{number}" / "1").mkdir(parents=True)
+    settings = read_settings({"MODEL_SERVER_QUEUE": "2"})
+    registry = Registry({"double": Double(environment)})
+    app = create_app(settings, registry, environment, renamed_config, quiet())
+    statuses: list[int] = []
+
+    def load(number: int) -> None:
+        statuses.append(app.test_client().post(f"/load_model/m{number}").status_code)
+
+    threads = [threading.Thread(target=load, args=(number,)) for number in range(9)]
+    for thread in threads:
+        thread.start()
+    wait_for(lambda: statuses == [429] * 3, 30, "the refusals")
+    client = app.test_client()
+    assert client.get("/ping").status_code == 200
+    answer = client.post("/infer/double", json={"payload": {"numbers": [2]}})
+    assert answer.json["result"] == [4]
+    release.set()
+    for thread in threads:
+        thread.join()
+    assert len(statuses) == 9
+    assert 429 not in statuses[3:]
+
+
+def test_a_caller_who_cannot_be_answered_keeps_nobody_waiting() -> None:
+    calls = admission().calls
+
+    def fail() -> None:
+        raise OSError("no answer was written")
+
+    turn = calls.enter("a", soon(0.5), cut=fail)
+    calls.cut_late(time.monotonic() + 1)
+    ended = threading.Thread(target=lambda: suppressed(turn), daemon=True)
+    ended.start()
+    ended.join(5)
+    assert not ended.is_alive()
+
+
+@pytest.mark.parametrize("late", [DeadlineExceeded("late"), RuntimeError("a bug")])
+def test_a_turn_that_cannot_be_given_back_does_not_hide_what_went_wrong_in_it(
+    late: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: Turn) -> None:
+        raise late
+
+    monkeypatch.setattr(Turn, "release", fail)
+    with pytest.raises(KeyError, match="first"), admission().calls.enter("a", soon()):
+        raise KeyError("first")
+    assert str(late) in caplog.text
+    with pytest.raises(type(late), match=str(late)), admission().calls.enter("a", soon()):
+        pass
+
+
+def suppressed(turn: Turn) -> None:
+    with pytest.raises(DeadlineExceeded):
+        turn.release()
+
+
+def test_a_look_that_fails_is_followed_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([RuntimeError("a bug"), RuntimeError("another")])
+    third = threading.Event()
+
+    def look() -> None:
+        if error := next(looks, None):
+            raise error
+        third.set()
+
+    watch = Watch(admission(), 60, lambda: None)
+    monkeypatch.setattr(watch, "look", look)
+    given = signal.getsignal(signal.SIGTERM)
+    try:
+        watch.start()
+    finally:
+        signal.signal(signal.SIGTERM, given)
+    assert third.wait(5)

@@ -1,0 +1,291 @@
+"""What is small to send and large to work on is refused before the work."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import struct
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from clients.base import Client, Environment
+from clients.errors import BadPayload
+from clients.images.pictures import decode_picture, scans
+from clients.plugins.registry import load_clients
+from clients.request import Request
+from clients.tensors.client import MOST_NUMBERS, TensorResult, read_npy, read_v2
+from clients.tensors.nested import flattened, unshared
+from dispatcher.codecs.json_lines import MOST_LINES, read_lines
+from dispatcher.codecs.metadata import Envelope
+from dispatcher.errors import BadModel
+from dispatcher.model_control.load_unload import Hosting
+from tests.conftest import PROJECT
+from tests.support.fake_triton import FakeTriton
+
+
+@contextmanager
+def at_once(seconds: float = 2) -> Iterator[None]:
+    """See that the work is not done: each of these took from 10 s to hours, or gigabytes."""
+    began = time.process_time()
+    yield
+    assert time.process_time() - began < seconds
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(width: int, height: int, *before: bytes) -> bytes:
+    """Return a PNG whose header promises what its data need not hold."""
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+    data = chunk(b"IDAT", zlib.compress(bytes(30_000_000), 9))
+    return b"\x89PNG\r\n\x1a\n" + header + b"".join(before) + data + chunk(b"IEND", b"")
+
+
+def header_of(kind: str, width: int, height: int) -> bytes:
+    """Return a small picture whose header was changed to another size."""
+    out = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(out, kind, **({"lossless": True} if kind == "WEBP" else {}))
+    data = bytearray(out.getvalue())
+    if kind == "BMP":
+        struct.pack_into("<ii", data, 18, width, height)
+    elif kind == "WEBP":  # VP8L: two sizes of 14 bits
+        (bits,) = struct.unpack_from("<I", data, 21)
+        struct.pack_into("<I", data, 21, bits >> 28 << 28 | (height - 1) << 14 | (width - 1))
+    else:
+        place = data.index(b"\xff\xc0") + 5
+        struct.pack_into(">HH", data, place, height, width)
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        png(10_000, 10_000),
+        png(2**31 - 1, 2**31 - 1),
+        header_of("BMP", 10_000, 10_000),
+        header_of("BMP", 10_000, -10_000),
+        header_of("WEBP", 16_383, 16_383),
+        header_of("JPEG", 65_500, 65_500),
+    ],
+    ids=["png", "png of 31 bits", "bmp", "bmp upside down", "webp", "jpeg"],
+)
+def test_a_picture_is_judged_by_its_header(data: bytes) -> None:
+    assert len(data) < 31_000
+    with at_once(), pytest.raises(BadPayload, match=r"is a picture of .* pixels"):
+        decode_picture(data, "img", 50_000_000)
+
+
+@pytest.mark.parametrize("kind", [b"zTXt", b"iCCP"])
+def test_what_is_packed_beside_the_pixels_is_bounded_too(kind: bytes) -> None:
+    bomb = chunk(kind, b"name\0\0" + zlib.compress(bytes(200 * 2**20), 9))
+    with at_once(), pytest.raises(BadPayload, match="not a picture"):
+        decode_picture(png(10, 10, bomb), "img", 50_000_000)
+
+
+def progressive(extra: int, after: bytes = b"") -> bytes:
+    """Return a progressive JPEG whose last scan comes some times more."""
+    out = io.BytesIO()
+    Image.new("L", (64, 64), 128).save(out, "JPEG", progressive=True)
+    data = out.getvalue()
+    last = data[data.rindex(b"\xff\xda") : -2]
+    return data[:-2] + last * extra + data[-2:] + after
+
+
+def test_a_jpeg_of_a_hundred_thousand_scans_is_refused() -> None:
+    """Pillow and libjpeg take each of them over the whole picture."""
+    assert decode_picture(progressive(20), "img", 10_000).shape == (64, 64, 3)
+    data = progressive(100_000)
+    with at_once(), pytest.raises(BadPayload, match="more than 100 scans"):
+        decode_picture(data, "img", 10_000)
+
+
+def test_a_jpeg_with_more_pictures_behind_it_is_one_as_well() -> None:
+    """Pillow calls it MPO, for the segment that says where these are (CIPA DC-007)."""
+    out = io.BytesIO()
+    two = [Image.new("L", (8, 8), shade) for shade in (0, 255)]
+    two[0].save(out, "MPO", save_all=True, append_images=two[1:])
+    start = out.getvalue().index(b"\xff\xe2")
+    length = 2 + int.from_bytes(out.getvalue()[start + 2 : start + 4], "big")
+    segment = out.getvalue()[start : start + length]
+
+    def with_segment(data: bytes) -> bytes:
+        return data[:2] + segment + data[2:]
+
+    assert Image.open(io.BytesIO(with_segment(progressive(0)))).format == "MPO"
+    assert decode_picture(with_segment(progressive(20)), "img", 10_000).shape == (64, 64, 3)
+    with at_once(), pytest.raises(BadPayload, match="more than 100 scans"):
+        decode_picture(with_segment(progressive(100_000)), "img", 10_000)
+
+
+def test_what_stands_behind_a_jpeg_is_no_scan() -> None:
+    """Some telephones append a film, in which the two bytes are found by chance."""
+    data = progressive(0, after=b"\xff\xda\x00\x04" * 1000)
+    assert scans(data) < 20
+    assert decode_picture(data, "img", 10_000).shape == (64, 64, 3)
+
+
+def deep(levels: int) -> list[Any]:
+    inner: list[Any] = []
+    outer = inner
+    for _ in range(levels):
+        inner.append([])
+        inner = inner[0]
+    inner.append(0.5)
+    return outer
+
+
+def test_deep_lists_are_walked_once() -> None:
+    data = [*[0.5] * 1_000_000, deep(900)]
+    with at_once():
+        assert flattened(data) == [0.5] * 1_000_001
+    with at_once():
+        copied = unshared(data)
+    data[-1].clear()
+    assert flattened(copied) == [0.5] * 1_000_001
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        {"datatype": "FP32", "shape": [2**31 - 1] * 100_000, "data": [1]},
+        {"datatype": "FP32", "shape": [0] + [2**31 - 1] * 6, "data": []},
+        {"datatype": "BYTES", "shape": [1], "data": ["\ud800"]},
+        {"datatype": "INT64", "shape": [1], "data": [10**4000]},
+        {"datatype": "FP64", "shape": [1], "data": [10**4000]},
+    ],
+    ids=["a long shape", "a large nothing", "half a surrogate pair", "a large int", "as a float"],
+)
+def test_a_tensor_that_is_none(tensor: Any) -> None:
+    with at_once(), pytest.raises(BadPayload):
+        read_v2({"inputs": [{"name": "a", **tensor}]})
+
+
+@pytest.mark.parametrize("shape", [(-1, -2), (2**40,), (2**62, 2**62), (1,) * 40])
+def test_a_numpy_file_that_promises_too_much(shape: tuple[int, ...]) -> None:
+    out = io.BytesIO()
+    np.lib.format.write_array_header_1_0(  # type: ignore[no-untyped-call]
+        out, {"descr": "<f4", "fortran_order": False, "shape": shape}
+    )
+    with at_once(), pytest.raises(BadPayload):
+        read_npy(out.getvalue() + bytes(8))
+
+
+def test_an_answer_that_json_would_need_gigabytes_for_is_refused() -> None:
+    many = np.broadcast_to(np.float32(0), (MOST_NUMBERS + 1,))
+    with at_once(), pytest.raises(BadPayload, match="5,000,001 numbers"):
+        TensorResult("any", "", {"OUT": many}).body()
+
+
+class Numbers(Client):
+    modelname = "numbers"
+    example = {"n": [1]}
+
+    def inference(self, payload: Any) -> Any:
+        return self.numbers(payload, "n").tolist()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(["x" * 1_000_000, *["y"] * 100_000], deep(40), deep(900)),
+        *([True], [None], [[1], 2], [{}], [], [[], []]),
+        *([1, math.nan], [1, -math.inf], [3.4028236e38], [-1e39], [2**128], [1, 10**400]),
+    ],
+    ids=[
+        *("texts of 400 GB", "40 deep", "900 deep"),
+        *("bool", "null", "uneven", "objects", "empty", "empty lists"),
+        *("not a number", "infinite", "too great", "too small", "too great a whole", "400 digits"),
+    ],
+)
+def test_no_list_of_numbers(value: Any) -> None:
+    client = Numbers(Environment(FakeTriton(), PROJECT / "model_repository"))
+    with at_once(), pytest.raises(BadPayload):
+        client.numbers({"n": value}, "n")
+
+
+def test_numbers_of_single_precision() -> None:
+    """Its greatest is 3.4028235e38 as programs write it, which is a little more in double."""
+    client = Numbers(Environment(FakeTriton(), PROJECT / "model_repository"))
+    numbers = [3.4028235e38, -3.4028235e38, 0.1, 2**70, -(2**63), 1e-300]
+    assert client.numbers({"n": numbers}, "n").tolist() == [
+        struct.unpack("f", struct.pack("f", number))[0] for number in numbers
+    ]
+
+
+@pytest.fixture(scope="module")
+def bert() -> Any:
+    return load_clients(Environment(FakeTriton(), PROJECT / "model_repository")).clients[
+        "bert_base"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "top_k"),
+    [("[MASK] " + "word " * 2_000_000, 5), ("[MASK]" * 500, 1000), ("[MASK]" * 4_000_000, 1)],
+    ids=["10 MB", "1.5 GB of answers", "24 MB of masks"],
+)
+def test_a_text_that_is_too_much_work(bert: Any, text: str, top_k: int) -> None:
+    with Request(parameters={"top_k": top_k}).active(), at_once(), pytest.raises(BadPayload):
+        bert.masked({"text": text}, 512)
+
+
+def test_more_lines_than_are_read() -> None:
+    body = io.BytesIO(b"\n" * (MOST_LINES - 1) + b"1\n" * 10)
+    read = list(read_lines(body, Envelope(), 1000))
+    assert len(read) == 2
+    assert "more than 100,000 lines" in str(read[1])
+
+
+def test_a_long_number_is_no_json_of_ours() -> None:
+    with pytest.raises(ValueError, match="4300"):
+        json.loads("1" * 5000)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "relative",
+        "/" + "a" * 5000,
+        "/\0",
+        "/\ud800",
+        "file://",
+        "",
+        "/etc/passwd",
+        "//",
+        "/proc/self/mem",
+    ],
+)
+def test_a_folder_that_is_none(tmp_path: Path, url: str) -> None:
+    hosting = Hosting(FakeTriton(), tmp_path, (tmp_path,), lambda text, _: text, 1)
+    with at_once(), pytest.raises(BadModel):
+        hosting.load("name", url)
+
+
+@pytest.mark.parametrize("url", ["/", "/../..", "{root}/..", "{root}/out", "{root}/in/../../.."])
+def test_a_folder_outside_of_the_roots(tmp_path: Path, url: str) -> None:
+    """And what lies in it is not looked at: all of the disk takes a while."""
+    root = tmp_path / "root"
+    (root / "in").mkdir(parents=True)
+    (root / "out").symlink_to("/")
+    hosting = Hosting(FakeTriton(), tmp_path, (root,), lambda text, _: text, 1)
+    with at_once(), pytest.raises(BadModel, match="leads out"):
+        hosting.load("name", url.format(root=root))
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../x", "a/b", "a\0", "a" * 256, "\ud800", "a\n", "-a"]
+)
+def test_a_name_that_would_be_a_path(tmp_path: Path, name: str) -> None:
+    hosting = Hosting(FakeTriton(), tmp_path, (), lambda text, _: text, 1)
+    with pytest.raises(BadModel, match="model_name"):
+        hosting.load(name, str(tmp_path))

@@ -1,0 +1,168 @@
+"""A trial that does not end as others do: it keeps nobody waiting, and is not the last."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher.readiness import prober as canary
+from tests.conftest import wait_for
+from tests.dispatcher.test_canary import Stage, stage
+
+__all__ = ["stage"]  # the fixture
+
+
+def test_a_trial_that_hangs_keeps_nobody_waiting(stage: Stage) -> None:
+    release = threading.Event()
+    stage.server.models_run["echo"] = lambda inputs: (release.wait(10) and {}) or {}
+    stage.canary.start()
+    wait_for(lambda: (stage.canary.report("other") or {}).get("ok"), 5, "the trial of the other")
+    assert list(stage.canary.due()) == [], "it is under way"
+    release.set()
+    wait_for(lambda: stage.canary.reasons() == [], 5, "the trial of the first")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), GeneratorExit(), RecursionError()])
+def test_whatever_an_example_raises_its_trial_ends(stage: Stage, error: BaseException) -> None:
+    def raises(inputs: Any) -> Any:
+        raise error
+
+    trial = stage.canary.trials["echo"]
+    trial.began = stage.time
+    stage.server.models_run["echo"] = raises
+    stage.look()
+    assert trial.began is None
+    assert "its client fails on its own example" in stage.canary.reasons()[0]
+
+
+def test_a_round_that_fails_is_followed_by_others(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, failures = threading.Thread.start, iter([True] * 4)
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name != "canary" and next(failures, False):
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    stage.canary.start()
+    wait_for(lambda: stage.canary.reasons() == [], 10, "the trial of the required model")
+
+
+@pytest.fixture(autouse=True)
+def every_trial_is_an_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canary, "KNOCKS", 0)
+
+
+class Hanging:
+    """A model whose client hangs in its example, from when it is told to until it is let go."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage, self.hangs, self.free = stage, False, threading.Event()
+        self.looks: list[threading.Thread] = []
+        stage.server.models_run["echo"] = self.run
+
+    def run(self, inputs: Any) -> Any:
+        if self.hangs:
+            self.free.wait(30)
+        return {}
+
+    def look(self) -> None:
+        """Look as the canary does where it is due, and come back after the time for that."""
+        [(model, trial)] = [one for one in self.stage.canary.due() if one[0] == "echo"]
+        trial.began = self.stage.time
+        look = threading.Thread(target=self.stage.canary.look, args=(model, trial))
+        look.start()
+        if self.hangs:
+            self.looks.append(look)
+            self.stage.time += 14
+            self.stage.canary.give_up()
+            assert trial.began is not None, "it may take as long"
+            self.stage.time += 1
+            self.stage.canary.give_up()
+            self.stage.canary.list_models()
+        else:
+            look.join(10)
+
+    def let_go(self) -> None:
+        self.free.set()
+        for look in self.looks:
+            look.join(10)
+
+
+@pytest.fixture
+def hanging(stage: Stage) -> Iterator[Hanging]:
+    hanging = Hanging(stage)
+    hanging.look()
+    assert stage.canary.reasons() == []
+    stage.time += 8
+    hanging.hangs = True
+    yield hanging
+    hanging.let_go()
+
+
+def test_a_client_that_hangs_once_in_its_example_is_well_as_soon_as_it_answers(
+    stage: Stage, hanging: Hanging
+) -> None:
+    hanging.look()
+    [reason] = stage.canary.reasons()
+    assert "'echo' does not answer: its client has not come back from its own example" in reason
+    assert not stage.canary.stuck("echo"), "a new start of Triton would not help"
+    hanging.hangs = False
+    stage.time += 0.25
+    hanging.look()
+    assert stage.canary.reasons() == []
+    hanging.let_go()
+    assert stage.canary.trials["echo"].hung == 0
+    assert stage.canary.reasons() == [], "what came too late says nothing"
+
+
+def test_one_that_goes_on_hanging_keeps_four_threads_at_most_and_gets_a_fresh_worker(
+    stage: Stage, hanging: Hanging
+) -> None:
+    for _ in range(4):
+        assert stage.replaced == 0
+        hanging.look()
+        stage.time += 0.25
+    assert stage.replaced == 1
+    stage.time += 100
+    stage.canary.list_models()
+    assert "echo" not in dict(stage.canary.due())
+    assert "has not come back" in stage.canary.reasons()[0]
+    hanging.hangs = False
+    hanging.let_go()
+    hanging.look()
+    assert stage.canary.reasons() == []
+
+
+def test_one_that_goes_on_hanging_is_tried_again_when_it_was_mended(
+    stage: Stage, hanging: Hanging
+) -> None:
+    for _ in range(4):
+        hanging.look()
+        stage.time += 0.25
+    hanging.hangs = False
+    stage.canary.forgive()
+    hanging.look()
+    assert stage.canary.reasons() == []
+    hanging.let_go()
+    assert stage.canary.trials["echo"].hung == 0
+
+
+def test_one_that_hangs_from_the_beginning_would_hang_in_a_fresh_worker_too(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "echo").write_text("1")
+    stage = Stage(memory=tmp_path)
+    hanging = Hanging(stage)
+    hanging.hangs = True
+    for _ in range(4):
+        hanging.look()
+        stage.time += 0.25
+    assert stage.replaced == 0
+    hanging.let_go()

@@ -1,0 +1,106 @@
+"""How much memory a container is taken to have, and how much of it goes to tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from clients.triton.regions import MIB, affordable
+from dispatcher.observability.memory import all_memory, free_memory
+from dispatcher.settings import read_settings
+from dispatcher.wsgi import shared_bytes
+
+GIB = 1024 * MIB
+V1 = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")
+V2 = ("memory.max", "memory.current")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    path = tmp_path / "meminfo"
+    path.write_text("MemTotal:   8388608 kB\nMemFree:   1 kB\nMemAvailable:    4194304 kB\n")
+    return path
+
+
+@pytest.mark.parametrize("files", [V1, V2])
+@pytest.mark.parametrize(
+    ("limit", "used", "whole", "free"),
+    [
+        (str(2 * GIB), str(GIB // 2), 2 * GIB, GIB + GIB // 2),
+        (str(16 * GIB), str(GIB), 8 * GIB, 4 * GIB),
+        ("max", str(GIB), 8 * GIB, 4 * GIB),  # version 2 without a limit
+        ("9223372036854771712", str(GIB), 8 * GIB, 4 * GIB),  # version 1 without one
+    ],
+)
+def test_the_limit_of_a_container_counts_where_the_machine_has_more(
+    tmp_path: Path,
+    machine: Path,
+    files: tuple[str, str],
+    limit: str,
+    used: str,
+    whole: int,
+    free: int,
+) -> None:
+    for name, text in zip(files, (limit, used), strict=True):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    assert all_memory(machine, tmp_path) == whole
+    assert free_memory(machine, tmp_path) == free
+
+
+@pytest.mark.parametrize(
+    ("files", "stat"),
+    [(V1, "memory/memory.stat"), (V2, "memory.stat")],
+)
+def test_idle_copies_of_files_are_free(
+    tmp_path: Path, machine: Path, files: tuple[str, str], stat: str
+) -> None:
+    for name, size in zip(files, (2 * GIB, GIB + GIB // 2), strict=True):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{size}\n")
+    idle = f"inactive_file {GIB // 2}\n" if files is V2 else f"total_inactive_file {GIB // 2}\n"
+    (tmp_path / stat).write_text(f"cache 1\nactive_file {GIB}\n{idle}")
+    assert free_memory(machine, tmp_path) == GIB
+
+
+def test_a_machine_without_control_groups(tmp_path: Path, machine: Path) -> None:
+    assert all_memory(machine, tmp_path) == 8 * GIB
+    assert free_memory(machine, tmp_path) == 4 * GIB
+
+
+def of_size(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Give every folder that size."""
+    found = SimpleNamespace(f_blocks=size // 4096, f_frsize=4096)
+    monkeypatch.setattr("clients.triton.regions.os.statvfs", lambda folder: found)
+
+
+@pytest.mark.parametrize(
+    ("folder", "memory", "expected"),
+    [
+        (8 * GIB, 64 * GIB, 512 * MIB),
+        (GIB, 64 * GIB, 128 * MIB),
+        (8 * GIB, 2 * GIB, 256 * MIB),
+        (8 * GIB, GIB - 1, 0),
+        (64 * MIB, 64 * GIB, 0),
+    ],
+)
+def test_tensors_get_an_eighth_of_what_is_scarcer(
+    monkeypatch: pytest.MonkeyPatch, folder: int, memory: int, expected: int
+) -> None:
+    """What lies in /dev/shm counts as memory: who takes more than the limit is killed."""
+    of_size(monkeypatch, folder)
+    assert affordable(memory) == expected
+
+
+def test_without_the_folder_there_is_nothing_for_tensors(tmp_path: Path) -> None:
+    assert affordable(64 * GIB, tmp_path / "missing") == 0
+
+
+def test_the_workers_share_it_unless_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_size(monkeypatch, 8 * GIB)
+    monkeypatch.setattr("dispatcher.wsgi.all_memory", lambda: 2 * GIB)
+    two = {"MODEL_SERVER_WORKERS": "2"}
+    assert shared_bytes(read_settings(two)) == 128 * MIB
+    assert shared_bytes(read_settings({**two, "TENSORS_SHARED_MEMORY_MB": "800"})) == 400 * MIB

@@ -1,0 +1,415 @@
+"""gunicorn's worker as it is run here, on a pair of sockets instead of NGINX."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import logging
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from gunicorn.config import Config
+from gunicorn.http import wsgi
+from gunicorn.http.parser import Parser, RequestParser
+from gunicorn.workers.gthread import TConn, ThreadWorker
+from werkzeug.exceptions import ClientDisconnected
+
+from dispatcher.gunicorn.hooks import while_awake
+from dispatcher.gunicorn.http_requests import Body
+from dispatcher.gunicorn.worker import Threads, WebWorker
+
+Application = Callable[[dict[str, Any], Callable[..., Any]], Any]
+
+
+class Recorded(socket.socket):
+    """A socket that notes what it was given in one call."""
+
+    def __init__(self, other: socket.socket) -> None:
+        super().__init__(fileno=other.detach())
+        self.sent: list[bytes] = []
+
+    def sendall(self, data: Any, *flags: int) -> None:
+        self.sent.append(bytes(data))
+        self.settimeout(5)
+        super().sendall(data, *flags)
+
+
+class Pieces:
+    """A body as Flask gives it."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self.pieces = pieces
+        self.closed = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.pieces)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@contextmanager
+def worker(application: Application) -> Iterator[tuple[WebWorker, TConn, socket.socket]]:
+    """Return a worker that is not run, one of its connections, and the other end of that."""
+    ours, theirs = socket.socketpair()
+    recorded = Recorded(ours)
+    configuration = Config()
+    configuration.set("threads", 4)
+    one = WebWorker(1, 0, [], None, 15, configuration, logging.getLogger())
+    one.wsgi = application
+    try:
+        with recorded, theirs:
+            yield one, TConn(one.cfg, recorded, "", "gunicorn.sock"), theirs
+    finally:
+        one.tmp.close()
+
+
+def test_gunicorn_is_the_one_that_the_worker_was_written_for() -> None:
+    """Where this fails: read what changed, see whether `dispatcher.gunicorn.worker` still fits."""
+    source = "".join(map(inspect.getsource, (ThreadWorker, Parser, wsgi.create, wsgi.Response)))
+    assert hashlib.sha256(source.encode()).hexdigest()[:16] == "e1f71a06ed2aea83"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_head_and_body_are_sent_in_one_call(method: str) -> None:
+    body = b"x" * 300_000
+    pieces = Pieces([body])
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Pieces:
+        assert environ["REQUEST_METHOD"] == method
+        start_response("200 OK", [("Content-Length", str(len(body)))])
+        return pieces
+
+    with worker(application) as (one, connection, theirs):
+        theirs.sendall(f"{method} / HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        # Nobody reads: it has to fit into the socket.
+        assert one.handle(connection) is True
+        (sent,) = connection.sock.sent
+    head, _, rest = sent.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert rest == (body if method == "GET" else b"")
+    assert pieces.closed == 1
+
+
+def test_the_first_line_goes_out_with_the_head_and_before_the_second_is_made() -> None:
+    sent: list[bytes] = []
+
+    def lines() -> Iterator[bytes]:
+        assert not sent
+        yield b"one\n"
+        (first,) = sent
+        assert first.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert first.endswith(b"\r\n\r\n4\r\none\n\r\n")
+        yield b"two\n"
+        assert sent[1:] == [b"4\r\ntwo\n\r\n"]
+
+    def application(_: dict[str, Any], start_response: Callable[..., Any]) -> Pieces:
+        start_response("200 OK", [])
+        return Pieces(lines())
+
+    with worker(application) as (one, connection, theirs):
+        sent = connection.sock.sent
+        theirs.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert one.handle(connection) is True
+        assert sent[2:] == [b"0\r\n\r\n"]
+
+
+def test_an_answer_that_breaks_off_ends_its_connection(caplog: pytest.LogCaptureFixture) -> None:
+    def lines() -> Iterator[bytes]:
+        yield b"one\n"
+        raise ZeroDivisionError
+
+    pieces = Pieces(lines())
+
+    def application(_: dict[str, Any], start_response: Callable[..., Any]) -> Pieces:
+        start_response("200 OK", [])
+        return pieces
+
+    with worker(application) as (one, connection, theirs):
+        theirs.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        theirs.shutdown(socket.SHUT_WR)
+        assert one.handle(connection) is False
+        received = theirs.recv(2**16)
+        assert received.endswith(b"one\n\r\n")
+        assert theirs.recv(1) == b""
+    assert pieces.closed == 1
+    assert "ZeroDivisionError" in caplog.text
+
+
+class NotClosed(Pieces):
+    def close(self) -> None:
+        raise RuntimeError("at the end of it")
+
+
+@pytest.mark.parametrize("first", [None, ZeroDivisionError("before its end")])
+def test_what_goes_wrong_after_an_answer_hides_neither_it_nor_what_went_wrong_in_it(
+    first: Exception | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lines() -> Iterator[bytes]:
+        yield b"one\n"
+        if first:
+            raise first
+
+    def application(_: dict[str, Any], start_response: Callable[..., Any]) -> Pieces:
+        start_response("200 OK", [])
+        return NotClosed(lines())
+
+    with worker(application) as (one, connection, theirs):
+        theirs.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        if first:
+            theirs.shutdown(socket.SHUT_WR)
+        assert one.handle(connection) is not bool(first)
+    own = [record.exc_info[1] for record in caplog.records if record.exc_info]
+    assert [str(error) for error in own] == ["at the end of it"] + [str(first)] * bool(first)
+
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def asked_twice(
+    meanwhile: Callable[[WebWorker], None] = lambda _: None,
+) -> tuple[Any, int]:
+    """Ask, and again while the first answer is made; return what becomes of it, and the answers."""
+    asked = 0
+
+    def answer(_: dict[str, Any], start_response: Callable[..., Any]) -> Pieces:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            theirs.sendall(REQUEST)
+            meanwhile(one)
+        start_response("200 OK", [("Content-Length", "2")])
+        return Pieces([b"ok"])
+
+    with worker(answer) as (one, connection, theirs):
+        theirs.sendall(REQUEST)
+        one.in_hand = 1
+        return one.handle(connection), len(connection.sock.sent)
+
+
+def test_a_thread_takes_the_next_request_of_its_connection_itself() -> None:
+    assert asked_twice() == (True, 2)
+
+
+def test_a_thread_is_given_back_where_others_may_need_it() -> None:
+    def others_come(one: WebWorker) -> None:
+        one.in_hand = one.cfg.threads
+
+    assert asked_twice(others_come) == (True, 1)
+
+
+def test_a_worker_that_ends_leaves_the_next_request_to_gunicorn() -> None:
+    def end(one: WebWorker) -> None:
+        one.alive = False
+
+    assert asked_twice(end) == (True, 1)
+
+
+# How requests are read
+
+
+def seen(*sent: bytes, read: Callable[[Any], bytes] = lambda body: bytes(body.read())) -> list[Any]:
+    """Send bytes to a worker; return the environment and the body of each request in them."""
+    found: list[Any] = []
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Pieces:
+        found.append((environ, read(environ["wsgi.input"])))
+        start_response("200 OK", [("Content-Length", "0")])
+        return Pieces([b""])
+
+    with worker(application) as (one, connection, theirs):
+        sending = threading.Thread(target=lambda: [theirs.sendall(piece) for piece in sent])
+        sending.start()
+        while one.handle(connection) and connection.parser.unreader.buf.getvalue():
+            pass
+        sending.join()
+    return found
+
+
+def test_the_application_sees_what_gunicorns_own_parser_would_show() -> None:
+    head = (
+        b"POST /infer/r%C3%A9s%20net?top_k=3&x=%20y#part HTTP/1.1\r\nHost: here:8080\r\n"
+        b"Content-Type: application/json\r\nContent-Length: 2\r\nX-Request-Id:  a b \r\n"
+        b"Accept: text/plain\r\naccept: */*\r\nX-Name: caf\xe9\r\nEmpty:\r\n\r\n"
+    )
+    ((environ, body),) = seen(head + b"{}")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(head + b"{}")
+        parser = RequestParser(Config(), ours, "")
+        _, expected = wsgi.create(next(parser), ours, "", "gunicorn.sock", Config())
+    assert body == b"{}"
+    differ = {"wsgi.input", "wsgi.errors", "gunicorn.socket", "SERVER_SOFTWARE", "SERVER_NAME"} | {
+        *("wsgi.file_wrapper", "wsgi.early_hints", "wsgi.multithread", "wsgi.multiprocess"),
+        "SERVER_PORT",
+    }
+    assert {k: v for k, v in environ.items() if k not in differ} == {
+        k: v for k, v in expected.items() if k not in differ
+    }
+
+
+PICTURE = bytes(range(256)) * 1024
+
+
+@pytest.mark.parametrize("cut", [10, 60, 80, 100, 8192, 100_000])
+def test_a_request_may_come_in_pieces(cut: int) -> None:
+    whole = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(PICTURE) + PICTURE
+    ((_, body),) = seen(whole[:cut], whole[cut:])
+    assert body == PICTURE
+
+
+def test_a_body_is_read_in_pieces_too() -> None:
+    def in_pieces(body: Any) -> bytes:
+        first, line, rest = body.read(10), body.readline(), bytearray(7)
+        assert body.readinto(rest) == 7
+        pieces = [first, line, bytes(rest), *iter(lambda: body.read(65536), b"")]
+        assert body.read() == body.read(1) == b""
+        return b"".join(pieces)
+
+    whole = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(PICTURE) + PICTURE
+    ((_, body),) = seen(whole, read=in_pieces)
+    assert body == PICTURE
+
+
+def test_what_was_not_read_is_not_taken_for_the_next_request() -> None:
+    first = (
+        b"POST /1 HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\n\r\n" + b"GET /no HTTP/1.1\r\n\r\n"
+    )
+    second = b"GET /2 HTTP/1.1\r\nHost: x\r\n\r\n"
+    found = seen(first + second, read=lambda body: b"")
+    assert [environ["PATH_INFO"] for environ, _ in found] == ["/1", "/2"]
+
+
+def test_workers_are_not_judged_soon_after_they_were_frozen() -> None:
+    times = [0.0]
+    judged: list[float] = []
+    look = while_awake(lambda: judged.append(times[-1]), lambda: times[-1])
+    for now in (1.0, 2.0, 22.0, 23.0, 25.0, 28.0, 29.0):
+        times.append(now)
+        look()
+    assert judged == [1.0, 2.0, 28.0, 29.0]
+
+
+def test_a_body_that_breaks_off_is_not_taken_for_a_whole_one() -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            theirs.sendall(b"56")
+        body = Body(b"1234", 10, ours)
+        assert body.read(3) == b"123"
+        with pytest.raises(ClientDisconnected):
+            body.read()
+        assert body.unread == 0
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", 501),
+    ],
+)
+def test_what_nginx_would_not_send_is_refused(request_: bytes, status: int) -> None:
+    def application(*_: Any) -> Pieces:
+        raise AssertionError("it was asked")
+
+    with worker(application) as (one, connection, theirs):
+        theirs.sendall(request_)
+        assert one.handle(connection) is False
+        assert theirs.recv(2**16).startswith(b"HTTP/1.1 %d " % status)
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", True),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", False),
+        (b"GET / HTTP/1.0\r\n\r\n", False),
+        (b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", True),
+    ],
+)
+def test_a_connection_is_kept_where_its_other_end_keeps_it(line: bytes, *, kept: bool) -> None:
+    def application(_: dict[str, Any], start_response: Callable[..., Any]) -> Pieces:
+        start_response("200 OK", [("Content-Length", "0")])
+        return Pieces([b""])
+
+    with worker(application) as (one, connection, theirs):
+        theirs.sendall(line)
+        assert one.handle(connection) is kept
+
+
+POOL = """
+import logging, sys, threading
+from gunicorn.config import Config
+from dispatcher.gunicorn.worker import WebWorker
+
+room, start = int(sys.argv[1]), threading.Thread.start
+
+def start_where_there_is_room(thread):
+    if threading.active_count() > room:
+        raise RuntimeError("can't start new thread")
+    start(thread)
+
+threading.Thread.start = start_where_there_is_room
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+configuration = Config()
+configuration.set("threads", 8)
+worker = WebWorker(1, 0, [], None, 15, configuration, logging.getLogger())
+pool = worker.get_thread_pool()
+print(threading.active_count() - 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("room", "code", "said"),
+    [(8, 0, "8\n"), (7, 1, "there is no room for the 8 threads of a web worker")],
+)
+def test_a_worker_has_all_its_threads_or_does_not_begin(room: int, code: int, said: str) -> None:
+    """Started by need, the one that is too many would end it with all that it has in hand."""
+    ran = subprocess.run(
+        [sys.executable, "-c", POOL, str(room)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (ran.returncode, ran.stdout[: len(said)]) == (code, said)
+
+
+def test_work_is_done_in_the_order_in_which_it_comes_and_each_has_its_own_outcome() -> None:
+    begun: list[int] = []
+    go = threading.Event()
+
+    def do(number: int) -> int:
+        begun.append(number)
+        go.wait(20)
+        return 12 // number
+
+    pool = Threads(1)
+    outcomes = [pool.submit(do, number) for number in (4, 3, 0, 2)]
+    go.set()
+    assert isinstance(outcomes[2].exception(20), ZeroDivisionError)
+    assert [outcomes[place].result(20) for place in (0, 1, 3)] == [3, 4, 6]
+    assert begun == [4, 3, 0, 2]
+
+
+def test_as_many_as_there_are_threads_work_at_a_time() -> None:
+    pool, all_of_them = Threads(8), threading.Barrier(8)
+    assert sorted(p.result(20) for p in [pool.submit(all_of_them.wait, 20) for _ in range(8)]) == [
+        *range(8)
+    ]
+
+
+def test_the_thread_that_was_busy_last_is_the_next() -> None:
+    pool, seen = Threads(8), list[int]()
+    for _ in range(20):
+        seen.append(pool.submit(threading.get_ident).result(20))
+        time.sleep(0.02)  # until it is idle again
+    assert len(set(seen)) <= 3

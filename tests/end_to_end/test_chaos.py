@@ -1,0 +1,371 @@
+"""Each failure caused on the real chain, under load: who was told what, and what is left of it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from container.programs.programs import WORKER_SILENT_S
+from container.serving import OWN
+from container.supervisor.http_probe import UnixConnection, ask
+from tests.conftest import Endpoint, alive, descendants, running, start, stop, wait_for
+from tests.conftest import wait_until_announced as announced
+from tests.support.chaos import (
+    CRASH,
+    HANG,
+    HOLD,
+    KILL,
+    LEAK,
+    LONGEST_S,
+    RAISE,
+    STOP,
+    Load,
+    find,
+    hit,
+    lay_out,
+    outage,
+    ping,
+    soak,
+)
+
+
+@pytest.fixture(scope="module")
+def chaos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """A container with a model that is required and one that is not; stopping it leaves nothing."""
+    folder = tmp_path_factory.mktemp("chaos")
+    settings = lay_out(folder, "steady", "frail")
+    settings |= {"REQUIRED_MODELS": "steady", "SERVE_RESTARTS": "100", "CANARY_INTERVAL": "2"}
+    with running(folder, **settings) as endpoint:
+        yield endpoint
+
+
+def restarts(endpoint: Endpoint, program: str) -> int:
+    """Return how often a program was restarted; -1 where nobody can tell just now."""
+    try:
+        return int(endpoint.call("/health").json["programs"][program]["restarts"])
+    except (OSError, http.client.HTTPException, KeyError):
+        return -1
+
+
+QUICK = [
+    ("Triton", KILL, True),
+    ("gunicorn's master", KILL, True),
+    ("gunicorn's worker", KILL, False),
+    ("NGINX's master", KILL, True),
+    ("NGINX's worker", KILL, False),
+]
+LONG = [
+    ("Triton", STOP, True),
+    ("a model's process", STOP, True),
+    ("gunicorn's master", STOP, True),
+    ("gunicorn's worker", STOP, True),
+    ("NGINX's worker", STOP, True),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "restarted"),
+    [*QUICK, *(pytest.param(*one, marks=pytest.mark.slow) for one in LONG)],
+)
+def test_what_is_killed_or_stopped_is_back_and_every_caller_was_told(
+    chaos: Endpoint, name: str, number: signal.Signals, restarted: bool
+) -> None:
+    program = "Triton" if name == "a model's process" else name.split("'", maxsplit=1)[0]
+    wait_for(lambda: ping(chaos) == 200, 30, "the end of what was before")
+    before = restarts(chaos, program)
+    with Load(chaos).going_on() as load:
+        time.sleep(0.5)
+        assert hit(chaos, name, number)
+        seen = outage(chaos, within=20 if restarted else 3)
+        wait_for(lambda: not restarted or restarts(chaos, program) == before + 1, 40, "a restart")
+        wait_for(lambda: ping(chaos) == 200, 40, "/ping turning 200")
+        time.sleep(0.5)
+    load.check(cut=program == "NGINX")
+    assert load.counts["right"] > 10
+    if seen:
+        assert seen[0] < 20
+        assert seen[1] < 90
+    elif restarted and not name.endswith("master"):
+        pytest.fail("/ping was 200 all the time")
+    assert Load(chaos).one("steady", [21.0]) == "right"
+    assert Load(chaos).one("frail", [21.0]) == "right"
+
+
+@pytest.mark.slow
+def test_a_container_that_was_frozen_as_a_whole_goes_on_with_what_it_had(chaos: Endpoint) -> None:
+    """As `docker pause` does, for longer than gunicorn waits for its workers' signs of life.
+
+    All but Triton, which now and then wakes before its models' processes and takes them for dead.
+    """
+    wait_for(lambda: ping(chaos) == 200, 30, "the end of what was before")
+    before = [find(chaos, name) for name in ("Triton", "gunicorn's worker", "NGINX's worker")]
+    told = chaos.log.read_text().count("WORKER TIMEOUT")
+    with Load(chaos).going_on() as load:
+        time.sleep(0.5)
+        (triton,) = find(chaos, "Triton")
+        all_others = descendants(chaos.process.pid) - {triton} - descendants(triton)
+        frozen = [chaos.process.pid, *all_others]
+        for pid in frozen:
+            os.kill(pid, STOP)
+        # Less than NGINX's 20 s for headers, which it counts before it reads what came meanwhile.
+        time.sleep(WORKER_SILENT_S + 3)
+        for pid in reversed(frozen):
+            os.kill(pid, signal.SIGCONT)
+        time.sleep(8)  # until gunicorn judges its workers again
+        assert ping(chaos) == 200
+    assert set(load.counts) == {"right"}
+    assert chaos.log.read_text().count("WORKER TIMEOUT") == told
+    assert before == [find(chaos, n) for n in ("Triton", "gunicorn's worker", "NGINX's worker")]
+
+
+def test_an_optional_model_that_dies_is_503_by_itself(chaos: Endpoint) -> None:
+    wait_for(lambda: ping(chaos) == 200, 30, "the end of what was before")
+    before = restarts(chaos, "Triton")
+    with Load(chaos).going_on() as load:
+        assert Load(chaos).one("frail", [float(RAISE)]) == "502 model_failed"
+        assert Load(chaos).one("frail", [1.0]) == "right", "one bad request is no reason"
+        with ThreadPoolExecutor(1) as pool:
+            in_hand = pool.submit(Load(chaos).one, "frail", [float(HOLD)])
+            time.sleep(0.5)
+            assert Load(chaos).one("frail", [float(CRASH)]) == "502 model_failed"
+            assert in_hand.result(10) == "502 model_failed"
+        wait_for(
+            lambda: Load(chaos).one("frail", [1.0]) == "503 model_unavailable", 10, "the 503 of one"
+        )
+        assert ping(chaos) == 200
+        time.sleep(1)
+    assert set(load.counts) == {"right"}
+    assert restarts(chaos, "Triton") == before
+    # Mended together with the others, whenever Triton is started anew.
+    hit(chaos, "Triton", KILL)
+    wait_for(lambda: Load(chaos).one("frail", [1.0]) == "right", 40, "the optional model")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [HANG, LEAK])
+def test_a_required_model_that_breaks_at_some_request_is_back_by_itself(
+    tmp_path: Path, number: int
+) -> None:
+    settings = lay_out(tmp_path, "steady", "frail")
+    with running(tmp_path, **settings) as endpoint:
+        bad = Load(endpoint)
+        poison = threading.Thread(
+            target=lambda: [bad.one("frail", [float(number)]) for _ in range(6)]
+        )
+        with Load(endpoint).going_on() as load:
+            poison.start()
+            seen = outage(endpoint, within=30)
+            poison.join()
+        load.check()
+        assert seen
+        assert seen[0] < 20
+        assert seen[1] < 90
+        assert restarts(endpoint, "Triton") == 1
+        assert bad.slowest < LONGEST_S
+
+
+@pytest.mark.slow
+def test_a_model_that_hangs_is_mended_though_the_worker_that_knew_it_well_is_gone(
+    tmp_path: Path,
+) -> None:
+    settings = lay_out(tmp_path, "steady")
+    with running(tmp_path, **settings) as endpoint:
+        hit(endpoint, "a model's process", STOP)
+        hit(endpoint, "gunicorn's worker", KILL)
+        wait_for(lambda: restarts(endpoint, "Triton") == 1, 40, "the restart")
+        wait_for(lambda: ping(endpoint) == 200, 40, "/ping turning 200")
+        assert Load(endpoint).one("steady", [1.0]) == "right"
+
+
+@pytest.mark.slow
+def test_a_model_whose_file_is_deleted_is_served_on_and_not_restarted_for_ever(
+    tmp_path: Path,
+) -> None:
+    settings = lay_out(tmp_path, "steady", "frail")
+    with running(tmp_path, **settings) as endpoint:
+        shutil.rmtree(tmp_path / "repository" / "frail" / "1")
+        assert Load(endpoint).one("frail", [1.0]) == "right", "it lives in memory"
+        hit(endpoint, "Triton", KILL)
+        wait_for(lambda: restarts(endpoint, "Triton") == 1, 20, "the restart")
+        wait_for(lambda: Load(endpoint).one("steady", [1.0]) == "right", 40, "the other model")
+        time.sleep(12)
+        answer = endpoint.call("/ping")
+        assert answer.status == 503
+        assert "the required model 'frail' does not answer" in answer.json["error"]["message"]
+        assert Load(endpoint).one("frail", [1.0]) == "404 unknown_model"
+        assert restarts(endpoint, "Triton") == 1
+
+
+@pytest.mark.slow
+def test_one_of_two_workers_that_hangs_is_replaced(tmp_path: Path) -> None:
+    settings = lay_out(tmp_path, "steady")
+    with running(tmp_path, MODEL_SERVER_WORKERS="2", **settings) as endpoint:
+        with Load(endpoint).going_on() as load:
+            stopped = find(endpoint, "gunicorn's worker")[0]
+            os.kill(stopped, STOP)
+            wait_for(lambda: not alive({stopped}), 30, "the end of the worker that hangs")
+            time.sleep(3)
+        load.check()
+        assert restarts(endpoint, "gunicorn") == 0
+        assert len(find(endpoint, "gunicorn's worker")) == 2
+
+
+@pytest.mark.slow
+def test_models_loaded_and_unloaded_at_run_time_are_as_they_were_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    settings = lay_out(tmp_path, "steady", "frail")
+    source = tmp_path / "elsewhere"
+    shutil.copytree(tmp_path / "repository" / "frail", source)
+    settings |= {"SAGEMAKER_MULTI_MODEL": "true"}
+    with running(tmp_path, **settings) as endpoint:
+        for name in ("one", "two"):
+            body = json.dumps({"model_name": name, "url": str(source)})
+            assert endpoint.call("/models", body).status == 200
+        assert endpoint.call("/load_model/steady", b"").status == 200
+        assert endpoint.call("/models/two", method="DELETE").status == 200
+        hit(endpoint, "Triton", KILL)
+        wait_for(lambda: restarts(endpoint, "Triton") == 1, 20, "the restart")
+        wait_for(lambda: Load(endpoint).one("steady", [2.0]) == "right", 40, "the models")
+        names = [one["modelName"] for one in endpoint.call("/models").json["models"]]
+        assert names == ["one", "steady"]
+
+
+@pytest.mark.slow
+def test_a_program_that_cannot_be_kept_running_ends_the_container(tmp_path: Path) -> None:
+    settings = lay_out(tmp_path, "steady")
+    endpoint = start(tmp_path, SERVE_RESTARTS="2", **settings)
+    announced(endpoint)
+    started = descendants(endpoint.process.pid)
+    for _ in range(3):
+        wait_for(lambda: ping(endpoint) == 200, 40, "/ping turning 200")
+        hit(endpoint, "Triton", KILL)
+        wait_for(lambda: ping(endpoint) != 200, 20, "/ping turning 503")
+    assert endpoint.process.wait(30) == 128 + KILL
+    assert "Triton died (SIGKILL) after 2 restarts within 600 s" in endpoint.log.read_text()
+    assert not alive(started)
+    assert not list(Path("/dev/shm").glob(f"triton_dispatcher_{endpoint.process.pid}_*"))
+
+
+# Shutdown
+
+
+@pytest.mark.slow
+def test_a_signal_while_all_is_broken_ends_cleanly(tmp_path: Path) -> None:
+    """Triton is away, gunicorn's worker and NGINX's are stopped."""
+    settings = lay_out(tmp_path, "steady")
+    endpoint = start(tmp_path, **settings)
+    announced(endpoint)
+    hit(endpoint, "Triton", KILL)
+    hit(endpoint, "gunicorn's worker", STOP)
+    hit(endpoint, "NGINX's worker", STOP)
+    began = time.monotonic()
+    assert stop(endpoint) == 0, endpoint.log.read_text()[-2000:]
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.slow
+def test_a_request_in_flight_is_answered_and_ping_is_503_meanwhile(tmp_path: Path) -> None:
+    settings = lay_out(tmp_path, "steady")
+    model = tmp_path / "repository" / "steady" / "1" / "model.py"
+    model.write_text(model.read_text().replace("asked == -3", "time.sleep(max(0, asked - 900))"))
+    endpoint = start(tmp_path, RUN_DIR=str(tmp_path / "run"), **settings)
+    announced(endpoint)
+    load = Load(endpoint)
+    outcome: list[str] = []
+    caller = threading.Thread(target=lambda: outcome.append(load.one("steady", [908.0])))
+    caller.start()
+    time.sleep(1)
+    statuses: set[int] = set()
+    lookout = threading.Timer(3, lambda: statuses.add(of_worker(tmp_path / "run" / OWN)))
+    lookout.start()
+    began = time.monotonic()
+    assert stop(endpoint) == 0
+    assert 5 < time.monotonic() - began < 30
+    caller.join()
+    assert outcome == ["right"]
+    assert statuses == {503}
+
+
+@pytest.mark.slow
+def test_a_request_that_hangs_is_answered_503_before_the_end(tmp_path: Path) -> None:
+    settings = lay_out(tmp_path, "steady")
+    endpoint = start(tmp_path, **settings)
+    announced(endpoint)
+    outcome: list[str] = []
+    caller = threading.Thread(
+        target=lambda: outcome.append(Load(endpoint).one("steady", [float(HANG)]))
+    )
+    caller.start()
+    time.sleep(1)
+    began = time.monotonic()
+    assert stop(endpoint) == 0, endpoint.log.read_text()[-2000:]
+    assert time.monotonic() - began < 30
+    caller.join()
+    assert outcome == ["503 unavailable"]
+
+
+def of_worker(run_dir: Path) -> int:
+    """Return the status of /ping where nobody can be refused."""
+    return ask(UnixConnection(run_dir / "gunicorn.sock"), "/ping").status
+
+
+# No room
+
+
+@pytest.fixture
+def little_room(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 MB."""
+    folder = tmp_path / "room"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no right to mount a small file system")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.slow
+def test_no_room_for_temporary_files_is_said_and_nothing_dies(
+    tmp_path: Path, little_room: Path
+) -> None:
+    settings = lay_out(tmp_path, "steady")
+    with running(tmp_path, RUN_DIR=str(little_room), **settings) as endpoint:
+        filler = little_room / "filler"
+        with suppress(OSError), filler.open("wb") as file:
+            while True:
+                file.write(b"x" * 65536)
+                file.flush()
+        assert ping(endpoint) == 200
+        answer = endpoint.call("/invocations", b"{" + b" " * 5_000_000 + b"}")
+        assert answer.status in {500, 507}
+        assert answer.json["error"]["code"]
+        with Load(endpoint).going_on() as load:
+            hit(endpoint, "Triton", KILL)
+            assert outage(endpoint)
+        load.check()
+        hit(endpoint, "gunicorn's worker", KILL)
+        wait_for(lambda: Load(endpoint).one("steady", [1.0]) == "right", 30, "another worker")
+        filler.unlink()
+        answer = endpoint.call("/invocations", b"{" + b" " * 5_000_000 + b"}")
+        assert answer.status == 400
+
+
+@pytest.mark.slow
+def test_faults_every_few_seconds(tmp_path: Path) -> None:
+    """`make chaos` is the longer one."""
+    settings = lay_out(tmp_path, "steady", "frail")
+    with running(tmp_path, SERVE_RESTARTS="1000000", **settings) as endpoint:
+        soak(endpoint, 25, 5)

@@ -1,0 +1,477 @@
+"""The HTTP contract on the real chain: plain boto3, long jobs, many files, models at run time."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import io
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from onnx import TensorProto, helper, save
+from PIL import Image
+
+from tests.conftest import PICTURES, Answer, Endpoint, descendants, running
+from tests.end_to_end.test_chain import BERT, assert_resnet_as_reference, reference
+from tests.support.front import sagemaker_runtime
+
+COFFEE = PICTURES / "coffee.png"
+
+
+@pytest.fixture(scope="module")
+def runtime(endpoint: Endpoint) -> Any:
+    return sagemaker_runtime(endpoint)
+
+
+def invoke(runtime: Any, **arguments: Any) -> Any:
+    return runtime.invoke_endpoint(EndpointName="any", **arguments)
+
+
+def test_boto3_asks_with_json(runtime: Any) -> None:
+    answer = invoke(runtime, Body=json.dumps(BERT), ContentType="application/json")
+    assert answer["ContentType"] == "application/json"
+    result = json.loads(answer["Body"].read())["result"]
+    assert result[0]["token"] == "The world has many people."
+
+
+def test_boto3_asks_with_a_picture_and_attributes(runtime: Any) -> None:
+    answer = invoke(
+        runtime,
+        Body=COFFEE.read_bytes(),
+        ContentType="image/png",
+        CustomAttributes="modelname=resnet;top_k=5",
+        InferenceId="my-id",
+    )
+    assert answer["ResponseMetadata"]["HTTPHeaders"]["x-request-id"] == "my-id"
+    result = json.loads(answer["Body"].read())["result"]
+    assert_resnet_as_reference(result, reference("resnet.json")["coffee.png"])
+
+
+def test_boto3_asks_by_target_model_for_a_drawn_picture(runtime: Any) -> None:
+    answer = invoke(
+        runtime,
+        Body=COFFEE.read_bytes(),
+        ContentType="application/octet-stream",
+        Accept="image/jpeg",
+        TargetModel="yolov5.tar.gz",
+    )
+    assert answer["ContentType"] == "image/jpeg"
+    assert Image.open(io.BytesIO(answer["Body"].read())).size == (600, 400)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "code"),
+    [
+        ({"Body": b"{", "ContentType": "application/json"}, 400, "bad_body"),
+        ({"Body": b"{}", "TargetModel": "nosuch"}, 400, "bad_body"),
+        ({"Body": b'{"payload": {}}', "TargetModel": "nosuch"}, 404, "unknown_model"),
+        ({"Body": b" " * (26 * 2**20)}, 413, "too_large"),
+    ],
+    ids=["bad JSON", "no payload", "unknown model", "too large"],
+)
+def test_boto3_says_what_was_wrong(runtime: Any, arguments: Any, status: int, code: str) -> None:
+    with pytest.raises(runtime.exceptions.ModelError) as caught:
+        invoke(runtime, **arguments)
+    response = caught.value.response
+    assert response["ResponseMetadata"]["HTTPStatusCode"] == 424
+    assert response["OriginalStatusCode"] == status
+    assert json.loads(response["OriginalMessage"])["error"]["code"] == code
+    assert response["OriginalMessage"].strip() in str(caught.value)
+
+
+def rss(endpoint: Endpoint) -> dict[str, int]:
+    """Return the resident bytes of each gunicorn and NGINX process of a container."""
+    found = {}
+    for pid in descendants(endpoint.process.pid):
+        process = Path(f"/proc/{pid}")
+        try:
+            command = (process / "cmdline").read_text()
+            text = (process / "status").read_text()
+        except OSError:
+            continue
+        if "gunicorn" in command or "nginx: worker" in command:
+            found[process.name] = int(re.findall(r"VmRSS:\s+(\d+)", text)[0]) * 1024
+    return found
+
+
+@pytest.mark.slow
+def test_ten_thousand_lines_in_bounded_memory(endpoint: Endpoint) -> None:
+    """One answer a line in order; bad lines in their places; memory does not grow with them."""
+    lines = [
+        json.dumps({"modelname": "nosuch", "payload": {"n": n}})
+        if n % 100
+        else json.dumps(BERT | {"parameters": {"top_k": 1}})
+        for n in range(10_000)
+    ]
+    lines[77] = "not json"
+    body = "\n".join(lines)
+    before = rss(endpoint)
+    answer = endpoint.call("/invocations", body, headers={"Content-Type": "application/jsonlines"})
+    assert answer.status == 200
+    assert answer.headers["Content-Type"] == "application/jsonlines"
+    answers = [json.loads(line) for line in answer.body.splitlines()]
+    assert len(answers) == 10_000
+    for n, one in enumerate(answers):
+        if n == 77:
+            assert one["error"]["code"] == "bad_body"
+        elif n % 100:
+            assert one["error"]["code"] == "unknown_model"
+        else:
+            assert one["result"][0]["token"] == "The world has many people."
+    after = rss(endpoint)
+    grown = max(after[pid] - before.get(pid, 0) for pid in after if pid in before)
+    assert grown < 40 * 2**20, (
+        "all 10,000 answers at once are 3 MB, their objects several times that"
+    )
+
+
+def test_answers_in_lines_are_sent_as_they_are_made(endpoint: Endpoint) -> None:
+    """The first line arrives long before the last: nothing on the way keeps them back."""
+    payload = [{"img": image_of(n)} for n in range(64)]
+    connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=60)
+    connection.request(
+        "POST",
+        "/infer/resnet",
+        json.dumps({"payload": payload}),
+        {"Accept": "application/jsonlines", "Content-Type": "application/json"},
+    )
+    response = connection.getresponse()
+    assert response.status == 200, response.read()
+    assert response.getheader("Transfer-Encoding") == "chunked"
+    begun = time.monotonic()
+    response.readline()
+    first = time.monotonic() - begun
+    rest = response.read().splitlines()
+    whole = time.monotonic() - begun
+    connection.close()
+    assert len(rest) == 63
+    assert first < whole / 2
+
+
+def image_of(number: int, size: int = 32) -> str:
+    import base64  # noqa: PLC0415
+
+    return base64.b64encode(png_of(number, size)).decode()
+
+
+def png_of(number: int, size: int = 32) -> bytes:
+    """Return a small picture of one colour, another for each number."""
+    out = io.BytesIO()
+    colour = (number * 7 % 256, number * 13 % 256, number * 29 % 256)
+    Image.new("RGB", (size, size), colour).save(out, "PNG")
+    return out.getvalue()
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Iterator[Endpoint]:
+    """A container that may take longer than the platform waits: the machine may be a slow one."""
+    with running(tmp_path, MODEL_SERVER_TIMEOUT="400") as endpoint:
+        yield endpoint
+
+
+@pytest.mark.slow
+def test_a_thousand_pictures_in_one_form(patient: Endpoint) -> None:
+    """Answered in order: the same as each by itself, for some of them."""
+    boundary = "b0undary"
+    parts = [
+        f'--{boundary}\r\nContent-Disposition: form-data; name="files"; filename="{n}.png"\r\n'
+        "Content-Type: image/png\r\n\r\n".encode()
+        + png_of(n)
+        + b"\r\n"
+        for n in range(1000)
+    ]
+    body = b"".join(parts) + f"--{boundary}--\r\n".encode()
+    assert len(body) < 25 * 2**20
+    answer = patient.call(
+        "/infer/resnet?top_k=1",
+        body,  # type: ignore[arg-type]
+        headers={"Content-Type": f"multipart/form-data; boundary={boundary}"},
+    )
+    assert answer.status == 200, answer.body[:500]
+    results = answer.json["result"]
+    assert len(results) == 1000
+    for n in (0, 1, 499, 998, 999):
+        alone = patient.call(
+            "/infer/resnet?top_k=1",
+            png_of(n),  # type: ignore[arg-type]
+            headers={"Content-Type": "image/png"},
+        ).json["result"]
+        score, label = alone[0].split(":", 1)
+        assert results[n][0].split(":", 1)[1] == label
+        assert float(results[n][0].split(":", 1)[0]) == pytest.approx(float(score), abs=0.01)
+
+
+@pytest.mark.parametrize("path", ["/models/nosuch/invoke", "/nowhere", "/ping"])
+def test_an_answer_before_the_body_is_read_arrives(endpoint: Endpoint, path: str) -> None:
+    """gunicorn must not close the connection on what NGINX is still sending."""
+    for size in (10, 100_000, 20_000_000):
+        for _ in range(5):
+            answer = endpoint.call(path, b"x" * size, method="POST")  # type: ignore[arg-type]
+            assert answer.status == (200 if path == "/ping" else 404)
+
+
+def test_more_files_than_are_taken(endpoint: Endpoint) -> None:
+    boundary = "b0undary"
+    part = (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="files"; filename="x"\r\n\r\nx\r\n'
+    )
+    answer = endpoint.call(
+        "/infer/resnet",
+        part * 1200 + f"--{boundary}--\r\n",
+        headers={"Content-Type": f"multipart/form-data; boundary={boundary}"},
+    )
+    assert answer.status in (400, 413)
+    assert answer.json["error"]["code"] in ("bad_body", "too_large")
+
+
+# Models at run time
+
+
+@pytest.fixture
+def adder(tmp_path: Path) -> Path:
+    """A folder with a plain ONNX file: SUM = A + A."""
+    folder = tmp_path / "adder"
+    folder.mkdir()
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["A", "A"], ["SUM"])],
+        "adder",
+        [helper.make_tensor_value_info("A", TensorProto.FLOAT, ["n", 3])],
+        [helper.make_tensor_value_info("SUM", TensorProto.FLOAT, ["n", 3])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    save(model, folder / "model.onnx")
+    return folder
+
+
+V2 = {"inputs": [{"name": "A", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}]}
+
+
+def load(endpoint: Endpoint, name: str, url: Path | str) -> Answer:
+    return endpoint.call("/models", json.dumps({"model_name": name, "url": str(url)}))
+
+
+@pytest.mark.parametrize("layout", ["plain", "triton", "one inside"])
+def test_load_invoke_list_unload(endpoint: Endpoint, adder: Path, layout: str) -> None:
+    if layout != "plain":
+        version = adder / ("inner/1" if layout == "one inside" else "1")
+        version.mkdir(parents=True)
+        (adder / "model.onnx").rename(version / "model.onnx")
+        (version.parent / "config.pbtxt").write_text(
+            'name: "another name"\nbackend: "onnxruntime"\nmax_batch_size: 4\n'
+        )
+    name = "3f9c2d"
+    assert endpoint.call(f"/models/{name}/invoke", json.dumps(V2)).status == 404
+    loaded = load(endpoint, name, adder)
+    assert loaded.status == 200, loaded.body
+    assert load(endpoint, name, adder).status == 409
+    answer = endpoint.call(f"/models/{name}/invoke", json.dumps(V2))
+    assert answer.status == 200, answer.body
+    assert answer.json["outputs"] == [
+        {"name": "SUM", "shape": [1, 3], "datatype": "FP32", "data": [2, 4, 6]}
+    ]
+    listed = {one["modelName"]: one for one in endpoint.call("/models").json["models"]}
+    assert listed[name]["modelUrl"] == str(adder)
+    assert listed[name]["state"] == "READY"
+    assert "ResNet-50" in listed["resnet"]["weights"]
+    assert "bert_mini" in listed["bert_base"]["weights"]
+    before = len(stubs(name))
+    assert before >= 1
+    assert endpoint.call(f"/models/{name}", method="DELETE").status == 200
+    assert stubs(name) == [], "its memory is given back before the answer"
+    assert endpoint.call(f"/models/{name}").status == 404
+    assert endpoint.call(f"/models/{name}/invoke", json.dumps(V2)).status == 404
+
+
+def stubs(name: str) -> list[str]:
+    """Return the processes that run a model."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_text()
+        except OSError:
+            continue
+        if "triton_python_backend_stub" in command and f"/{name}/" in command:
+            found.append(command)
+    return found
+
+
+def test_a_load_that_fails_harms_nobody(endpoint: Endpoint, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "model.onnx").write_bytes(b"this is no ONNX file")
+    answer = load(endpoint, "broken", broken)
+    assert answer.status == 400
+    assert answer.json["error"]["code"] == "bad_model"
+    assert endpoint.call("/ping").status == 200
+    assert endpoint.call("/models/broken").status == 404
+    assert load(endpoint, "broken", broken).status == 400, "it can be tried again"
+
+
+def test_wrong_tensors_are_told_what_the_model_wants(endpoint: Endpoint) -> None:
+    answer = endpoint.call("/infer/resnet", json.dumps(V2))
+    assert answer.status == 400
+    assert "`input` FP32 [-1, 3, 224, 224]" in answer.json["error"]["hint"]
+
+
+@pytest.mark.slow
+def test_roots_narrow_where_models_come_from(adder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    adder.rename(root / "adder")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "model.onnx").write_bytes((root / "adder" / "model.onnx").read_bytes())
+    (root / "link").symlink_to(outside)
+    (root / "inner").mkdir()
+    (root / "inner" / "model.onnx").symlink_to(outside / "model.onnx")
+    settings = {
+        "SAGEMAKER_MULTI_MODEL": "true",
+        "MODEL_URL_ROOTS": str(root),
+    }
+    with running(tmp_path, **settings) as endpoint:
+        assert endpoint.call("/ping").status == 200, "no model is required"
+        assert endpoint.call("/models").json == {"models": []}
+        for url in (outside, root / "link", root / "inner", f"{root}/../outside", "/etc"):
+            answer = load(endpoint, "m", url)
+            assert answer.status == 400, url
+            assert "MODEL_URL_ROOTS" in answer.json["error"]["hint"]
+        assert load(endpoint, "m", root / "adder").status == 200
+        assert endpoint.call("/models/m/invoke", json.dumps(V2)).status == 200
+        # The image's own models can still be had, by name.
+        assert endpoint.call("/infer/bert_base", json.dumps(BERT)).status == 503
+        assert endpoint.call("/load_model/bert_base", method="POST").status == 200
+        assert endpoint.call("/infer/bert_base", json.dumps(BERT)).status == 200
+        assert endpoint.call("/load_model/nosuch", method="POST").status == 404
+
+
+def test_models_of_the_platform_s_folder_are_served(adder: Path, tmp_path: Path) -> None:
+    """Beside the built-in ones or instead of them, and with clients of their own."""
+    mounted = tmp_path / "opt_ml_model"
+    (mounted / "code" / "clients").mkdir(parents=True)
+    adder.rename(mounted / "adder")
+    (mounted / "code" / "clients" / "mine.py").write_text(
+        "from clients.base import Client\n"
+        "class Adder(Client):\n"
+        "    modelname = 'adder'\n"
+        "    example = {'a': [1, 2, 3]}\n"
+        "    def inference(self, payload):\n"
+        "        return self.infer({'A': self.numbers(payload, 'a')[None]})['SUM'][0].tolist()\n"
+    )
+    settings = {"MODEL_DIR": str(mounted), "MODEL_DIR_USE": "instead"}
+    with running(tmp_path, **settings) as endpoint:
+        answer = endpoint.ask(modelname="adder", payload={"a": [1, 2, 3]})
+        assert answer.json == {"modelname": "adder", "result": [2, 4, 6]}
+        assert [m["modelName"] for m in endpoint.call("/models").json["models"]] == ["adder"]
+
+
+# The rest
+
+
+def test_large_answers_are_packed(endpoint: Endpoint) -> None:
+    answer = endpoint.call("/openapi.json", headers={"Accept-Encoding": "gzip"})
+    assert answer.headers["Content-Encoding"] == "gzip"
+    assert json.loads(gzip.decompress(answer.body))["openapi"] == "3.1.0"
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    [
+        "TRACE /ping HTTP/1.1",
+        "CONNECT /ping HTTP/1.1",
+        "BREW /ping HTTP/1.1",
+        "GET /ping?" + "x" * 5000 + " HTTP/1.1",
+        "GET /ping HTTP/1.1\r\n" + "\r\n".join(f"X-{n}: y" for n in range(150)),
+        "GET /ping HTTP/3.0",
+        "GARBAGE",
+    ],
+    ids=lambda line: line[:14],
+)
+def test_no_refusal_is_html(endpoint: Endpoint, request_line: str) -> None:
+    with socket.create_connection(("127.0.0.1", endpoint.port), timeout=10) as connection:
+        connection.sendall(f"{request_line}\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"<html" not in answer.lower()
+    if body:
+        status = int(head.split()[1])
+        assert json.loads(body)["error"]["code"]
+        assert 400 <= status < 500
+
+
+def test_health_answers_at_once_under_load(endpoint: Endpoint) -> None:
+    done = threading.Event()
+    payload = [{"img": image_of(n)} for n in range(4)]
+
+    def load_it() -> None:
+        while not done.is_set():
+            endpoint.ask(modelname="resnet", payload=payload)
+
+    callers = [threading.Thread(target=load_it) for _ in range(24)]
+    for caller in callers:
+        caller.start()
+    try:
+        time.sleep(2)
+        for _ in range(5):
+            begun = time.monotonic()
+            assert endpoint.call("/ping").status == 200
+            assert time.monotonic() - begun < 2, "what the platform waits"
+    finally:
+        done.set()
+        for caller in callers:
+            caller.join()
+
+
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_schema_conformance",
+    "response_headers_conformance",
+    "unsupported_method",
+)
+
+
+@pytest.fixture(scope="module")
+def for_schemathesis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """A container of its own: the tool also unloads models."""
+    with running(tmp_path_factory.mktemp("schemathesis")) as endpoint:
+        yield endpoint
+
+
+@pytest.mark.slow
+def test_schemathesis_finds_nothing_undocumented(
+    for_schemathesis: Endpoint, tmp_path: Path
+) -> None:
+    # A millisecond is too little for any answer, and is allowed.
+    (tmp_path / "schemathesis.toml").write_text(
+        '[checks.not_a_server_error]\nexpected-statuses = ["2XX", "3XX", "4XX", 504]\n'
+    )
+    done = subprocess.run(
+        [
+            *(Path(sys.executable).parent / "st", "run"),
+            f"http://127.0.0.1:{for_schemathesis.port}/openapi.json",
+            "--mode=all",
+            "--continue-on-failure",
+            "--max-examples=60",
+            f"--checks={','.join(CHECKS)}",
+            "--exclude-method=DELETE",
+            "--suppress-health-check=all",
+            "--no-color",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert for_schemathesis.call("/ping").status == 200

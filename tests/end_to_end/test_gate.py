@@ -1,0 +1,362 @@
+"""What a caller with bad intentions sends, on the real NGINX and gunicorn."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from dispatcher.errors import ROUTING, of_service
+from tests.conftest import PROJECT, Endpoint, wait_for
+from tests.support.front import front, sagemaker_runtime
+
+DOUBLE = json.dumps({"modelname": "double", "payload": {"numbers": [1]}}).encode()
+TWO = {"modelname": "double", "result": [2.0]}
+
+
+@pytest.fixture(scope="module")
+def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    with front(tmp_path_factory.mktemp("front")) as endpoint:
+        yield endpoint
+
+
+@dataclass(frozen=True)
+class Came:
+    """One answer of several on a connection."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    def all(self, name: str) -> list[str]:
+        return [value for given, value in self.headers if given.lower() == name.lower()]
+
+
+def exchange(endpoint: Endpoint, sent: bytes) -> list[Came]:
+    """Send bytes as they are; return every answer until NGINX closes or is silent."""
+    with socket.create_connection(("127.0.0.1", endpoint.port), timeout=3) as connection:
+        connection.sendall(sent)
+        came = b""
+        try:
+            while piece := connection.recv(65536):
+                came += piece
+        except (TimeoutError, ConnectionResetError):
+            pass
+    answers = []
+    while came:
+        head, _, came = came.partition(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        status = re.fullmatch(r"HTTP/1\.[01] (\d{3}) .*", first)
+        assert status, f"this is no status line: {first!r}"
+        headers = [(name, value.strip()) for name, _, value in (x.partition(":") for x in lines)]
+        answer = Came(int(status[1]), headers, b"")
+        length = int((answer.all("Content-Length") or ["0"])[0])
+        answers.append(Came(answer.status, headers, came[:length]))
+        came = came[length:]
+    return answers
+
+
+def post(headers: bytes, body: bytes = DOUBLE) -> bytes:
+    return b"POST /invocations HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n" + body
+
+
+def chunked(size: bytes) -> bytes:
+    """Return a request whose first chunk has this for its size."""
+    return post(b"Transfer-Encoding: chunked\r\n", size + b"\r\n" + DOUBLE + b"\r\n0\r\n\r\n")
+
+
+LENGTH = b"Content-Length: %d\r\n" % len(DOUBLE)
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+CLOSE = b"Connection: close\r\n"
+SECOND = b"GET /models HTTP/1.1\r\nHost: x\r\n\r\n"  # must never be seen as a request
+ATTRIBUTES = b"X-Amzn-SageMaker-Custom-Attributes: "
+
+REFUSED = {
+    "length and chunks": post(LENGTH + CHUNKED, b"0\r\n\r\n" + SECOND),
+    "chunks and length": post(CHUNKED + b"Content-Length: 4\r\n", b"0\r\n\r\n" + SECOND),
+    "two lengths": post(LENGTH + b"Content-Length: 3\r\n", DOUBLE + SECOND),
+    "one length twice": post(LENGTH + LENGTH),
+    "a list of lengths": post(b"Content-Length: %d, %d\r\n" % (len(DOUBLE), len(DOUBLE))),
+    "a length with a sign": post(b"Content-Length: +%d\r\n" % len(DOUBLE)),
+    "a negative length": post(b"Content-Length: -1\r\n"),
+    "a hexadecimal length": post(b"Content-Length: 0x10\r\n"),
+    "no chunk size": chunked(b"zz"),
+    "a negative chunk": chunked(b"-1"),
+    "a chunk over 64 bits": chunked(b"f" * 17),
+    "a chunk with 0x": chunked(b"0x10"),
+    "an unknown packing": post(b"Transfer-Encoding: xchunked\r\n" + LENGTH),
+    "chunks not last": post(b"Transfer-Encoding: chunked, identity\r\n", b"0\r\n\r\n"),
+    "two packings": post(CHUNKED + b"Transfer-Encoding: identity\r\n", b"0\r\n\r\n"),
+    "a space before the colon": post(b"Transfer-Encoding : chunked\r\n" + LENGTH, SECOND),
+    "a tab in the packing": post(b"Transfer-Encoding: \x0bchunked\r\n" + LENGTH),
+    "a folded packing": post(b"Transfer-Encoding:\r\n chunked\r\n" + LENGTH),
+    "a folded header": post(LENGTH + b"X-A: b\r\n c: d\r\n"),
+    "folded attributes": post(LENGTH + ATTRIBUTES + b"a=b\r\n\tSet-Cookie: x\r\n"),
+    "CR in the attributes": post(LENGTH + ATTRIBUTES + b"a=b\rSet-Cookie: x=y\r\n"),
+    "NUL in the attributes": post(LENGTH + ATTRIBUTES + b"a=b\0c\r\n"),
+    "other letters in the attributes": post(
+        LENGTH + ATTRIBUTES + "a=嘊嘍".encode() + b"\r\n" + CLOSE
+    ),
+    "CR in the id": post(LENGTH + b"X-Request-Id: a\rSet-Cookie: x=y\r\n"),
+    "a space in a name": post(LENGTH + b"X A: b\r\n"),
+    "two hosts": post(LENGTH + b"Host: y\r\n"),
+    "no host": b"POST /invocations HTTP/1.1\r\n" + LENGTH + b"\r\n" + DOUBLE,
+    "a tunnel": b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n",
+}
+
+HARMLESS = {
+    "LF in the attributes": post(LENGTH + ATTRIBUTES + b"a=b\nSet-Cookie: x=y\r\n" + CLOSE),
+    "CRLF, encoded": post(LENGTH + ATTRIBUTES + b"a=%0d%0aSet-Cookie: x=y\r\n" + CLOSE),
+    "markup in the id": post(LENGTH + b'X-Request-Id: a"}<script>\r\n' + CLOSE),
+    "underscores": post(LENGTH + b"X_Request_Id: b\r\nTransfer_Encoding: chunked\r\n" + CLOSE),
+    "named hop by hop": post(LENGTH + b"Connection: close, X-Request-Id, Content-Length\r\n"),
+    "another protocol": post(LENGTH + b"Connection: Upgrade, close\r\nUpgrade: h2c\r\n"),
+    "an extension of a chunk": post(
+        CHUNKED + CLOSE, b"%x;a=b\r\n" % len(DOUBLE) + DOUBLE + b"\r\n0\r\n\r\n"
+    ),
+    "a queue time of its own": post(LENGTH + b"X-Request-Start: 0\r\n" + CLOSE),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_two_servers_could_read_differently_is_refused(gate: Endpoint, name: str) -> None:
+    (answer,) = exchange(gate, REFUSED[name])
+    assert answer.status in (400, 501)
+    assert json.loads(answer.body)["error"]["code"] in (
+        "bad_request",
+        "bad_header",
+        "not_implemented",
+    )
+    assert not answer.all("Set-Cookie")
+    assert gate.call("/invocations", DOUBLE).json == TWO, "the next caller gets their own answer"
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_is_let_through_does_no_harm(gate: Endpoint, name: str) -> None:
+    (answer,) = exchange(gate, HARMLESS[name])
+    assert (answer.status, json.loads(answer.body)) == (200, TWO)
+    assert not answer.all("Set-Cookie")
+    (request_id,) = answer.all("X-Request-Id")
+    assert re.fullmatch(r"[0-9a-f]{32}", request_id)
+    (timing,) = answer.all("Server-Timing")
+    assert float(timing.split(";dur=")[1].split(",")[0]) < 60_000
+    assert gate.call("/invocations", DOUBLE).json == TWO
+
+
+def test_a_host_of_the_caller_s_is_shown_as_text(gate: Endpoint) -> None:
+    (page,) = exchange(
+        gate, b'GET /docs HTTP/1.1\r\nHost: x"><script>\r\nConnection: close\r\n\r\n'
+    )
+    assert b"<script" not in page.body
+
+
+@pytest.mark.parametrize(
+    "path", ["/.refused", "/infer//double", "/models//double/invoke", "/infer/"]
+)
+def test_a_path_that_is_none_is_404_in_json(gate: Endpoint, path: str) -> None:
+    sent = post(LENGTH + CLOSE + b"Content-Type: application/json\r\n")
+    (answer,) = exchange(gate, sent.replace(b"/invocations", path.encode(), 1))
+    assert (answer.status, answer.all("Location")) == (404, [])
+    assert answer.all("Content-Type") == ["application/json"]
+    error = json.loads(answer.body)["error"]
+    assert (error["code"], error["hint"]) == ROUTING[404]
+    assert_safe(answer)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "status"), [([8000] * 3, 200), ([8200], 400), ([8000] * 5, 400)], ids=str
+)
+def test_headers_may_be_as_long_as_is_documented(
+    gate: Endpoint, sizes: list[int], status: int
+) -> None:
+    (answer,) = exchange(gate, get(b"/ping", *(b"X: " + b"x" * size for size in sizes)))
+    assert answer.status == status
+    if status == 400:
+        hint = json.loads(answer.body)["error"]["hint"]
+        assert "a single one may have 8 kB, all 32 kB" in hint
+        assert hint == ROUTING[400][1]
+
+
+def get(path: bytes, *headers: bytes) -> bytes:
+    lines = b"".join(one + b"\r\n" for one in (b"Host: x", b"Connection: close", *headers))
+    return b"GET " + path + b" HTTP/1.1\r\n" + lines + b"\r\n"
+
+
+ANSWERS = {
+    "200": (200, post(LENGTH + CLOSE)),
+    "/ping": (200, get(b"/ping")),
+    "/docs": (200, get(b"/docs")),
+    "400": (400, post(CLOSE, b"")),
+    "404": (404, get(b"/nowhere")),
+    "405": (405, get(b"/invocations")),
+    "NGINX's 400": (400, REFUSED["two hosts"]),
+    "NGINX's 405": (405, b"TRACE / HTTP/1.1\r\nHost: x\r\n\r\n"),
+    "NGINX's 413": (413, post(b"Content-Length: 99999999\r\n", b"")),
+    "NGINX's 414": (414, get(b"/" + b"x" * 40_000)),
+    "NGINX's 501": (501, REFUSED["an unknown packing"]),
+    "a model error": (424, post(b"Content-Length: 1\r\n", b"{").replace(b"/", b"/endpoints/x/", 1)),
+    "NGINX's model error": (
+        424,
+        post(b"Content-Length: 99999999\r\n", b"").replace(b"/", b"/endpoints/x/", 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_every_answer_has_the_headers_once_and_no_version(gate: Endpoint, name: str) -> None:
+    status, sent = ANSWERS[name]
+    (answer,) = exchange(gate, sent)
+    assert answer.status == status
+    assert_safe(answer)
+
+
+def assert_safe(answer: Came) -> None:
+    assert answer.all("X-Content-Type-Options") == ["nosniff"]
+    assert answer.all("X-Frame-Options") == ["DENY"]
+    assert answer.all("Referrer-Policy") == ["no-referrer"]
+    assert answer.all("Cache-Control") == ["no-store"]
+    (policy,) = answer.all("Content-Security-Policy")
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert answer.all("Server") == ["nginx"]
+    assert len(answer.all("X-Request-Id")) == 1
+    assert not re.search("gunicorn|werkzeug|python|nginx/", str(answer.headers), re.IGNORECASE)
+
+
+def test_without_a_web_worker_the_answer_is_the_same_in_form(tmp_path: Path) -> None:
+    with front(tmp_path) as endpoint:
+        endpoint.process.terminate()
+        endpoint.process.wait(20)
+        (answer,) = exchange(endpoint, post(LENGTH + CLOSE + b"X-Request-Id: mine\r\n"))
+    assert answer.status == 503
+    assert answer.all("Retry-After") == ["5"]
+    assert answer.all("X-Request-Id") == ["mine"]
+    assert json.loads(answer.body)["error"]["request_id"] == "mine"
+    assert_safe(answer)
+
+
+NUMBERS = b'{"modelname": "%b", "payload": {"%b": [4]}}'
+MODEL_ERRORS = {
+    "no JSON": (b"{", 400, "bad_body", ""),
+    "an unknown model": (NUMBERS % (b"nosuch", b"numbers"), 404, "unknown_model", ""),
+    "a model that fails": (NUMBERS % (b"fails", b"numbers"), 502, "model_failed", ""),
+    "a bug": (NUMBERS % (b"breaks", b"numbers"), 500, "client_failed", ""),
+    "no answer in time": (
+        NUMBERS % (b"sleeps", b"seconds"),
+        504,
+        "deadline_exceeded",
+        "timeout_ms=100",
+    ),
+    "NGINX's 413": (b" " * (26 * 2**20), 413, "too_large", ""),
+}
+
+
+@pytest.mark.parametrize("name", MODEL_ERRORS)
+def test_boto3_raises_its_model_error(gate: Endpoint, name: str) -> None:
+    """As SageMaker's API reference describes it (InvokeEndpoint, ModelError)."""
+    body, status, code, attributes = MODEL_ERRORS[name]
+    runtime = sagemaker_runtime(gate)
+    with pytest.raises(runtime.exceptions.ModelError) as caught:
+        runtime.invoke_endpoint(
+            EndpointName="mine", Body=body, InferenceId="an-id", CustomAttributes=attributes
+        )
+    assert_model_error(caught.value, status, code)
+
+
+def assert_model_error(error: ClientError, status: int, code: str) -> None:
+    response: Any = error.response
+    assert response["ResponseMetadata"]["HTTPStatusCode"] == 424
+    assert response["Error"]["Code"] == "ModelError"
+    assert response["OriginalStatusCode"] == status
+    assert len(response["OriginalMessage"]) <= 2048
+    original = json.loads(response["OriginalMessage"])["error"]
+    assert original["code"] == code
+    assert original["message"]
+    assert original["request_id"] == "an-id"
+    assert response["ResponseMetadata"]["HTTPHeaders"]["x-request-id"] == "an-id"
+    assert response["LogStreamArn"] == ""
+    side = "client" if status < 500 else "server"
+    begin = f'Received {side} error ({status}) from primary with message "{{'
+    assert response["Error"]["Message"].startswith(begin)
+    assert original["message"] in str(error)
+
+
+def test_the_original_message_is_as_long_as_the_service_keeps_it() -> None:
+    """2048 characters, each of which may be several bytes, and escaped."""
+    answer = json.loads(of_service(503, '"é' * 2000))
+    assert answer["OriginalMessage"] == '"é' * 1024
+    assert answer["OriginalStatusCode"] == 503
+
+
+def test_boto3_raises_its_model_error_without_a_web_worker(tmp_path: Path) -> None:
+    with front(tmp_path) as endpoint:
+        endpoint.process.terminate()
+        endpoint.process.wait(20)
+        runtime = sagemaker_runtime(endpoint)
+        with pytest.raises(runtime.exceptions.ModelError) as caught:
+            runtime.invoke_endpoint(EndpointName="mine", Body=DOUBLE, InferenceId="an-id")
+        wait_for(lambda: '"request_id":"an-id"' in endpoint.log.read_text(), 10, "its line")
+        log = endpoint.log.read_text()
+    assert_model_error(caught.value, 503, "unavailable")
+    (line,) = [json.loads(one) for one in log.splitlines() if '"request_id":"an-id"' in one]
+    assert (line["status"], line["code"]) == (503, "unavailable")
+    assert line["path"] == "/endpoints/mine/invocations"
+
+
+def test_boto3_is_refused_what_the_service_alone_answers(gate: Endpoint) -> None:
+    runtime = sagemaker_runtime(gate)
+    with pytest.raises(ClientError, match=r"ask by invoke_endpoint \(POST") as stream:
+        runtime.invoke_endpoint_with_response_stream(EndpointName="mine", Body=DOUBLE)
+    assert "invocations-response-stream" in str(stream.value)
+    with pytest.raises(ClientError, match=r"ask by invoke_endpoint \(POST") as later:
+        runtime.invoke_endpoint_async(EndpointName="mine", InputLocation="s3://bucket/key")
+    assert "async-invocations" in str(later.value)
+    for error in (stream.value, later.value):
+        assert error.response["ResponseMetadata"]["HTTPStatusCode"] == 424
+
+
+def test_boto3_is_answered_and_errors_elsewhere_are_as_ever(gate: Endpoint) -> None:
+    answer = sagemaker_runtime(gate).invoke_endpoint(EndpointName="a-b1", Body=DOUBLE)
+    assert json.loads(answer["Body"].read()) == TWO
+    for path, status in (
+        ("/invocations", 400),
+        ("/.service_refused?413", 404),  # of NGINX alone
+        ("/endpoints", 404),
+    ):
+        (came,) = exchange(
+            gate,
+            post(CLOSE + b"Content-Length: 1\r\n", b"{").replace(b"/invocations", path.encode()),
+        )
+        assert came.status == status
+        assert came.all("X-Amzn-ErrorType") == []
+        assert set(json.loads(came.body)) == {"error"}
+    (came,) = exchange(gate, get(b"/endpoints/mine/invocations"))
+    assert came.status == 405
+    assert sorted(came.all("Allow")[0].split(", ")) == ["OPTIONS", "POST"]
+    assert set(json.loads(came.body)) == {"error"}
+
+
+def test_the_page_may_use_its_own_style_and_nothing_else(gate: Endpoint) -> None:
+    page = gate.call("/docs")
+    policy = page.headers["Content-Security-Policy"]
+    (nonce,) = re.findall(r"style-src 'nonce-([\w-]{20,})'", policy)
+    text = page.body.decode()
+    assert text.count("<style") == 1
+    assert f'<style nonce="{nonce}">' in text
+    assert not re.search(r"<script|<img|<link|\sstyle=|\son\w+=", text)
+    assert gate.call("/docs").headers["Content-Security-Policy"] != policy
+
+
+def test_no_location_of_nginx_forgets_the_headers() -> None:
+    """One `add_header` in a location would switch off all of the server's."""
+    configuration = (PROJECT / "nginx.conf").read_text()
+    locations = re.findall(r"^ *location [^{]*{(.*?)^ *}", configuration, re.DOTALL | re.MULTILINE)
+    assert locations
+    assert "add_header" not in "".join(locations)

@@ -1,0 +1,326 @@
+"""The container image, on a real Docker engine; skipped, saying so, where none answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import PICTURES, PROJECT, Endpoint, free_ports, picture, wait_for
+from tests.end_to_end.test_chain import own_client, small_repository  # noqa: F401  fixtures
+from tests.support import readme
+
+pytestmark = pytest.mark.image
+
+TAG = "triton-dispatcher:tested"
+BIN = Path(sys.executable).parent
+LARGEST = 1.5e9  # bytes, with the weights of all three models
+LOCKED = (
+    *("--user", "1000", "--read-only", "--tmpfs", "/tmp"),
+    *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
+)
+
+
+def docker(*arguments: str | Path, check: bool = True) -> str:
+    done = subprocess.run(
+        ["docker", *arguments], check=False, capture_output=True, text=True, timeout=1200
+    )
+    if check and done.returncode:
+        pytest.fail(f"docker {arguments[0]}: {done.stdout[-3000:]}{done.stderr[-3000:]}")
+    return done.stdout + done.stderr
+
+
+def build(tag: str, *options: str) -> str:
+    """Build the image; the host's network is what a machine behind a proxy needs."""
+    return docker("build", "--network", "host", "--tag", tag, *options, PROJECT)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def engine() -> None:
+    try:
+        done = subprocess.run(["docker", "version"], check=False, capture_output=True, timeout=30)
+    except FileNotFoundError:
+        pytest.skip("there is no docker here")
+    if done.returncode:
+        pytest.skip("no Docker engine answers")
+
+
+@pytest.fixture(scope="session")
+def image(engine: None, models: None) -> Iterator[str]:
+    build(TAG)
+    yield TAG
+    docker("image", "rm", "--force", TAG, check=False)
+
+
+@dataclass(frozen=True)
+class Container(Endpoint):
+    """A running container, asked as any other endpoint is."""
+
+    name: str = ""
+
+    def logs(self) -> str:
+        return docker("logs", self.name)
+
+    def state(self) -> dict[str, Any]:
+        return json.loads(docker("inspect", "--format", "{{json .State}}", self.name))
+
+    def inside(self, *command: str) -> str:
+        return docker("exec", self.name, *command)
+
+    def stop(self) -> tuple[int, float]:
+        """Stop it as an operator does; return the exit code and the seconds it took."""
+        before = time.monotonic()
+        docker("stop", "--time", "25", self.name)
+        return self.state()["ExitCode"], time.monotonic() - before
+
+
+@contextmanager
+def running(
+    image: str, *options: str, command: tuple[str, ...] = (), port: int = 8080, ready: bool = True
+) -> Iterator[Container]:
+    name = f"triton-dispatcher-test-{os.getpid()}"
+    docker("rm", "--force", name, check=False)
+    publish = () if "host" in options else ("--publish", f"127.0.0.1::{port}")
+    docker("run", "--detach", "--name", name, *publish, *options, image, *command)
+    try:
+        published = docker("port", name, str(port)).split(":")[-1] if publish else port
+        container = Container(int(published), None, Path(), name)  # type: ignore[arg-type]
+        if ready:
+            wait_for(
+                lambda: (
+                    "serve: ready after" in container.logs() or not container.state()["Running"]
+                ),
+                90,
+                f"the start:\n{container.logs()[-3000:]}",
+            )
+            assert container.call("/ping").status == 200, container.logs()[-3000:]
+        yield container
+    finally:
+        docker("rm", "--force", name, check=False)
+
+
+def assert_readme(container: Container) -> None:
+    for command, shown in readme.requests():
+        came = readme.run(command, f"http://127.0.0.1:{container.port}")
+        assert readme.same(came, shown), came
+
+
+def test_hadolint_finds_nothing() -> None:
+    done = subprocess.run(
+        [BIN / "hadolint", PROJECT / "Dockerfile"], check=False, capture_output=True
+    )
+    assert done.returncode == 0, done.stdout.decode()
+
+
+def test_the_classic_builder_of_an_old_engine_understands_every_line() -> None:
+    """Engine 20.10 without BuildKit."""
+    text = (PROJECT / "Dockerfile").read_text()
+    for newer in ("RUN --mount", "<<", "COPY --chmod", "COPY --link", "--start-interval"):
+        assert newer not in text
+
+
+def test_its_structure(image: str) -> None:
+    subprocess.run(
+        [
+            *(BIN / "container-structure-test", "test", "--image", image),
+            *("--config", PROJECT / "tests" / "image_structure.yaml"),
+        ],
+        check=True,
+        timeout=300,
+    )
+
+
+def test_it_is_small_enough_for_a_laptop(image: str) -> None:
+    size = int(docker("image", "inspect", "--format", "{{.Size}}", image))
+    assert size < LARGEST
+
+
+def test_a_second_build_takes_everything_from_the_cache(image: str) -> None:
+    first = docker("image", "inspect", "--format", "{{.Id}}", image)
+    before = time.monotonic()
+    build(image)
+    assert time.monotonic() - before < 60
+    assert docker("image", "inspect", "--format", "{{.Id}}", image) == first
+
+
+def test_it_runs_as_sagemaker_runs_it(image: str, tmp_path: Path) -> None:
+    """`docker run IMAGE serve`, root, model data read-only; a stop under load loses no answer.
+
+    On the host's network: the engine's proxy would take connections for a port that is closed.
+    """
+    ports = free_ports(4)
+    with running(
+        image,
+        *("--volume", f"{tmp_path}:/opt/ml/model:ro", "--network", "host"),
+        *("--env", f"SAGEMAKER_BIND_TO_PORT={ports[0]}"),
+        *("--env", f"SAGEMAKER_SAFE_PORT_RANGE={ports[1]}-{ports[-1]}"),
+        command=("serve",),
+        port=ports[0],
+    ) as container:
+        assert_readme(container)
+        wait_for(lambda: container.state()["Health"]["Status"] == "healthy", 30, "healthy")
+        # What loses its parent becomes a child of process 1, and must not stay as a zombie.
+        container.inside("sh", "-c", "(sleep 0.2 &)")
+        time.sleep(1)
+        stats = container.inside("sh", "-c", "cat /proc/[0-9]*/stat 2>/dev/null; true")
+        assert "serve" in container.inside("cat", "/proc/1/cmdline")
+        assert not [line for line in stats.splitlines() if ") Z " in line]
+        code, took, statuses, lost = stopped_under_load(container)
+        assert (code, lost) == (0, [])
+        assert took < 25
+        assert set(statuses) == {200}
+        assert len(statuses) > 10
+
+
+def stopped_under_load(container: Container) -> tuple[int, float, list[int], list[str]]:
+    """Stop it while callers ask; return what `stop` did, their answers, and what was lost."""
+    statuses: list[int] = []
+    lost: list[str] = []
+    bodies = [
+        {"modelname": "resnet", "payload": {"img": picture(PICTURES / "coffee.png")}},
+        {"modelname": "bert_base", "payload": {"text": "The world has [MASK] people."}},
+    ]
+
+    def keep_asking(body: dict[str, Any]) -> None:
+        while True:
+            try:
+                statuses.append(container.ask(**body).status)
+            except ConnectionRefusedError:
+                return  # the door is closed: nothing was taken in
+            except Exception as error:
+                lost.append(repr(error))
+                return
+
+    callers = [threading.Thread(target=keep_asking, args=(body,)) for body in bodies * 2]
+    for caller in callers:
+        caller.start()
+    time.sleep(1.5)
+    code, took = container.stop()
+    for caller in callers:
+        caller.join()
+    return code, took, statuses, lost
+
+
+def test_it_runs_locked_down_and_with_64_mb_of_shared_memory(image: str) -> None:
+    """Any user, nothing writable but a noexec /tmp, no capabilities; and the largest batches."""
+    with running(image, *LOCKED, "--env", "SAGEMAKER_BIND_TO_PORT=9090", port=9090) as container:
+        assert "noexec" in container.inside("grep", " /tmp ", "/proc/mounts")
+        assert " 64M " in container.inside("df", "-h", "/dev/shm")
+        assert container.inside("id", "-u").strip() == "1000"
+        assert_readme(container)
+        container.inside("/opt/triton-dispatcher/.venv/bin/python", "-m", "container.health")
+        img = {"img": picture(PICTURES / "coffee.png")}
+        words = " ".join(["The world has [MASK] people."] + ["word"] * 21)  # 30 tokens
+        cases: list[tuple[str, Any]] = [
+            ("resnet", [img] * 16),
+            ("yolov5", [img] * 8),
+            ("bert_base", [{"text": words}] * 16),
+            ("resnet", img),
+            ("yolov5", img),
+        ]
+        alone = [container.ask(modelname=name, payload=payload) for name, payload in cases]
+        assert [answer.status for answer in alone] == [200] * len(cases)
+        together: dict[int, Any] = {}
+
+        def call(place: int) -> None:
+            name, payload = cases[place % len(cases)]
+            together[place] = container.ask(modelname=name, payload=payload)
+
+        threads = [threading.Thread(target=call, args=(place,)) for place in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for place, answer in together.items():
+            assert answer.status == 200, answer.body
+            assert readme.same(answer.json, alone[place % len(cases)].json)
+        # One text whose logits alone would need 18 MB is refused, and everything goes on.
+        answer = container.ask(modelname="bert_base", payload={"text": "[MASK] " * 150})
+        assert answer.status == 507
+        assert "--shm-size" in answer.json["error"]["message"]
+        assert container.call("/ping").status == 200
+        code, took = container.stop()
+        assert code == 0
+        assert took < 25
+
+
+def test_more_shared_memory_changes_nothing_of_the_configuration(image: str) -> None:
+    with running(image, "--shm-size", "1g") as container:
+        assert "one instance" not in container.logs()
+        masks = {"text": "[MASK] " * 150}
+        assert container.ask(modelname="bert_base", payload=masks).status == 200
+
+
+def test_root_without_capabilities(image: str) -> None:
+    with running(image, "--cap-drop", "ALL", "--security-opt", "no-new-privileges") as container:
+        assert_readme(container)
+
+
+def test_models_and_clients_of_one_s_own_are_mounted(
+    image: str,
+    small_repository: Path,  # noqa: F811
+    own_client: Callable[[Path], None],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    own_client(tmp_path)
+    with running(
+        image,
+        *("--volume", f"{small_repository}:/models:ro", "--env", "MODEL_REPOSITORY=/models"),
+        *("--volume", f"{tmp_path / 'clients'}:/clients:ro", "--env", "CLIENTS_PATH=/clients"),
+        *LOCKED,
+    ) as container:
+        answer = container.ask(modelname="double", payload={"numbers": [1, 2.5]})
+        assert answer.json == {"modelname": "double", "result": [2.0, 5.0]}
+
+
+def test_models_can_be_left_out(image: str) -> None:
+    tag = f"{TAG}-two"
+    build(tag, "--build-arg", "MODELS=resnet,bert_base")
+    try:
+        with running(tag) as container:
+            assert "yolov5" not in container.inside("ls", "model_repository", "/licenses/models")
+            text = "The world has [MASK] people."
+            assert container.ask(modelname="bert_base", payload={"text": text}).status == 200
+            img = {"img": picture(PICTURES / "coffee.png")}
+            assert container.ask(modelname="yolov5", payload=img).status == 404
+    finally:
+        docker("image", "rm", "--force", tag, check=False)
+
+
+FAKE_BASE = r"""
+FROM debian:bookworm-slim
+RUN mkdir -p /opt/tritonserver/bin /opt/tritonserver/backends/onnxruntime \
+ && printf '%s\n' '#!/bin/sh' 'echo "STARTED $*"' 'echo "PYTHON $(command -v python3)"' \
+      'exec sleep 600' > /opt/tritonserver/bin/tritonserver \
+ && chmod +x /opt/tritonserver/bin/tritonserver
+ENTRYPOINT ["/opt/nvidia/nvidia_entrypoint.sh"]
+"""
+
+
+def test_on_a_base_with_nvidia_s_triton_that_one_is_used(image: str, tmp_path: Path) -> None:
+    """A base laid out as NVIDIA's image is: that itself cannot be had without an image registry."""
+    base, tag = f"{TAG}-base", f"{TAG}-native"
+    (tmp_path / "Dockerfile").write_text(FAKE_BASE)
+    docker("build", "--tag", base, tmp_path)
+    build(tag, "--build-arg", f"BASE={base}", "--build-arg", "MODELS=bert_base")
+    try:
+        with running(tag, ready=False) as container:
+            wait_for(lambda: "PYTHON" in container.logs(), 30, "Triton's start")
+            log = container.logs()
+            assert "serve: Triton: NVIDIA's, in /opt/tritonserver" in log
+            assert "--backend-directory=/opt/tritonserver/backends" in log
+            assert "PYTHON /usr/bin/python3" in log, "Triton's Python is the image's own"
+            packages = container.inside("sh", "-c", "ls .venv/lib/python3*/site-packages")
+            assert "pytriton" not in packages, "no second Triton"
+    finally:
+        docker("image", "rm", "--force", tag, base, check=False)

@@ -1,0 +1,284 @@
+"""API keys: who may enter, and how the file of keys is taken up."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher.auth.api_keys import BadKeys, KeyFile, load_keys, read_keys
+from dispatcher.auth.authorization import scopes
+from tests.conftest import PROJECT, Answer, Endpoint, alive, descendants, wait_for
+from tests.end_to_end.test_metrics import lines_of, scraped, value
+from tests.support.front import front
+from tests.test_docs import openapi_app
+
+ASKING, MANAGING, OLD = "a-key-for-asking", "a-key-for-managing", "a-key-that-goes"
+DOUBLE = json.dumps({"modelname": "double", "payload": {"numbers": [1]}})
+
+
+def line(scope: str, name: str, key: str) -> str:
+    return f"{scope} {name} {hashlib.sha256(key.encode()).hexdigest()}\n"
+
+
+FILE = (
+    "# who may enter\n\n" + line("inference", "shop", ASKING) + line("management", "ops", MANAGING)
+)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("keys") / "keys"
+    path.write_text(FILE + line("inference", "shop", OLD))
+    return path
+
+
+@pytest.fixture(scope="module")
+def closed(file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    settings = {"API_KEYS_FILE": str(file), "MODEL_SERVER_WORKERS": "2"}
+    with front(tmp_path_factory.mktemp("front"), **settings) as endpoint:
+        yield endpoint
+
+
+def call(endpoint: Endpoint, route: str, key: str | None, **headers: str) -> Answer:
+    method, path = route.split()
+    if key is not None:
+        headers["x-api-key"] = key
+    return endpoint.call(path, DOUBLE if method == "POST" else None, method, headers)
+
+
+@pytest.mark.parametrize("route", ["POST /invocations", "POST /infer/double", "GET /models",
+                                   "POST /models", "DELETE /models/x", "POST /load_model/x",
+                                   "POST /reload", "GET /health", "GET /metrics", "GET /docs",
+                                   "GET /openapi.json", "GET /nowhere", "PUT /models"])  # fmt: skip
+def test_without_a_known_key_nobody_enters(closed: Endpoint, route: str) -> None:
+    for key in (None, "", "x", ASKING[:-1], f"{ASKING} {ASKING}", hashlib.sha256(b"x").hexdigest()):
+        answer = call(closed, route, key)
+        assert answer.status == 401
+        assert answer.json["error"]["code"] == "unauthorized"
+        assert answer.headers["WWW-Authenticate"] == "ApiKey"
+
+
+def test_the_hosting_service_s_own_path_needs_a_key_too(closed: Endpoint) -> None:
+    for call_of, key, status in (
+        ("invocations", None, 401),
+        ("invocations", MANAGING, 403),
+        ("async-invocations", None, 401),
+        ("async-invocations", ASKING, 400),
+    ):
+        answer = call(closed, f"POST /endpoints/mine/{call_of}", key)
+        assert (answer.status, answer.json["OriginalStatusCode"]) == (424, status)
+    assert call(closed, "POST /endpoints/mine/invocations", ASKING).status == 200
+
+
+@pytest.mark.parametrize("key", [None, "x", MANAGING])
+@pytest.mark.parametrize("route", ["GET /ping", "POST /ping", "GET /execution-parameters"])
+def test_what_the_platform_asks_is_open(closed: Endpoint, route: str, key: str | None) -> None:
+    assert call(closed, route, key).status == 200
+
+
+@pytest.mark.parametrize(
+    ("route", "asking", "managing"),
+    [
+        ("POST /invocations", 200, 403),
+        ("POST /infer/double", 200, 403),
+        ("POST /models/double/invoke", 200, 403),
+        ("POST /models", 403, 400),
+        ("DELETE /models/x", 403, 404),
+        ("POST /load_model/x", 403, 404),
+        ("GET /models", 200, 200),
+        ("GET /metrics", 200, 200),
+        ("GET /docs", 200, 200),
+        ("GET /nowhere", 404, 404),
+    ],
+)
+def test_a_key_is_good_for_what_it_is_for(
+    closed: Endpoint, route: str, asking: int, managing: int
+) -> None:
+    for key, status in ((ASKING, asking), (MANAGING, managing)):
+        answer = call(closed, route, key)
+        assert answer.status == status
+        if status == 403:
+            assert answer.json["error"]["code"] == "forbidden"
+
+
+def test_every_route_has_the_scope_that_the_documentation_gives_it() -> None:
+    table = (PROJECT / "docs" / "http.md").read_text()
+    table = table.partition("## API keys")[2].partition("## Errors")[0]
+    for rule in openapi_app().url_map.iter_rules():
+        for method in sorted(rule.methods - {"HEAD", "OPTIONS"}):
+            shown = re.sub(r"<(\w+)>", r"{\1}", f"`{method} {rule.rule}`")
+            (row,) = [r for r in table.splitlines() if r.startswith("|") and shown in r]
+            needed = scopes(rule.endpoint, method)
+            assert (
+                row.split("|")[1].strip()
+                == {0: "none", 1: "".join(needed), 2: "either"}[len(needed)]
+            )
+
+
+def test_the_log_names_whose_key_it_was_and_never_the_key(closed: Endpoint) -> None:
+    call(closed, "POST /invocations", ASKING, **{"X-Request-Id": "keyed"})
+    assert lines_of(closed, "keyed")[0]["key"] == "shop"
+    assert (
+        call(closed, "POST /invocations", "a-wrong-key", **{"X-Request-Id": "wrong"}).status == 401
+    )
+    assert lines_of(closed, "wrong")[0]["code"] == "unauthorized"
+    log = closed.log.read_text()
+    for key in (ASKING, MANAGING, OLD, "a-wrong-key"):
+        assert key not in log
+        assert hashlib.sha256(key.encode()).hexdigest() not in log
+
+
+def replace(path: Path, text: str) -> None:
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.rename(path)
+
+
+def everywhere(closed: Endpoint, key: str, status: int) -> None:
+    """Wait until both workers say so: five times in a row."""
+    wait_for(
+        lambda: {call(closed, "POST /invocations", key).status for _ in range(12)} == {status},
+        5,
+        f"{status} for {key}",
+    )
+
+
+def test_keys_change_without_a_restart_and_a_broken_file_keeps_them(
+    closed: Endpoint, file: Path
+) -> None:
+    workers = descendants(closed.process.pid)
+    new = "a-key-that-comes"
+    assert call(closed, "POST /invocations", OLD).status == 200
+    replace(file, FILE + line("inference", "shop", new))
+    everywhere(closed, new, 200)
+    everywhere(closed, OLD, 401)
+    for broken in (FILE + "inference shop not-a-hash\n", "", "\xff"):
+        replace(file, broken)
+        wait_for(lambda: metric(closed) == {0.0}, 5, "the metric that says so")
+        assert call(closed, "POST /invocations", new).status == 200
+        assert call(closed, "POST /invocations", OLD).status == 401
+    assert "line 5 is no key" in closed.log.read_text()
+    assert "not-a-hash" not in closed.log.read_text()
+    # A worker that starts now has the keys that were good last.
+    os.kill(min(descendants(closed.process.pid)), 9)
+    wait_for(lambda: len(alive(descendants(closed.process.pid)) - workers) == 1, 10, "a new worker")
+    wait_for(lambda: call(closed, "GET /ping", None).status == 200, 10, "/ping")
+    everywhere(closed, new, 200)
+    everywhere(closed, OLD, 401)
+    file.unlink()
+    replace(file, FILE)
+    everywhere(closed, new, 401)
+    everywhere(closed, ASKING, 200)
+    wait_for(lambda: metric(closed) == {1.0}, 5, "the metric that says so")
+
+
+def metric(closed: Endpoint) -> set[float]:
+    found = set()
+    for _ in range(8):
+        page = call(closed, "GET /metrics", MANAGING).body.decode()
+        found.add(float(re.findall(r"^dispatcher_api_keys_ok (.*)$", page, re.MULTILINE)[0]))
+    return found
+
+
+# The file
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "# nothing\n", "admin x " + "0" * 64, "inference x", "inference x y " + "0" * 64,
+     "inference x " + "0" * 63, "inference x " + "A" * 64, "inference a/b " + "0" * 64],
+)  # fmt: skip
+def test_a_bad_line_is_named_and_not_shown(text: str) -> None:
+    with pytest.raises(BadKeys, match=r"line 1 is no key|has no key") as caught:
+        read_keys(text)
+    assert "0" * 10 not in str(caught.value)
+
+
+def test_it_is_looked_at_once_a_second_and_compared_wholly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys"
+    path.write_text(FILE)
+    time = [0.0]
+    keys = KeyFile(path, clock=lambda: time[0])
+    looks = []
+    stat = Path.stat
+    monkeypatch.setattr(Path, "stat", lambda one, **more: (looks.append(one), stat(one, **more))[1])
+    compared: list[Any] = []
+    monkeypatch.setattr("hmac.compare_digest", lambda a, b: bool(compared.append(a)) or a == b)
+    for _ in range(1000):
+        assert [key.name for key in keys.matching(ASKING)] == ["shop"]
+    assert looks == []
+    assert len(compared) == 2000, "each key, also after one that is right"
+    time[0] = 1.5
+    keys.matching(ASKING)
+    assert len(looks) == 1
+
+
+def test_without_a_good_file_there_is_no_start(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    for text in (None, "inference shop plain-text-key"):
+        if text is not None:
+            path.write_text(text)
+        environment = {**os.environ, "API_KEYS_FILE": str(path), "PYTHON": sys.executable}
+        done = subprocess.run(
+            [PROJECT / "serve"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert f"serve: API_KEYS_FILE is '{path}': " in done.stderr
+        assert "plain-text-key" not in done.stderr
+
+
+def test_a_key_that_the_program_makes_is_let_in(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tool", "new-key", "inference", "shop"],
+        capture_output=True, text=True, check=True, cwd=PROJECT,
+    )  # fmt: skip
+    path = tmp_path / "keys"
+    path.write_text(done.stdout)
+    key = done.stderr.removeprefix("x-api-key: ").strip()
+    assert len(key) >= 43, "256 bits"
+    (found,) = KeyFile(path).matching(key)
+    assert (found.scope, found.name) == ("inference", "shop")
+    assert key not in done.stdout
+    # What anybody else makes of it.
+    hashed = subprocess.run(["sha256sum"], input=key, capture_output=True, text=True, check=True)
+    assert hashed.stdout.split()[0] == done.stdout.split()[2]
+
+
+# Without management
+
+
+def test_management_can_be_switched_off(tmp_path: Path) -> None:
+    with front(tmp_path, MANAGEMENT_ROUTES="false") as endpoint:
+        for route in ("POST /models", "DELETE /models/double", "POST /load_model/double",
+                      "POST /reload"):  # fmt: skip
+            answer = call(endpoint, route, None)
+            assert answer.status == 403
+            assert answer.json["error"]["code"] == "management_off"
+        for route in ("GET /models", "POST /invocations", "GET /health", "GET /ping"):
+            assert call(endpoint, route, None).status == 200
+        assert value(scraped(endpoint), "dispatcher_requests_total", status="403") == 4
+
+
+@pytest.mark.parametrize("coding", ["utf-8-sig", "utf-16"])
+def test_a_file_as_editors_of_windows_save_it(tmp_path: Path, coding: str) -> None:
+    (tmp_path / "keys").write_bytes(FILE.replace("\n", "\r\n").encode(coding))
+    assert [(key.scope, key.name) for key in load_keys(tmp_path / "keys")] == [
+        ("inference", "shop"),
+        ("management", "ops"),
+    ]

@@ -1,0 +1,158 @@
+"""The real NGINX and gunicorn in front of a Triton that is a dictionary of functions.
+
+Starts in two seconds, for what the web's side alone decides.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from flask import Flask
+
+from clients.base import Client, Environment
+from clients.errors import ModelFailed
+from clients.plugins.registry import Registry
+from clients.triton.client import renamed_config
+from container.programs.listening_socket import Door
+from container.programs.programs import gunicorn_program, nginx_program
+from container.repository.shared_memory_plan import Plan
+from dispatcher.app import admission_of, create_app
+from dispatcher.execution.watchdog import Watch, replace_worker
+from dispatcher.readiness.prober import Canary
+from dispatcher.settings import read_settings
+from dispatcher.wsgi import keys_of, log_to_stderr, observer_of
+from tests.conftest import Endpoint, free_ports, wait_for
+from tests.support.fake_triton import Arrays, FakeTriton
+
+NGINX = "/usr/sbin/nginx"
+
+
+class Double(Client):
+    """Answers twice the numbers, and the caller's custom attributes."""
+
+    modelname = "double"
+    example = {"numbers": [1]}
+
+    def inference(self, payload: Any) -> Any:
+        self.request.response_attributes.update(self.request.attributes)
+        return (2 * self.numbers(payload, "numbers")).tolist()
+
+
+class Fails(Client):
+    """Answers that the model failed."""
+
+    modelname = "fails"
+    example = {"numbers": [1]}
+
+    def inference(self, payload: Any) -> Any:
+        raise ModelFailed("it fell over")
+
+
+class Breaks(Client):
+    """Has a bug."""
+
+    modelname = "breaks"
+    example = {"numbers": [1]}
+
+    def inference(self, payload: Any) -> Any:
+        raise ZeroDivisionError
+
+
+class Odd(Client):
+    """Answers what JSON cannot hold, but for one."""
+
+    modelname = "odd"
+    example = {"numbers": [1]}
+
+    def inference(self, payload: Any) -> Any:
+        return 1 if payload["numbers"] == [1] else object()
+
+
+class Sleeps(Client):
+    """Answers after some seconds, whatever the time is by then."""
+
+    modelname = "sleeps"
+    example = {"seconds": [0]}
+
+    def inference(self, payload: Any) -> Any:
+        time.sleep(self.numbers(payload, "seconds").item())
+        return "awake"
+
+
+def nothing(_: Any) -> Arrays:
+    return {}
+
+
+def build() -> Flask:
+    """Return the application with models that need no Triton; for gunicorn."""
+    settings = read_settings(os.environ)
+    clients = (Double, Fails, Breaks, Odd, Sleeps)
+    server = FakeTriton({one.modelname: nothing for one in clients})
+    environment = Environment(server, settings.model_repository)
+    registry = Registry({one.modelname: one(environment) for one in clients})
+    canary = Canary(("double",), registry, server, 8, 8)
+    canary.list_models()
+    canary.look("double", canary.trials["double"])
+    admission = admission_of(settings)
+    Watch(admission, settings.client_timeout, replace_worker).start()
+    log_to_stderr(settings)
+    keys = keys_of(settings)
+    observer = observer_of(settings, registry)
+    return create_app(
+        settings, registry, environment, renamed_config, canary, admission, None, observer, keys
+    )
+
+
+def sagemaker_runtime(endpoint: Endpoint) -> Any:
+    """Return the client that users of SageMaker have, with another address and no tricks."""
+    return boto3.client(
+        "sagemaker-runtime",
+        endpoint_url=f"http://127.0.0.1:{endpoint.port}",
+        region_name="eu-central-1",
+        aws_access_key_id="none",
+        aws_secret_access_key="none",
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+
+
+@contextmanager
+def front(
+    folder: Path, application: str = "tests.support.front:build()", **variables: str
+) -> Iterator[Endpoint]:
+    """Run both on a free port, with settings from `variables`."""
+    port = str(free_ports(1)[0])
+    own = {"SAGEMAKER_BIND_TO_PORT": port, "TRITON_METRICS_PORT": "1"}  # where nobody is
+    settings = read_settings({**own, **variables})
+    settings = replace(settings, run_dir=folder, model_repository=folder)
+    gunicorn = gunicorn_program(settings, folder, f"triton_dispatcher_{os.getpid()}_", Plan())
+    command = [application if "wsgi" in word else word for word in gunicorn.command()]
+    log = folder / "front.log"
+    with log.open("ab") as output, closing(Door(settings.port)) as door:
+        nginx = nginx_program(settings, folder, NGINX, door)
+        processes = [
+            subprocess.Popen(
+                command,
+                env=dict(program.environment),
+                stdout=output,
+                stderr=output,
+                pass_fds=program.files,
+            )
+            for command, program in ((command, gunicorn), (nginx.command(), nginx))
+        ]
+    try:
+        wait_for(lambda: not gunicorn.fault() and not nginx.fault(), 30, "gunicorn and NGINX")
+        yield Endpoint(settings.port, processes[0], log)
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(30)

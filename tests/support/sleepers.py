@@ -1,0 +1,96 @@
+"""An application for `tests.support.front`, with clients that sleep, hang and end their process."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from flask import Flask
+
+from clients.base import Client, Environment, Payload
+from clients.plugins.registry import Registry
+from clients.triton.client import renamed_config
+from dispatcher.app import admission_of, create_app
+from dispatcher.execution.watchdog import Watch, replace_worker
+from dispatcher.readiness.prober import Canary
+from dispatcher.settings import read_settings
+from tests.support.fake_triton import FakeTriton
+
+QUICK_S = 0.05
+LOADING_S = 3.0  # a model
+
+
+class Quick(Client):
+    """Answers after a twentieth of a second."""
+
+    modelname = "quick"
+    example: Payload = {}
+
+    def inference(self, payload: Payload) -> Any:
+        time.sleep(QUICK_S)
+        return os.getpid()
+
+
+class Sleeps(Client):
+    """Answers after a while, and notes in a file that it was asked."""
+
+    modelname = "sleeps"
+    example: Payload = {"seconds": 0}
+
+    def inference(self, payload: Payload) -> Any:
+        with (self._environment.model_repository / "asked").open("a") as asked:
+            asked.write(f"{payload.get('name', '')}\n")
+        time.sleep(payload["seconds"])
+        return "x" * payload.get("length", 1)
+
+
+class Bad(Client):
+    """Does what no client should."""
+
+    modelname = "bad"
+    example: Payload = {"does": "hang"}
+
+    def inference(self, payload: Payload) -> Any:
+        if payload["does"] == "hang":
+            while True:
+                time.sleep(1)
+        if payload["does"] == "die":
+            os._exit(1)
+        if payload["does"] == "exit":
+            sys.exit(0)
+        if payload["does"] == "hold":  # Python's lock, as a careless pattern does, for years
+            re.match(r"(a+)+$", "a" * 60 + "b")
+        if payload["does"] == "interrupt":
+            raise KeyboardInterrupt
+        return payload["does"]
+
+
+class Bad2(Bad):
+    modelname = "bad2"
+
+
+class Bad3(Bad):
+    modelname = "bad3"
+
+
+def build() -> Flask:
+    """Return the application, as `dispatcher.wsgi` does; for gunicorn."""
+    settings = read_settings(os.environ)
+    names = {c.modelname: c for c in (Quick, Sleeps, Bad, Bad2, Bad3)}
+    server = FakeTriton(dict.fromkeys(names, dict), loading_s=LOADING_S)
+    environment = Environment(server, settings.model_repository)
+    registry = Registry({name: client(environment) for name, client in names.items()})
+    canary = Canary((), registry, server, 8, 8)
+    admission = admission_of(settings)
+    Watch(admission, settings.client_timeout, replace_worker).start()
+    return create_app(settings, registry, environment, renamed_config, canary, admission)
+
+
+def asked(folder: Path) -> list[str]:
+    """Return what `sleeps` was asked, call by call."""
+    path = folder / "asked"
+    return path.read_text().splitlines() if path.exists() else []

@@ -1,0 +1,357 @@
+"""The `dispatcher` program: what it writes works, and what it says helps."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests.conftest import PICTURES, PROJECT, Endpoint, picture
+from tool.__main__ import COMMANDS, main
+
+COFFEE = PICTURES / "coffee.png"
+PROGRAM = PROJECT / "tool" / "dispatcher"
+
+
+def program(*arguments: str | Path, folder: Path = PROJECT, **variables: str) -> Any:
+    environment = {"PATH": "/usr/bin:/bin", "PYTHON": sys.executable, **variables}
+    return subprocess.run(
+        [PROGRAM, *arguments],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_help_names_every_command_and_is_there_at_once() -> None:
+    """It imports nothing that takes a while."""
+    done = program("--help")
+    assert done.returncode == 0
+    for command, (_, meaning) in COMMANDS.items():
+        assert command in done.stdout
+        assert meaning.split()[0] in done.stdout
+    code = (
+        "import sys; from tool.__main__ import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "assert not {'numpy', 'flask', 'grpc', 'PIL'} & set(sys.modules), 'too much'"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=PROJECT, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], [], ["invoke"], ["invoke", "x"]])
+def test_a_command_that_is_called_wrongly_says_so(arguments: list[str]) -> None:
+    done = program(*arguments)
+    assert done.returncode == 2
+    assert "usage: dispatcher" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_weights_is_the_tool_that_fetches_them() -> None:
+    done = program("weights", "--list", "bert_base")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "licence Apache-2.0" in done.stdout
+
+
+# new-client
+
+
+@pytest.mark.parametrize("name", ["double", "my-model.v2", "bad-payload"])
+@pytest.mark.parametrize("runner", [["-m", "unittest", "discover", "-s"], ["-m", "pytest", "-q"]])
+def test_what_new_client_writes_passes_its_test_at_once(
+    tmp_path: Path, name: str, runner: list[str]
+) -> None:
+    done = program("new-client", name, "--into", "mine", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        if line.startswith("wrote "):
+            assert (tmp_path / line.removeprefix("wrote ")).is_file()
+    assert f"MODEL_DIR=mine {PROJECT / 'serve'}" in done.stdout
+    tests = subprocess.run(
+        [sys.executable, *runner, "mine/code/tests"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert tests.returncode == 0, tests.stdout + tests.stderr
+    assert "3 passed" in tests.stdout or "Ran 3 tests" in tests.stderr
+
+
+def test_what_new_client_says_to_run_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
+    done = program("new-client", "double", "--into", "Ann's models", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = {line[2:13].strip(): line[13:] for line in done.stdout.splitlines()[-4:]}
+    test = "Ann's models/code/tests/test_double.py"
+    assert shlex.split(said["test it"]) == [sys.executable, test]
+    assert shlex.split(said["check it"]) == ["dispatcher", "check", "Ann's models"]
+    assert shlex.split(said["serve it"]) == ["MODEL_DIR=Ann's models", str(PROJECT / "serve")]
+
+
+def test_new_client_overwrites_nothing(tmp_path: Path) -> None:
+    assert program("new-client", "double", folder=tmp_path).returncode == 0
+    mine = tmp_path / "code" / "clients" / "double.py"
+    mine.write_text("# mine")
+    again = program("new-client", "double", folder=tmp_path)
+    assert (again.returncode, again.stderr.count("\n")) == (2, 1)
+    assert "is there already" in again.stderr
+    assert mine.read_text() == "# mine"
+
+
+@pytest.mark.parametrize("name", ["a b", "../up", "5", "", "x" * 200, "none", "true"])
+def test_new_client_refuses_a_name_that_cannot_be_one(tmp_path: Path, name: str) -> None:
+    done = program("new-client", "--", name, folder=tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_template_s_model_doubles() -> None:
+    """It is what ONNX's own library makes of one node."""
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", "n"])
+        for name in ("INPUT", "OUTPUT")
+    ]
+    node = helper.make_node("Add", ["INPUT", "INPUT"], ["OUTPUT"])
+    graph = helper.make_graph([node], "double", values[:1], values[1:])
+    expected = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    assert onnx.load(PROJECT / "tool" / "template" / "model.onnx") == expected
+
+
+# models
+
+ALONE = """
+from clients.base import Client
+
+class Alone(Client):
+    modelname = "alone"
+    example = {}
+
+    def inference(self, payload):
+        return 1
+"""
+
+
+def test_a_class_that_begins_a_thread_keeps_no_command_from_its_end(tmp_path: Path) -> None:
+    program("new-client", "double", folder=tmp_path)
+    begins = "import threading, time\nthreading.Thread(target=time.sleep, args=(3600,)).start()\n"
+    (tmp_path / "code" / "clients" / "alone.py").write_text(f"{begins}{ALONE}")
+    done = program("models", folder=tmp_path, MODEL_DIR=str(tmp_path))
+    assert done.returncode == 0
+    assert "Alone" in done.stdout
+    assert program("check", str(tmp_path), folder=tmp_path).returncode == 0
+
+
+def test_models_shows_what_is_served_by_which_client_and_why_others_are_not(
+    tmp_path: Path,
+) -> None:
+    program("new-client", "double", folder=tmp_path)
+    (tmp_path / "code" / "clients" / "bad.py").write_text("import nothing_of_this_name")
+    (tmp_path / "plain" / "1").mkdir(parents=True)
+    (tmp_path / "taken" / "1").mkdir(parents=True)
+    (tmp_path / "taken" / "dispatch.toml").write_text('aliases = ["double"]')
+    (tmp_path / "flat").mkdir()
+    (tmp_path / "flat" / "model.onnx").touch()
+    done = program("models", "--json", folder=tmp_path, MODEL_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    assert rows["double"]["client"] == "Double"
+    assert rows["double"]["source"] == "code/clients/double.py"
+    assert rows["plain"]["client"] == "tensors alone"
+    assert [rows[name]["source"] for name in ("plain", "flat")] == ["plain", "flat"]
+    for name in ("resnet", "yolov5", "bert_base"):
+        assert rows[name]["reason"] == ""
+    (bad,) = [row for row in rows.values() if row["source"] == "code/clients/bad.py"]
+    assert "nothing_of_this_name" in bad["reason"]
+    assert rows["taken"]["reason"].startswith("Tensors in taken/dispatch.toml: the alias 'double'")
+    (tmp_path / "plain" / "dispatch.toml").write_text('aliases = ["other"]')
+    (tmp_path / "code" / "clients" / "alone.py").write_text(ALONE)
+    table = program("models", folder=tmp_path, MODEL_DIR=str(tmp_path)).stdout
+    assert "plain, other " in table
+    assert re.search(
+        r"^alone +alone \(not there\) +Alone +code/clients/alone.py$", table, re.MULTILINE
+    )
+    assert "not served:" in table
+    assert table.startswith("NAME ")
+
+
+def test_models_says_that_there_is_no_such_folder(tmp_path: Path) -> None:
+    done = program("models", MODEL_DIR=str(tmp_path / "mien"))
+    assert done.returncode == 0
+    assert f"MODEL_DIR is {tmp_path}/mien: there is no such folder" in done.stderr
+    (tmp_path / "model.tar.gz").touch()
+    done = program("models", MODEL_DIR=str(tmp_path / "model.tar.gz"))
+    assert done.returncode == 2
+    assert "MODEL_DIR is" in done.stderr
+
+
+def test_models_says_which_setting_is_wrong() -> None:
+    done = program("models", MODEL_REPOSITORY="/no/such/folder")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "MODEL_REPOSITORY is '/no/such/folder'" in done.stderr
+
+
+# invoke
+
+
+class Noting(BaseHTTPRequestHandler):
+    """Notes what was asked; answers it back, or with the error that it is made with."""
+
+    asked: list[tuple[dict[str, str], Any]] = []
+    error: tuple[int, bytes] | None = None
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.asked.append((dict(self.headers), body))
+        status, answer = self.error or (200, json.dumps({"result": body}).encode())
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def noting() -> Iterator[str]:
+    Noting.asked.clear()
+    Noting.error = None
+    server = HTTPServer(("127.0.0.1", 0), Noting)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "body"),
+    [
+        (["--text", "a [MASK]"], {"payload": {"text": "a [MASK]"}}),
+        (["--img", str(COFFEE)], {"payload": {"img": picture(COFFEE)}}),
+        (["--text", "a", "--field", "sentence"], {"payload": {"sentence": "a"}}),
+        (["--json", '{"a": [1]}'], {"payload": {"a": [1]}}),
+        (["--json", "[{}, {}]"], {"payload": [{}, {}]}),
+        (
+            ["--text", "a", "--parameter", "top_k=3", "--parameter", "format=objects"],
+            {"payload": {"text": "a"}, "parameters": {"top_k": 3, "format": "objects"}},
+        ),
+        (["--text", "a", "--version", "2"], {"payload": {"text": "a"}, "modelversion": "2"}),
+    ],
+)  # fmt: skip
+def test_invoke_sends_what_it_is_given(
+    noting: str, arguments: list[str], body: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["invoke", "some", *arguments, "--url", noting]) == 0
+    assert json.loads(capsys.readouterr().out)["result"] == {"modelname": "some", **body}
+    assert "x-api-key" not in {name.lower() for name, _ in Noting.asked[0][0].items()}
+
+
+def test_invoke_asks_no_proxy_for_this_machine(
+    noting: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nobody is there
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert main(["invoke", "some", "--text", "a", "--url", noting]) == 0
+    assert main(["invoke", "some", "--text", "a", "--url", "http://there.invalid"]) != 0
+    assert "Connection refused" in capsys.readouterr().err, "that of the proxy"
+
+
+def test_invoke_sends_the_key_of_the_option_or_the_variable(
+    noting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISPATCHER_API_KEY", "from the variable")
+    for options, key in (([], "from the variable"), (["--api-key", "given"], "given")):
+        assert main(["invoke", "some", "--text", "a", "--url", noting, *options]) == 0
+        headers = {name.lower(): value for name, value in Noting.asked[-1][0].items()}
+        assert headers["x-api-key"] == key
+
+
+def test_invoke_says_what_the_endpoint_says(
+    noting: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = {"code": "unknown_model", "message": "no 'x'", "hint": "try y", "request_id": "abc"}
+    Noting.error = 404, json.dumps({"error": error}).encode()
+    assert main(["invoke", "x", "--text", "a", "--url", noting]) == 1
+    assert capsys.readouterr().err == "404 unknown_model: no 'x'\nhint: try y\nrequest: abc\n"
+    Noting.error = 502, b"<html>a proxy's own page"
+    assert main(["invoke", "x", "--text", "a", "--url", noting]) == 1
+    assert capsys.readouterr().err.startswith("502: <html>")
+    Noting.error = 200, b"<html>another server"
+    assert main(["invoke", "x", "--text", "a", "--url", noting]) == 2
+    assert "is no dispatcher" in capsys.readouterr().err
+
+
+def test_invoke_says_that_what_answers_does_not_speak_http(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def talk() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(2**16)
+                connection.sendall(b"220 mail\r\n")
+
+        thread = threading.Thread(target=talk)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert main(["invoke", "x", "--text", "a", "--url", url]) == 2
+        thread.join()
+    assert "does not answer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--img", "/no/such.jpg"], "/no/such.jpg cannot be read"),
+        (["--img", ""], "(nothing) cannot be read"),
+        (["--json", "{oh"], "--json is not JSON"),
+        (["--text", "a", "--parameter", "top_k"], "expected NAME=VALUE"),
+        (["--text", "a", "--draw", "out.gif"], ".jpg or .png"),
+        (["--text", "a", "--url", "127.0.0.1:1"], "127.0.0.1:1 does not answer"),
+        (["--text", "a", "--url", "file:///etc/passwd"], "expected an address such as http://"),
+        (["--text", "a", "--url", "http://[::1"], "expected an address such as http://"),
+        (["--text", "a", "--url", "http://127.0.0.1:1"], "does not answer"),
+    ],
+)
+def test_invoke_says_what_is_wrong_before_it_asks(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["invoke", "x", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_invoke_asks_a_real_endpoint(
+    endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = ["--url", f"http://127.0.0.1:{endpoint.port}"]
+    text = ["--text", "The world has [MASK] people.", "--parameter", "top_k=1"]
+    assert main(["invoke", "bert_base", *text, *url]) == 0
+    (best,) = json.loads(capsys.readouterr().out)["result"]
+    assert best["token"] == "The world has many people."
+    drawn = tmp_path / "boxes.jpg"
+    img = ["--img", str(PICTURES / "coffee.png"), "--draw", str(drawn)]
+    assert main(["invoke", "yolov5", *img, *url]) == 0
+    assert drawn.read_bytes().startswith(b"\xff\xd8")
+    assert main(["invoke", "restnet", "--text", "a", *url]) == 1
+    assert "404 unknown_model" in capsys.readouterr().err

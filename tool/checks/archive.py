@@ -1,0 +1,80 @@
+"""Reads a `model.tar.gz` into a temporary folder, whatever was packed into it.
+
+Only folders and plain files are made there, below that folder alone; what else the archive holds is
+a finding, since the platform does not take it either.
+"""
+
+from __future__ import annotations
+
+import lzma
+import tarfile
+import zlib
+from pathlib import Path, PurePosixPath
+
+from tool.checks.findings import Findings
+from tool.trouble import Trouble
+
+MOST_FILES = 100_000
+MOST_BYTES = 4 * 2**30  # what comes after these is made as long as it is, but of zeros
+
+
+def unpack(archive: Path, findings: Findings) -> None:
+    """Unpack an archive into the folder of `findings`.
+
+    Raises:
+        Trouble: it is no such archive, or a damaged one.
+
+    """
+    try:
+        with tarfile.open(archive, "r:*") as packed:
+            left = MOST_BYTES
+            for count, member in enumerate(packed):
+                if count == MOST_FILES:
+                    raise Trouble(f"{archive} holds more than {MOST_FILES} files")
+                left -= unpack_member(packed, member, findings, left)
+    except (tarfile.TarError, EOFError, OSError, ValueError, lzma.LZMAError, zlib.error) as error:
+        reason = str(error).partition("\n")[0].rstrip(":")
+        raise Trouble(
+            f"{archive} cannot be read as a tar.gz: {reason}; expected that, or a folder"
+        ) from error
+    if archive.stat().st_size and not is_gzip(archive):
+        findings.warning(archive, "is not packed with gzip", "pack it with `tar czf`")
+
+
+def unpack_member(
+    packed: tarfile.TarFile, member: tarfile.TarInfo, findings: Findings, most: int
+) -> int:
+    """Make one folder or file, or say why not; return the bytes that were written."""
+    name = PurePosixPath(member.name)
+    place = findings.root / name.as_posix().lstrip("/")
+    if name.is_absolute() or ".." in name.parts:
+        findings.error(
+            Path(member.name),
+            "leads out of the archive",
+            "pack with relative names: `tar czf model.tar.gz -C FOLDER .`",
+        )
+    elif member.isdir():
+        place.mkdir(parents=True, exist_ok=True)
+    elif member.issym() or member.islnk():
+        findings.error(
+            place,
+            f"is a link to {member.linkname}, which the platform does not unpack",
+            "pack the file itself: `tar czf` with `--dereference --hard-dereference`",
+        )
+    elif not member.isfile():
+        findings.error(place, "is neither a file nor a folder", "leave it out")
+    else:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        source = packed.extractfile(member)
+        with place.open("wb") as made:
+            while member.size <= most and source and (piece := source.read(2**20)):
+                made.write(piece)
+            written = made.tell()
+            made.truncate(member.size)
+        return written
+    return 0
+
+
+def is_gzip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"

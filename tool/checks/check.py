@@ -1,0 +1,168 @@
+"""`dispatcher check PATH`: the mistakes that can be found without starting anything."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from clients.repository.files import is_litter
+from clients.repository.model_folders import CONFIG, NAME, NAMED, PLAIN_MODELS, is_model, models_in
+from tool.checks.archive import unpack
+from tool.checks.client import check_clients
+from tool.checks.findings import Findings
+from tool.checks.model import ModelCheck, links
+from tool.offline import settings_here
+from tool.trouble import Trouble
+
+CLIENTS = Path("code", "clients")
+MOST_SHOWN = 5
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "path",
+        type=Path,
+        nargs="?",
+        default=Path(),
+        metavar="PATH",
+        help="a model repository, a model folder, or a model.tar.gz (default: here)",
+    )
+    parser.add_argument(
+        "--clients",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a folder with client classes besides PATH/code/clients; may be repeated",
+    )
+    parser.add_argument(
+        "--no-clients",
+        action="store_true",
+        help="do not look at client classes: looking at them runs what stands in their files",
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check, and print what was found; return 1 where something is wrong, else 0."""
+    with folder_of(options.path) as findings:
+        models = check_models(findings)
+        if not options.no_clients:
+            folders = [*options.clients, findings.root / CLIENTS]
+            instead = settings_here().model_dir_use == "instead"
+            check_clients(findings, [one for one in folders if one.is_dir()], instead=instead)
+    if options.json:
+        found = [asdict(one) for one in findings.found]
+        sys.stdout.write(f"{json.dumps({'models': models, 'findings': found}, indent=2)}\n")
+    else:
+        for one in findings.found:
+            sys.stdout.write(f"{one}\n")
+        warnings = len(findings.found) - findings.errors
+        sys.stdout.write(
+            f"{len(models)} models ({', '.join(models) or 'none'}): "
+            f"{findings.errors} errors, {warnings} warnings\n"
+        )
+    return 1 if findings.errors else 0
+
+
+@contextmanager
+def folder_of(path: Path) -> Iterator[Findings]:
+    """Give the folder to be checked, and what takes the findings; an archive is unpacked first.
+
+    Raises:
+        Trouble: there is no such path, or it is no archive.
+
+    """
+    if path.is_dir():
+        yield Findings(path.resolve())
+        return
+    if not path.is_file():
+        raise Trouble(f"there is no {str(path)!r}")
+    with tempfile.TemporaryDirectory(prefix="dispatcher-check-") as folder:
+        findings = Findings(Path(folder).resolve())
+        unpack(path, findings)
+        yield findings
+
+
+def check_models(findings: Findings) -> list[str]:
+    """Check every model of a folder; return their names."""
+    root = findings.root
+    found = dict(models_in(root))
+    inside = [path for path in folders(root) if is_model(path)]
+    if root in found.values() and (root / CONFIG).is_file() and inside:
+        findings.error(
+            root / CONFIG,
+            "lies beside the model folders, so that the whole folder is taken for one model",
+            "move it into the folder of its model",
+        )
+        found = {path.name: path for path in inside}
+    for name, folder in found.items():
+        try:
+            check_model(name, folder, findings)
+        except Exception as error:  # the other models are checked all the same
+            traceback.print_exc()
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            findings.error(folder, f"could not be checked: {reason}", "")
+    if root not in found.values():
+        astray([one for one in folders(root) if one not in found.values()], findings)
+    if not found:
+        findings.error(
+            root,
+            "holds no model",
+            "expected a folder for each model, with config.pbtxt and 1/model.onnx in it",
+        )
+    return sorted(found)
+
+
+def check_model(name: str, folder: Path, findings: Findings) -> None:
+    for link, what in links(folder, findings.root):
+        findings.error(link, what, "put the files themselves there; `cp -rL` follows links")
+    if not NAME.fullmatch(name):
+        findings.error(folder, f"is not served: {NAMED}", "rename the folder")
+    ModelCheck(folder, name, findings).run()
+
+
+def folders(root: Path) -> list[Path]:
+    """Return the folders that may be models."""
+    return [
+        path
+        for path in sorted(root.iterdir())
+        if path.is_dir() and path.name != CLIENTS.parts[0] and not is_litter(path)
+    ]
+
+
+def astray(left: list[Path], findings: Findings) -> None:
+    """Say of folders that are no models what would make them some."""
+    unknown = []
+    for folder in left:
+        deeper = [
+            path
+            for path in (*folder.glob("*"), *folder.glob("*/*"))
+            if path.is_dir() and is_model(path)
+        ]
+        plain = [path for path in folder.glob("*/*") if path.name in PLAIN_MODELS]
+        for path in deeper[:1]:
+            findings.error(
+                path,
+                "is a model that lies too deep to be found",
+                f"move it up, beside {folder.name}/; an archive is packed with `-C FOLDER .`",
+            )
+        for path in plain[: not deeper]:
+            findings.error(path, "lies too deep to be found", f"move it to {folder.name}/1/")
+        if not (deeper or plain):
+            unknown.append(folder.name)
+    if unknown:
+        more = f" and {len(unknown) - MOST_SHOWN} more" if len(unknown) > MOST_SHOWN else ""
+        findings.warning(
+            findings.root,
+            f"has folders that are no models: {', '.join(unknown[:MOST_SHOWN])}{more}",
+            "leave them out, or put a config.pbtxt and 1/ into them",
+        )

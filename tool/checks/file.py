@@ -1,0 +1,217 @@
+"""Looks into a model's file as its backend does, and at the parameters that the backend refuses."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from clients.repository.config_text import Message, read
+from clients.repository.deadly import Fault
+from clients.repository.model_folders import CONFIG
+from clients.triton.client import config_dictionary
+from container.triton_backends import engine_choice as verdict
+from container.triton_backends import parameters
+from container.triton_backends.completion import ModelFile, completed
+from container.triton_backends.engine_choice import ENGINE, ONNXRUNTIME, OPENVINO, PRECISION
+from container.triton_backends.model_config import (
+    ModelConfigError,
+    check,
+    needs_completion,
+    refuse_ragged,
+)
+from container.triton_backends.onnxruntime import session as onnxruntime
+from container.triton_backends.onnxruntime.execution_providers import CPU, execution_providers
+from container.triton_backends.onnxruntime.session_settings import own_settings, session_settings
+from container.triton_backends.openvino import session as openvino
+from container.triton_backends.openvino.mapped_file import WEIGHTS
+from container.triton_backends.openvino.properties import KEYS, properties
+from tool.checks.findings import Findings
+from tool.checks.refused import KINDS, of_warmups, undescribed
+
+PLATFORM = "onnxruntime_onnx"  # OpenVINO has none
+READ = (ENGINE, PRECISION, *KEYS)
+"""The parameters that say how a model is run on the CPU; ONNX Runtime has more."""
+ALIKE = 0.8
+LFS = b"version https://git-lfs"
+
+
+def backend(message: Message, versions: list[Path]) -> str:
+    """Return which of the two runs a model, as Triton finds out; nothing for another backend."""
+    if said := message.text("backend"):
+        return said if said in {ONNXRUNTIME, OPENVINO} else ""
+    if platform := message.text("platform"):
+        return ONNXRUNTIME if platform == PLATFORM else ""
+    name = message.text("default_model_filename")
+    for file, its in (
+        (onnxruntime.DEFAULT_FILE, ONNXRUNTIME),
+        (openvino.DEFAULT_FILES[0], OPENVINO),
+    ):
+        if name == file or (not name and any((path / file).exists() for path in versions)):
+            return its
+    return ""
+
+
+def model_file(message: Message, version: Path) -> Path:
+    """Return the file of a version.
+
+    Raises:
+        ModelConfigError: there is none.
+
+    """
+    name = message.text("default_model_filename")
+    if backend(message, [version]) == OPENVINO:
+        return openvino.model_file(version, name)
+    return onnxruntime.model_file(version, name)
+
+
+def opened(file: Path, its: str) -> ModelFile | None:
+    """Return a file as it is opened by the engine of a backend; None where that is not installed.
+
+    Raises:
+        ModelConfigError: it cannot be read, or a tensor's type is not served.
+
+    """
+    if its != OPENVINO and file.suffix != ".xml":
+        return onnxruntime.ModelFile(file)
+    return openvino.OpenVinoFile(file) if find_spec("openvino") else None
+
+
+def refused(config: Mapping[str, Any], its: str) -> Iterator[ModelConfigError]:
+    """Yield what a backend refuses of a configuration when it loads the model on a CPU."""
+    steps: list[Callable[[], object]] = [partial(verdict.wish, config, {})]
+    if its == OPENVINO:
+        steps.append(partial(properties, config))
+    else:
+        steps += [
+            partial(execution_providers, config, "CPU", 0, [CPU]),
+            partial(session_settings, config),
+        ]
+        if parameters.texts(config).get(ENGINE) != ONNXRUNTIME and not own_settings(config):
+            steps.append(partial(properties, config))
+    seen = set()
+    for step in steps:
+        try:
+            step()
+        except ModelConfigError as error:
+            if error.what not in seen:  # both engines read the number of threads
+                yield error
+            seen.add(error.what)
+
+
+def unread(config: Mapping[str, Any], its: str) -> Iterator[tuple[str, str, str]]:
+    """Yield parameters without effect: the key, what is wrong, and the fix."""
+    texts = parameters.texts(config)
+    names = {name.lower(): name for name in READ}
+    for key in texts.keys() - set(READ):
+        if near := difflib.get_close_matches(key.lower(), names, 1, cutoff=ALIKE):
+            name = names[near[0]]
+            yield key, f"parameter '{key}' is read by nobody", f"did you mean '{name}'?"
+    if its == OPENVINO and texts.get(ENGINE) == ONNXRUNTIME:
+        what = f"parameter '{ENGINE}' has no effect beside backend: \"{OPENVINO}\""
+        yield ENGINE, what, f'serve an ONNX model with backend: "{ONNXRUNTIME}", or leave it out'
+
+
+@dataclass(frozen=True)
+class FileCheck:
+    """Checks the files of one model.
+
+    Args:
+        folder: the model's.
+        findings: takes what is wrong.
+        refused: notes what Triton refuses in the configuration, which is given as text.
+
+    """
+
+    folder: Path
+    findings: Findings
+    refused: Callable[[Iterable[Fault], str], None]
+
+    def contents(self, file: Path, text: str) -> None:
+        """Look into the model's file, as far as it can be read without running it."""
+        with file.open("rb") as start:
+            begin = start.read(256)
+        weights = file.with_suffix(WEIGHTS)
+        if file.suffix == ".xml" and weights.is_file():
+            with weights.open("rb") as start:
+                if start.read(len(LFS)) == LFS:
+                    file, begin = weights, LFS
+        if begin.startswith(LFS):
+            self.findings.error(
+                file, "is a pointer of Git LFS, not the model", "run `git lfs pull`"
+            )
+        elif (begin.lstrip()[:1] == b"<" and file.suffix != ".xml") or not begin:
+            what = "is empty" if not begin else "is a page of HTML"
+            self.findings.error(file, f"{what}, not the model", "fetch it again")
+        elif is_torchscript(file, text):
+            for kind in [kind for kind in KINDS if not read(text).all(kind)]:
+                self.findings.error(
+                    file,
+                    f"is TorchScript, which holds no shapes, and no {kind} is configured; Triton "
+                    "refuses that",
+                    f"list every {kind} in {CONFIG}",
+                )
+        elif file.suffix in {".onnx", ".xml"} and begin.strip(b"\0"):
+            self.graph(file, text)
+
+    def graph(self, file: Path, text: str) -> None:
+        """Compare the configuration with the model's file."""
+        message = read(text)
+        try:
+            found = opened(file, backend(message, [file.parent]))
+        except ModelConfigError as error:
+            fix = error.fix or "export it again"
+            self.findings.error(file, f"cannot be served: {error.what.removesuffix('.')}", fix)
+            return
+        if found is None or any(undescribed(message)):
+            return
+        try:
+            config, warning = compare(text, found)
+        except ModelConfigError as error:
+            self.findings.error(
+                self.folder / CONFIG,
+                f"does not fit the model: {said(error)}",
+                error.fix or "write it as the file has it, or leave input and output out",
+            )
+            return
+        if warning:
+            self.findings.warning(self.folder / CONFIG if text else file, *warning)
+        if not message.all("input"):
+            self.refused(of_warmups(message, config["input"]), text)
+
+
+def is_torchscript(file: Path, text: str) -> bool:
+    """Whether the backend for PyTorch gets a model's file."""
+    message = read(text)
+    its = message.text("backend") or message.text("platform")
+    return its in {"pytorch", "pytorch_libtorch"} or (not its and file.name == "model.pt")
+
+
+def said(error: ModelConfigError) -> str:
+    """Return an error without the name of the model, which stands before it."""
+    return (error.what.partition(": ")[2] or error.what).removesuffix(".")
+
+
+def compare(text: str, opened: ModelFile) -> tuple[dict[str, Any], tuple[str, str] | None]:
+    """Compare a configuration with the tensors of the model's file, as the backend does.
+
+    Returns:
+        it, completed; and what its author should look at, with the fix, if anything.
+
+    Raises:
+        ModelConfigError: they do not fit.
+
+    """
+    config: dict[str, Any] = config_dictionary(text)
+    refuse_ragged(config)
+    warning = None
+    if needs_completion(config):
+        completion = completed(config, read(text), opened)
+        config |= completion.fields
+        warning = completion.warning
+    check(config, opened.signature)
+    return config, warning

@@ -1,0 +1,176 @@
+"""`dispatcher invoke MODEL`: asks a model of a running endpoint."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import http.client
+import json
+import os
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from clients.repository.files import text_of
+from tool.trouble import Trouble
+
+URL = "http://127.0.0.1:8080"
+TIME_S = 70.0  # a little more than the endpoint takes at most, as it is set by default
+DRAWN = {".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".png": "image/png"}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("model", metavar="MODEL", help="the name of the model")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--img", metavar="FILE", help="send a picture")
+    what.add_argument("--text", help="send a text")
+    what.add_argument(
+        "--json", metavar="FILE", help="send this payload: a file, '-' or the JSON itself"
+    )
+    parser.add_argument(
+        "--field",
+        default="",
+        metavar="NAME",
+        help="the payload's field for it (default: img or text)",
+    )
+    parser.add_argument(
+        "--parameter",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set a parameter; may be repeated",
+    )
+    parser.add_argument("--version", default="", help="version of the model (default: the latest)")
+    parser.add_argument(
+        "--draw", type=Path, metavar="OUT.jpg", help="save the picture with what was found on it"
+    )
+    parser.add_argument("--url", default=URL, help=f"the endpoint (default: {URL})")
+    parser.add_argument(
+        "--api-key",
+        default=os.environ.get("DISPATCHER_API_KEY", ""),
+        help="key for the endpoint (default: the variable DISPATCHER_API_KEY)",
+    )
+
+
+def opener(host: str) -> urllib.request.OpenerDirector:
+    """Return what asks `host`, which no proxy knows where it is this machine."""
+    name = urllib.parse.urlsplit(f"//{host}").hostname or ""
+    own = name == "localhost" or name.startswith("127.") or name == "::1"
+    return urllib.request.build_opener(*[urllib.request.ProxyHandler({})] * own)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask, and print or save the answer; return 0 where it is one, 1 where it is an error."""
+    accept = "application/json"
+    if options.draw:
+        accept = DRAWN.get(options.draw.suffix.lower(), "")
+        if not accept:
+            raise Trouble(f"--draw is {options.draw}; expected a name that ends in .jpg or .png")
+    headers = {"Content-Type": "application/json", "Accept": accept}
+    if options.api_key:
+        headers["x-api-key"] = options.api_key
+    request = urllib.request.Request(  # noqa: S310  its kind is looked at
+        f"{address(options.url)}/invocations", json.dumps(body(options)).encode(), headers
+    )
+    try:
+        with opener(request.host).open(request, timeout=TIME_S) as response:
+            answer = response.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return failed(error.code, error.read())
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise Trouble(
+            f"{options.url} does not answer: {getattr(error, 'reason', error)}; "
+            "is it running there? `make serve` starts one"
+        ) from error
+    if options.draw:
+        options.draw.write_bytes(answer)
+        sys.stdout.write(f"wrote {options.draw}\n")
+    else:
+        try:
+            result = json.loads(answer)
+        except ValueError as error:
+            raise Trouble(
+                f"{options.url} is no dispatcher: it answers {answer[:50]!r}, which is not JSON"
+            ) from error
+        sys.stdout.write(f"{json.dumps(result, ensure_ascii=False, indent=2)}\n")
+    return 0
+
+
+def address(url: str) -> str:
+    """Return where the endpoint is; what names no protocol is asked by HTTP."""
+    url = url if "://" in url else f"http://{url}"
+    host: str | None = None
+    with contextlib.suppress(ValueError):
+        host = urllib.parse.urlsplit(url).hostname
+    if not host or not url.startswith(("http://", "https://")):
+        raise Trouble(f"--url is {url!r}; expected an address such as {URL}")
+    return url.rstrip("/")
+
+
+def body(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what is sent."""
+    document = {
+        "modelname": options.model,
+        "payload": payload(options),
+        "parameters": dict(map(parameter, options.parameter)),
+        "modelversion": options.version,
+    }
+    return {name: value for name, value in document.items() if value or name == "payload"}
+
+
+def payload(options: argparse.Namespace) -> Any:
+    """Return the payload.
+
+    Raises:
+        Trouble: a file cannot be read, or holds no JSON.
+
+    """
+    if options.text is not None:
+        return {options.field or "text": options.text}
+    try:
+        if options.img is not None:
+            return {
+                options.field or "img": base64.b64encode(Path(options.img).read_bytes()).decode()
+            }
+        if options.json.lstrip()[:1] in ("{", "["):
+            return json.loads(options.json)
+        return json.loads(
+            sys.stdin.read().removeprefix("\ufeff")
+            if options.json == "-"
+            else text_of(Path(options.json))
+        )
+    except OSError as error:
+        given = options.json if options.img is None else options.img
+        raise Trouble(f"{given or '(nothing)'} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise Trouble(f"--json is not JSON: {error}") from error
+
+
+def parameter(text: str) -> tuple[str, Any]:
+    """Read NAME=VALUE; a value that is JSON, such as a number, is taken as that."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise Trouble(f"--parameter is {text!r}; expected NAME=VALUE, such as top_k=5")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def failed(status: int, answer: bytes) -> int:
+    """Say what the endpoint said; return the exit code."""
+    try:
+        error = json.loads(answer)["error"]
+        lines = [f"{status} {error['code']}: {error['message']}"]
+        lines += [f"hint: {error['hint']}"] if error.get("hint") else []
+        lines += [f"request: {error['request_id']}"] if error.get("request_id") else []
+    except (ValueError, KeyError, TypeError):
+        lines = [f"{status}: {answer[:500].decode(errors='replace')}"]
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    return 1

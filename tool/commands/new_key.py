@@ -1,0 +1,28 @@
+"""`dispatcher new-key`: makes an API key, and the line that lets it in."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from dispatcher.auth.api_keys import NAME, SCOPES, new_key
+from tool.trouble import Trouble
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("scope", choices=SCOPES, metavar="SCOPE", help=" or ".join(SCOPES))
+    parser.add_argument("name", metavar="NAME", help="whose key it is, for the log")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the key on standard error, for who gets it, and its line on standard output.
+
+    So `>> FILE` keeps the line, and the key itself is nowhere but on the screen.
+    """
+    if not NAME.fullmatch(options.name):
+        raise Trouble(f"{options.name!r} is no name; expected letters, digits and ._-, at most 64")
+    key, line = new_key(options.scope, options.name)
+    sys.stderr.write(f"x-api-key: {key}\n")
+    sys.stdout.write(f"{line}\n")
+    return 0

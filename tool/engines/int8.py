@@ -1,0 +1,209 @@
+"""Make an ONNX model compute in int8, and run both to compare them.
+
+ONNX Runtime's quantizer writes QuantizeLinear and DequantizeLinear around what is to be computed in
+int8: the file stays plain ONNX, which OpenVINO, ONNX Runtime and TensorRT all read.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+from tool.engines.runs import Arrays, Run, by_onnxruntime, by_openvino, opened
+from tool.trouble import Trouble
+
+WEIGHTED = ("Conv", "MatMul", "Gemm")
+"""What is computed in int8: nearly all of a model's time goes there. Its inputs are quantized, and
+not its outputs, so that engines fuse what comes next, such as an activation, and lose less."""
+
+BETWEEN = ("Relu", "Clip", "MaxPool", "Add")
+"""What passes int8 on. Of Add only those that end a residual block behind a Conv: ONNX Runtime
+needs 1.6 times as long for the Conv otherwise. Others, as in transformers, would lose accuracy."""
+
+INT8_OPERATORS = frozenset(
+    {
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "DynamicQuantizeLinear",
+        "QLinearConv",
+        "QLinearMatMul",
+        "ConvInteger",
+        "MatMulInteger",
+    }
+)
+LARGEST = 1_500_000_000  # bytes of a model from which on weights go to a file of their own
+
+ROUNDS = 30
+MEASURED_S = 20.0
+LEAST_ROUNDS = 3
+
+
+def engine(before: Path, after: Path, example: Arrays) -> tuple[str, Run, Run]:
+    """Return what runs both files, and its name: OpenVINO, or ONNX Runtime where that cannot."""
+    try:
+        runs = by_openvino(before), by_openvino(after)
+        for run in runs:
+            run(example)
+    except Exception as error:  # such as a missing operator, or it is not installed
+        logging.getLogger(__name__).debug("OpenVINO does not run it: %s", error)
+        return "ONNX Runtime", by_onnxruntime(opened(before)), by_onnxruntime(opened(after))
+    return "OpenVINO", runs[0], runs[1]
+
+
+def medians(runs: Sequence[Run], given: Sequence[Arrays]) -> list[float]:
+    """Return the median milliseconds of each, run in turn on the same inputs."""
+    times: list[list[float]] = [[] for _ in runs]
+    end = time.monotonic() + MEASURED_S
+    for number in range(1 + ROUNDS):
+        for run, mine in zip(runs, times, strict=True):
+            begun = time.perf_counter()
+            run(given[number % len(given)])
+            mine.append(1000 * (time.perf_counter() - begun))
+        if number >= LEAST_ROUNDS and time.monotonic() > end:
+            break
+    return [statistics.median(mine[1:]) for mine in times]  # the first one makes its buffers
+
+
+class Feeds(CalibrationDataReader):  # type: ignore[misc]  # it has no types
+    """Hands inputs to the quantizer one by one, as it asks: all of them may not fit into memory."""
+
+    def __init__(self, inputs: Iterator[Arrays]) -> None:
+        self._inputs = inputs
+
+    def get_next(self) -> Arrays | None:
+        return next(self._inputs, None)
+
+
+def quantize(source: Path, target: Path, inputs: Iterator[Arrays], exclude: Sequence[str]) -> None:
+    """Write a model in int8.
+
+    Args:
+        source: the model's file.
+        target: the new file; its folder is there.
+        inputs: what the model is given, from which the ranges of its activations are read.
+        exclude: patterns for names of nodes that stay as they are.
+
+    Raises:
+        Trouble: a pattern fits no node, or the model has nothing to be computed in int8.
+
+    """
+    with tempfile.TemporaryDirectory(prefix="dispatcher-quantize-") as folder:
+        prepared = Path(folder, "model.onnx")
+        is_large = sum(one.stat().st_size for one in source.parent.iterdir()) > LARGEST
+        # Constants are folded and shapes written down, of which the quantizer makes use.
+        quant_pre_process(
+            source, prepared, skip_symbolic_shape=True, save_as_external_data=is_large
+        )
+        model = onnx.load(prepared, load_external_data=False)
+        with_strides_apart(model.graph)
+        for number, node in enumerate(model.graph.node):
+            node.name = node.name or f"{node.op_type}_{number}"
+        left = left_out(model.graph, exclude)
+        onnx.save(model, prepared)
+        try:
+            quantize_static(
+                prepared,
+                target,
+                Feeds(inputs),
+                quant_format=QuantFormat.QDQ,
+                op_types_to_quantize=[*WEIGHTED, *BETWEEN],
+                per_channel=True,
+                activation_type=QuantType.QUInt8,
+                weight_type=QuantType.QInt8,
+                nodes_to_exclude=left,
+                use_external_data_format=is_large,
+                extra_options={
+                    "OpTypesToExcludeOutputQuantization": [*WEIGHTED, "Add"],
+                    "QuantizeBias": False,
+                },
+            )
+        except Trouble:  # of a sample
+            raise
+        except Exception as error:  # what a model may have that the quantizer does not know
+            reason = f"{type(error).__name__}: {error}"
+            raise Trouble(f"ONNX Runtime cannot quantize {source}: {reason}") from error
+
+
+def left_out(graph: Any, exclude: Sequence[str]) -> list[str]:
+    """Return the names of the nodes that stay as they are.
+
+    Raises:
+        Trouble: a pattern fits no node, or none is left to be computed in int8.
+
+    """
+    names = [node.name for node in graph.node if node.op_type in WEIGHTED]
+    for pattern in exclude:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            shown = ", ".join(names[:3])
+            raise Trouble(
+                f"--exclude is {pattern!r}, which fits none of the {len(names)} nodes that can be "
+                f"computed in int8, such as {shown or 'none'}"
+            )
+    excluded = [name for name in names if any(fnmatchcase(name, one) for one in exclude)]
+    if len(excluded) == len(names):
+        raise Trouble(
+            f"the model has nothing to be computed in int8: no {', '.join(WEIGHTED)}"
+            + " that --exclude leaves" * bool(exclude)
+        )
+    convolved = {node.output[0] for node in graph.node if node.op_type == "Conv"}
+    return excluded + [
+        node.name
+        for node in graph.node
+        if node.op_type == "Add" and convolved.isdisjoint(node.input)
+    ]
+
+
+def with_strides_apart(graph: Any) -> None:
+    """Move strides of 1×1 convolutions into a MaxPool of one place before them.
+
+    It skips the same places, so that nothing changes in single precision.
+    OpenVINO 2026.4 does so by itself, but behind the change to int8, and computes the convolution
+    in single precision then: six of ResNet-50's, a quarter of its time.
+    """
+    nodes: list[Any] = []
+    skipped: dict[tuple[str, tuple[int, ...]], str] = {}
+    for node in graph.node:
+        given = {one.name: one.ints for one in node.attribute}
+        sizes, strides = (list(given.get(name, [])) for name in ("kernel_shape", "strides"))
+        is_plain = node.op_type == "Conv" and set(sizes) == {1} and not any(given.get("pads", []))
+        if is_plain and max(strides, default=1) > 1:
+            taken = node.input[0]
+            place = taken, tuple(strides)
+            if place not in skipped:
+                skipped[place] = name = f"{taken}_by_{'_'.join(map(str, strides))}"
+                skips: dict[str, Any] = {"kernel_shape": sizes, "strides": strides}
+                nodes.append(onnx.helper.make_node("MaxPool", [taken], [name], **skips))
+            node.input[0] = skipped[place]
+            given["strides"][:] = [1] * len(strides)
+        nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def is_int8(file: Path) -> bool:
+    """Whether a model has integer weights or operators already.
+
+    Raises:
+        Trouble: it is no ONNX file.
+
+    """
+    try:
+        graph = onnx.load(file, load_external_data=False).graph
+    except Exception as error:  # protobuf's own, which has no base that is documented
+        raise Trouble(f"{file} is no ONNX file that can be read: {error}") from error
+    sizes = {False: 0, True: 0}
+    for weight in graph.initializer:
+        is_byte = weight.data_type in {onnx.TensorProto.INT8, onnx.TensorProto.UINT8}
+        sizes[is_byte] += int(np.prod(weight.dims, dtype=np.int64))
+    return sizes[True] > sizes[False] or any(n.op_type in INT8_OPERATORS for n in graph.node)

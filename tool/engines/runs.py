@@ -1,0 +1,138 @@
+"""Runs of an ONNX model by each engine, on one thread, with what went in and came out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import onnxruntime
+
+from clients.testing import OnnxModels
+from container.triton_backends.model_config import Signature, TensorSpec
+from container.triton_backends.openvino.properties import computing_in
+from tool.trouble import Trouble
+
+Arrays = dict[str, npt.NDArray[Any]]
+Run = Callable[[Mapping[str, npt.NDArray[Any]]], Arrays]
+
+
+class Tap:
+    """What `OnnxModels` takes for a session: runs a model, and notes what goes in and comes out.
+
+    Args:
+        session: ONNX Runtime's, which knows the model's tensors.
+        run: runs the model.
+
+    """
+
+    def __init__(self, session: Any, run: Run) -> None:
+        self.get_inputs, self.get_outputs = session.get_inputs, session.get_outputs
+        self.inputs: list[Arrays] = []
+        self.outputs: list[Arrays] = []
+        self.by = run
+        """What runs the model; may be another engine from one request to the next."""
+
+    def run(self, names: Sequence[str], given: Arrays) -> list[npt.NDArray[Any]]:
+        outputs = self.by(given)
+        self.inputs.append(given)
+        self.outputs.append(outputs)
+        return [outputs[name].copy() for name in names]
+
+    def emptied(self) -> tuple[list[Arrays], list[Arrays]]:
+        """Return the inputs and outputs noted so far, and forget them."""
+        noted = self.inputs, self.outputs
+        self.inputs, self.outputs = [], []
+        return noted
+
+
+class Tensors:
+    """The tensors of a file that ONNX Runtime does not read, as its session has them."""
+
+    def __init__(self, signature: Signature) -> None:
+        self._signature = signature
+
+    def get_inputs(self) -> list[Any]:
+        return [_Tensor(spec) for spec in self._signature.inputs]
+
+    def get_outputs(self) -> list[Any]:
+        return [_Tensor(spec) for spec in self._signature.outputs]
+
+
+class _Tensor:
+    def __init__(self, spec: TensorSpec) -> None:
+        kind = spec.data_type.removeprefix("TYPE_").lower()
+        self.name = spec.name
+        self.type = (
+            f"tensor({ {'fp16': 'float16', 'fp32': 'float', 'fp64': 'double'}.get(kind, kind) })"
+        )
+        self.shape = list(spec.shape)
+
+
+class TappedModels(OnnxModels):
+    """Runs one model of a repository through a tap; others as they are.
+
+    Args:
+        folder: the repository.
+        model: the model's name.
+        tap: what runs it.
+
+    """
+
+    def __init__(self, folder: Path, model: str, tap: Tap) -> None:
+        super().__init__(folder)
+        self._model, self._tap = model, tap
+
+    def _session(self, model: str, version: str) -> Any:
+        return self._tap if model == self._model else super()._session(model, version)
+
+
+def opened(file: Path) -> Any:
+    """Return ONNX Runtime's session for a file, which has one thread.
+
+    Raises:
+        Trouble: it cannot be loaded.
+
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime's own exceptions have no documented base
+        reason = " ".join(str(error).split())
+        raise Trouble(
+            f"{file} cannot be loaded: {reason}; `dispatcher check` may know more"
+        ) from error
+
+
+def by_onnxruntime(session: Any) -> Run:
+    names = [one.name for one in session.get_outputs()]
+    return lambda given: dict(zip(names, session.run(names, given), strict=True))
+
+
+def by_openvino(file: Path, precision: str = "f32") -> Run:
+    """Return what runs a model on OpenVINO, on one thread.
+
+    Args:
+        file: the model's.
+        precision: in which it computes what is not in int8.
+
+    Raises:
+        Exception: it cannot.
+
+    """
+    openvino: Any = import_module("openvino")  # which NVIDIA's image has not
+
+    options = {**computing_in(precision), "INFERENCE_NUM_THREADS": 1}
+    model = openvino.Core().compile_model(str(file), "CPU", options)
+    request = model.create_infer_request()
+    names = [port.get_any_name() for port in model.outputs]
+
+    def run(given: Mapping[str, npt.NDArray[Any]]) -> Arrays:
+        request.infer(dict(given))
+        return {name: request.get_tensor(name).data.copy() for name in names}
+
+    return run
