@@ -1,0 +1,146 @@
+"""The files of this project that a request to ResNet-50 runs through, from a trace.
+
+usage: python -m tests.support.trip     writes their list into docs/architecture.md
+
+Starts the container with ResNet-50 alone, asks it twice, as a lone caller, and traces the second
+request in all processes (tests/support/tracing/).
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.conftest import PICTURES, PROJECT, picture, running, wait_for
+
+PAGE = PROJECT / "docs" / "architecture.md"
+BEGIN, END = "<!-- trip -->\n", "<!-- end of trip -->\n"
+TRACING = Path(__file__).parent / "tracing"
+# Which engine is faster depends on the machine.
+CONFIGURATION = 'parameters { key: "engine" value: { string_value: "openvino" } }\n'
+INFERENCE = "dispatcher/routes/inference.py"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function of the project that was called, and the file that called it, or "-"."""
+
+    caller: str
+    file: str
+    function: str
+
+
+@dataclass(frozen=True)
+class Trip:
+    """What one request called, in order: in the web worker's thread, and in the model's process."""
+
+    web: list[Call]
+    model: list[Call]
+
+    def files(self) -> list[str]:
+        """Return the files, in the order in which they are first run."""
+        return list(dict.fromkeys(call.file for call in (*self.web, *self.model)))
+
+    def crossings(self) -> list[tuple[str, str]]:
+        """Return between which folders calls lead, each pair once."""
+        pairs = {
+            (call.caller.partition("/")[0], call.file.partition("/")[0])
+            for call in (*self.web, *self.model)
+        }
+        return sorted(pair for pair in pairs if "-" not in pair and pair[0] != pair[1])
+
+
+def traced(folder: Path) -> Trip:
+    """Start the container in an empty folder, ask ResNet-50, and return what was called."""
+    repository = folder / "repository"
+    shutil.copytree(PROJECT / "model_repository" / "resnet", repository / "resnet")
+    with (repository / "resnet" / "config.pbtxt").open("a") as config:
+        config.write(CONFIGURATION)
+    calls = folder / "calls"
+    calls.mkdir()
+    settings = {
+        "MODEL_REPOSITORY": str(repository),
+        "TENSORS_SHARED_MEMORY_MB": "64",
+        "CANARY_INTERVAL": "3600",
+        "TRIP_FOLDER": str(calls),
+        "PYTHONPATH": os.pathsep.join(
+            part for part in (str(TRACING), os.environ.get("PYTHONPATH", "")) if part
+        ),
+    }
+    body = {"modelname": "resnet", "payload": {"img": picture(PICTURES / "coffee.png")}}
+    with running(folder, **settings) as endpoint:
+        wait_for(lambda: endpoint.call("/ping").status == 200, 60, "/ping is 200")
+        for _ in range(2):  # what the first one makes is there for all that come later
+            answer = endpoint.ask(**body)
+            if answer.status != 200:
+                raise RuntimeError(f"{answer.status}: {answer.body.decode()}")
+            recording = calls / "recording"
+            if not recording.exists():
+                recording.touch()
+        recording.unlink()
+        serve = str(endpoint.process.pid)
+    return sorted_out([read(file) for file in calls.iterdir() if file.name != serve])
+
+
+def read(file: Path) -> dict[str, list[Call]]:
+    """Return the calls of one process, by thread."""
+    threads: dict[str, list[Call]] = {}
+    for line in file.read_text().splitlines():
+        thread, *call = line.split(" ")
+        threads.setdefault(thread, []).append(Call(*call))
+    return threads
+
+
+def sorted_out(processes: list[dict[str, list[Call]]]) -> Trip:
+    """Return the calls of the one thread that answered, and of the model's process."""
+    (web,) = [
+        calls
+        for threads in processes
+        for calls in threads.values()
+        if any(call.file == INFERENCE for call in calls)
+    ]
+    model = [
+        call
+        for threads in processes
+        if not any(
+            call.file.startswith("dispatcher/") for calls in threads.values() for call in calls
+        )
+        for calls in threads.values()
+        for call in calls
+    ]
+    return Trip(web, model)
+
+
+def listed(trip: Trip) -> str:
+    """Return the numbered list of the page: each file with the first line of its docstring."""
+    lines = []
+    for number, name in enumerate(trip.files(), 1):
+        docstring = ast.get_docstring(ast.parse((PROJECT / name).read_text())) or ""
+        lines.append(f"{number}. [`{name}`](../{name}): {docstring.partition(chr(10))[0]}")
+    return "\n".join(lines) + "\n"
+
+
+def written(page: str) -> str:
+    """Return the list that the page has."""
+    return page.partition(BEGIN)[2].partition(END)[0].strip("\n") + "\n"
+
+
+def main() -> int:
+    """Write the list into the page."""
+    with tempfile.TemporaryDirectory() as folder:
+        trip = traced(Path(folder))
+    page = PAGE.read_text()
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n{listed(trip)}\n{END}{after}")
+    sys.stdout.write(f"{len(trip.files())} files; calls between folders: {trip.crossings()}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
