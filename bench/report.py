@@ -50,7 +50,6 @@ def markdown(every: Sequence[Results]) -> str:
         comparison(every, "Answers per second", answers),
         comparison(every, "Time to an answer: p50 / p99, ms", times),
         comparison(every, "Processor time (CPU-ms) per request / memory (MB)", costs, loads=(8,)),
-        cpu(every),
         nothing(every),
         open_loop(every),
         idle(every),
@@ -145,35 +144,22 @@ def times(results: Results, model: str, name: str, callers: int) -> str:
 
 
 def costs(results: Results, model: str, name: str, callers: int) -> str:
+    """Return the processor time and the memory; of this server also the time by process."""
     spent = results.spread(model, name, callers, lambda one: sum(one.cpu_ms.values()))
     size = results.spread(model, name, callers, lambda one: one.memory_mb)
-    return f"{number(spent and spent.median, 1)} / {number(size and size.median)}"
-
-
-def cpu(every: Sequence[Results]) -> str:
-    """Return where this server's processor time goes."""
-    rows = []
-    for model, results in product(NAMES, every):
-        names = {n for one in results.samples if one.contender == OURS for n in one.cpu_ms}
-        own = f"model process of {model}"
-        spreads = {
-            process: results.spread(
-                model,
-                OURS,
-                8,
-                lambda one, process=process: one.cpu_ms.get(process, 0.0),  # type: ignore[misc]
-            )
-            for process in names
-        }
-        if not any(spreads.values()):
-            continue
-        known = ("NGINX", "gunicorn", "Triton", own)
-        other = sum(s.median for p, s in spreads.items() if s and p not in known)
-        figures = [shown(spreads.get(p), 1) for p in known]
-        rows.append([NAMES[model], results.precision, *figures, f"{other:.1f}"])
-    head = ["model", "precision", "NGINX", "gunicorn", "Triton", "model's processes", "others"]
-    title = "### CPU-ms of a request in this server, by process, with 8 callers\n\n"
-    return title + table(head, rows) if rows else ""
+    both = f"{number(spent and spent.median, 1)} / {number(size and size.median)}"
+    if name != OURS:
+        return both
+    own = f"model process of {model}"
+    for process in ("NGINX", "gunicorn", "Triton", own):
+        part = results.spread(
+            model,
+            name,
+            callers,
+            lambda one, process=process: one.cpu_ms.get(process, 0.0),  # type: ignore[misc]
+        )
+        both += f", {process.replace(own, 'model')} {number(part and part.median, 1)}"
+    return both
 
 
 def nothing(every: Sequence[Results]) -> str:
