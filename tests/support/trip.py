@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ TRACING = Path(__file__).parent / "tracing"
 # Which engine is faster depends on the machine.
 CONFIGURATION = 'parameters { key: "engine" value: { string_value: "openvino" } }\n'
 INFERENCE = "dispatcher/routes/inference.py"
+AFTER_S = 0.5  # a request is counted and logged after its answer
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,6 @@ class Trip:
     web: list[Call]
     model: list[Call]
 
-    def files(self) -> list[str]:
-        """Return the files, in the order in which they are first run."""
-        return list(dict.fromkeys(call.file for call in (*self.web, *self.model)))
-
     def crossings(self) -> list[tuple[str, str]]:
         """Return between which folders calls lead, each pair once."""
         pairs = {
@@ -55,12 +53,20 @@ class Trip:
         return sorted(pair for pair in pairs if "-" not in pair and pair[0] != pair[1])
 
 
+def files(calls: list[Call]) -> list[str]:
+    """Return the files of some calls, in the order in which they are first run."""
+    return list(dict.fromkeys(call.file for call in calls))
+
+
 def traced(folder: Path) -> Trip:
     """Start the container in an empty folder, ask ResNet-50, and return what was called."""
     repository = folder / "repository"
     shutil.copytree(PROJECT / "model_repository" / "resnet", repository / "resnet")
-    with (repository / "resnet" / "config.pbtxt").open("a") as config:
-        config.write(CONFIGURATION)
+    config = repository / "resnet" / "config.pbtxt"
+    config.write_text(
+        config.read_text().replace('backend: "onnxruntime"', 'backend: "python"') + CONFIGURATION
+    )
+    shutil.copy(TRACING / "model.py", repository / "resnet" / "1")
     calls = folder / "calls"
     calls.mkdir()
     settings = {
@@ -68,6 +74,7 @@ def traced(folder: Path) -> Trip:
         "TENSORS_SHARED_MEMORY_MB": "64",
         "CANARY_INTERVAL": "3600",
         "TRIP_FOLDER": str(calls),
+        "TRIP_TRACING": str(TRACING),
         "PYTHONPATH": os.pathsep.join(
             part for part in (str(TRACING), os.environ.get("PYTHONPATH", "")) if part
         ),
@@ -79,10 +86,9 @@ def traced(folder: Path) -> Trip:
             answer = endpoint.ask(**body)
             if answer.status != 200:
                 raise RuntimeError(f"{answer.status}: {answer.body.decode()}")
-            recording = calls / "recording"
-            if not recording.exists():
-                recording.touch()
-        recording.unlink()
+            time.sleep(AFTER_S)
+            (calls / "recording").touch()
+        (calls / "recording").unlink()
         serve = str(endpoint.process.pid)
     return sorted_out([read(file) for file in calls.iterdir() if file.name != serve])
 
@@ -117,12 +123,19 @@ def sorted_out(processes: list[dict[str, list[Call]]]) -> Trip:
 
 
 def listed(trip: Trip) -> str:
-    """Return the numbered list of the page: each file with the first line of its docstring."""
-    lines = []
-    for number, name in enumerate(trip.files(), 1):
-        docstring = ast.get_docstring(ast.parse((PROJECT / name).read_text())) or ""
-        lines.append(f"{number}. [`{name}`](../{name}): {docstring.partition(chr(10))[0]}")
-    return "\n".join(lines) + "\n"
+    """Return the lists of the page: each file with the first line of its docstring."""
+    parts = []
+    web, model = files(trip.web), files(trip.model)
+    for where, names, first in (
+        ("web worker", web, 1),
+        ("model's process, in Triton", model, len(web) + 1),
+    ):
+        lines = [f"In the {where}, {len(names)} files:\n"]
+        for number, name in enumerate(names, first):
+            docstring = ast.get_docstring(ast.parse((PROJECT / name).read_text())) or ""
+            lines.append(f"{number}. [`{name}`](../{name}): {docstring.partition(chr(10))[0]}")
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
 
 
 def written(page: str) -> str:
@@ -138,7 +151,10 @@ def main() -> int:
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     PAGE.write_text(f"{before}{BEGIN}\n{listed(trip)}\n{END}{after}")
-    sys.stdout.write(f"{len(trip.files())} files; calls between folders: {trip.crossings()}\n")
+    sys.stdout.write(
+        f"{len(files(trip.web))} files in the web worker, {len(files(trip.model))} in the model's "
+        f"process; calls between folders: {trip.crossings()}\n"
+    )
     return 0
 
 

@@ -46,6 +46,11 @@ def note(frame: FrameType, event: str, _: object) -> None:
             file.write(" ".join(map(str, call)) + "\n")
 
 
-if folder:
+def begin() -> None:
+    """Look at every call from now on, in this thread and in those that begin later."""
     threading.setprofile(note)
     sys.setprofile(note)
+
+
+if folder:
+    begin()
