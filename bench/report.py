@@ -132,10 +132,12 @@ def comparison(
 def answers(results: Results, model: str, name: str, callers: int) -> str:
     """Return a contender's answers per second; this server's with their share of the limit's."""
     came = results.spread(model, name, callers, rate)
-    if name != OURS or came is None:
-        return number(came and came.median, 1)
+    if came is None:
+        return "–"
+    if name != OURS:
+        return f"{came.median:.1f}"
     share = results.ratio(model, OURS, LIMIT, callers, rate)
-    return f"{shown(came, 1)}, {number(share and share.median, 2)} of the limit"
+    return shown(came, 1) + (f", {share.median:.2f} of the limit" if share else "")
 
 
 def times(results: Results, model: str, name: str, callers: int) -> str:
@@ -162,7 +164,7 @@ def costs(results: Results, model: str, name: str, callers: int) -> str:
             callers,
             lambda one, process=process: one.cpu_ms.get(process, 0.0),  # type: ignore[misc]
         )
-        both += f", {process.replace(own, 'model')} {number(part and part.median, 1)}"
+        both += f", {process.replace(own, 'model')} {part.median if part else 0:.1f}"
     return both
 
 
@@ -214,8 +216,8 @@ def open_loop(every: Sequence[Results]) -> str:
     return title + table(head, rows) if rows else ""
 
 
-def number(value: float | None, digits: int = 0) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+def number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f}"
 
 
 def idle(every: Sequence[Results]) -> str:

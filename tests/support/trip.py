@@ -25,6 +25,7 @@ TRACING = Path(__file__).parent / "tracing"
 # Which engine is faster depends on the machine.
 CONFIGURATION = 'parameters { key: "engine" value: { string_value: "openvino" } }\n'
 INFERENCE = "dispatcher/routes/inference.py"
+BACKENDS = "container/triton_backends/"
 AFTER_S = 0.5  # a request is counted and logged after its answer
 
 
@@ -94,31 +95,28 @@ def traced(folder: Path) -> Trip:
 
 
 def read(file: Path) -> dict[str, list[Call]]:
-    """Return the calls of one process, by thread."""
-    threads: dict[str, list[Call]] = {}
+    """Return the calls of one process, by the piece of work that they are a part of."""
+    works: dict[str, list[Call]] = {}
     for line in file.read_text().splitlines():
-        thread, *call = line.split(" ")
-        threads.setdefault(thread, []).append(Call(*call))
-    return threads
+        work, *call = line.split(" ")
+        works.setdefault(work, []).append(Call(*call))
+    return works
 
 
 def sorted_out(processes: list[dict[str, list[Call]]]) -> Trip:
-    """Return the calls of the one thread that answered, and of the model's process."""
+    """Return the calls of the web worker that answered, and of the model's process."""
     (web,) = [
         calls
-        for threads in processes
-        for calls in threads.values()
+        for works in processes
+        for calls in works.values()
         if any(call.file == INFERENCE for call in calls)
     ]
-    model = [
-        call
-        for threads in processes
-        if not any(
-            call.file.startswith("dispatcher/") for calls in threads.values() for call in calls
-        )
-        for calls in threads.values()
-        for call in calls
+    others = [
+        [call for calls in works.values() for call in calls]
+        for works in processes
+        if web not in works.values()
     ]
+    (model,) = [calls for calls in others if any(call.file.startswith(BACKENDS) for call in calls)]
     return Trip(web, model)
 
 

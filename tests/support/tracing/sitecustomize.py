@@ -1,8 +1,9 @@
 """Python imports this at its start where PYTHONPATH names this folder: see tests/support/trip.py.
 
 While `recording` exists in TRIP_FOLDER, each process writes there, in a file named by its number, a
-line for each new call in a thread: the thread, the file of the project that called, or "-", and the
-file and the function that were called.
+line for each new call: the piece of work that it is a part of, the file of the project that called,
+or "-", and the file and the function that were called. A thread begins a new piece of work with
+each of its outermost calls.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ from types import FrameType
 PROJECT = f"{Path(__file__).resolve().parents[3]}/"
 FOLDERS = tuple(f"{PROJECT}{name}/" for name in ("clients", "container", "dispatcher"))
 folder = os.environ.get("TRIP_FOLDER", "")
-seen: set[tuple[int, str, str, str]] = set()
+
+
+class Work(threading.local):
+    """What a thread is at."""
+
+    depth = sys.maxsize
+    number = 0
+    seen: set[tuple[str, str, str]]
+
+
+work = Work()
 
 
 def file_of(frame: FrameType) -> str:
@@ -31,19 +42,19 @@ def note(frame: FrameType, event: str, _: object) -> None:
         return
     if not os.path.exists(f"{folder}/recording"):  # noqa: PTH110  called for every function
         return
+    callers = []
     caller = frame.f_back
-    while caller and not file_of(caller):
+    while caller:
+        if file := file_of(caller):
+            callers.append(file)
         caller = caller.f_back
-    call = (
-        threading.get_ident(),
-        file_of(caller) if caller else "-",
-        called,
-        frame.f_code.co_qualname,
-    )
-    if call not in seen:
-        seen.add(call)
-        with Path(folder, str(os.getpid())).open("a") as file:
-            file.write(" ".join(map(str, call)) + "\n")
+    if len(callers) <= work.depth:
+        work.depth, work.number, work.seen = len(callers), work.number + 1, set()
+    call = (callers[0] if callers else "-", called, frame.f_code.co_qualname)
+    if call not in work.seen:
+        work.seen.add(call)
+        with Path(folder, str(os.getpid())).open("a") as lines:
+            lines.write(f"{threading.get_ident()}.{work.number} {' '.join(call)}\n")
 
 
 def begin() -> None:
