@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench import growth, measure, models, open_loop, overhead, report, start, work
+from bench import growth, measure, models, open_loop, overhead, plot, report, start, work
 from bench.contenders import PRECISION, Contender, also_asked, this_server, tidy
 from bench.limit import Limit
 from bench.measure import Results, say
@@ -29,6 +29,8 @@ ONCE = {"nothing", "growth"}
 def main(argv: list[str]) -> int:
     """Measure what the arguments say."""
     options = parsed(argv)
+    if options.results:
+        return reported(report.read_json(options.results), options.out, into_docs=options.docs)
     # What was started is stopped, whichever way this ends.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     cache = options.cache.absolute()
@@ -78,6 +80,11 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=folder)
     parser.add_argument(
         "--docs", action="store_true", help="put tables and plot into docs/performance.md as well"
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        help="show what an earlier run wrote, a result.json; measure nothing",
     )
     options = parser.parse_args(argv)
     options.precision = [*dict.fromkeys(options.precision or (PRECISIONS if full else [EXACT]))]
@@ -164,10 +171,10 @@ def reported(every: Sequence[Results], out: Path, *, into_docs: bool) -> int:
     out.mkdir(parents=True, exist_ok=True)
     tables = report.markdown(every)
     (out / "result.md").write_text(tables)
-    (out / "performance.svg").write_text(report.svg(every))
+    (out / "performance.svg").write_text(plot.svg(every))
     report.write_json(every, out / "result.json")
     if into_docs:
-        write_docs(tables, report.svg(every))
+        write_docs(tables, plot.svg(every))
     sys.stdout.write(tables)
     say(f"written: {out}/result.json, result.md and performance.svg")
     code = 0
@@ -180,13 +187,13 @@ def reported(every: Sequence[Results], out: Path, *, into_docs: bool) -> int:
     return code
 
 
-def write_docs(tables: str, plot: str) -> None:
+def write_docs(tables: str, drawn: str) -> None:
     """Put what was measured where the documentation has what was measured before."""
     page = work.PROJECT / "docs" / "performance.md"
     before, begin, rest = page.read_text().partition("<!-- measured -->\n")
     _, end, after = rest.partition("<!-- end of measured -->\n")
     page.write_text(f"{before}{begin}\n{tables}\n{end}{after}")
-    (page.parent / "pictures" / "performance.svg").write_text(plot)
+    (page.parent / "pictures" / "performance.svg").write_text(drawn)
 
 
 if __name__ == "__main__":

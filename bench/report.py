@@ -1,24 +1,25 @@
-"""The tables, the JSON file and the plot."""
+"""The tables and the JSON file."""
 
 from __future__ import annotations
 
 import json
 import platform
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 
-from bench.measure import BARE, BUSY_ELSEWHERE, LIMIT, LIMITS, Results, Spread
+from bench.measure import BARE, BUSY_ELSEWHERE, LIMIT, LIMITS, Results, Sample, Spread
 from bench.open_loop import CALLERS
 from bench.targets import (
     MET,
+    MISSED,
     NAMES,
-    NO_RIVALS,
+    NOISE,
     OURS,
     REFERENCE_MS,
-    SAME_ENGINE,
+    SCALED,
     Verdict,
     p50,
     p99,
@@ -28,28 +29,33 @@ from bench.targets import (
 )
 
 CPUINFO = Path("/proc/cpuinfo")
+PAGE_LOADS = (1, 8)  # result.json has the others
+# Figures of how cost grows that result.json alone has.
+UNSHOWN = (
+    "p99 ms",
+    "CPU-ms each",
+    "of them gunicorn",
+    "items/s of equal ones",
+    "their p99 ms",
+)
 
 
 def markdown(every: Sequence[Results]) -> str:
-    """Return all tables, as docs/performance.md has them.
+    """Return all tables, as docs/performance.md has them: one for each question.
 
     Args:
         every: what was measured, at one precision each.
 
     """
     parts = [
-        measured(every[0]),
-        *(
-            closed_loop(results, model)
-            for model in NAMES
-            for results in every
-            if results.contenders(model)
-        ),
-        cpu(every),
-        *(nothing(results) for results in every),
-        *(open_loop(results) for results in every),
-        *(idle(results) for results in every),
-        *(growth(results, question) for results in every for question in results.growth),
+        measured(every),
+        comparison(every, "Answers per second", answers),
+        comparison(every, "Time to an answer: p50 / p99, ms", times),
+        comparison(every, "Processor time (CPU-ms) per request / memory (MB)", costs, loads=(8,)),
+        nothing(every),
+        open_loop(every),
+        idle(every),
+        growth(every),
         targets([(results.precision, one) for results in every for one in verdicts(results)]),
         skipped(every),
         quiet(every),
@@ -57,19 +63,26 @@ def markdown(every: Sequence[Results]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def measured(results: Results) -> str:
+def measured(every: Sequence[Results]) -> str:
+    """Return on what machine and how was measured, and how the limit runs."""
+    first = every[0]
     speed = ""
-    if slower := slowness(results):
+    if slower := slowness(first):
         speed = (
             f" ONNX Runtime takes {slower * REFERENCE_MS:.1f} CPU-ms for a ResNet-50 here, "
             f"{slower:.2f} times what it took where the targets were set."
         )
-    return (
-        f"{results.cpus} cores ({processor()}), Python {platform.python_version()}, "
-        f"{results.rounds} rounds, measurements of {results.seconds:g} s "
-        f"({results.lasts('yolov5'):g} s with YOLOv5s). "
-        f"Median (least–greatest of the rounds).{speed}"
+    ways = "".join(
+        f" {NAMES[model]}, {results.precision}: {its['throughput']}; for one caller {its['lone']}."
+        for model, results in product(NAMES, every)
+        if (its := results.ways.get(model))
     )
+    return (
+        f"{first.cpus} cores ({processor()}), Python {platform.python_version()}, "
+        f"{first.rounds} rounds, measurements of {first.seconds:g} s "
+        f"({first.lasts('yolov5'):g} s with YOLOv5s). Medians over the rounds, in brackets the "
+        f"least and the greatest.{speed}"
+    ) + (f"\n\nThe limit runs: {ways.strip()}" if ways else "")
 
 
 def processor() -> str:
@@ -92,106 +105,72 @@ def shown(spread: Spread | None, digits: int = 0) -> str:
     return f"{spread.median:.{digits}f} ({low}–{high})"
 
 
-def best_rival(results: Results, model: str, callers: int) -> str | None:
-    """Return who answers most a second, of the other servers."""
-    rates = {
-        name: spread.median
-        for name in results.contenders(model)
-        if name not in NO_RIVALS
-        and (spread := results.spread(model, name, callers, rate)) is not None
-    }
-    return max(rates, key=lambda name: rates[name], default=None)
-
-
-def closed_loop(results: Results, model: str) -> str:
-    rows = []
-    loads = sorted({one.callers for one in results.samples if one.model == model})
-    for callers in loads:
-        rival = best_rival(results, model, callers)
-        for name in results.contenders(model):
-            cell = (model, name, callers)
-            if results.spread(*cell, rate) is None:
-                continue
-            times = ["–", "–"]
-            if (
-                name not in LIMITS or callers == 1
-            ):  # else it has its own threads, whatever the callers
-                times = [shown(results.spread(*cell, figure)) for figure in (p50, p99)]
-            rows.append(
-                [
-                    str(callers),
-                    f"**{name}**" if name == OURS else name,
-                    shown(results.spread(*cell, rate), 1),
-                    *times,
-                    shown(results.spread(*cell, lambda one: sum(one.cpu_ms.values())), 1),
-                    shown(results.spread(*cell, lambda one: one.memory_mb)),
-                    shown(results.ratio(model, name, LIMIT, callers, rate), 2),
-                    shown(results.ratio(model, name, rival, callers, rate), 2) if rival else "–",
-                ]
-            )
-    ways = results.ways[model]
-    fewer = "".join(f"; with {use} {way}" for use, way in ways.items() if use.endswith("in hand"))
-    return (
-        f"### {NAMES[model]}, {results.precision}\n\n"
-        f"The limit runs {ways['throughput']}; for one caller {ways['lone']}{fewer}.\n\n"
-    ) + table(
+def comparison(
+    every: Sequence[Results],
+    title: str,
+    cell: Callable[[Results, str, str, int], str],
+    loads: Sequence[int] = PAGE_LOADS,
+) -> str:
+    """Return a table with a row for each model, precision and load, a column for each contender."""
+    named = {name for results in every for model in NAMES for name in results.contenders(model)}
+    columns = [one for one in (*LIMITS, OURS, BARE) if one in named]
+    columns += sorted(named - {*columns})
+    rows = [
         [
-            "callers",
-            "",
-            "items/s",
-            "p50 ms",
-            "p99 ms",
-            "CPU-ms each",
-            "MB",
-            "of the limit",
-            "of the best rival",
-        ],
-        rows,
-    )
-
-
-def cpu(every: Sequence[Results]) -> str:
-    """Return where this server's processor time goes."""
-    rows = []
-    for (model, name), results in product(NAMES.items(), every):
-        names = {n for one in results.samples if one.contender == OURS for n in one.cpu_ms}
-        own = f"model process of {model}"
-        for callers in (1, 8):
-            spreads = {
-                process: results.spread(
-                    model,
-                    OURS,
-                    callers,
-                    lambda one, process=process: one.cpu_ms.get(process, 0.0),  # type: ignore[misc]
-                )
-                for process in names
-            }
-            if not any(spreads.values()):
-                continue
-            known = ("NGINX", "gunicorn", "Triton", own)
-            other = sum(s.median for p, s in spreads.items() if s and p not in known)
-            figures = [shown(spreads.get(p), 1) for p in known]
-            rows.append([name, results.precision, str(callers), *figures, f"{other:.1f}"])
-    if not rows:
-        return ""
-    head = [
-        "",
-        "precision",
-        "callers",
-        "NGINX",
-        "gunicorn",
-        "Triton",
-        "the model's processes",
-        "all others",
+            NAMES[model],
+            results.precision,
+            str(callers),
+            *(cell(results, model, name, callers) for name in columns),
+        ]
+        for model, results, callers in product(NAMES, every, loads)
+        if any(results.of(model, name, callers) for name in columns)
     ]
-    return "### CPU-ms of a request in this server, by process\n\n" + table(head, rows)
+    head = ["model", "precision", "callers", *(f"**{c}**" if c == OURS else c for c in columns)]
+    return f"### {title}\n\n" + table(head, rows) if rows else ""
 
 
-def nothing(results: Results) -> str:
-    if not results.nothing:
-        return ""
+def answers(results: Results, model: str, name: str, callers: int) -> str:
+    """Return a contender's answers per second; this server's with their share of the limit's."""
+    came = results.spread(model, name, callers, rate)
+    if came is None:
+        return "–"
+    if name != OURS:
+        return f"{came.median:.1f}"
+    share = results.ratio(model, OURS, LIMIT, callers, rate)
+    return shown(came, 1) + (f", {share.median:.2f} of the limit" if share else "")
+
+
+def times(results: Results, model: str, name: str, callers: int) -> str:
+    if name in LIMITS and callers > 1:
+        return "–"  # it has its own threads, however many callers there are
+    half, most = (results.spread(model, name, callers, figure) for figure in (p50, p99))
+    return f"{half.median:.0f} / {most.median:.0f}" if half and most else "–"
+
+
+def costs(results: Results, model: str, name: str, callers: int) -> str:
+    """Return the processor time and the memory; of this server also the time by process."""
+    spent = results.spread(model, name, callers, lambda one: sum(one.cpu_ms.values()))
+    size = results.spread(model, name, callers, lambda one: one.memory_mb)
+    if spent is None or size is None:
+        return "–"
+    both = f"{spent.median:.1f} / {size.median:.0f}"
+    if name != OURS:
+        return both
+    own = f"model process of {model}"
+    for process in ("NGINX", "gunicorn", "Triton", own):
+        part = results.spread(
+            model,
+            name,
+            callers,
+            lambda one, process=process: one.cpu_ms.get(process, 0.0),  # type: ignore[misc]
+        )
+        both += f", {process.replace(own, 'model')} {part.median if part else 0:.1f}"
+    return both
+
+
+def nothing(every: Sequence[Results]) -> str:
     rows = []
-    for callers, rounds in results.nothing.items():
+    for callers, rounds in (item for results in every for item in results.nothing.items()):
         ours, *others = zip(*rounds, strict=True)
         shares = [[n / m for n, m in zip(ours, other, strict=True)] for other in others]
         rows.append(
@@ -203,14 +182,13 @@ def nothing(results: Results) -> str:
         )
     head = ["callers", "requests/s", "a Flask route without Triton", BARE]
     head += ["share of the former", "of the latter"]
-    return "### A model that does nothing\n\n" + table(head, rows)
+    return "### A model that does nothing\n\n" + table(head, rows) if rows else ""
 
 
-def open_loop(results: Results) -> str:
-    if not results.open_loop:
-        return ""
+def open_loop(every: Sequence[Results]) -> str:
     rows = [
         [
+            results.precision,
             f"{seen['share']:.0%}",
             f"{seen['asked']:.1f}",
             f"{seen['answered'] / seen['seconds']:.1f}",
@@ -220,9 +198,11 @@ def open_loop(results: Results) -> str:
             number(seen.get("refused_p99")),
             str(seen["failed"]),
         ]
+        for results in every
         for seen in results.open_loop
     ]
     head = [
+        "precision",
         "of the capacity",
         "asked/s",
         "answered/s",
@@ -232,36 +212,43 @@ def open_loop(results: Results) -> str:
         "their p99 ms",
         "failed",
     ]
-    capacity = (
-        f"The capacity is what a closed loop of {CALLERS} callers by the same program has: "
-        f"{shown(Spread.of(results.capacity), 1)}/s.\n\n"
-    )
-    title = f"### Open loop, ResNet-50, this server, {results.precision}\n\n"
-    return title + capacity + table(head, rows)
+    title = f"### Open loop, ResNet-50; the capacity is what {CALLERS} callers get\n\n"
+    return title + table(head, rows) if rows else ""
 
 
 def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.0f}"
 
 
-def idle(results: Results) -> str:
-    if not results.start_s:
-        return ""
-    rows = [[name, f"{size:.0f}"] for name, size in results.idle_mb.items()]
-    return (
-        f"### Start and memory, {results.precision}\n\n"
-        "`./serve` to the first 200 of `/ping`, weights present: "
-        f"{shown(Spread.of(results.start_s), 1)} s. Idle, after the start, MB (PSS):\n\n"
-        + table(["process", "MB"], rows)
-    )
+def idle(every: Sequence[Results]) -> str:
+    started = [results for results in every if results.start_s]
+    names = list(dict.fromkeys(name for results in started for name in results.idle_mb))
+    rows = [
+        [
+            results.precision,
+            shown(Spread.of(results.start_s), 1),
+            *(number(results.idle_mb.get(name)) for name in names),
+        ]
+        for results in started
+    ]
+    head = ["precision", "seconds from ./serve to /ping 200", *names]
+    return "### Start, and memory of each idle process (MB)\n\n" + table(head, rows) if rows else ""
 
 
-def growth(results: Results, question: str) -> str:
-    rows = results.growth[question]
-    head = list(rows[0])
-    return f"### {question}, {results.precision}\n\n" + table(
-        head, [[brief(row[key]) for key in head] for row in rows]
-    )
+def growth(every: Sequence[Results]) -> str:
+    """Return how cost grows: a row for each question, with its points, and one for each figure."""
+    rows: list[list[str]] = []
+    asked = [(results, *item) for results in every for item in results.growth.items()]
+    width = max((len(points) for *_, points in asked), default=0)
+    for results, question, points in asked:
+        what, *figures = points[0]
+        cells = {key: [brief(point[key]) for point in points] for key in (what, *figures)}
+        blank = [""] * (width - len(points))
+        at = [f"**{one}**" for one in cells[what]]
+        rows.append([f"**{question}, {results.precision}: {what}**", *at, *blank])
+        rows += [[key, *cells[key], *blank] for key in figures if key not in UNSHOWN]
+    title = "### How cost grows\n\n"
+    return title + table(["", *[""] * width], rows) if rows else ""
 
 
 def brief(value: object) -> str:
@@ -277,36 +264,35 @@ def rounded(spread: Spread) -> str:
 
 
 def targets(every: Sequence[tuple[str, Verdict]]) -> str:
-    """Return the targets, by precision; of those that compare with rivals what is not met."""
-    compared = [one for _, one in every if one.rival]
-    won = sum(one.verdict == MET for one in compared)
+    """Return how many targets are met, and those that are missed."""
     rows = [
         [
             one.what,
             precision,
             one.wanted,
             rounded(one.came),
-            one.verdict,
             rounded(one.bare) if one.bare else "",
         ]
         for precision, one in every
-        if not one.rival or one.verdict != MET
+        if one.verdict == MISSED
     ]
-    ahead = (
-        f"Ahead of {' and '.join(SAME_ENGINE)} in {won} of {len(compared)} comparisons of "
-        "throughput and p99; the others are in the table.\n\n"
-    ) * bool(compared)
-    head = ["what", "precision", "target", "came", "", BARE]
-    return "### Targets\n\n" + ahead + table(head, rows)
+    found = [one.verdict for _, one in every]
+    met = (
+        f"{found.count(MET) + found.count(SCALED)} of {len(found)} are met, {found.count(NOISE)} "
+        "are missed within the noise"
+    )
+    head = ["missed", "precision", "target", "came", BARE]
+    others = f", {len(rows)} by more:\n\n{table(head, rows)}" if rows else "."
+    return f"### Targets\n\n{met}{others}"
 
 
 def skipped(every: Sequence[Results]) -> str:
     lines = [
-        f"- {what}, {results.precision}: {reason.splitlines()[0]}"
+        f"{what}, {results.precision}: {reason.splitlines()[0]}"
         for results in every
         for what, reason in results.skipped.items()
     ]
-    return "### Skipped\n\n" + "\n".join(lines) if lines else ""
+    return f"Not measured: {'; '.join(lines)}." if lines else ""
 
 
 def quiet(every: Sequence[Results]) -> str:
@@ -332,65 +318,15 @@ def write_json(every: Sequence[Results], file: Path) -> None:
     file.write_text(json.dumps(whole, indent=1))
 
 
-# The plot: throughput as a share of the limit, a bar for each contender at each load.
-
-ROW, LEFT, WIDE, TOP = 17, 150, 420, 46
-COLOURS = {OURS: "#76b900", BARE: "#c8dca0", "rival": "#9aa5b1"}
-
-
-def svg(every: Sequence[Results]) -> str:
-    """Return the plot."""
-    drawn: list[str] = []
-    y = TOP
-    for (model, name), results in product(NAMES.items(), every):
-        for callers in sorted({s.callers for s in results.samples if s.model == model}):
-            many = f"{callers} caller{'s' * (callers > 1)}"
-            drawn.append(text(8, y + 12, f"{name}, {results.precision}, {many}", bold=True))
-            y += ROW + 2
-            for contender in results.contenders(model):
-                share = results.ratio(model, contender, LIMIT, callers, rate)
-                if contender in LIMITS or share is None:
-                    continue
-                drawn += bar(y, contender, share)
-                y += ROW
-            y += 6
-    marks = [
-        f'<line x1="{x(tick)}" y1="{TOP - 8}" x2="{x(tick)}" y2="{y}" '
-        f'stroke="{"#c0392b" if tick == 1 else "#dddddd"}"/>'
-        + text(x(tick) - 9, TOP - 12, f"{tick:g}")
-        for tick in (0.25, 0.5, 0.75, 1)
-    ]
-    size = f'width="{LEFT + WIDE + 90}" height="{y + 8}"'
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        text(8, 16, "items/s as a share of the in-process limit"),
-        *marks,
-        *drawn,
-        "</svg>",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def x(share: float) -> float:
-    return round(LEFT + min(share, MOST_SHARE) / MOST_SHARE * WIDE, 1)
-
-
-MOST_SHARE = 1.15
-
-
-def bar(y: int, contender: str, share: Spread) -> list[str]:
-    colour = COLOURS.get(contender, COLOURS["rival"])
-    middle, long, high = y + ROW / 2 - 1, round(x(share.median) - LEFT, 1), ROW - 4
-    ends = f'x1="{x(share.low)}" y1="{middle}" x2="{x(share.high)}" y2="{middle}"'
-    return [
-        text(20, y + 12, contender),
-        f'<rect x="{LEFT}" y="{y + 1}" width="{long}" height="{high}" fill="{colour}"/>',
-        f'<line {ends} stroke="#333333" stroke-width="2"/>',
-        text(LEFT + WIDE + 30, y + 12, f"{share.median:.2f}"),
-    ]
-
-
-def text(left: float, y: float, words: str, *, bold: bool = False) -> str:
-    weight = ' font-weight="bold"' if bold else ""
-    return f'<text x="{left}" y="{y}"{weight}>{words}</text>'
+def read_json(file: Path) -> list[Results]:
+    """Return what `write_json` has written."""
+    every = []
+    for whole in json.loads(file.read_text()).values():
+        del whole["targets"]
+        whole["samples"] = [Sample(**one) for one in whole["samples"]]
+        whole["nothing"] = {
+            int(callers): [tuple(rates) for rates in rounds]
+            for callers, rounds in whole["nothing"].items()
+        }
+        every.append(Results(**whole))
+    return every

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from bench.measure import BARE, LIMIT, LIMITS, Results, Sample, Spread
+from bench.measure import BARE, LIMIT, Results, Sample, Spread
 from bench.rival_servers import LITSERVE, TRITON
 from bench.sessions import AUTO, EXACT
 
 OURS = "this server"
-NO_RIVALS = (OURS, BARE, *LIMITS)
 MET, NOISE, MISSED = "met", "within the noise", "MISSED"
 SCALED = "met for a machine of this speed"
 

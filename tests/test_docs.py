@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import html
+import importlib.util
 import json
 import re
 import subprocess
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -191,13 +194,92 @@ def test_the_page_s_commands_can_be_pasted_into_a_shell() -> None:
     assert json.loads(sent.stdout) == {"modelname": "quoting", "payload": Quoting.example}
 
 
-def test_every_link_leads_somewhere() -> None:
-    for page in [PROJECT / "README.md", *PROJECT.glob("docs/*.md"), PROJECT / "CHANGELOG.md"]:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+PAGES = [*PROJECT.glob("*.md"), *PROJECT.glob("docs/*.md"), PROJECT / "bench" / "NOTES.md"]
+CHANGES = (PROJECT / "CHANGELOG.md").read_text()
+CONTRIBUTING = (PROJECT / "CONTRIBUTING.md").read_text()
+
+
+def anchors(page: Path) -> set[str]:
+    """Return what a link may name behind `#`, as GitHub makes it from headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target, _, anchor in re.findall(r"\]\(([^)#:]*)(#([^)]*))?\)", page.read_text()):
+        found = page.parent / target if target else page
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found), f"{target}#{anchor}"
 
 
 def test_every_make_command_that_is_named_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
-    pages = (PROJECT / "README.md").read_text() + (PROJECT / "docs" / "settings.md").read_text()
-    assert set(re.findall(r"`?make ([a-z-]+)", pages)) <= targets
+    pages = [page.read_text() for page in PAGES if page.name != "NOTES.md"]
+    named = r"(?:`|^ *)make ([a-z-]+)(?:`| +#|$)"
+    found = {one for page in pages for one in re.findall(named, page, re.MULTILINE)}
+    assert {"serve", "test", "check"} <= found <= targets
+
+
+def drawing(page: str) -> str:
+    return re.search(r"```mermaid\nflowchart.*?```", page, re.DOTALL)[0]
+
+
+def test_the_first_screen_has_the_drawing_of_the_architecture_and_the_licence() -> None:
+    readme_page = (PROJECT / "README.md").read_text()
+    architecture = (PROJECT / "docs" / "architecture.md").read_text()
+    assert drawing(readme_page) == drawing(architecture)
+    first_screen = readme_page.partition("\n## ")[0]
+    for shown in (drawing(readme_page), "[Apache-2.0](LICENSE)", "AGPL-3.0", "LitServe", "BentoML"):
+        assert shown in first_screen
+
+
+def test_the_licence_is_whole() -> None:
+    text = (PROJECT / "LICENSE").read_text()
+    assert text.split() == (APACHE.read_text() if APACHE.exists() else text).split()
+    for part in ("Version 2.0, January 2004", "9. Accepting Warranty", "END OF TERMS"):
+        assert part in text
+
+
+APACHE = Path("/usr/share/common-licenses/Apache-2.0")  # of Debian and Ubuntu
+
+
+def test_the_changelog_has_the_version_of_the_project() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    versions = re.findall(r"^## \[(.+?)\](.*)$", CHANGES, re.MULTILINE)
+    assert [name for name, _ in versions][:2] == ["Unreleased", project["version"]]
+    assert all(re.fullmatch(r" - \d{4}-\d\d-\d\d", date) for _, date in versions[1:])
+    kinds = set(re.findall(r"^### (.+)$", CHANGES, re.MULTILINE))
+    assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+def test_modules_are_where_the_changelog_says() -> None:
+    rows = re.findall(r"^  \| (`.+) \| (`.+) \|$", CHANGES, re.MULTILINE)
+    assert rows
+    for before, now in rows:
+        old = re.findall(r"`([\w.]+)`", before)
+        new = re.findall(r"`([\w.]+)`", now)
+        folder = new[0].rpartition(".")[0]
+        full = [folder + name if name.startswith(".") else name for name in new]
+        assert len(old) == len(full)
+        for name in full:
+            assert importlib.util.find_spec(name), name
+        for name in old:  # a folder may have the name of what was a file
+            assert not (PROJECT / f"{name.replace('.', '/')}.py").exists(), name
+
+
+def test_what_contributors_are_pointed_at_is_there() -> None:
+    paths = re.findall(r"`((?:clients|container|dispatcher|docs|tests)/[\w/.-]*)`", CONTRIBUTING)
+    assert len(paths) > 10
+    for path in [*paths, *re.findall(r"`([A-Z]\w+\.md|nginx\.conf|\.ci/run)`", CONTRIBUTING)]:
+        assert (PROJECT / path).exists(), path
+    for file, names in (
+        ("dispatcher/settings.py", ["class Settings"]),
+        ("dispatcher/errors.py", ["ANSWERS"]),
+        ("dispatcher/routes/openapi.py", ["REASONS", "def paths"]),
+        ("clients/plugins/family.py", ["class Family", "def fit"]),
+        ("clients/text/batch.py", ["class TextKeys", "class TextFamily"]),
+    ):
+        for name in names:
+            assert name.split()[-1] in CONTRIBUTING
+            assert name in (PROJECT / file).read_text(), f"{file}: {name}"
