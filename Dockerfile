@@ -104,15 +104,22 @@ RUN ln -s /opt/triton-dispatcher/tool/dispatcher /usr/local/bin/dispatcher \
       dispatcher engines --precision exact && dispatcher engines --precision auto; \
       chmod -R a+rX .venv/engines; \
     fi
+# `make image` fills these in.
 ARG BASE
-ARG VERSION=0.1.0
+ARG VERSION=unknown
 ARG REVISION=unknown
+ARG SOURCE=unknown
+ARG CREATED=unknown
+ENV TRITON_DISPATCHER_REVISION="$REVISION"
 LABEL com.amazonaws.sagemaker.capabilities.accept-bind-to-port="true" \
       com.amazonaws.sagemaker.capabilities.multi-models="true" \
       org.opencontainers.image.title="triton-dispatcher" \
       org.opencontainers.image.description="Many models behind one endpoint: NVIDIA Triton, NGINX and gunicorn" \
+      org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="$VERSION" \
       org.opencontainers.image.revision="$REVISION" \
+      org.opencontainers.image.source="$SOURCE" \
+      org.opencontainers.image.created="$CREATED" \
       org.opencontainers.image.base.name="$BASE"
 EXPOSE 8080
 # The platform starts it as `docker run IMAGE serve`. (No shell: SIGTERM has to reach the program.)

@@ -22,7 +22,11 @@ test-slow: weights $(VENV)/.dev
 	$(RUN) pytest -m slow
 
 image:
-	docker build --tag triton-dispatcher .
+	docker build --tag triton-dispatcher \
+	  --build-arg VERSION="$$(sed -n 's/^VERSION = "\(.*\)".*/\1/p' dispatcher/version.py)" \
+	  --build-arg REVISION="$$(git describe --always --dirty 2>/dev/null || echo unknown)" \
+	  --build-arg SOURCE="$$(git config --get remote.origin.url || echo unknown)" \
+	  --build-arg CREATED="$$(date --utc +%Y-%m-%dT%H:%M:%SZ)" .
 
 chaos: weights $(VENV)/.dev
 	$(RUN) tests.support.chaos --minutes 10

@@ -46,8 +46,9 @@ from dispatcher.settings import (
     read_settings,
     rows,
 )
+from dispatcher.version import described
 
-USAGE = """usage: serve [serve]
+USAGE = """usage: serve [serve | --help | --version]
 
 Starts Triton, gunicorn and NGINX in the foreground. SIGTERM or SIGINT finishes what is in flight
 and stops them. Settings are environment variables:
@@ -78,6 +79,9 @@ def main(arguments: list[str]) -> int:
     """Run the container; return the exit code."""
     if arguments in (["--help"], ["-h"]):
         sys.stdout.write(usage())
+        return 0
+    if arguments == ["--version"]:
+        sys.stdout.write(f"{described()}\n")
         return 0
     if arguments not in ([], ["serve"]):
         sys.stderr.write(f"serve: unknown arguments: {' '.join(arguments)}\n\n{usage()}")

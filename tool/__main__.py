@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from importlib import import_module
 
+from dispatcher.version import described
 from tool.trouble import Trouble
 
 COMMANDS = {  # the module of each, and what it does
@@ -71,6 +72,7 @@ def called(given: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="dispatcher", description="Many models behind one endpoint: add, check and ask them."
     )
+    parser.add_argument("--version", action="version", version=described())
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     wanted = next((one for one in given if not one.startswith("-")), "")
     for name, (module_name, meaning) in COMMANDS.items():
