@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from container.repository.compose import compose
 from container.repository.shared_memory_plan import Plan, configurations, lower, share_out
 from container.repository.tensorrt_engines import NoEngine, provide
 from container.supervisor.http_probe import ask, over_tcp
-from container.supervisor.log import Log
+from container.supervisor.log import ERROR, WARNING, Log, Say
 from container.supervisor.posix import Machine
 from container.supervisor.supervisor import Policy, Supervisor
 from container.triton_backends.machine.cpu_share import usable_cpus
@@ -92,32 +92,29 @@ def main(arguments: list[str]) -> int:
         for line in str(error).splitlines():
             sys.stderr.write(f"serve: {line}\n")
         return MISUSED
-    if settings.api_keys_file is not None:
+    with Log(sys.stderr.fileno(), as_json=settings.log_format == "json") as log:
         try:
-            load_keys(settings.api_keys_file)
+            if settings.api_keys_file is not None:
+                load_keys(settings.api_keys_file)
+            with run_folder(settings.run_dir) as run_dir:
+                return run_with_room(settings, run_dir, log)
         except BadKeys as error:
-            sys.stderr.write(f"serve: API_KEYS_FILE is '{settings.api_keys_file}': {error}\n")
+            log.say(f"API_KEYS_FILE is '{settings.api_keys_file}': {error}", ERROR)
             return MISUSED
-    try:
-        with (
-            run_folder(settings.run_dir) as run_dir,
-            Log(sys.stderr.fileno(), as_json=settings.log_format == "json") as log,
-        ):
-            return run_with_room(settings, run_dir, log)
-    except NoFolder as error:
-        sys.stderr.write(f"serve: {error}\n")
-        return error.exit_code
+        except NoFolder as error:
+            log.say(str(error), ERROR)
+            return error.exit_code
 
 
 def run_with_room(settings: Settings, run_dir: Path, log: Log) -> int:
-    """Start the programs and watch them; return the exit code, 1 on a disk that is full."""
+    """Start the programs and watch them; return the exit code, 1 where the disk is full."""
     try:
         return run(settings, run_dir, log)
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
         place = error.filename2 or error.filename or run_dir
-        log.say(f"'{place}': {error.strerror}; {ROOM}")
+        log.say(f"'{place}': {error.strerror}; {ROOM}", ERROR)
         return 1
 
 
@@ -126,23 +123,23 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
     say = log.say
     if taken := list(taken_ports(settings)):
         for line in taken:
-            say(line)
+            say(line, ERROR)
         return 1
     nginx = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
     if nginx is None:
-        say("no nginx found; `make serve`, or `apt-get install nginx-light`, brings it")
+        say("no nginx found; `make serve`, or `apt-get install nginx-light`, brings it", ERROR)
         return 1
     raise_file_limit(say)
     settings = with_repository(settings, run_dir, say)
     if not (settings.required_models or settings.multi_model):
-        say("MODEL_REPOSITORY and MODEL_DIR hold no models; expected: a folder per model")
+        say("MODEL_REPOSITORY and MODEL_DIR hold no models; expected: a folder per model", ERROR)
         return 1
     try:
         triton = find_triton(settings.triton_home, os.environ.get("PATH", os.defpath), run_dir)
         if settings.tensorrt_engines is not None:
             provide(settings.tensorrt_engines, settings.model_repository, say)
     except (NoTriton, NoEngine) as error:
-        say(str(error))
+        say(str(error), ERROR)
         return 1
     say(f"Triton: {triton.kind}; models: {', '.join(settings.required_models) or 'none'}")
     # Names what Triton's Python backends and web workers leave in shared memory where they are
@@ -150,12 +147,12 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
     shm_prefix = f"triton_dispatcher_{os.getpid()}_"
     plan = shared_memory_plan(settings, triton)
     for line in plan.told():
-        say(line)
+        say(line, WARNING)
     lower(settings.model_repository, plan)
     try:
         door = Door(settings.port)
     except OSError as error:  # somebody has taken it since
-        say(f"port {settings.port} cannot be used: {error.strerror}")
+        say(f"port {settings.port} cannot be used: {error.strerror}", ERROR)
         return 1
     programs = [
         replace(program, output=log.sink(program.name.lower()))
@@ -201,7 +198,7 @@ class Notice:
 
     SIZE = 8192
 
-    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, say: Say) -> None:
         self.say = say
         self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
@@ -212,7 +209,7 @@ class Notice:
             os.pwrite(self.file, text, 0)
             os.ftruncate(self.file, len(text))
         except OSError as error:
-            self.say(f"the web workers cannot be told of a change: {error.strerror}")
+            self.say(f"the web workers cannot be told of a change: {error.strerror}", WARNING)
 
 
 class Announcement:
@@ -221,7 +218,7 @@ class Announcement:
     It asks in a thread of its own: the supervisor waits for nobody's answer.
     """
 
-    def __init__(self, port: int, say: Callable[[str], None]) -> None:
+    def __init__(self, port: int, say: Say) -> None:
         self.port = port
         self.say = say
         self.asking: threading.Thread | None = None
@@ -241,7 +238,7 @@ class Announcement:
         while (ping := ask(over_tcp(self.port), "/ping")).status != 200:
             if time.monotonic() > give_up_at:
                 reason = ping.error("message") or "no answer"
-                self.say(f"NOT ready, /ping is {ping.status}: {reason}")
+                self.say(f"NOT ready, /ping is {ping.status}: {reason}", ERROR)
                 return
             time.sleep(ASK_S)
         took = time.monotonic() - began
@@ -282,28 +279,29 @@ def shared_memory_plan(settings: Settings, triton: Triton) -> Plan:
     return share_out(configurations(settings.model_repository), size)
 
 
-def raise_file_limit(say: Callable[[str], None]) -> None:
+def raise_file_limit(say: Say) -> None:
     """Allow as many open files, thus connections, as this machine grants without asking."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if hard != resource.RLIM_INFINITY and hard < FEW_FILES:
         say(
             f"a process may have only {hard} open files (`ulimit -Hn`): with fewer than "
-            f"{FEW_FILES} callers may be refused, and Triton may stop answering"
+            f"{FEW_FILES} callers may be refused, and Triton may stop answering",
+            WARNING,
         )
 
 
-def with_repository(settings: Settings, run_dir: Path, say: Callable[[str], None]) -> Settings:
+def with_repository(settings: Settings, run_dir: Path, say: Say) -> Settings:
     """Return the settings with the one repository, linked together, and what it means for them."""
     if settings.missing:
-        say(settings.missing)
+        say(settings.missing, WARNING)
     repository = run_dir / "repository"
     models = compose(
         repository,
         settings.mounted,
         settings.model_repository,
         instead=settings.model_dir_use == "instead",
-        say=say,
+        say=lambda line: say(line, WARNING),
     )
     wanted = run_dir / WANTED
     wanted.mkdir()

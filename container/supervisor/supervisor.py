@@ -24,6 +24,7 @@ from enum import Enum
 from signal import Signals
 from typing import Any, Protocol
 
+from container.supervisor.log import ERROR, WARNING, Say
 from container.supervisor.signals import STOP_SIGNALS
 
 BUSY_S = 0.05  # between two looks while something starts or ends
@@ -236,7 +237,7 @@ class Supervisor:
     programs: Sequence[Program]
     system: System
     policy: Policy
-    say: Callable[[str], None]
+    say: Say
     tell: Callable[[Mapping[str, Any]], None]
     settled: Callable[[float], bool]
     _courses: list[Course] = field(default_factory=list)
@@ -286,7 +287,7 @@ class Supervisor:
         if self._killed_at is None or self.system.now() < self._killed_at + LEFT_S:
             return bool(running)
         if running:
-            self.say(f"{', '.join(running)} cannot be killed: leaving without")
+            self.say(f"{', '.join(running)} cannot be killed: leaving without", ERROR)
         return False
 
     def _step(self, course: Course) -> None:
@@ -303,7 +304,8 @@ class Supervisor:
             if now > course.since + NEVER_GONE_S:
                 name = course.program.name
                 self.say(
-                    f"{name} was killed {NEVER_GONE_S:.0f} s ago and is still there: giving up"
+                    f"{name} was killed {NEVER_GONE_S:.0f} s ago and is still there: giving up",
+                    ERROR,
                 )
                 self._begin_to_stop(exit_code=1)
         elif self.system.group_is_gone(course.pid) or now > course.since + GONE_S:
@@ -342,10 +344,10 @@ class Supervisor:
         elif took > (self.policy.patience if stopped else self._start_timeout(course)):
             text = f"{name} is not ready after {took:.0f} s: {fault}"
             if course.worked:
-                self.say(f"{text}; killing it")
+                self.say(f"{text}; killing it", ERROR)
                 self._kill(course, fault)
             else:
-                self.say(f"{text}; giving up")
+                self.say(f"{text}; giving up", ERROR)
                 self._begin_to_stop(exit_code=1)
 
     def _see_that_it_works(self, course: Course, now: float) -> None:
@@ -355,7 +357,7 @@ class Supervisor:
             return
         course.faulty_since = course.faulty_since or now
         if now >= course.faulty_since + self.policy.patience:
-            self.say(f"{course.program.name} does not do its work: {fault}; killing it")
+            self.say(f"{course.program.name} does not do its work: {fault}; killing it", ERROR)
             self._kill(course, fault)
 
     def _fault(self, course: Course) -> str:
@@ -389,7 +391,7 @@ class Supervisor:
                 self.say(f"{number.name}: finishing what is in flight, then stopping")
                 self._begin_to_stop(exit_code=0)
         elif self.system.now() >= self._asked_at + SAME_WISH_S:
-            self.say(f"{number.name} again: stopping at once")
+            self.say(f"{number.name} again: stopping at once", WARNING)
             self._kill_at = self.system.now()
 
     def _ended(self, pid: int, code: int) -> None:
@@ -403,7 +405,7 @@ class Supervisor:
         if self._stopping:
             expected = course.state is State.ENDING or self._killed_at is not None
             if code not in (0, -course.program.stop_signal) and not expected:
-                self.say(f"{name} died while stopping ({described(code)})")
+                self.say(f"{name} died while stopping ({described(code)})", ERROR)
                 self._exit_code = self._exit_code or exit_code_for(code)
             return
         if course.state is not State.ENDING:
@@ -422,21 +424,23 @@ class Supervisor:
         """
         now, name, policy = self.system.now(), course.program.name, self.policy
         if not course.worked:
-            self.say(f"{name} {what}: stopping the others")
+            self.say(f"{name} {what}: stopping the others", ERROR)
             self._begin_to_stop(exit_code)
             return
         course.restarts = [at for at in course.restarts if at > now - policy.window]
         if len(course.restarts) >= policy.restarts:
             self.say(
                 f"{name} {what} after {policy.restarts} restarts within "
-                f"{policy.window:.0f} s: stopping the others"
+                f"{policy.window:.0f} s: stopping the others",
+                ERROR,
             )
             self._begin_to_stop(exit_code)
             return
         course.restarts.append(now)
         self.say(
             f"{name} {what}: restart {len(course.restarts)} of at most "
-            f"{policy.restarts} within {policy.window:.0f} s"
+            f"{policy.restarts} within {policy.window:.0f} s",
+            ERROR,
         )
 
     def _tell(self) -> None:
@@ -469,7 +473,7 @@ class Supervisor:
         if not running:
             return
         if self._kill_at is not None and self.system.now() >= self._kill_at:
-            self.say(f"killing {', '.join(course.program.name for course in running)}")
+            self.say(f"killing {', '.join(course.program.name for course in running)}", WARNING)
             for course in running:
                 self.system.signal_group(course.pid, signal.SIGKILL)
             self._killed_at, self._kill_at = self.system.now(), math.inf
@@ -490,7 +494,9 @@ class Supervisor:
             slow = last.program.instead or last.program.name
             for course in running:
                 if course.program.name == slow and course.state is not State.ENDING:
-                    self.say(f"{last.program.name} does not end in its time; killing {slow}")
+                    self.say(
+                        f"{last.program.name} does not end in its time; killing {slow}", WARNING
+                    )
                     self._kill(course, "")
 
     @staticmethod

@@ -182,6 +182,14 @@ def test_a_crash_while_stopping_is_not_exit_code_0() -> None:
 # Deaths
 
 
+def test_what_an_operator_has_to_look_at_is_logged_as_an_error_and_nothing_else_is() -> None:
+    script = Script(deaths={4: [(1, -9)]}, signals={9: [TERM]})
+    out = supervise(script)
+    assert out.levels.pop("Triton died (SIGKILL): restart 1 of at most 2 within 600 s") == "error"
+    assert set(out.levels.values()) == {"info"}
+    assert "Triton is ready again after 1.0 s" in out.levels
+
+
 @pytest.mark.parametrize("pid", [1, 2, 3])
 def test_a_program_that_dies_is_started_anew_by_itself(pid: int) -> None:
     script = Script(deaths={4: [(pid, -9)]}, signals={9: [TERM]}, lingering=1)
@@ -379,7 +387,7 @@ def test_the_supervisor_does_not_wait_for_the_first_ping() -> None:
     """A worker may be stopped meanwhile; signals are heard all the same."""
     said: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
-        announcement = Announcement(server.getsockname()[1], said.append)
+        announcement = Announcement(server.getsockname()[1], lambda line, *_: said.append(line))
         began = time.monotonic()
         assert not announcement(7)
         assert time.monotonic() - began < 2, "a look may take 4 s"
