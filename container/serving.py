@@ -77,11 +77,9 @@ MISUSED = 2  # the exit code of a command that was called wrongly
 
 def main(arguments: list[str]) -> int:
     """Run the container; return the exit code."""
-    if arguments in (["--help"], ["-h"]):
-        sys.stdout.write(usage())
-        return 0
-    if arguments == ["--version"]:
-        sys.stdout.write(f"{described()}\n")
+    printed = {"--help": usage, "-h": usage, "--version": lambda: f"{described()}\n"}
+    if len(arguments) == 1 and arguments[0] in printed:
+        sys.stdout.write(printed[arguments[0]]())
         return 0
     if arguments not in ([], ["serve"]):
         sys.stderr.write(f"serve: unknown arguments: {' '.join(arguments)}\n\n{usage()}")

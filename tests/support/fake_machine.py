@@ -148,6 +148,7 @@ def supervise(
     policy = Policy(
         start_timeout=start_timeout, stop_timeout=25, restarts=restarts, window=600, patience=10
     )
+
     def say(line: str, level: str = INFO, /) -> None:
         out.said.append(line)
         out.levels[line] = level

@@ -3,19 +3,12 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import socket
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-_ROOT = Path(__file__).resolve().parents[3]
-if str(_ROOT) not in sys.path:
-    sys.path.append(str(_ROOT))
-
-import onnx_models  # noqa: E402 - the repository's own packages come first
-import torchscript_models  # noqa: E402 - see above
-import triton_process  # noqa: E402 - see above
+from tests.support import triton_process
+from tests.support.models import onnx_models, torchscript_models
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 

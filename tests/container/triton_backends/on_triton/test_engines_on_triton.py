@@ -8,15 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_models
 import onnxruntime
-import openvino_models
 import pytest
-import triton_process
-from onnx_models import parameter
-from openvino_models import CLASSES, WIDTH
-from test_onnxruntime_on_triton import ask, ask_together, configuration, counted
-from triton_process import Triton
+
+from tests.container.triton_backends.on_triton.test_onnxruntime_on_triton import (
+    ask,
+    ask_together,
+    configuration,
+    counted,
+)
+from tests.support import triton_process
+from tests.support.models import onnx_models, openvino_models
+from tests.support.models.onnx_models import parameter
+from tests.support.models.openvino_models import CLASSES, WIDTH
+from tests.support.triton_process import Triton
 
 MIB = 2**20
 ACCELERATED = (

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-import openvino_models
 import pytest
 
 from container.triton_backends.onnxruntime import session as module
 from container.triton_backends.onnxruntime.session import OnnxSession
 from container.triton_backends.onnxruntime.session_settings import session_settings
+from tests.support.models import openvino_models
 
 CPU = [("CPUExecutionProvider", {})]
 X = np.random.default_rng(1).normal(size=(2, openvino_models.WIDTH)).astype(np.float32)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_models
 import onnxruntime
 import pytest
 
@@ -34,6 +33,7 @@ from container.triton_backends.pytorch.torchscript_settings import (
     output_indices,
     torch_settings,
 )
+from tests.support.models import onnx_models
 
 
 def config(count: int = 1, **parameters: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from container.triton_backends.batching.batching import Rows
 from container.triton_backends.model_config import TensorSpec
 from container.triton_backends.openvino.session import OpenVinoSession
 
-PROJECT = Path(__file__).resolve().parents[3]
+PROJECT = Path(__file__).resolve().parents[4]
 PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
 
 GENERATOR = np.random.default_rng(7)

@@ -6,14 +6,14 @@ import importlib.util
 
 import numpy as np
 import pytest
-import torchscript_models
-from test_onnxruntime_on_triton import ask, ask_together
-from triton_process import Triton
 from tritonclient.utils import InferenceServerException
 
 from clients.triton import client as own_client
 from clients.triton.server import Padding
 from container.triton_backends.pytorch.torchscript import place_and_reason
+from tests.container.triton_backends.on_triton.test_onnxruntime_on_triton import ask, ask_together
+from tests.support.models import torchscript_models
+from tests.support.triton_process import Triton
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import triton_process
 
 from clients.errors import ModelFailed
 from clients.triton.client import Triton
+from tests.support import triton_process
 
 X = np.zeros((1, 1), np.float32)
 WAITS = "batch_size"  # for four rows, ten seconds

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_models
-import openvino_models
 import pytest
 from onnx import TensorProto, helper
 
@@ -23,6 +21,7 @@ from container.triton_backends.openvino import mapped_file
 from container.triton_backends.openvino import session as module
 from container.triton_backends.openvino.mapped_file import MappedFile
 from container.triton_backends.openvino.session import OpenVinoFile, OpenVinoSession, model_file
+from tests.support.models import onnx_models, openvino_models
 
 PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 2, "NUM_STREAMS": 2}
 X = np.random.default_rng(1).normal(size=(3, openvino_models.WIDTH)).astype(np.float32)
@@ -250,7 +249,7 @@ session.run({{"x": np.zeros((1, 16), np.float32)}}, ["y"])
 assert "openvino_telemetry" not in sys.modules
 print(opened)
 """
-    root = Path(__file__).resolve().parents[3]
+    root = Path(__file__).resolve().parents[4]
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=root, check=True, capture_output=True, text=True
     )

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import triton_process
 import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException
 
 from container.triton_backends.batching.batching import Item, run_items
 from container.triton_backends.batching.padding import Padding
 from container.triton_backends.batching.pieces import run_in_pieces
+from tests.support import triton_process
 
 Array = np.ndarray[Any, Any]
 

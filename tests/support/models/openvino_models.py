@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_models
 import openvino
 from onnx import TensorProto, helper
 from openvino import opset13 as ops
+
+from tests.support.models import onnx_models
 
 WIDTH, CLASSES = 16, 4
 _RANDOM = np.random.default_rng(3)

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import onnx_models
 import pytest
-import triton_process
 import tritonclient.grpc as grpc_client
-from triton_process import Triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from clients.errors import ModelFailed, UnknownModel
 from clients.triton import client as own_client
 from clients.triton.server import Padding
+from tests.support import triton_process
+from tests.support.models import onnx_models
+from tests.support.triton_process import Triton
 
 ROW = np.zeros((1, 2), np.float32)
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_models
 import pytest
-import triton_process
 import tritonclient.grpc as grpc_client
 
 from clients.errors import ModelFailed, TensorsRefused
 from clients.tensors.classes import classified, labels_at
 from clients.triton.client import Triton
+from tests.support import triton_process
+from tests.support.models import onnx_models
 
 TEXTS = """
 import numpy as np

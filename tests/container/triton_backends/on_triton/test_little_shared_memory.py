@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import onnx_models
 import pytest
-import triton_process
 from onnx import TensorProto, helper, save
 
 from clients.errors import TooLargeAtOnce
 from clients.triton.client import Triton
 from container.triton_backends.machine.shared_memory import MIB, SHARES
+from tests.support import triton_process
+from tests.support.models import onnx_models
 
 WIDE = 200_000  # float32: 0.8 MB in, as much out
 

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import onnx_models
 import pytest
 
 from container.triton_backends import engine_choice as verdicts
@@ -24,6 +23,7 @@ from container.triton_backends.engine_choice import (
 )
 from container.triton_backends.model_config import ModelConfigError, Signature, TensorSpec
 from container.triton_backends.openvino.properties import properties
+from tests.support.models import onnx_models
 
 SIGNATURE = Signature(
     (TensorSpec("x", "TYPE_FP32", (-1, 3)),), (TensorSpec("y", "TYPE_FP32", (-1, 3)),)

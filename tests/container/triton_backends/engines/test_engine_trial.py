@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_models
 import onnxruntime
-import openvino_models
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
@@ -30,6 +28,7 @@ from container.triton_backends.engine_choice import (
 )
 from container.triton_backends.model_config import Signature, TensorSpec
 from container.triton_backends.onnxruntime.session import ModelFile
+from tests.support.models import onnx_models, openvino_models
 from tool.engines import engines
 from tool.engines.runs import by_onnxruntime, by_openvino, opened
 from tool.trouble import Trouble

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import triton_process
 from tritonclient.utils import InferenceServerException
 
+from tests.support import triton_process
 from tests.support.check_mistakes import MISTAKES, TAKEN, write_mistake, write_right
 
 
