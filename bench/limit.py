@@ -19,7 +19,7 @@ from typing import Any, cast
 from bench import work
 from bench.processes import memory_mb
 from bench.sessions import Engine, opened
-from container.programs.programs import ALLOCATOR
+from container.programs.malloc import ALLOCATOR
 
 
 @dataclass(frozen=True)

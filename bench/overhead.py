@@ -20,7 +20,7 @@ from bench import load
 from bench.contenders import Contender, Skipped, free_port
 from bench.measure import BARE, Results, say, turned
 from bench.work import PROJECT
-from container.programs.programs import ALLOCATOR, FEW_ARENAS
+from container.programs.malloc import ALLOCATOR, FEW_ARENAS
 from container.triton_backends.machine.shared_memory import PREFIX
 
 SCRIPT = Path(__file__).parent / "nothing" / "post.lua"

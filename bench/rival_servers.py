@@ -31,7 +31,7 @@ from bench.contenders import (
 from bench.sessions import Engine
 from bench.work import PROJECT
 from container.programs.find_triton import NoTriton, embedded
-from container.programs.programs import ALLOCATOR
+from container.programs.malloc import ALLOCATOR
 
 BENCH = Path(__file__).parent
 BATCH = 16

@@ -20,15 +20,18 @@ from pathlib import Path
 from typing import Any
 
 from container.programs.find_triton import NoTriton, Triton, find_triton
+from container.programs.gunicorn import gunicorn_program
 from container.programs.listening_socket import Door
-from container.programs.programs import gunicorn_program, nginx_program, triton_program
+from container.programs.nginx import nginx_program
+from container.programs.triton import triton_program
 from container.repository.compose import compose
 from container.repository.shared_memory_plan import Plan, configurations, lower, share_out
 from container.repository.tensorrt_engines import NoEngine, provide
 from container.supervisor.http_probe import ask, over_tcp
 from container.supervisor.log import ERROR, WARNING, Log, Say
 from container.supervisor.posix import Machine
-from container.supervisor.supervisor import Policy, Supervisor
+from container.supervisor.program import Policy
+from container.supervisor.supervisor import Supervisor
 from container.triton_backends.machine.cpu_share import usable_cpus
 from container.triton_backends.machine.shared_memory import FOLDER, MIB
 from dispatcher.auth.api_keys import BadKeys, load_keys

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from signal import Signals
 
+from container.supervisor.program import Look, Program
 from container.supervisor.signals import STOP_SIGNALS
-from container.supervisor.supervisor import Look, Program
 from dispatcher.settings import PROJECT
 
 # linux/prctl.h

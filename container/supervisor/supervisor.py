@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from signal import Signals
-from typing import Any, Protocol
+from typing import Any
 
+from container.supervisor.course import Course, State
 from container.supervisor.log import ERROR, WARNING, Say
+from container.supervisor.program import Policy, Program, System
 from container.supervisor.signals import STOP_SIGNALS
 
 BUSY_S = 0.05  # between two looks while something starts or ends
@@ -45,8 +46,6 @@ LEFT_S = 2.0
 # begins to wait for them.
 ASK_AGAIN_S = 1.0
 
-FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 8.0
-
 # What took so long at first hangs when it takes longer than this at a later start.
 RESTART_SHARE, RESTART_LEAST_S = 3, 60.0
 
@@ -58,165 +57,6 @@ STALE_S = 20.0
 DONE_S = 1.0
 
 LONGEST_REASON = 200  # characters; the web workers are told it, and tell callers
-
-
-@dataclass(frozen=True)
-class Look:
-    """What a look at a program found.
-
-    Args:
-        began: when it began, on the clock of `System.now`.
-        fault: what keeps the program from its work; nothing where it does it.
-
-    """
-
-    began: float = -math.inf
-    fault: str = "it was not looked at yet"
-
-
-@dataclass(frozen=True)
-class Program:
-    """A program to run.
-
-    Args:
-        name: for the log.
-        command: returns the program and its arguments, at each start.
-        environment: all of its environment variables.
-        fault: says what keeps it from its work, nothing where it does it; takes a few seconds at
-            most. It is called in a thread of its own.
-        stop_signal: what asks it to finish its work and end.
-        stop_within: seconds that it has for that in its turn; then it is killed.
-        instead: the program that is killed then in its place, because it waits for that one, and
-            can finish without.
-        is_done: says at once, given its process id, whether one that worked, and was asked to end,
-            has nothing more to do before it ends; then it is not waited for much longer.
-        work: returns what there is to do at a start; where it is other than at the first, that one
-            says nothing about how long it takes.
-        files: open files that it inherits, by number.
-        before_stop: called once before `stop_signal` is sent, or as soon as the end is asked for
-            where the program does not run then; it is told whether it does. Takes a second at most.
-        output: the file that takes what it writes; `None` means this process's own.
-        clean: removes what it leaves behind.
-
-    """
-
-    name: str
-    command: Callable[[], Sequence[str]]
-    environment: Mapping[str, str]
-    fault: Callable[[], str]
-    stop_signal: Signals = signal.SIGTERM
-    stop_within: float = math.inf
-    instead: str = ""
-    is_done: Callable[[int], bool] = lambda _: False
-    work: Callable[[], object] = lambda: None
-    files: tuple[int, ...] = ()
-    before_stop: Callable[[bool], None] = lambda _: None
-    output: int | None = None
-    clean: Callable[[], None] = lambda: None
-
-
-@dataclass(frozen=True)
-class Policy:
-    """When enough is enough, in seconds.
-
-    Args:
-        start_timeout: from a start until the program must work.
-        stop_timeout: from a signal until what is left is killed.
-        patience: how long a fault has to stay before a program is restarted.
-        restarts: how often each program may be restarted within `window`.
-
-    """
-
-    start_timeout: float
-    stop_timeout: float
-    restarts: int = 10
-    window: float = 600
-    patience: float = 10
-
-
-class System(Protocol):
-    """What the supervisor needs of the machine."""
-
-    def spawn(self, program: Program) -> int:
-        """Start a program as the leader of a process group; return its process id."""
-
-    def look(self, program: Program) -> Look:
-        """Return the newest look at a program that was started."""
-
-    def signal(self, pid: int, number: Signals) -> None:
-        """Send a signal to one process; to none where it is gone."""
-
-    def signal_group(self, pid: int, number: Signals) -> None:
-        """Send a signal to a leader's whole group; to none where it is gone."""
-
-    def group_is_gone(self, pid: int) -> bool:
-        """Whether nothing is left of a leader's group."""
-
-    def is_stopped(self, pid: int) -> bool:
-        """Whether a process was stopped by a signal, and not continued since."""
-
-    def ended(self) -> Iterator[tuple[int, int]]:
-        """Yield process id and exit code of every child that ended, each once."""
-
-    def wait(self, seconds: float) -> list[Signals]:
-        """Return the signals that came, as soon as there are any, at the latest after a time."""
-
-    def now(self) -> float:
-        """Return the seconds on a clock that only goes forward."""
-
-
-class State(Enum):
-    """What a program does; the values are what the web workers are told."""
-
-    WAITING = "waiting"
-    STARTING = "starting"
-    RUNNING = "running"
-    ENDING = "ending"
-
-
-@dataclass
-class Course:
-    """What became of one program so far.
-
-    Args:
-        since: when it came into its state.
-        pid: its process, or what was it; 0 before the first start.
-        alive: whether that process runs.
-        faulty_since: when the fault was found that stays since then.
-        done_since: when it was found to have done all that it has to do before it ends.
-        starts: how often it was started.
-        worked: whether it ever did its work.
-        took: seconds from its first start until it did.
-        work: what it had to do at that start.
-        as_first: whether it has the same to do now.
-        restarts: when it was last restarted, as far as that still counts.
-        reason: why it is not running.
-
-    """
-
-    program: Program
-    state: State = State.WAITING
-    since: float = -math.inf
-    pid: int = 0
-    alive: bool = False
-    faulty_since: float | None = None
-    done_since: float | None = None
-    starts: int = 0
-    worked: bool = False
-    took: float = 0.0
-    work: object = None
-    as_first: bool = True
-    restarts: list[float] = field(default_factory=list)
-    reason: str = ""
-
-    def enter(self, state: State, now: float) -> None:
-        self.state, self.since, self.faulty_since = state, now, None
-
-    def delay(self) -> float:
-        """Return the seconds before the next start."""
-        if not self.restarts:
-            return 0.0
-        return float(min(FIRST_DELAY_S * 2 ** (len(self.restarts) - 1), LONGEST_DELAY_S))
 
 
 @dataclass

@@ -18,7 +18,8 @@ import pytest
 from container.serving import Announcement
 from container.supervisor.http_probe import has_children, listens
 from container.supervisor.posix import Lookout
-from container.supervisor.supervisor import Policy, Program, Supervisor, described
+from container.supervisor.program import Policy, Program
+from container.supervisor.supervisor import Supervisor, described
 from tests.conftest import wait_for
 from tests.support.fake_machine import CONT, INT, KILL, QUIT, TERM, Script, supervise
 

@@ -22,8 +22,9 @@ from clients.base import Client, Environment
 from clients.errors import ModelFailed
 from clients.plugins.registry import Registry
 from clients.triton.client import renamed_config
+from container.programs.gunicorn import gunicorn_program
 from container.programs.listening_socket import Door
-from container.programs.programs import gunicorn_program, nginx_program
+from container.programs.nginx import nginx_program
 from container.repository.shared_memory_plan import Plan
 from dispatcher.app import admission_of, create_app
 from dispatcher.execution.watchdog import Watch, replace_worker
