@@ -36,7 +36,8 @@ from container.triton_backends.completion import ModelFile, completed
 from container.triton_backends.model_config import ModelConfigError, needs_completion
 from dispatcher.settings import SettingError, Settings, read_settings
 from tool.checks.file import backend, model_file, opened
-from tool.checks.model import configured, served, version_folders
+from tool.checks.model import configured
+from tool.checks.versions import served, version_folders
 from tool.trouble import Trouble
 
 

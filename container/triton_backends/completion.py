@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clients.repository.config_text import Message
-    from container.triton_backends.batching.batching import Tensors
+    from container.triton_backends.batching.item import Tensors
 
 HOW_TO_SAY = (
     "`max_batch_size: 0` in config.pbtxt keeps it so; where each row is an item of its own, a "

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Semaphore
 from typing import TYPE_CHECKING, Any, Protocol
 
-from container.triton_backends import model_config, triton_requests
-from container.triton_backends.batching.batching import ByRows
+from container.triton_backends import config_check, model_config, triton_requests
+from container.triton_backends.batching.item import ByRows
 from container.triton_backends.machine.shared_memory import Share
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from container.triton_backends.batching.batching import Rows, Tensors
+    from container.triton_backends.batching.item import Rows, Tensors
     from container.triton_backends.triton_requests import Asked
 
 
@@ -59,7 +59,7 @@ class Instance:
     ) -> None:
         self._session = session
         try:
-            model_config.check(config, session.signature)
+            config_check.check(config, session.signature)
             share = Share.of(config, environment)
         except BaseException:
             session.close()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import triton_python_backend_utils as pb_utils
 
-from container.triton_backends import model_config, triton_requests
+from container.triton_backends import config_check, model_config, triton_requests
 from container.triton_backends.completion import completed
 from container.triton_backends.engine_choice import hide, show
 from container.triton_backends.instance import Instance
@@ -73,7 +73,7 @@ class PythonModel(ABC):
         # The methods that add a tensor refuse `reshape`, which a scalar with a batch dimension
         # needs; Triton takes back the dictionary, whatever has changed it.
         config = auto_complete_model_config.as_dict()
-        model_config.refuse_ragged(config)
+        config_check.refuse_ragged(config)
         if model_config.needs_completion(config):
             folder = shared_folder(os.environ)
             completion = completed(
@@ -86,7 +86,7 @@ class PythonModel(ABC):
             triton_requests.log_completion(config["name"], completion)
         fit(config, os.environ)
         if model_config.DYNAMIC_BATCHING in config:
-            model_config.take_every_shape(config)
+            config_check.take_every_shape(config)
         return auto_complete_model_config
 
     def initialize(self, args: Mapping[str, str]) -> None:
@@ -97,7 +97,7 @@ class PythonModel(ABC):
 
         """
         config = json.loads(args["model_config"])
-        model_config.refuse_unsupported(config)
+        config_check.refuse_unsupported(config)
         found, session = self.open(config, self._file(config), args)
         pb_utils.Logger.log_info(f"model '{config['name']}': {found.sentence()}")
         self._instance = Instance(config, session, os.environ)

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from container.triton_backends.batching.batching import Item, RequestError, bare, run_items
+from container.triton_backends.batching.item import Item, RequestError, bare
 from container.triton_backends.batching.padding import NONE, Padding
 from container.triton_backends.batching.pieces import run_in_pieces
+from container.triton_backends.batching.run_items import run_items
 from container.triton_backends.machine.shared_memory import Share, TooLarge
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from container.triton_backends.batching.batching import ByRows, Run, Tensors
+    from container.triton_backends.batching.item import ByRows, Run, Tensors
     from container.triton_backends.completion import Completion
 
 # Parameters of a request; clients/triton/client.py says what they are.

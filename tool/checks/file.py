@@ -17,13 +17,9 @@ from clients.triton.client import config_dictionary
 from container.triton_backends import engine_choice as verdict
 from container.triton_backends import parameters
 from container.triton_backends.completion import ModelFile, completed
+from container.triton_backends.config_check import check, refuse_ragged
 from container.triton_backends.engine_choice import ENGINE, ONNXRUNTIME, OPENVINO, PRECISION
-from container.triton_backends.model_config import (
-    ModelConfigError,
-    check,
-    needs_completion,
-    refuse_ragged,
-)
+from container.triton_backends.model_config import ModelConfigError, needs_completion
 from container.triton_backends.onnxruntime import session as onnxruntime
 from container.triton_backends.onnxruntime.execution_providers import CPU, execution_providers
 from container.triton_backends.onnxruntime.session_settings import own_settings, session_settings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,38 +10,23 @@ from pathlib import Path
 
 from clients.repository.config_text import Message, NotReadable, line_of, read, whole
 from clients.repository.deadly import Fault, deadly
-from clients.repository.files import is_litter, text_of
+from clients.repository.files import text_of
 from clients.repository.model_folders import CONFIG, PLAIN_MODELS, is_model
 from clients.tensors.classes import labels_at
 from clients.triton.client import config_dictionary, config_fault
 from container.triton_backends.engine_choice import SAMPLES
-from container.triton_backends.openvino.session import DEFAULT_FILES as OPENVINO_FILES
 from dispatcher.settings import PROJECT
 from tool.checks import file as file_check
 from tool.checks.file import FileCheck
 from tool.checks.findings import Findings
 from tool.checks.refused import of_asked_models, refused, steps
+from tool.checks.versions import FILES, VersionCheck, exists, folders, version_folders
 from tool.engines import samples
 from tool.trouble import Trouble
 
-# What a backend looks for in a version folder, where the configuration names nothing else.
-# https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_repository.md
-FILES = {
-    "onnxruntime": "model.onnx",
-    "pytorch": "model.pt",
-    "python": "model.py",
-    "tensorrt": "model.plan",
-    "openvino": "model.xml",
-    "onnxruntime_onnx": "model.onnx",
-    "pytorch_libtorch": "model.pt",
-    "tensorrt_plan": "model.plan",
-    "tensorflow_savedmodel": "model.savedmodel",
-    "tensorflow_graphdef": "model.graphdef",
-}
 EMBEDDED = {"onnxruntime", "openvino", "pytorch", "python"}  # what the Triton of the wheel can run
 OTHERS = {"dali", "ensemble", "fil", "identity", "tensorflow", "tensorrt", "vllm"}
 BUILT_IN = PROJECT / "model_repository"
-VERSION = re.compile(r"0|[1-9][0-9]*")
 
 
 @dataclass(frozen=True)
@@ -79,7 +63,7 @@ class ModelCheck:
         for fault in deadly(self.folder):
             self.findings.error(config, fault.what, fault.fix, key=fault.key, line=fault.line)
         if not config.is_file():
-            self.versions(Message(), "")
+            self.versions().run(Message(), "")
             return
         try:
             text = text_of(config)
@@ -96,10 +80,13 @@ class ModelCheck:
             self.refused(refused(message, self.folder, inputs), text)
             self.steps(config, text, message)
             self.engine(config, text, message)
-            self.versions(message, text)
+            self.versions().run(message, text)
 
     def files(self) -> FileCheck:
         return FileCheck(self.folder, self.findings, self.refused)
+
+    def versions(self) -> VersionCheck:
+        return VersionCheck(self.folder, self.findings, self.files())
 
     def readable(self, config: Path, text: str) -> Message | None:
         """Return the configuration; nothing where Triton cannot read it."""
@@ -318,102 +305,6 @@ class ModelCheck:
                         f"give it {classes} lines, in the order in which the model was trained",
                     )
 
-    def versions(self, message: Message, text: str) -> None:
-        """Look for the model's file in each version that is served."""
-        versions = version_folders(self.folder)
-        free = max((int(path.name) for path in versions), default=0) + 1
-        for path in folders(self.folder):
-            if path not in versions and (path.name.isdigit() or looks_like_a_version(path.name)):
-                self.findings.error(
-                    path,
-                    "is no version: Triton passes over what is no number, or begins with a zero",
-                    f"rename it to {free}",
-                )
-            elif path.name == "0":
-                self.findings.warning(
-                    path,
-                    "cannot be asked for by its number: callers name versions from 1",
-                    f"rename it to {free}, unless nobody names it",
-                )
-        plain = any((self.folder / name).is_file() for name in PLAIN_MODELS)
-        if not (versions or plain):
-            self.findings.error(
-                self.folder,
-                "has no version folder",
-                f"put the model's file into {self.folder.name}/1/",
-            )
-        self.policy(message, text, [int(path.name) for path in versions] or [1] * plain)
-        backend = message.text("backend") or message.text("platform")
-        wanted = message.text("default_model_filename") or FILES.get(backend, "")
-        if message.text("platform") == "ensemble":
-            return
-        for version in served(message, versions) or [self.folder] * (plain and not versions):
-            self.version(version, wanted, text)
-
-    def policy(self, message: Message, text: str, versions: list[int]) -> None:
-        """Note versions that are to be served, but are not there."""
-        config = self.folder / CONFIG
-        for policy in message.messages("version_policy"):
-            for latest in policy.all("latest"):
-                value = latest.value
-                if isinstance(value, Message) and value.readable_number("num_versions") < 1:
-                    self.findings.error(
-                        config,
-                        "is 0: no version is served",
-                        "write 1 or more",
-                        key="version_policy.latest.num_versions",
-                        line=line_of(text, latest),
-                    )
-            for place in policy.all("specific"):
-                specific = place.value if isinstance(place.value, Message) else Message()
-                if not specific.all("versions"):
-                    self.findings.error(
-                        config,
-                        "is missing: no version is served",
-                        f"write it; there are {', '.join(map(str, versions)) or 'none'}",
-                        key="version_policy.specific.versions",
-                        line=line_of(text, place),
-                    )
-                for field in specific.all("versions"):
-                    if whole(str(field.value)) not in versions:
-                        self.findings.error(
-                            config,
-                            f"names {field.value}, which is not there",
-                            f"there are {', '.join(map(str, versions)) or 'none'}",
-                            key="version_policy.specific.versions",
-                            line=line_of(text, field),
-                        )
-
-    def version(self, version: Path, wanted: str, text: str) -> None:
-        """Look for the model's file in one version, and into it."""
-        if not wanted:  # Triton finds the backend by the name of the file
-            wanted = next((n for n in dict.fromkeys(FILES.values()) if (version / n).exists()), "")
-        file = version / wanted
-        names = OPENVINO_FILES if wanted == OPENVINO_FILES[0] else (wanted,)
-        if not exists(file) and (others := [name for name in names if exists(version / name)]):
-            file = version / others[0]
-            self.findings.warning(
-                self.folder / CONFIG,
-                f"names no file, for which NVIDIA's image takes {wanted} alone",
-                f'write default_model_filename: "{file.name}"',
-            )
-        if not wanted or not exists(file):
-            there = sorted(path.name for path in version.iterdir() if path.name != CONFIG)
-            what = " or ".join(names if wanted else dict.fromkeys(FILES.values()))
-            suffixes = {Path(name).suffix: name for name in names}
-            alike = [name for name in there if Path(name).suffix in suffixes]
-            self.findings.error(
-                version,
-                f"has no {what}" + (f"; it has {', '.join(there[:5])}" if there else ""),
-                f"rename {alike[0]} to {suffixes[Path(alike[0]).suffix]}, or name it with "
-                "default_model_filename"
-                if wanted and alike
-                else "put the model's file there",
-            )
-            return
-        if file.is_file():
-            self.files().contents(file, text)
-
 
 def parameter_line(text: str, message: Message, key: str) -> int:
     """Return the line of a parameter; 0 where it is not among them."""
@@ -424,47 +315,12 @@ def parameter_line(text: str, message: Message, key: str) -> int:
     return line_of(text, *entries)
 
 
-def folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not is_litter(path))
-
-
-def version_folders(folder: Path) -> list[Path]:
-    """Return the folders of a model that Triton takes for its versions."""
-    return [path for path in folders(folder) if VERSION.fullmatch(path.name)]
-
-
-def served(message: Message, versions: list[Path]) -> list[Path]:
-    """Return the versions that Triton serves: the latest, where there is no policy."""
-    versions = sorted(versions, key=lambda path: int(path.name))
-    count = 1
-    for policy in message.messages("version_policy"):
-        if policy.all("all"):
-            return versions
-        for specific in policy.messages("specific"):
-            wanted = {whole(version) for version in specific.texts("versions")}
-            return [path for path in versions if int(path.name) in wanted]
-        for latest in policy.messages("latest"):
-            count = latest.readable_number("num_versions")
-    return versions[-count:] if count > 0 else []
-
-
 def configured(folder: Path) -> Message | None:
     """Return the configuration of another model, where it can be read."""
     try:
         return read(text_of(folder / CONFIG))
     except (OSError, ValueError):  # what is wrong with it is told there
         return None
-
-
-def exists(path: Path) -> bool:
-    """Whether something is there; Path's own method raises where a name is too long."""
-    return os.path.exists(path)  # noqa: PTH110
-
-
-def looks_like_a_version(name: str) -> bool:
-    """Whether a folder seems to be meant as one, such as `v1`, `version_2` or `1.0`."""
-    letters = name.lower().strip("0123456789._-")
-    return letters in {"", "v", "ver", "version"} and any(one.isdigit() for one in name)
 
 
 def links(folder: Path, root: Path) -> Iterator[tuple[Path, str]]:

@@ -32,7 +32,7 @@ from clients.tensors.agreement import SPREAD, Agreement, tensors, worst_of
 from clients.tensors.client import has_example
 from clients.triton.client import config_dictionary, config_fault
 from container.triton_backends import engine_choice as verdicts
-from container.triton_backends.batching.batching import Rows
+from container.triton_backends.batching.item import Rows
 from container.triton_backends.batching.row_independence import made_up
 from container.triton_backends.engine_choice import F32, ONNXRUNTIME, OPENVINO, Verdict, Wish
 from container.triton_backends.model_config import ModelConfigError, Signature
@@ -41,7 +41,8 @@ from container.triton_backends.openvino import session as openvino
 from container.triton_backends.openvino.properties import computing_in
 from container.triton_backends.openvino.rows import take_rows
 from tool.checks.file import backend, model_file
-from tool.checks.model import configured, served, version_folders
+from tool.checks.model import configured
+from tool.checks.versions import served, version_folders
 from tool.engines.comparison import difference, parameters
 from tool.engines.runs import (
     Arrays,

@@ -23,7 +23,8 @@ from clients.repository.config_text import Message
 from clients.repository.model_folders import CONFIG, authors_folder, has_versions
 from clients.tensors.client import TensorClient
 from dispatcher.settings import PROJECT, SettingError, Settings, read_settings
-from tool.checks.model import configured, served, version_folders
+from tool.checks.model import configured
+from tool.checks.versions import served, version_folders
 from tool.engines.comparison import (
     Answer,
     Report,

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from container.triton_backends.batching.batching import Item, bare, rows_of, run_items
+from container.triton_backends.batching.item import Item, bare
 from container.triton_backends.batching.padding import AXIS, near
+from container.triton_backends.batching.run_items import rows_of, run_items
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from container.triton_backends.batching.batching import ByRows, Run, Tensors
+    from container.triton_backends.batching.item import ByRows, Run, Tensors
 
     Numbers = NDArray[np.intp]
 

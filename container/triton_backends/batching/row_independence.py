@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from container.triton_backends.batching.batching import Run, Tensors
+    from container.triton_backends.batching.item import Run, Tensors
     from container.triton_backends.model_config import Signature, TensorSpec
 
 SIZES = (8, 32, 64, 224, 16, 4, 3, 2, 1)

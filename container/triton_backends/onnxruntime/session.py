@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from container.triton_backends.batching.batching import Scalars, conform, decoded
+from container.triton_backends.batching.tensor_shapes import Scalars, conform, decoded
 from container.triton_backends.machine.cpu_share import usable_cpus
 from container.triton_backends.model_config import (
     DYNAMIC,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from container.triton_backends.batching.batching import Rows, Tensors
+    from container.triton_backends.batching.item import Rows, Tensors
     from container.triton_backends.onnxruntime.execution_providers import Provider
     from container.triton_backends.onnxruntime.session_settings import SessionSettings
 

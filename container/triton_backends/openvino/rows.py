@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from container.triton_backends.batching.batching import Rows
+    from container.triton_backends.batching.item import Rows
 
 NUMBERS = "numbers of the rows wanted of "
 """Before an output's name: the input, int64 [rows]. Without any rows all are computed."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from container.triton_backends.batching.batching import conform, decoded
+from container.triton_backends.batching.tensor_shapes import conform, decoded
 from container.triton_backends.model_config import ModelConfigError, Signature
 from container.triton_backends.pytorch.torchscript_settings import input_order, output_indices
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from container.triton_backends.batching.batching import Tensors
+    from container.triton_backends.batching.item import Tensors
     from container.triton_backends.pytorch.torchscript_settings import TorchSettings
 
 DEFAULT_FILE = "model.pt"

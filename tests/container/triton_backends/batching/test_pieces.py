@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from container.triton_backends.batching.batching import ByRows, Item, RequestError, Rows
+from container.triton_backends.batching.item import ByRows, Item, RequestError, Rows
 from container.triton_backends.batching.padding import OWN_RUN, Padding, near
 from container.triton_backends.batching.pieces import lengths, run_in_pieces
 

@@ -9,19 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from container.triton_backends.batching.batching import (
-    ByRows,
-    Item,
-    RequestError,
-    Rows,
-    conform,
-    contiguous,
-    groups,
-    picked,
-    picked_above,
-    run_items,
-)
+from container.triton_backends.batching.item import ByRows, Item, RequestError, Rows
 from container.triton_backends.batching.padding import OWN_RUN, Padding
+from container.triton_backends.batching.row_selection import picked, picked_above
+from container.triton_backends.batching.run_items import groups, run_items
+from container.triton_backends.batching.tensor_shapes import conform, contiguous
 from container.triton_backends.model_config import TensorSpec
 
 Array = np.ndarray[Any, Any]

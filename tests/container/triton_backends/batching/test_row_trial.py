@@ -15,7 +15,8 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from clients.repository.config_text import Message, read
 from container.triton_backends.batching.row_independence import remembered, tried
 from container.triton_backends.completion import completed
-from container.triton_backends.model_config import Signature, TensorSpec, check
+from container.triton_backends.config_check import check
+from container.triton_backends.model_config import Signature, TensorSpec
 from container.triton_backends.onnxruntime.session import ModelFile
 
 Array = np.ndarray[Any, Any]

@@ -8,18 +8,20 @@ from typing import Any
 
 import pytest
 
+from container.triton_backends.config_check import (
+    check,
+    refuse_ragged,
+    refuse_unsupported,
+    take_every_shape,
+)
 from container.triton_backends.model_config import (
     ModelConfigError,
     Signature,
     TensorSpec,
     asked_kind,
-    check,
     completion,
     instance_count,
     may_be_tried,
-    refuse_ragged,
-    refuse_unsupported,
-    take_every_shape,
 )
 
 

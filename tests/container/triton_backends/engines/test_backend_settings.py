@@ -11,7 +11,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from container.triton_backends.batching.batching import RequestError, decoded
+from container.triton_backends.batching.item import RequestError
+from container.triton_backends.batching.tensor_shapes import decoded
 from container.triton_backends.machine.cpu_share import (
     threads_of_a_run,
     threads_of_an_instance,

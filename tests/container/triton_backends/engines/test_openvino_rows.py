@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from container.triton_backends.batching.batching import Rows
+from container.triton_backends.batching.item import Rows
 from container.triton_backends.model_config import TensorSpec
 from container.triton_backends.openvino.session import OpenVinoSession
 

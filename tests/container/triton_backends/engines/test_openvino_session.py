@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from container.triton_backends.batching.batching import RequestError
+from container.triton_backends.batching.item import RequestError
 from container.triton_backends.model_config import ModelConfigError, TensorSpec
 from container.triton_backends.openvino import mapped_file
 from container.triton_backends.openvino import session as module

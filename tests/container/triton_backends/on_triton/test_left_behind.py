@@ -13,9 +13,10 @@ import pytest
 import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException
 
-from container.triton_backends.batching.batching import Item, run_items
+from container.triton_backends.batching.item import Item
 from container.triton_backends.batching.padding import Padding
 from container.triton_backends.batching.pieces import run_in_pieces
+from container.triton_backends.batching.run_items import run_items
 from tests.support import triton_process
 
 Array = np.ndarray[Any, Any]

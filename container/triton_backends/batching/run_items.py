@@ -2,110 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from container.triton_backends.batching.item import RequestError, Rows, bare
 from container.triton_backends.batching.padding import (
     AXIS,
-    NONE,
-    Padding,
     concatenated,
-    length,
     near,
-    shape_key,
 )
-from container.triton_backends.model_config import DYNAMIC, Signature, TensorSpec
+from container.triton_backends.batching.row_selection import picked, picked_above
+from container.triton_backends.batching.tensor_shapes import contiguous
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    Tensors = Mapping[str, NDArray[Any]]
-
-
-class RequestError(ValueError):
-    """A request cannot be answered for a reason of its own, which the text says to its sender."""
-
-
-def bare(error: Exception) -> Exception:
-    """Return an error without the frames that it came through, to be kept as an answer.
-
-    These hold the request's tensors, and often the error itself: what is in such a circle stays,
-    in shared memory too, until Python looks for it, for which a model's process makes too little.
-    """
-    error.__context__ = error.__cause__ = None
-    return error.with_traceback(None)
-
-
-@dataclass(frozen=True)
-class Item:
-    """One request: its tensors by name and the names of the outputs that it asks for."""
-
-    inputs: Tensors
-    outputs: tuple[str, ...]
-    rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Of which outputs only some rows are wanted, and which; see `picked`."""
-    above: Mapping[str, tuple[int, float]] = field(default_factory=dict)
-    """Likewise, where a column tells which; see `picked_above`."""
-    padding: Padding = NONE
-    """How its rows may be made longer or shorter."""
-    of_length: bool = False
-    """Whether outputs with `rows` have to be as long as `length`: these were counted so."""
-
-    @cached_property
-    def key(self) -> object:
-        """What all requests that can share a run have in common."""
-        return shape_key(self.inputs, self.padding)
-
-    @cached_property
-    def length(self) -> int:
-        """That of what may be filled up; 0 where nothing may be."""
-        return length(self.inputs, self.padding)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows of one output of a run.
-
-    Args:
-        dims: the dimensions that the output has before its last one: a batch, and rows in it.
-        numbers: of those that are wanted, at least one, counted over both.
-
-    """
-
-    dims: tuple[int, int]
-    numbers: list[int]
-
-
-class Run(Protocol):
-    """One run of the model.
-
-    Takes tensors by name and the names of the outputs that are wanted, which it returns by
-    name. Raises whatever the runtime raises.
-    """
-
-    def __call__(self, inputs: Tensors, outputs: Sequence[str], /) -> Tensors:
-        """Run the model once."""
-
-
-@dataclass(frozen=True)
-class ByRows:
-    """Runs that compute some rows of an output alone.
-
-    Args:
-        outputs: the names of those of which they can.
-        run: takes the rows that are wanted besides, by output, which it returns [rows, size of the
-            last dimension].
-
-    """
-
-    outputs: Collection[str]
-    run: Callable[[Tensors, Sequence[str], Mapping[str, Rows]], Tensors]
+    from container.triton_backends.batching.item import ByRows, Item, Run, Tensors
 
 
 def run_items(
@@ -160,53 +73,6 @@ def rows_of(item: Item, max_batch_size: int) -> int:
     return count
 
 
-def picked(array: NDArray[Any], rows: Sequence[int]) -> NDArray[Any]:
-    """Return some rows of an output: [rows, size of the last dimension].
-
-    All dimensions but the last are counted as one, those of a batch included.
-
-    Raises:
-        RequestError: there is no such row.
-
-    """
-    flat = array.reshape(-1, array.shape[-1] if array.ndim else 1)
-    if rows and not 0 <= min(rows) <= max(rows) < len(flat):
-        raise RequestError(
-            f"rows {min(rows)} to {max(rows)} are wanted of an output that has {len(flat)}."
-        )
-    return flat[np.asarray(rows, np.intp)]
-
-
-def picked_above(array: NDArray[Any], column: int, least: float) -> NDArray[Any]:
-    """Return the rows of an output that have more than `least`, 0 or more, in a column.
-
-    Args:
-        array: [..., rows, columns].
-        column: of its last dimension.
-        least: what every row of zeros has not.
-
-    Returns:
-        [..., most rows, columns], in order: where others have more, rows of zeros follow.
-
-    Raises:
-        RequestError: there is no such column of numbers.
-
-    """
-    if array.ndim < 2 or not 0 <= column < array.shape[-1] or array.dtype.kind not in "biuf":
-        raise RequestError(
-            f"rows are wanted by the numbers in column {column} of an output of {array.dtype} "
-            f"and shape {list(array.shape)}, which has none."
-        )
-    before, columns = array.shape[:-2], array.shape[-1]
-    tables = array.reshape(math.prod(before), *array.shape[-2:])
-    wanted = [table[table[:, column] > least] for table in tables]
-    most = max(map(len, wanted), default=0)
-    answer = np.zeros((len(tables), most, columns), array.dtype)
-    for place, rows in zip(answer, wanted, strict=True):
-        place[: len(rows)] = rows
-    return answer.reshape(*before, most, columns)
-
-
 def groups(items: Sequence[Item], rows: Mapping[int, int], max_batch_size: int) -> list[list[int]]:
     """Return the indices of the items that can share a run, those of one run together.
 
@@ -237,80 +103,6 @@ def _near(
         return [indices]
     counts = [rows[index] for index in indices]
     return [[indices[place] for place in places] for places in near(lengths, counts)]
-
-
-def conform(inputs: Tensors, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[Any]]:
-    """Return the tensors in the shapes that the file expects; a scalar loses its dimension.
-
-    Raises:
-        RequestError: a tensor is unknown or its shape is not one that the file accepts.
-
-    """
-    conforming = {}
-    for name, array in inputs.items():
-        spec = specs.get(name)
-        if spec is None:
-            raise RequestError(
-                f"input '{name}' is unknown, but the model expects {', '.join(specs)}."
-            )
-        if spec.any_rank:
-            conforming[name] = array
-        elif not spec.shape and array.size == 1:
-            conforming[name] = array.reshape(())
-        elif array.ndim == len(spec.shape) and all(
-            expected in (DYNAMIC, size)
-            for size, expected in zip(array.shape, spec.shape, strict=True)
-        ):
-            conforming[name] = array
-        else:
-            raise RequestError(
-                f"input '{name}' has shape {list(array.shape)}, but the model expects "
-                f"{list(spec.shape)}."
-            )
-    return conforming
-
-
-class Scalars:
-    """Outputs that have no dimensions in the file, but in the configuration, and for its readers.
-
-    Args:
-        signature: the file's.
-        dims: of the configured outputs, by name.
-
-    """
-
-    def __init__(self, signature: Signature, dims: Mapping[str, Sequence[int]]) -> None:
-        self._shapes = {
-            spec.name: tuple(1 for _ in dims[spec.name])
-            for spec in signature.outputs
-            if not spec.shape and spec.name in dims
-        }
-
-    def shaped(self, answer: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return outputs, in which these have the dimensions of the configuration."""
-        for name in self._shapes.keys() & answer.keys():
-            if not answer[name].ndim:  # else its rank was unknown, and is that of Triton's answer
-                answer[name] = answer[name].reshape(self._shapes[name])
-        return answer
-
-
-def decoded(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array of str for one of bytes; RequestError if they are not UTF-8."""
-    flat = np.empty(array.size, dtype=object)
-    for index, element in enumerate(array.flat):
-        try:
-            flat[index] = element.decode() if isinstance(element, bytes) else str(element)
-        except UnicodeDecodeError as error:
-            raise RequestError(
-                f"element {index} of input '{name}' was expected to be UTF-8, but {error.reason} "
-                f"at byte {error.start}."
-            ) from None
-    return flat.reshape(array.shape)
-
-
-def contiguous(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array in C order, copied only if it is not; a scalar stays one."""
-    return np.asarray(array, order="C")
 
 
 def _alone(item: Item, run: Run) -> Tensors | Exception:
