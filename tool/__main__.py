@@ -29,7 +29,7 @@ COMMANDS = {  # the module of each, and what it does
         "show what would be served, by which client, from which file",
     ),
     "engines": (
-        "tool.engines.engines",
+        "tool.commands.engines",
         "say which engine runs each model on this machine, how fast and how exactly",
     ),
     "invoke": ("tool.commands.invoke", "ask a model of a running endpoint"),

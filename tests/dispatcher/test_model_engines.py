@@ -29,7 +29,7 @@ from tests.conftest import PROJECT
 from tests.dispatcher.test_http import quiet
 from tests.support.check_mistakes import config, ir, parameter, write_right
 from tests.support.fake_triton import FakeTriton
-from tool.engines.engines import said
+from tool.commands.engines import said
 
 BF16 = Verdict(OPENVINO, "bf16", "", 1.93, "the cosine is 0.99981")
 SLOWER = Verdict(ONNXRUNTIME, reason="OpenVINO in f32 has 0.95 of its speed")

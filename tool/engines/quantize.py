@@ -25,7 +25,7 @@ from clients.tensors.client import TensorClient
 from dispatcher.settings import PROJECT, SettingError, Settings, read_settings
 from tool.checks.model import configured
 from tool.checks.versions import served, version_folders
-from tool.engines.comparison import (
+from tool.engines.quantize_report import (
     Answer,
     Report,
     as_text,

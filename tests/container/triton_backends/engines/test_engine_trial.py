@@ -29,7 +29,7 @@ from container.triton_backends.engine_choice import (
 from container.triton_backends.model_config import Signature, TensorSpec
 from container.triton_backends.onnxruntime.session import ModelFile
 from tests.support.models import onnx_models, openvino_models
-from tool.engines import engines
+from tool.engines import selection as engines
 from tool.engines.runs import by_onnxruntime, by_openvino, opened
 from tool.trouble import Trouble
 

@@ -1,22 +1,13 @@
-"""`dispatcher engines`: which engine runs each model on this machine, found out by trial.
-
-The backends of the container call it as well, for one model, in a process of its own: an engine may
-crash on a model, and what a trial needs is gone again afterwards.
-"""
+"""Select the engine that runs a model best on this machine, by its answers and its speed."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import logging
 import math
-import os
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,12 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from clients.base import Client, Environment
-from clients.repository.config_text import Message
-from clients.repository.files import text_of
-from clients.repository.model_folders import CONFIG
 from clients.tensors.agreement import SPREAD, Agreement, tensors, worst_of
 from clients.tensors.client import has_example
-from clients.triton.client import config_dictionary, config_fault
 from container.triton_backends import engine_choice as verdicts
 from container.triton_backends.batching.item import Rows
 from container.triton_backends.batching.row_independence import made_up
@@ -40,10 +27,7 @@ from container.triton_backends.onnxruntime.session import ModelFile
 from container.triton_backends.openvino import session as openvino
 from container.triton_backends.openvino.properties import computing_in
 from container.triton_backends.openvino.rows import take_rows
-from tool.checks.file import backend, model_file
-from tool.checks.model import configured
-from tool.checks.versions import served, version_folders
-from tool.engines.comparison import difference, parameters
+from tool.engines.quantize_report import difference, parameters
 from tool.engines.runs import (
     Arrays,
     Run,
@@ -55,7 +39,7 @@ from tool.engines.runs import (
     opened,
 )
 from tool.engines.samples import Sample, ask, samples_in
-from tool.offline import composed, load_offline, settings_here
+from tool.offline import load_offline, settings_here
 from tool.trouble import Trouble
 
 LIMIT = 1e-3
@@ -83,70 +67,6 @@ EXAMPLE = "the example"
 TIMED_S = 1.5  # for each engine, at most
 TIMES = 5
 LEAST_TIMES = 2
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
-    parser.description = (
-        "Say which engine runs each model on this machine, in which precision, how fast, and how "
-        "far its answers are from ONNX Runtime's in f32. What has been found is kept in "
-        "ENGINE_CACHE, where a start finds it. Classes of clients are imported for it."
-    )
-    parser.add_argument("models", nargs="*", metavar="MODEL", help="default: all of them")
-    parser.add_argument(
-        "--precision",
-        choices=(verdicts.EXACT, verdicts.AUTO),
-        help="instead of MODEL_PRECISION, for models whose configuration says nothing",
-    )
-    parser.add_argument("--engine", default=verdicts.AUTO, help=argparse.SUPPRESS)
-    # What the backends ask: a model's folder and its file.
-    parser.add_argument("--trial", nargs=2, type=Path, help=argparse.SUPPRESS)
-
-
-def run(options: argparse.Namespace) -> int:
-    """Make the trials; return the exit code."""
-    if options.trial:
-        logging.disable(logging.CRITICAL)
-        folder, file = options.trial
-        found = trial(folder, file, Wish(options.engine, options.precision or verdicts.EXACT))
-        sys.stdout.write(f"{json.dumps(asdict(found))}\n")
-        return 0
-    settings = settings_here()
-    environment = {
-        **os.environ,
-        verdicts.PRECISION_VARIABLE: options.precision or settings.model_precision,
-        verdicts.CACHE_VARIABLE: str(settings.engine_cache),
-    }
-    instead = settings.model_dir_use == "instead"
-    with composed(settings.mounted, settings.model_repository, instead=instead) as repository:
-        folders = {path.name: path for path in sorted(repository.iterdir()) if path.is_dir()}
-        if unknown := [name for name in options.models if name not in folders]:
-            there = ", ".join(folders) or "none"
-            raise Trouble(f"there is no model {unknown[0]!r}; there are: {there}")
-        for name in options.models or folders:
-            sys.stdout.write(f"{name}: {said(folders[name], environment)}\n")
-            sys.stdout.flush()
-    return 0
-
-
-def said(folder: Path, environment: Mapping[str, str]) -> str:
-    """Return which engine runs the latest version of a model, in words."""
-    message, text = Message(), ""
-    if (folder / CONFIG).is_file():
-        known = configured(folder)
-        if known is None or config_fault(text := text_of(folder / CONFIG)):
-            return f"its {CONFIG} cannot be read; `dispatcher check` says why"
-        message = known
-    config = config_dictionary(text)
-    versions = served(message, version_folders(folder))
-    its = backend(message, versions)
-    if not (its and versions):
-        return "no model of ONNX or OpenVINO"
-    find = verdicts.of_openvino if its == OPENVINO else verdicts.of_onnxruntime
-    try:
-        return find(config, folder, model_file(message, versions[-1]), environment).sentence()
-    except ModelConfigError as error:
-        return str(error)
 
 
 @dataclass(frozen=True)
