@@ -147,11 +147,11 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
     # killed.
     shm_prefix = f"triton_dispatcher_{os.getpid()}_"
     plan = shared_memory_plan(settings, triton)
-    for line in plan.told():
+    for line in plan.changes():
         say(line, WARNING)
     lower(settings.model_repository, plan)
     try:
-        door = Door(settings.port)
+        listener = Door(settings.port)
     except OSError as error:  # somebody has taken it since
         say(f"port {settings.port} cannot be used: {error.strerror}", ERROR)
         return 1
@@ -160,7 +160,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         for program in (
             triton_program(settings, triton, run_dir, shm_prefix, plan),
             gunicorn_program(settings, run_dir, shm_prefix, plan),
-            nginx_program(settings, run_dir, nginx, door),
+            nginx_program(settings, run_dir, nginx, listener),
         )
     ]
     try:
@@ -174,11 +174,11 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
                 window=settings.restart_window,
             ),
             say,
-            Notice(run_dir / NOTICE, say),
+            StatusFile(run_dir / NOTICE, say),
             Announcement(settings.port, say),
         ).run()
     finally:
-        door.close()
+        listener.close()
         for program in programs:
             program.clean()
 
@@ -191,7 +191,7 @@ def with_workers(environment: Mapping[str, str], cpus: int) -> dict[str, str]:
     return {**environment, WORKERS: str(workers)}
 
 
-class Notice:
+class StatusFile:
     """Tells the web workers what the supervisor knows, in a file that they read.
 
     It is always of one size, and written over: that succeeds on a disk without room as well.
@@ -203,10 +203,10 @@ class Notice:
         self.say = say
         self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-    def __call__(self, told: Mapping[str, Any]) -> None:
+    def __call__(self, status: Mapping[str, Any]) -> None:
         """Tell it."""
         try:
-            text = json.dumps(told).encode().ljust(self.SIZE)
+            text = json.dumps(status).encode().ljust(self.SIZE)
             os.pwrite(self.file, text, 0)
             os.ftruncate(self.file, len(text))
         except OSError as error:

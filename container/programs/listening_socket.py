@@ -41,7 +41,7 @@ _FILTER_LENGTH = 8
 _UNACKED_OFFSET = 24
 
 
-class Door:
+class ListeningSocket:
     """A listening TCP socket on all addresses, for NGINX to inherit.
 
     Args:

@@ -9,7 +9,7 @@ import string
 import subprocess
 from pathlib import Path
 
-from container.programs.listening_socket import Door
+from container.programs.listening_socket import ListeningSocket
 from container.supervisor.http_probe import ask, over_tcp
 from container.supervisor.program import Program
 from dispatcher.settings import PROJECT, Settings
@@ -28,8 +28,10 @@ NGINX_SHARE = 0.75
 ALIVE = "/.alive"  # answered by NGINX itself
 
 
-def nginx_program(settings: Settings, run_dir: Path, executable: str, door: Door) -> Program:
-    """Return NGINX, listening at `door`, with its configuration written to `run_dir`."""
+def nginx_program(
+    settings: Settings, run_dir: Path, executable: str, listener: ListeningSocket
+) -> Program:
+    """Return NGINX, listening at `listener`, with its configuration written to `run_dir`."""
     configuration = run_dir / "nginx.conf"
     files = min(2 * MOST_CONNECTIONS, open_files())
     connections = min(MOST_CONNECTIONS, files // 2)
@@ -62,10 +64,10 @@ def nginx_program(settings: Settings, run_dir: Path, executable: str, door: Door
         "NGINX",
         lambda: command,
         # In this variable NGINX hands its sockets on to the NGINX that takes its place.
-        {**os.environ, "NGINX": f"{door.fileno()};"},
+        {**os.environ, "NGINX": f"{listener.fileno()};"},
         fault,
-        files=(door.fileno(),),
-        before_stop=lambda runs: door.shut(accepts=runs),
+        files=(listener.fileno(),),
+        before_stop=lambda runs: listener.shut(accepts=runs),
         stop_signal=signal.SIGQUIT,
         stop_within=settings.stop_timeout * ANSWERS_SHARE,
         instead="gunicorn",

@@ -13,7 +13,7 @@ from container.programs.malloc import ALLOCATOR
 from container.repository.shared_memory_plan import Plan
 from container.supervisor.http_probe import UnixConnection, ask, has_children, listens, over_tcp
 from container.supervisor.program import Program
-from container.triton_backends import engine_choice as verdict
+from container.triton_backends import engine_choice
 from container.triton_backends.machine import shared_folder
 from container.triton_backends.machine.shared_memory import FOLDER, PREFIX
 from dispatcher.settings import INSTANCES, WANTED, Settings
@@ -74,8 +74,8 @@ def triton_program(
             **plan.environment(),
             PREFIX: shm_prefix,
             shared_folder.VARIABLE: str(instances),
-            verdict.PRECISION_VARIABLE: settings.model_precision,
-            verdict.CACHE_VARIABLE: str(settings.engine_cache),
+            engine_choice.PRECISION_VARIABLE: settings.model_precision,
+            engine_choice.CACHE_VARIABLE: str(settings.engine_cache),
             **triton.environment,
         },
         fault,

@@ -87,7 +87,7 @@ class Plan:
         # Growing rounds up to this: by default to 1 MiB, which is much where there is little.
         return [] if self.size >= AMPLE else ["--backend-config=python,shm-growth-byte-size=65536"]
 
-    def told(self) -> Iterator[str]:
+    def changes(self) -> Iterator[str]:
         """Yield a sentence for every model whose configuration is changed."""
         for name, share in self.shares.items():
             if share.batch is not None:

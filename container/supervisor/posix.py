@@ -70,8 +70,8 @@ class Machine:
             self._lookouts[program.name] = Lookout(program)
         return child.pid
 
-    def look(self, program: Program) -> Look:
-        return self._lookouts[program.name].look
+    def probe_result(self, program: Program) -> Look:
+        return self._lookouts[program.name].result
 
     def signal(self, pid: int, number: Signals) -> None:
         try:
@@ -129,9 +129,9 @@ class Lookout(threading.Thread):
     """Looks at a program again and again: the supervisor itself waits for nobody's answer."""
 
     def __init__(self, program: Program) -> None:
-        super().__init__(name=f"lookout-{program.name}", daemon=True)
+        super().__init__(name=f"probe-{program.name}", daemon=True)
         self.program = program
-        self.look = Look()
+        self.result = Look()
         self.start()
 
     def run(self) -> None:
@@ -141,5 +141,5 @@ class Lookout(threading.Thread):
                 fault = self.program.fault()
             except Exception as error:
                 fault = f"it cannot be looked at ({type(error).__name__}: {error})"
-            self.look = Look(began, fault)
-            time.sleep(EAGER_S if self.look.fault else CALM_S)
+            self.result = Look(began, fault)
+            time.sleep(EAGER_S if self.result.fault else CALM_S)

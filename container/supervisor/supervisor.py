@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from signal import Signals
 from typing import Any
 
-from container.supervisor.course import Course, State
+from container.supervisor.lifecycle import Course, State
 from container.supervisor.log import ERROR, WARNING, Say
 from container.supervisor.program import Policy, Program, System
 from container.supervisor.signals import STOP_SIGNALS
@@ -68,7 +68,7 @@ class Supervisor:
         system: the machine.
         policy: when enough is enough.
         say: takes a line for the operator.
-        tell: takes what the web workers should know, as JSON can hold it, when it has changed.
+        publish: takes what the web workers should know, as JSON can hold it, when it has changed.
         settled: called with the seconds since the start, from when all have worked until it says
             that the outcome of the start is known, and told.
 
@@ -78,7 +78,7 @@ class Supervisor:
     system: System
     policy: Policy
     say: Say
-    tell: Callable[[Mapping[str, Any]], None]
+    publish: Callable[[Mapping[str, Any]], None]
     settled: Callable[[float], bool]
     _courses: list[Course] = field(default_factory=list)
     _turns: dict[int, float] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Supervisor:
     _killed_at: float | None = None
     _exit_code: int = 0
     _kill_at: float | None = None
-    _told: Mapping[str, Any] = field(default_factory=dict)
+    _published: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self) -> int:
         """Return the exit code: 0 only where a signal asked for the end and all went well."""
@@ -110,7 +110,7 @@ class Supervisor:
                         self._step(course)
             if not (settled or self._stopping) and all(c.worked for c in self._courses):
                 settled = self.settled(self.system.now() - started)
-            self._tell()
+            self._publish_status()
             calm = settled and all(c.state is State.RUNNING for c in self._courses)
             for number in self.system.wait(CALM_S if calm and not self._stopping else BUSY_S):
                 if number in STOP_SIGNALS:
@@ -118,7 +118,7 @@ class Supervisor:
             for pid, code in self.system.ended():
                 self._ended(pid, code)
             if self._stopping:
-                self._tell()
+                self._publish_status()
                 self._stop_next()
 
     def _some_are_left(self) -> bool:
@@ -204,7 +204,7 @@ class Supervisor:
         """Return what is wrong with a running program; nothing where nothing is known to be."""
         if self.system.is_stopped(course.pid):
             return "it is stopped"
-        look = self.system.look(course.program)
+        look = self.system.probe_result(course.program)
         running = course.state is State.RUNNING
         if running and self.system.now() > max(look.began, course.since) + STALE_S:
             return "nobody came back from looking at it"
@@ -283,8 +283,8 @@ class Supervisor:
             ERROR,
         )
 
-    def _tell(self) -> None:
-        told = {
+    def _publish_status(self) -> None:
+        status = {
             "stopping": self._stopping,
             "programs": {
                 course.program.name: {
@@ -296,9 +296,9 @@ class Supervisor:
                 for course in self._courses
             },
         }
-        if told != self._told:
-            self._told = told
-            self.tell(told)
+        if status != self._published:
+            self._published = status
+            self.publish(status)
 
     def _begin_to_stop(self, exit_code: int) -> None:
         self._exit_code = exit_code

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from container.triton_backends import model_config
-from container.triton_backends.batching.row_independence import remembered, tried
+from container.triton_backends.batching.row_independence import cached, row_dependence
 from container.triton_backends.model_config import Signature
 
 if TYPE_CHECKING:
@@ -86,11 +86,11 @@ def completed(
     against = (
         QUANTIZES
         if quantizes(opened.path)
-        else remembered(
+        else cached(
             trials,
             model_config.files_of(opened.path) if trials else (),
             f"{opened.runtime}, {most} rows",
-            lambda: tried(opened.signature, opened.run, most),
+            lambda: row_dependence(opened.signature, opened.run, most),
         )
     )
     fields = model_config.completion(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from container.triton_backends.completion import ModelFile
-    from container.triton_backends.engine_choice import Verdict
+    from container.triton_backends.engine_choice import EngineChoice
     from container.triton_backends.instance import Session
 
 
@@ -45,7 +45,7 @@ class PythonModel(ABC):
     @abstractmethod
     def open(
         self, config: Mapping[str, Any], file: Path, args: Mapping[str, str]
-    ) -> tuple[Verdict, Session]:
+    ) -> tuple[EngineChoice, Session]:
         """Return what runs the model, and the open model.
 
         Args:

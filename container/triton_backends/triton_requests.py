@@ -15,8 +15,8 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from container.triton_backends.batching.item import Item, RequestError, bare
+from container.triton_backends.batching.length_buckets import run_in_buckets
 from container.triton_backends.batching.padding import NONE, Padding
-from container.triton_backends.batching.pieces import run_in_pieces
 from container.triton_backends.batching.run_items import run_items
 from container.triton_backends.machine.shared_memory import Share, TooLarge
 
@@ -112,7 +112,7 @@ class Answering:
         run: of the model.
         max_batch_size: as it is configured.
         share: the shared memory in which inputs and answers lie.
-        in_pieces: whether rows of a request that are near in length had better be run by
+        in_buckets: whether rows of a request that are near in length had better be run by
             themselves, as on a CPU; on a GPU one run is best.
         by_rows: runs that compute some rows alone, where the model can.
 
@@ -124,7 +124,7 @@ class Answering:
     run: Run
     max_batch_size: int
     share: Share
-    in_pieces: bool
+    in_buckets: bool
     by_rows: ByRows | None = None
     _one_sends: Lock = field(default_factory=Lock)
 
@@ -171,7 +171,7 @@ class Answering:
             self.share.reserve(sum(_size(request.tensors) for request in asked), _grow)
         except TooLarge as error:
             return [bare(error)] * len(asked)
-        run_all = run_in_pieces if self.in_pieces else run_items
+        run_all = run_in_buckets if self.in_buckets else run_items
         came = run_all(
             list(items.values()),
             self.run,

@@ -110,7 +110,7 @@ def test_a_docker_container_s_64_mb_hold_all_regions() -> None:
     assert batches["bert_base"] is None, "how large a text is nobody knows beforehand"
     # One YOLOv5 picture is 3 × 640 × 640 floats in and 25200 × 85 out.
     assert plan.shares["yolov5"].tensors == 4 * (3 * 640 * 640 + 25200 * 85)
-    assert len(list(plan.told())) == 2
+    assert len(list(plan.changes())) == 2
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_model_without_batches_gets_one_instance_where_two_are_too_many() -> N
     share = plan.shares["yolov5"]
     # Two pictures of 3 × 640 × 640 floats and an answer of 25200 × 85, and half as much again.
     assert share.region == 3 * MIB // 2 + int(4 * (2 * 3 * 640 * 640 + 25200 * 85) * 1.5)
-    assert list(plan.told()) == [
+    assert list(plan.changes()) == [
         "yolov5: one instance, for /dev/shm has 64 MB (docker run --shm-size=1g gives enough)"
     ]
     came = parsed(changed(text, share.batch or 0))
@@ -146,7 +146,7 @@ def test_a_model_without_batches_gets_one_instance_where_two_are_too_many() -> N
 
 def test_with_1_gb_everything_is_as_configured() -> None:
     plan = share_out(OURS, 1024 * MIB)
-    assert list(plan.told()) == []
+    assert list(plan.changes()) == []
     assert set(plan.shares) == {"bert_base"}
     # 16 texts of 128 tokens with a logit for each of 30522 words.
     assert plan.shares["bert_base"].tensors > 16 * 128 * 30522 * 4

@@ -17,7 +17,7 @@ import pytest
 
 from container.serving import Announcement
 from container.supervisor.http_probe import has_children, listens
-from container.supervisor.posix import Lookout
+from container.supervisor.posix import ProbeThread
 from container.supervisor.program import Policy, Program
 from container.supervisor.supervisor import Supervisor, described
 from tests.conftest import wait_for
@@ -379,9 +379,9 @@ def test_a_look_that_raises_is_a_fault() -> None:
         looked.set()
         raise ValueError("not HTTP")
 
-    lookout = Lookout(Program("Triton", lambda: ["t"], {}, fault))
+    lookout = ProbeThread(Program("Triton", lambda: ["t"], {}, fault))
     assert looked.wait(5)
-    wait_for(lambda: lookout.look.fault == "", 5, "the next look")
+    wait_for(lambda: lookout.result.fault == "", 5, "the next look")
 
 
 def test_the_supervisor_does_not_wait_for_the_first_ping() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from container.serving import Notice as Teller
+from container.serving import StatusFile as Teller
 from container.supervisor.supervisor import LONGEST_REASON
 from dispatcher.readiness.supervisor_status import Notice, reader
 

@@ -9,7 +9,7 @@ from signal import Signals
 from typing import Any
 
 from container.supervisor.log import INFO
-from container.supervisor.program import Look, Policy, Program
+from container.supervisor.program import Policy, ProbeResult, Program
 from container.supervisor.supervisor import Supervisor
 
 KILL, QUIT, TERM, INT = Signals.SIGKILL, Signals.SIGQUIT, Signals.SIGTERM, Signals.SIGINT
@@ -55,9 +55,9 @@ class Script:
         self.spawned_at.append((self.time, program.name))
         return len(self.spawned)
 
-    def look(self, program: Program) -> Look:
+    def probe_result(self, program: Program) -> ProbeResult:
         fault = self.time in self.faults.get(program.name, ())
-        return Look(min(self.time, self.blind_from), "it does not answer" if fault else "")
+        return ProbeResult(min(self.time, self.blind_from), "it does not answer" if fault else "")
 
     def is_stopped(self, pid: int) -> bool:
         return any(self.time >= at and pid == stopped for at, stopped in self.stops.items())

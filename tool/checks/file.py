@@ -14,8 +14,7 @@ from clients.repository.config_text import Message, read
 from clients.repository.deadly import Fault
 from clients.repository.model_folders import CONFIG
 from clients.triton.client import config_dictionary
-from container.triton_backends import engine_choice as verdict
-from container.triton_backends import parameters
+from container.triton_backends import engine_choice, parameters
 from container.triton_backends.completion import ModelFile, completed
 from container.triton_backends.config_check import check, refuse_ragged
 from container.triton_backends.engine_choice import ENGINE, ONNXRUNTIME, OPENVINO, PRECISION
@@ -79,7 +78,7 @@ def opened(file: Path, its: str) -> ModelFile | None:
 
 def refused(config: Mapping[str, Any], its: str) -> Iterator[ModelConfigError]:
     """Yield what a backend refuses of a configuration when it loads the model on a CPU."""
-    steps: list[Callable[[], object]] = [partial(verdict.wish, config, {})]
+    steps: list[Callable[[], object]] = [partial(engine_choice.preference, config, {})]
     if its == OPENVINO:
         steps.append(partial(properties, config))
     else:

@@ -19,13 +19,13 @@ from clients.repository.config_text import Message
 from clients.repository.files import text_of
 from clients.repository.model_folders import CONFIG
 from clients.triton.client import config_dictionary, config_fault
-from container.triton_backends import engine_choice as verdicts
-from container.triton_backends.engine_choice import OPENVINO, Wish
+from container.triton_backends import engine_choice
+from container.triton_backends.engine_choice import OPENVINO, EnginePreference
 from container.triton_backends.model_config import ModelConfigError
 from tool.checks.file import backend, model_file
 from tool.checks.model import configured
 from tool.checks.versions import served, version_folders
-from tool.engines.selection import trial
+from tool.engines.selection import select_engine
 from tool.offline import composed, settings_here
 from tool.trouble import Trouble
 
@@ -40,27 +40,29 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL", help="default: all of them")
     parser.add_argument(
         "--precision",
-        choices=(verdicts.EXACT, verdicts.AUTO),
+        choices=(engine_choice.EXACT, engine_choice.AUTO),
         help="instead of MODEL_PRECISION, for models whose configuration says nothing",
     )
-    parser.add_argument("--engine", default=verdicts.AUTO, help=argparse.SUPPRESS)
+    parser.add_argument("--engine", default=engine_choice.AUTO, help=argparse.SUPPRESS)
     # What the backends ask: a model's folder and its file.
-    parser.add_argument("--trial", nargs=2, type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--select", nargs=2, type=Path, help=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace) -> int:
     """Make the trials; return the exit code."""
-    if options.trial:
+    if options.select:
         logging.disable(logging.CRITICAL)
-        folder, file = options.trial
-        found = trial(folder, file, Wish(options.engine, options.precision or verdicts.EXACT))
+        folder, file = options.select
+        found = select_engine(
+            folder, file, EnginePreference(options.engine, options.precision or engine_choice.EXACT)
+        )
         sys.stdout.write(f"{json.dumps(asdict(found))}\n")
         return 0
     settings = settings_here()
     environment = {
         **os.environ,
-        verdicts.PRECISION_VARIABLE: options.precision or settings.model_precision,
-        verdicts.CACHE_VARIABLE: str(settings.engine_cache),
+        engine_choice.PRECISION_VARIABLE: options.precision or settings.model_precision,
+        engine_choice.CACHE_VARIABLE: str(settings.engine_cache),
     }
     instead = settings.model_dir_use == "instead"
     with composed(settings.mounted, settings.model_repository, instead=instead) as repository:
@@ -87,7 +89,11 @@ def said(folder: Path, environment: Mapping[str, str]) -> str:
     its = backend(message, versions)
     if not (its and versions):
         return "no model of ONNX or OpenVINO"
-    find = verdicts.of_openvino if its == OPENVINO else verdicts.of_onnxruntime
+    find = (
+        engine_choice.choice_for_openvino
+        if its == OPENVINO
+        else engine_choice.choice_for_onnxruntime
+    )
     try:
         return find(config, folder, model_file(message, versions[-1]), environment).sentence()
     except ModelConfigError as error:

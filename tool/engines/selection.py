@@ -18,10 +18,16 @@ import numpy.typing as npt
 from clients.base import Client, Environment
 from clients.tensors.agreement import SPREAD, Agreement, tensors, worst_of
 from clients.tensors.client import has_example
-from container.triton_backends import engine_choice as verdicts
+from container.triton_backends import engine_choice
 from container.triton_backends.batching.item import Rows
 from container.triton_backends.batching.row_independence import made_up
-from container.triton_backends.engine_choice import F32, ONNXRUNTIME, OPENVINO, Verdict, Wish
+from container.triton_backends.engine_choice import (
+    F32,
+    ONNXRUNTIME,
+    OPENVINO,
+    EngineChoice,
+    EnginePreference,
+)
 from container.triton_backends.model_config import ModelConfigError, Signature
 from container.triton_backends.onnxruntime.session import ModelFile
 from container.triton_backends.openvino import session as openvino
@@ -91,7 +97,7 @@ class Known:
     is_int8: bool
 
 
-def trial(folder: Path, file: Path, asked: Wish) -> Verdict:
+def select_engine(folder: Path, file: Path, asked: EnginePreference) -> EngineChoice:
     """Find out which engine runs a model best on this machine.
 
     Args:
@@ -103,7 +109,7 @@ def trial(folder: Path, file: Path, asked: Wish) -> Verdict:
     opened_file: Any = openvino.OpenVinoFile(file) if file.suffix == ".xml" else ModelFile(file)
     signature: Signature = opened_file.signature
     its_own = OPENVINO if file.suffix == ".xml" else ONNXRUNTIME
-    stays = partial(Verdict, its_own, F32, signature=signature)
+    stays = partial(EngineChoice, its_own, F32, signature=signature)
     types = {spec.data_type for spec in (*signature.inputs, *signature.outputs)}
     if beyond := [reason for kind, reason in BEYOND.items() if kind in types]:
         return stays(beyond[0])
@@ -114,7 +120,7 @@ def trial(folder: Path, file: Path, asked: Wish) -> Verdict:
         return stays("it has no samples, and cannot be run with made-up inputs")
     wide = answered_to_wide(file, known.given[0], exact)
     fastest, reasons = stays(""), []
-    candidates = verdicts.precisions(asked, verdicts.processor())
+    candidates = engine_choice.precisions(asked, engine_choice.processor())
     for precision in candidates:
         if (its_own, precision) == (OPENVINO, F32):
             continue
@@ -132,7 +138,7 @@ def trial(folder: Path, file: Path, asked: Wish) -> Verdict:
         except Exception as error:  # such as an operator that is missing
             reasons.append(f"{name} cannot: {openvino.unreadable(file, error).what}")
             continue
-        one = Verdict(OPENVINO, precision, "", round(speedup, 2), found.worst, signature)
+        one = EngineChoice(OPENVINO, precision, "", round(speedup, 2), found.worst, signature)
         is_allowed = speedup >= LEAST_GAIN or asked.engine == OPENVINO
         if not is_allowed:
             reasons.append(f"{name} has {speedup:.2f} of its speed")
@@ -253,7 +259,7 @@ def samples_of(folder: Path, client: Client) -> list[Sample]:
 
     """
     example = [Sample(EXAMPLE, lambda: client.example)] if has_example(client) else []
-    own = folder / verdicts.SAMPLES
+    own = folder / engine_choice.SAMPLES
     return [*example, *(samples_in(own) if own.is_dir() else [])]
 
 

@@ -1,7 +1,7 @@
 """Requests of unequal lengths in one run: the shorter ones are filled up, and their outputs cut.
 
 Which of them had better share one is said here as well; how a request is taken apart that came
-filled up is in `pieces`.
+filled up is in `buckets`.
 """
 
 from __future__ import annotations

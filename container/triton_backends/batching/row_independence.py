@@ -60,7 +60,7 @@ class _NoRun(Exception):
     """The model cannot be run with what was made up."""
 
 
-def tried(signature: Signature, run: Run, most: int) -> str:
+def row_dependence(signature: Signature, run: Run, most: int) -> str:
     """Return why rows are not known to be independent; nothing where they are.
 
     Args:
@@ -114,7 +114,7 @@ def _compared(
     return ""
 
 
-def remembered(
+def cached(
     folder: Path | None, files: Iterable[Path], edition: str, try_it: Callable[[], str]
 ) -> str:
     """Return what a trial of a model says, made once for each content of its files.

@@ -207,7 +207,7 @@ def _wanted(
         if name in item.rows:
             if name not in picked_already:
                 if item.of_length and array.shape[1:-1] != (item.length,):
-                    raise ValueError(f"output '{name}' has shape {list(array.shape)} in a piece.")
+                    raise ValueError(f"output '{name}' has shape {list(array.shape)} in a bucket.")
                 array = picked(array, item.rows[name])
         elif name in item.above:
             array = picked_above(array, *item.above[name])

@@ -14,8 +14,8 @@ import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException
 
 from container.triton_backends.batching.item import Item
+from container.triton_backends.batching.length_buckets import run_in_buckets
 from container.triton_backends.batching.padding import Padding
-from container.triton_backends.batching.pieces import run_in_pieces
 from container.triton_backends.batching.run_items import run_items
 from tests.support import triton_process
 
@@ -43,7 +43,7 @@ def _answers_too_few(inputs: Any, outputs: Sequence[str]) -> Any:
 
 @pytest.mark.usefixtures("_no_collection")
 @pytest.mark.parametrize("run", [_fails, _answers_too_few])
-@pytest.mark.parametrize("run_all", [run_items, run_in_pieces])
+@pytest.mark.parametrize("run_all", [run_items, run_in_buckets])
 @pytest.mark.parametrize("largest", [0, 1, 8])
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("padding", [Padding({}, ()), Padding({"x": 0}, ("y",))])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from container.triton_backends import engine_choice as verdicts
+from container.triton_backends import engine_choice
 from container.triton_backends.engine_choice import (
     AUTO,
     BF16,
@@ -18,8 +18,8 @@ from container.triton_backends.engine_choice import (
     F32,
     ONNXRUNTIME,
     OPENVINO,
-    Verdict,
-    Wish,
+    EngineChoice,
+    EnginePreference,
 )
 from container.triton_backends.model_config import ModelConfigError, Signature, TensorSpec
 from container.triton_backends.openvino.properties import properties
@@ -28,7 +28,8 @@ from tests.support.models import onnx_models
 SIGNATURE = Signature(
     (TensorSpec("x", "TYPE_FP32", (-1, 3)),), (TensorSpec("y", "TYPE_FP32", (-1, 3)),)
 )
-FOUND = Verdict(OPENVINO, BF16, "", 1.9, "`y` differs by 0.002 of its spread", SIGNATURE)
+DEFAULT = EnginePreference()
+FOUND = EngineChoice(OPENVINO, BF16, "", 1.9, "`y` differs by 0.002 of its spread", SIGNATURE)
 
 
 def config(**parameters: str) -> dict[str, Any]:
@@ -43,22 +44,22 @@ class TestWishes:
     @pytest.mark.parametrize(
         ("given", "environment", "expected"),
         [
-            ({}, {}, Wish(AUTO, EXACT)),
-            ({}, {"MODEL_PRECISION": "auto"}, Wish(AUTO, AUTO)),
-            ({"precision": "exact"}, {"MODEL_PRECISION": "auto"}, Wish(AUTO, EXACT)),
-            ({"engine": "openvino", "precision": "auto"}, {}, Wish(OPENVINO, AUTO)),
-            ({"engine": "onnxruntime"}, {}, Wish(ONNXRUNTIME, EXACT)),
+            ({}, {}, EnginePreference(AUTO, EXACT)),
+            ({}, {"MODEL_PRECISION": "auto"}, EnginePreference(AUTO, AUTO)),
+            ({"precision": "exact"}, {"MODEL_PRECISION": "auto"}, EnginePreference(AUTO, EXACT)),
+            ({"engine": "openvino", "precision": "auto"}, {}, EnginePreference(OPENVINO, AUTO)),
+            ({"engine": "onnxruntime"}, {}, EnginePreference(ONNXRUNTIME, EXACT)),
         ],
     )
     def test_the_configuration_counts_more_than_the_environment(
-        self, given: dict[str, str], environment: dict[str, str], expected: Wish
+        self, given: dict[str, str], environment: dict[str, str], expected: EnginePreference
     ) -> None:
-        assert verdicts.wish(config(**given), environment) == expected
+        assert engine_choice.preference(config(**given), environment) == expected
 
     def test_the_accelerator_is_the_engine(self) -> None:
         accelerators = {"cpu_execution_accelerator": [{"name": "openvino"}]}
         given = {**config(), "optimization": {"execution_accelerators": accelerators}}
-        assert verdicts.wish(given, {}).engine == OPENVINO
+        assert engine_choice.preference(given, {}).engine == OPENVINO
 
     @pytest.mark.parametrize(
         ("given", "said"),
@@ -69,7 +70,7 @@ class TestWishes:
     )
     def test_others_are_refused(self, given: dict[str, str], said: str) -> None:
         with pytest.raises(ModelConfigError, match=said):
-            verdicts.wish(config(**given), {})
+            engine_choice.preference(config(**given), {})
 
     @pytest.mark.parametrize(
         ("precision", "flags", "expected"),
@@ -85,9 +86,11 @@ class TestWishes:
     ) -> None:
         said = f"processor : 0\nmodel name\t: A CPU\nflags\t\t: fpu {flags}\n\nprocessor : 1\n"
         (tmp_path / "cpuinfo").write_text(said)
-        processor = verdicts.processor(tmp_path / "cpuinfo")
+        processor = engine_choice.processor(tmp_path / "cpuinfo")
         assert processor == f"A CPU fpu {flags}"
-        assert list(verdicts.precisions(Wish(AUTO, precision), processor)) == expected
+        assert (
+            list(engine_choice.precisions(EnginePreference(AUTO, precision), processor)) == expected
+        )
 
 
 class TestProperties:
@@ -141,32 +144,36 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def trials(monkeypatch: pytest.MonkeyPatch) -> list[Wish]:
+def trials(monkeypatch: pytest.MonkeyPatch) -> list[EnginePreference]:
     """What is tried, all of which gives `FOUND`."""
-    made: list[Wish] = []
+    made: list[EnginePreference] = []
 
-    def tried(_folder: Path, _file: Path, asked: Wish) -> Verdict:
+    def measured(_folder: Path, _file: Path, asked: EnginePreference) -> EngineChoice:
         made.append(asked)
         return FOUND
 
-    monkeypatch.setattr(verdicts, "tried", tried)
+    monkeypatch.setattr(engine_choice, "measured_choice", measured)
     return made
 
 
-def asked(file: Path, cache: Path | None, wish: Wish = Wish()) -> Verdict:  # noqa: B008  it is frozen
+def asked(file: Path, cache: Path | None, preference: EnginePreference = DEFAULT) -> EngineChoice:
     environment = {"ENGINE_CACHE": str(cache)} if cache else {}
-    return verdicts.verdict(file.parents[1], file, wish, environment)
+    return engine_choice.cached_choice(file.parents[1], file, preference, environment)
 
 
 class TestTheCache:
-    def test_a_trial_is_made_once(self, file: Path, tmp_path: Path, trials: list[Wish]) -> None:
+    def test_a_trial_is_made_once(
+        self, file: Path, tmp_path: Path, trials: list[EnginePreference]
+    ) -> None:
         cache = tmp_path / "deep" / "cache"
         assert [asked(file, cache) for _ in range(3)] == [FOUND] * 3
         assert len(trials) == 1
         (kept,) = cache.glob("*.json")
         assert json.loads(kept.read_text())["precision"] == "bf16"
 
-    def test_without_a_cache_it_is_made_each_time(self, file: Path, trials: list[Wish]) -> None:
+    def test_without_a_cache_it_is_made_each_time(
+        self, file: Path, trials: list[EnginePreference]
+    ) -> None:
         assert [asked(file, None) for _ in range(2)] == [FOUND] * 2
         assert len(trials) == 2
 
@@ -175,7 +182,7 @@ class TestTheCache:
         ["", "{", "[]", "{}", "null", '{"engine": "abacus", "precision": "f32"}', "\0\xff"],
     )
     def test_one_that_is_damaged_is_mended(
-        self, file: Path, tmp_path: Path, trials: list[Wish], damaged: str
+        self, file: Path, tmp_path: Path, trials: list[EnginePreference], damaged: str
     ) -> None:
         asked(file, tmp_path / "cache")
         (kept,) = (tmp_path / "cache").glob("*.json")
@@ -186,7 +193,7 @@ class TestTheCache:
         assert kept.read_text() == whole
 
     def test_of_an_engine_that_there_is_not_none_is_read(
-        self, file: Path, tmp_path: Path, trials: list[Wish]
+        self, file: Path, tmp_path: Path, trials: list[EnginePreference]
     ) -> None:
         asked(file, tmp_path / "cache")
         (kept,) = (tmp_path / "cache").glob("*.json")
@@ -195,14 +202,16 @@ class TestTheCache:
         assert len(trials) == 2
 
     def test_where_it_cannot_be_written_all_works_as_well(
-        self, file: Path, tmp_path: Path, trials: list[Wish]
+        self, file: Path, tmp_path: Path, trials: list[EnginePreference]
     ) -> None:
         (tmp_path / "cache").write_text("in the way")
         assert [asked(file, tmp_path / "cache") for _ in range(2)] == [FOUND] * 2
         assert len(trials) == 2
         assert (tmp_path / "cache").read_text() == "in the way"
 
-    def test_so_it_does_where_no_folder_can_be_made(self, file: Path, trials: list[Wish]) -> None:
+    def test_so_it_does_where_no_folder_can_be_made(
+        self, file: Path, trials: list[EnginePreference]
+    ) -> None:
         """By anybody, root included."""
         assert [asked(file, Path("/proc/self/cache")) for _ in range(2)] == [FOUND] * 2
         assert len(trials) == 2
@@ -219,7 +228,11 @@ class TestTheCache:
         ids=["the model", "its weights", "the keys", "a sample", "one more sample"],
     )
     def test_what_a_trial_reads_makes_a_new_one(
-        self, file: Path, tmp_path: Path, trials: list[Wish], change: Callable[[Path], Any]
+        self,
+        file: Path,
+        tmp_path: Path,
+        trials: list[EnginePreference],
+        change: Callable[[Path], Any],
     ) -> None:
         folder, cache = file.parents[1], tmp_path / "cache"
         (folder / "samples").mkdir()
@@ -232,23 +245,30 @@ class TestTheCache:
         asked(file, cache)
         assert len(trials) == 2
 
-    def test_each_wish_has_its_own(self, file: Path, tmp_path: Path, trials: list[Wish]) -> None:
-        wishes = [Wish(), Wish(precision=AUTO), Wish(OPENVINO), Wish(OPENVINO, AUTO)]
-        for wish in wishes * 2:
-            asked(file, tmp_path / "cache", wish)
-        assert trials == wishes
+    def test_each_wish_has_its_own(
+        self, file: Path, tmp_path: Path, trials: list[EnginePreference]
+    ) -> None:
+        preferences = [
+            EnginePreference(),
+            EnginePreference(precision=AUTO),
+            EnginePreference(OPENVINO),
+            EnginePreference(OPENVINO, AUTO),
+        ]
+        for preference in preferences * 2:
+            asked(file, tmp_path / "cache", preference)
+        assert trials == preferences
 
     @pytest.mark.parametrize("attribute", ["processor", "_version"])
     def test_so_has_each_processor_and_version(
         self,
         file: Path,
         tmp_path: Path,
-        trials: list[Wish],
+        trials: list[EnginePreference],
         monkeypatch: pytest.MonkeyPatch,
         attribute: str,
     ) -> None:
         asked(file, tmp_path / "cache")
-        monkeypatch.setattr(verdicts, attribute, lambda *_: "another")
+        monkeypatch.setattr(engine_choice, attribute, lambda *_: "another")
         asked(file, tmp_path / "cache")
         assert len(trials) == 2
 
@@ -260,7 +280,7 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
     def put(script: str) -> None:
         (tmp_path / "python").write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "python").chmod(0o755)
-        monkeypatch.setattr(verdicts.sys, "executable", str(tmp_path / "python"))
+        monkeypatch.setattr(engine_choice.sys, "executable", str(tmp_path / "python"))
 
     return put
 
@@ -289,8 +309,8 @@ class TestTrialsThatFail:
         reason: str,
     ) -> None:
         python(script)
-        monkeypatch.setattr(verdicts, "TIMEOUT_S", 0.4 if "sleep" in script else 60)
-        assert asked(file, None) == Verdict(ONNXRUNTIME, F32, reason)
+        monkeypatch.setattr(engine_choice, "TIMEOUT_S", 0.4 if "sleep" in script else 60)
+        assert asked(file, None) == EngineChoice(ONNXRUNTIME, F32, reason)
 
     def test_nothing_of_them_is_kept(
         self, file: Path, tmp_path: Path, python: Callable[[str], None]
@@ -304,7 +324,7 @@ class TestTrialsThatFail:
     def test_without_any_python_there_is_a_reason(
         self, file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(verdicts.sys, "executable", "/no/such/python")
+        monkeypatch.setattr(engine_choice.sys, "executable", "/no/such/python")
         found = asked(file, None)
         assert found.engine == ONNXRUNTIME
         assert "could not be made: [Errno 2] No such file or directory" in found.reason
@@ -321,10 +341,10 @@ class TestTrialsThatFail:
             ),
         ),
         (
-            Verdict(ONNXRUNTIME, F32, "it has tensors of text"),
+            EngineChoice(ONNXRUNTIME, F32, "it has tensors of text"),
             "run by ONNX Runtime in f32 (it has tensors of text)",
         ),
     ],
 )
-def test_a_verdict_is_one_sentence(found: Verdict, sentence: str) -> None:
+def test_a_verdict_is_one_sentence(found: EngineChoice, sentence: str) -> None:
     assert found.sentence() == sentence

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from container.programs import listening_socket as module
-from container.programs.listening_socket import Door
+from container.programs.listening_socket import ListeningSocket
 from container.programs.nginx import ALIVE, nginx_program
 from container.supervisor.program import Program
 from dispatcher.settings import read_settings
@@ -33,15 +33,15 @@ def port() -> int:
 
 
 @pytest.fixture
-def door(port: int) -> Iterator[Door]:
-    with closing(Door(port)) as door:
-        yield door
+def shared(port: int) -> Iterator[ListeningSocket]:
+    with closing(ListeningSocket(port)) as shared:
+        yield shared
 
 
 @pytest.fixture
-def program(door: Door, port: int, tmp_path: Path) -> Program:
+def program(shared: ListeningSocket, port: int, tmp_path: Path) -> Program:
     settings = read_settings({"SAGEMAKER_BIND_TO_PORT": str(port)})
-    return nginx_program(settings, tmp_path, NGINX, door)
+    return nginx_program(settings, tmp_path, NGINX, shared)
 
 
 def started(program: Program) -> subprocess.Popen[bytes]:
@@ -50,15 +50,15 @@ def started(program: Program) -> subprocess.Popen[bytes]:
     )
 
 
-def test_who_is_in_is_waited_for(door: Door, port: int) -> None:
+def test_who_is_in_is_waited_for(shared: ListeningSocket, port: int) -> None:
     callers = [socket.create_connection(("127.0.0.1", port)) for _ in range(CALLERS)]
-    assert door.waiting() == CALLERS
-    with closing(socket.socket(fileno=os.dup(door.fileno()))) as listener:
-        shutting = threading.Thread(target=door.shut, kwargs={"accepts": True})
+    assert shared.waiting() == CALLERS
+    with closing(socket.socket(fileno=os.dup(shared.fileno()))) as listener:
+        shutting = threading.Thread(target=shared.shut, kwargs={"accepts": True})
         shutting.start()
         for left in reversed(range(CALLERS)):
             assert shutting.is_alive()
-            assert door.waiting() == left + 1
+            assert shared.waiting() == left + 1
             accepted, _ = listener.accept()
             accepted.close()
     shutting.join(1)
@@ -68,46 +68,52 @@ def test_who_is_in_is_waited_for(door: Door, port: int) -> None:
         caller.close()
 
 
-def test_who_is_never_accepted_is_not_waited_for_for_ever(door: Door, port: int) -> None:
+def test_who_is_never_accepted_is_not_waited_for_for_ever(
+    shared: ListeningSocket, port: int
+) -> None:
     with closing(socket.create_connection(("127.0.0.1", port))):
         began = time.monotonic()
-        door.shut(accepts=True)
+        shared.shut(accepts=True)
         assert 1 <= time.monotonic() - began < 3
 
 
-def test_who_comes_when_it_is_shut_is_not_let_in_and_then_refused(door: Door, port: int) -> None:
+def test_who_comes_when_it_is_shut_is_not_let_in_and_then_refused(
+    shared: ListeningSocket, port: int
+) -> None:
     with closing(socket.create_connection(("127.0.0.1", port))), ThreadPoolExecutor() as pool:
-        shutting = pool.submit(door.shut, accepts=True)  # which takes a second: he is not accepted
+        shutting = pool.submit(
+            shared.shut, accepts=True
+        )  # which takes a second: he is not accepted
         time.sleep(0.3)
         late = pool.submit(socket.create_connection, ("127.0.0.1", port), 10)
         time.sleep(0.3)
         assert not late.done()
-        assert door.waiting() == 1
+        assert shared.waiting() == 1
         shutting.result()
         assert isinstance(late.exception(10), ConnectionRefusedError)
 
 
 @pytest.mark.parametrize("accepts", [True, False])
 def test_where_there_is_no_filter_or_no_nginx_it_is_closed_at_once(
-    door: Door, port: int, monkeypatch: pytest.MonkeyPatch, accepts: bool
+    shared: ListeningSocket, port: int, monkeypatch: pytest.MonkeyPatch, accepts: bool
 ) -> None:
     if accepts:
         monkeypatch.setattr(module, "SO_ATTACH_FILTER", 9999)
     began = time.monotonic()
-    door.shut(accepts=accepts)
+    shared.shut(accepts=accepts)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), 10)
     assert time.monotonic() - began < module.UNDER_WAY_S
-    door.shut(accepts=accepts)
+    shared.shut(accepts=accepts)
 
 
-def test_a_port_that_is_taken_is_an_error(door: Door, port: int) -> None:
+def test_a_port_that_is_taken_is_an_error(shared: ListeningSocket, port: int) -> None:
     with pytest.raises(OSError, match="Address already in use"):
-        Door(port)
+        ListeningSocket(port)
 
 
 def test_nginx_answers_all_who_were_in_when_it_was_asked_to_quit(
-    door: Door, port: int, program: Program
+    shared: ListeningSocket, port: int, program: Program
 ) -> None:
     master = started(program)
     try:
@@ -117,7 +123,7 @@ def test_nginx_answers_all_who_were_in_when_it_was_asked_to_quit(
         os.kill(worker, signal.SIGSTOP)
         with ThreadPoolExecutor(CALLERS) as pool:
             callers = [pool.submit(status, port) for _ in range(CALLERS)]
-            wait_for(lambda: door.waiting() == CALLERS, 10, "the callers")
+            wait_for(lambda: shared.waiting() == CALLERS, 10, "the callers")
             threading.Timer(0.3, os.kill, (worker, signal.SIGCONT)).start()
             program.before_stop(True)  # noqa: FBT003
             master.send_signal(program.stop_signal)
@@ -135,11 +141,11 @@ def status(port: int) -> int:
 
 
 def test_who_comes_while_there_is_no_nginx_is_answered_by_the_next(
-    door: Door, port: int, program: Program
+    shared: ListeningSocket, port: int, program: Program
 ) -> None:
     with ThreadPoolExecutor() as pool:
         early = pool.submit(status, port)
-        wait_for(lambda: door.waiting() == 1, 10, "the caller")
+        wait_for(lambda: shared.waiting() == 1, 10, "the caller")
         nginx = started(program)
         try:
             assert early.result() == 204
@@ -149,7 +155,7 @@ def test_who_comes_while_there_is_no_nginx_is_answered_by_the_next(
 
 
 def test_who_comes_while_nginx_finishes_is_refused_at_once(
-    door: Door, port: int, program: Program
+    shared: ListeningSocket, port: int, program: Program
 ) -> None:
     nginx = started(program)
     try:
@@ -158,7 +164,7 @@ def test_who_comes_while_nginx_finishes_is_refused_at_once(
             slow.sendall(b"POST /invocations HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n1234")
             program.before_stop(True)  # noqa: FBT003
             nginx.send_signal(program.stop_signal)
-            wait_for(lambda: refused(port), 2, "the closed door")
+            wait_for(lambda: refused(port), 2, "the closed shared")
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.1", port), 10)
             assert nginx.poll() is None, "it waits for the rest of the body"

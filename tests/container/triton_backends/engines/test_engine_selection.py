@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from PIL import Image
 
-from container.triton_backends import engine_choice as verdicts
+from container.triton_backends import engine_choice
 from container.triton_backends.engine_choice import (
     AUTO,
     BF16,
@@ -24,12 +24,12 @@ from container.triton_backends.engine_choice import (
     F32,
     ONNXRUNTIME,
     OPENVINO,
-    Wish,
+    EnginePreference,
 )
 from container.triton_backends.model_config import Signature, TensorSpec
 from container.triton_backends.onnxruntime.session import ModelFile
 from tests.support.models import onnx_models, openvino_models
-from tool.engines import selection as engines
+from tool.engines import selection
 from tool.engines.runs import by_onnxruntime, by_openvino, opened
 from tool.trouble import Trouble
 
@@ -88,15 +88,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         fast[made] = 2.4 if precision == BF16 else 1.2
         return made
 
-    monkeypatch.setattr(engines, "by_openvino", run_by_openvino)
-    monkeypatch.setattr(engines, "faster", lambda _exact, run, _given: fast[run])
-    monkeypatch.setattr(verdicts, "processor", lambda: WITH_BF16)
+    monkeypatch.setattr(selection, "by_openvino", run_by_openvino)
+    monkeypatch.setattr(selection, "faster", lambda _exact, run, _given: fast[run])
+    monkeypatch.setattr(engine_choice, "processor", lambda: WITH_BF16)
     return tried
 
 
 def test_bf16_is_taken_where_callers_see_the_same(tmp_path: Path, asked: list[str]) -> None:
     file = classifier(tmp_path, CLEAR)
-    found = engines.trial(tmp_path, file, Wish(precision=AUTO))
+    found = selection.select_engine(tmp_path, file, EnginePreference(precision=AUTO))
     assert (found.engine, found.precision, found.speedup) == (OPENVINO, BF16, 2.4)
     assert found.reason == ""
     assert found.signature is not None
@@ -105,7 +105,9 @@ def test_bf16_is_taken_where_callers_see_the_same(tmp_path: Path, asked: list[st
 
 def test_not_where_another_class_is_first(tmp_path: Path, asked: list[str]) -> None:
     """The logits differ by a thousandth of their spread alone."""
-    found = engines.trial(tmp_path, classifier(tmp_path, TIE), Wish(precision=AUTO))
+    found = selection.select_engine(
+        tmp_path, classifier(tmp_path, TIE), EnginePreference(precision=AUTO)
+    )
     assert (found.engine, found.precision, found.speedup) == (OPENVINO, F32, 1.2)
     assert found.reason == "OpenVINO in bf16 answers otherwise: the first is 0:a, not 1:b"
     assert asked == [BF16, F32]
@@ -114,10 +116,12 @@ def test_not_where_another_class_is_first(tmp_path: Path, asked: list[str]) -> N
 def test_samples_are_tried_beside_the_example(tmp_path: Path, asked: list[str]) -> None:
     """The first class wins on every picture but a black one."""
     file = classifier(tmp_path, TIE, by_light=9.0)
-    assert engines.trial(tmp_path, file, Wish(precision=AUTO)).precision == BF16
+    assert (
+        selection.select_engine(tmp_path, file, EnginePreference(precision=AUTO)).precision == BF16
+    )
     (tmp_path / "samples").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "samples" / "black.png")
-    found = engines.trial(tmp_path, file, Wish(precision=AUTO))
+    found = selection.select_engine(tmp_path, file, EnginePreference(precision=AUTO))
     assert found.precision == F32
     assert "the first is 0:a, not 1:b" in found.reason
 
@@ -127,7 +131,7 @@ def test_a_sample_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "samples").mkdir()
     (tmp_path / "samples" / "letter.png").write_text("no picture")
     with pytest.raises(Trouble, match=r"refuses the sample letter\.png"):
-        engines.trial(tmp_path, file, Wish(precision=AUTO))
+        selection.select_engine(tmp_path, file, EnginePreference(precision=AUTO))
 
 
 @pytest.mark.parametrize(
@@ -140,8 +144,10 @@ def test_otherwise_there_is_f32_alone(
     precision: str,
     processor: str,
 ) -> None:
-    monkeypatch.setattr(verdicts, "processor", lambda: processor)
-    found = engines.trial(tmp_path, classifier(tmp_path, CLEAR), Wish(precision=precision))
+    monkeypatch.setattr(engine_choice, "processor", lambda: processor)
+    found = selection.select_engine(
+        tmp_path, classifier(tmp_path, CLEAR), EnginePreference(precision=precision)
+    )
     assert (found.engine, found.precision, found.reason) == (OPENVINO, F32, "")
     assert asked == [F32]
 
@@ -154,8 +160,10 @@ def test_the_slower_engine_is_taken_only_where_it_is_pinned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speed: float, engine: str, expected: str
 ) -> None:
     openvino_models.two_layers(tmp_path / "1" / "model.onnx")
-    monkeypatch.setattr(engines, "faster", lambda *_: speed)
-    found = engines.trial(tmp_path, tmp_path / "1" / "model.onnx", Wish(engine))
+    monkeypatch.setattr(selection, "faster", lambda *_: speed)
+    found = selection.select_engine(
+        tmp_path, tmp_path / "1" / "model.onnx", EnginePreference(engine)
+    )
     assert found.engine == expected
     said = "OpenVINO in f32 has 0.96 of its speed" if expected == ONNXRUNTIME else ""
     assert found.reason == said
@@ -166,7 +174,7 @@ def test_who_has_no_example_is_tried_with_made_up_inputs(tmp_path: Path) -> None
     openvino_models.two_layers(file)
     session = opened(file)
     exact = by_onnxruntime(session)
-    known = engines.answers(tmp_path, file, ModelFile(file).signature, session, exact)
+    known = selection.answers(tmp_path, file, ModelFile(file).signature, session, exact)
     assert known.client is None
     assert len(known.given) > 1
     for given, outputs in zip(known.given, known.outputs, strict=True):
@@ -196,7 +204,9 @@ def test_onnx_runtime_keeps_what_openvino_cannot_run(
     tmp_path: Path, write: Callable[[Path], None], reason: str, engine: str
 ) -> None:
     write(tmp_path / "1" / "model.onnx")
-    found = engines.trial(tmp_path, tmp_path / "1" / "model.onnx", Wish(engine))
+    found = selection.select_engine(
+        tmp_path, tmp_path / "1" / "model.onnx", EnginePreference(engine)
+    )
     assert (found.engine, found.precision) == (ONNXRUNTIME, F32)
     assert found.reason.startswith(reason)
 
@@ -211,7 +221,9 @@ def test_whole_numbers_of_more_than_32_bits_keep_a_model_at_onnx_runtime(
     sides = [("x", number, ["n", 2])], [("y", number, ["n", 2])]
     thousand = np.array(1000, np.int64 if bits == 64 else np.int32)
     onnx_models.save(tmp_path / "1" / "model.onnx", nodes, *sides, thousand=thousand)
-    found = engines.trial(tmp_path, tmp_path / "1" / "model.onnx", Wish(OPENVINO))
+    found = selection.select_engine(
+        tmp_path, tmp_path / "1" / "model.onnx", EnginePreference(OPENVINO)
+    )
     assert found.engine == (ONNXRUNTIME if bits == 64 else OPENVINO)
     assert ("OpenVINO in f32 answers otherwise: `y`" in found.reason) == (bits == 64)
 
@@ -219,7 +231,9 @@ def test_whole_numbers_of_more_than_32_bits_keep_a_model_at_onnx_runtime(
 def test_numbers_of_words_do_not(tmp_path: Path) -> None:
     """There is no word of such a number, and no answer to be compared."""
     onnx_models.lookup(tmp_path / "1" / "model.onnx")
-    found = engines.trial(tmp_path, tmp_path / "1" / "model.onnx", Wish(OPENVINO))
+    found = selection.select_engine(
+        tmp_path, tmp_path / "1" / "model.onnx", EnginePreference(OPENVINO)
+    )
     assert (found.engine, found.reason) == (OPENVINO, "")
 
 
@@ -227,7 +241,9 @@ def test_double_precision_stays_at_onnx_runtime(tmp_path: Path) -> None:
     nodes = [helper.make_node("Neg", ["x"], ["y"])]
     sides = [("x", TensorProto.DOUBLE, ["n"])], [("y", TensorProto.DOUBLE, ["n"])]
     onnx_models.save(tmp_path / "1" / "model.onnx", nodes, *sides)
-    found = engines.trial(tmp_path, tmp_path / "1" / "model.onnx", Wish(OPENVINO))
+    found = selection.select_engine(
+        tmp_path, tmp_path / "1" / "model.onnx", EnginePreference(OPENVINO)
+    )
     assert found.engine == ONNXRUNTIME
     assert found.reason.startswith("it has tensors in double precision")
 
@@ -256,9 +272,9 @@ def test_an_engine_that_answers_otherwise_is_not_taken(
     ]
     sides = [("x", TensorProto.FLOAT, [1, 1])], [("y", TensorProto.FLOAT, [1, 4])]
     onnx_models.save(file, nodes, *sides, zero=np.float32(0)[...], numbers=Y)
-    monkeypatch.setattr(engines, "by_openvino", lambda *_: lambda _: {"y": answer})
-    monkeypatch.setattr(engines, "faster", lambda *_: 9.0)
-    found = engines.trial(tmp_path, file, Wish(OPENVINO))
+    monkeypatch.setattr(selection, "by_openvino", lambda *_: lambda _: {"y": answer})
+    monkeypatch.setattr(selection, "faster", lambda *_: 9.0)
+    found = selection.select_engine(tmp_path, file, EnginePreference(OPENVINO))
     assert found.engine == ONNXRUNTIME
     assert found.reason == f"OpenVINO in f32 answers otherwise: `y` {reason}"
 
@@ -278,9 +294,9 @@ def test_without_a_client_tensors_are_compared_by_their_spread(
     tmp_path: Path, off: float, is_exact: bool, is_int8: bool, passes: bool
 ) -> None:
     """A thousandth of 4 in f32; a hundredth in less, or where engines round each in its way."""
-    known = engines.Known(None, (), [{}], [{"y": Y}], None, is_int8)
+    known = selection.Known(None, (), [{}], [{"y": Y}], None, is_int8)
     further = Y + np.array([0, off, 0, 0], np.float32)
-    found = engines.compared(known, lambda _: {"y": further}, tmp_path, is_exact=is_exact)
+    found = selection.compared(known, lambda _: {"y": further}, tmp_path, is_exact=is_exact)
     assert found.passes is passes
 
 
@@ -293,16 +309,18 @@ def test_weights_in_int8_are_seen(tmp_path: Path) -> None:
     weights = np.array([[100, -7], [3, 50]], np.int8)
     file = tmp_path / "int8.onnx"
     onnx_models.save(file, nodes, *sides, weights=weights, scale=np.float32(0.1)[...])
-    assert engines.has_int8(file)
+    assert selection.has_int8(file)
     openvino_models.two_layers(tmp_path / "f32.onnx")
-    assert not engines.has_int8(tmp_path / "f32.onnx")
+    assert not selection.has_int8(tmp_path / "f32.onnx")
     openvino_models.scaled(tmp_path / "no_operator.onnx")
-    assert not engines.has_int8(tmp_path / "no_operator.onnx")
+    assert not selection.has_int8(tmp_path / "no_operator.onnx")
 
 
 def test_a_model_in_openvinos_own_format_stays_there(tmp_path: Path) -> None:
     openvino_models.line(tmp_path / "1" / "model.xml")
-    found = engines.trial(tmp_path, tmp_path / "1" / "model.xml", Wish(OPENVINO, EXACT))
+    found = selection.select_engine(
+        tmp_path, tmp_path / "1" / "model.xml", EnginePreference(OPENVINO, EXACT)
+    )
     assert (found.engine, found.precision) == (OPENVINO, F32)
     specs = (TensorSpec("x", "TYPE_FP32", (-1, 3)),), (TensorSpec("y", "TYPE_FP32", (-1, 3)),)
     assert found.signature == Signature(*specs)

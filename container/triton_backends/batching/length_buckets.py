@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Piece:
+class Bucket:
     """Some rows of a request, and their numbers, ascending."""
 
     item: Item
     rows: Numbers
 
 
-def run_in_pieces(
+def run_in_buckets(
     items: Sequence[Item], run: Run, *, max_batch_size: int, by_rows: ByRows | None = None
 ) -> list[Tensors | Exception]:
     """Answer every item as `run_items` does, but compute little of what its rows were filled up to.
 
-    What stands there in its outputs may be zeros or empty texts. An item of which a piece fails is
+    What stands there in its outputs may be zeros or empty texts. An item of which a bucket fails is
     run as it came.
     """
-    cut = [_pieces(item, max_batch_size) for item in items]
+    cut = [_buckets(item, max_batch_size) for item in items]
     if not any(cut):
         return run_items(items, run, max_batch_size=max_batch_size, by_rows=by_rows)
     parts = [
         (index, part)
         for index, (item, some) in enumerate(zip(items, cut, strict=True))
-        for part in ([piece.item for piece in some] or [item])
+        for part in ([bucket.item for bucket in some] or [item])
     ]
-    # By length, so that pieces of several items meet; each shorter one is only filled up itself.
+    # By length, so that buckets of several items meet; each shorter one is only filled up itself.
     # Those of one item stay in their order, which is this one.
     parts.sort(key=lambda part: -part[1].length)
     came = run_items(
@@ -71,14 +71,14 @@ def run_in_pieces(
     return answers
 
 
-def _pieces(item: Item, max_batch_size: int) -> list[Piece]:
+def _buckets(item: Item, max_batch_size: int) -> list[Bucket]:
     try:
-        return pieces(item, max_batch_size)
+        return buckets(item, max_batch_size)
     except Exception:  # what is wrong is told when the item is run
         return []
 
 
-def pieces(item: Item, max_batch_size: int) -> list[Piece]:
+def buckets(item: Item, max_batch_size: int) -> list[Bucket]:
     """Return what an item is best run in, the longest first; nothing where that is the item itself.
 
     Raises:
@@ -99,7 +99,7 @@ def pieces(item: Item, max_batch_size: int) -> list[Piece]:
     groups = near(own)
     if len(groups) == 1 and own.max() == item.length:
         return []
-    return [Piece(_some(item, rows, own[rows].max()), rows) for rows in groups]
+    return [Bucket(_some(item, rows, own[rows].max()), rows) for rows in groups]
 
 
 def lengths(item: Item) -> Numbers:
@@ -132,12 +132,12 @@ def _some(item: Item, rows: Numbers, length: int) -> Item:
 
 
 def _joined(
-    item: Item, some: Sequence[Piece], parts: Sequence[Tensors | Exception]
+    item: Item, some: Sequence[Bucket], parts: Sequence[Tensors | Exception]
 ) -> dict[str, NDArray[Any]]:
-    """Return the outputs of an item from those of its pieces.
+    """Return the outputs of an item from those of its buckets.
 
     Raises:
-        Exception: a piece failed, or an output has not the shape that was expected.
+        Exception: a bucket failed, or an output has not the shape that was expected.
 
     """
     outputs = []
@@ -151,26 +151,26 @@ def _joined(
 
 
 def _output(
-    item: Item, name: str, some: Sequence[Piece], arrays: Sequence[NDArray[Any]]
+    item: Item, name: str, some: Sequence[Bucket], arrays: Sequence[NDArray[Any]]
 ) -> NDArray[Any]:
-    """Return an output of an item, or the rows of it that are wanted, from those of its pieces."""
+    """Return an output of an item, or the rows of it that are wanted, from those of its buckets."""
     if name in item.rows:
         row = np.asarray(item.rows[name], np.intp) // item.length
         wanted = np.empty((len(row), arrays[0].shape[-1]), arrays[0].dtype)
-        for piece, array in zip(some, arrays, strict=True):
-            wanted[np.isin(row, piece.rows)] = array
+        for bucket, array in zip(some, arrays, strict=True):
+            wanted[np.isin(row, bucket.rows)] = array
         return wanted
     is_long = name in item.padding.outputs
     rest = arrays[0].shape[AXIS + is_long :]
-    for piece, array in zip(some, arrays, strict=True):
-        shape = (len(piece.rows), *[piece.item.length] * is_long, *rest)
+    for bucket, array in zip(some, arrays, strict=True):
+        shape = (len(bucket.rows), *[bucket.item.length] * is_long, *rest)
         if array.shape != shape:
-            raise ValueError(f"output '{name}' has shape {list(array.shape)} in a piece.")
-    count = sum(len(piece.rows) for piece in some)
+            raise ValueError(f"output '{name}' has shape {list(array.shape)} in a bucket.")
+    count = sum(len(bucket.rows) for bucket in some)
     whole = np.zeros((count, *[item.length] * is_long, *rest), arrays[0].dtype)
     if whole.dtype.hasobject:
         whole.fill("")
-    for piece, array in zip(some, arrays, strict=True):
-        place_of = whole[:, : piece.item.length] if is_long else whole
-        place_of[piece.rows] = array
+    for bucket, array in zip(some, arrays, strict=True):
+        place_of = whole[:, : bucket.item.length] if is_long else whole
+        place_of[bucket.rows] = array
     return whole

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from container.triton_backends.batching.item import ByRows, Item, RequestError, Rows
+from container.triton_backends.batching.length_buckets import lengths, run_in_buckets
 from container.triton_backends.batching.padding import OWN_RUN, Padding, near
-from container.triton_backends.batching.pieces import lengths, run_in_pieces
 
 Array = NDArray[Any]
 PADDING = Padding({"ids": 7, "mask": 0}, ("y",))
@@ -55,7 +55,7 @@ def texts(
 
 
 def run_all(run: Texts, *items: Item, most: int = 8) -> list[Any]:
-    return list(run_in_pieces(items, run, max_batch_size=most))
+    return list(run_in_buckets(items, run, max_batch_size=most))
 
 
 def test_short_texts_are_not_computed_as_long_as_the_longest() -> None:
@@ -81,7 +81,7 @@ def test_rows_that_are_wanted_are_counted_in_what_was_sent() -> None:
 
 
 def test_pieces_want_their_own_rows_alone() -> None:
-    """The short texts are one piece, [2, 3]: its rows are 3 and 1 there, and 0 of the long one."""
+    """The short texts are one bucket, [2, 3]: its rows are 3 and 1 there, and 0 of the long one."""
     run = Texts()
     asked: dict[tuple[int, int], list[int]] = {}
 
@@ -94,7 +94,7 @@ def test_pieces_want_their_own_rows_alone() -> None:
 
     wanted = {"y": [2 * LONG, LONG, 1]}
     item = texts([1, 2], [3] * LONG, [4, 5, 6], outputs=("y",), wanted=wanted)
-    [answer] = run_in_pieces([item], run, max_batch_size=8, by_rows=ByRows(("y",), few))
+    [answer] = run_in_buckets([item], run, max_batch_size=8, by_rows=ByRows(("y",), few))
     assert asked == {(2, 3): [3, 1], (1, LONG): [0]}
     assert not isinstance(answer, Exception)
     assert answer["y"].tolist() == [[4, 1], [3, 1], [2, 1]]
@@ -108,7 +108,7 @@ def test_an_input_of_another_length_is_not_cut() -> None:
     inputs = texts([1], [2] * LONG).inputs
     more = np.array([[3] * 2 * LONG, [5] * 2 * LONG], np.int32)
     item = Item({**inputs, "more": more}, ("sum",), padding=PADDING)
-    [answer] = run_in_pieces([item], run, max_batch_size=2)
+    [answer] = run_in_buckets([item], run, max_batch_size=2)
     assert not isinstance(answer, Exception)
     assert answer["sum"].tolist() == [[1 + 6 * LONG], [12 * LONG * LONG]]
 
@@ -254,7 +254,7 @@ def test_what_cannot_be_cut_does_not_disturb_others(monkeypatch: pytest.MonkeyPa
     def fails(_item: Item) -> Array:
         raise MemoryError
 
-    monkeypatch.setattr("container.triton_backends.batching.pieces.lengths", fails)
+    monkeypatch.setattr("container.triton_backends.batching.length_buckets.lengths", fails)
     run = Texts()
     long, single = run_all(run, texts([1], [2] * LONG), texts([3]))
     assert sorted(run.shapes) == [(1, 1), (2, LONG)]
