@@ -21,7 +21,7 @@ from typing import Any
 
 from container.programs.find_triton import NoTriton, Triton, find_triton
 from container.programs.gunicorn import gunicorn_program
-from container.programs.listening_socket import Door
+from container.programs.listening_socket import ListeningSocket
 from container.programs.nginx import nginx_program
 from container.programs.triton import triton_program
 from container.repository.compose import compose
@@ -151,7 +151,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         say(line, WARNING)
     lower(settings.model_repository, plan)
     try:
-        listener = Door(settings.port)
+        listener = ListeningSocket(settings.port)
     except OSError as error:  # somebody has taken it since
         say(f"port {settings.port} cannot be used: {error.strerror}", ERROR)
         return 1

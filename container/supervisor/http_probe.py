@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # A busy machine answers late; one that is silent for longer than this is not merely busy.
-LOOK_S = 4.0
-GLANCE_S = 0.1
+ANSWER_TIMEOUT_S = 4.0
+CONNECT_TIMEOUT_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -34,24 +34,24 @@ class UnixConnection(http.client.HTTPConnection):
     """HTTP over a Unix socket."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=LOOK_S)
+        super().__init__("localhost", timeout=ANSWER_TIMEOUT_S)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(LOOK_S)
+        self.sock.settimeout(ANSWER_TIMEOUT_S)
         self.sock.connect(str(self._path))
 
 
 def over_tcp(port: int) -> http.client.HTTPConnection:
     """Return a connection to a port of this machine."""
-    return http.client.HTTPConnection("127.0.0.1", port, timeout=LOOK_S)
+    return http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_TIMEOUT_S)
 
 
 def listens(port: int) -> bool:
     """Whether a program listens at a port of this machine; the kernel says so at once."""
     with socket.socket() as connection:
-        connection.settimeout(GLANCE_S)
+        connection.settimeout(CONNECT_TIMEOUT_S)
         return connection.connect_ex(("127.0.0.1", port)) != errno.ECONNREFUSED
 
 

@@ -21,7 +21,7 @@ class State(Enum):
 
 
 @dataclass
-class Course:
+class Lifecycle:
     """What became of one program so far.
 
     Args:

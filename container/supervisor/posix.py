@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from signal import Signals
 
-from container.supervisor.program import Look, Program
+from container.supervisor.program import ProbeResult, Program
 from container.supervisor.signals import STOP_SIGNALS
 from dispatcher.settings import PROJECT
 
@@ -39,7 +39,7 @@ class Machine:
     def __init__(self) -> None:
         wake, waker = socket.socketpair()
         self._children: dict[int, subprocess.Popen[bytes]] = {}
-        self._lookouts: dict[str, Lookout] = {}
+        self._probes: dict[str, ProbeThread] = {}
         for end in (wake, waker):
             end.settimeout(0)
         # Both stay open until the process is gone: a child may end while the interpreter does.
@@ -66,12 +66,12 @@ class Machine:
             preexec_fn=die_with_parent,  # noqa: PLW1509  it takes no lock that a thread may hold
         )
         self._children[child.pid] = child
-        if program.name not in self._lookouts:
-            self._lookouts[program.name] = Lookout(program)
+        if program.name not in self._probes:
+            self._probes[program.name] = ProbeThread(program)
         return child.pid
 
-    def probe_result(self, program: Program) -> Look:
-        return self._lookouts[program.name].result
+    def probe_result(self, program: Program) -> ProbeResult:
+        return self._probes[program.name].result
 
     def signal(self, pid: int, number: Signals) -> None:
         try:
@@ -125,13 +125,13 @@ class Machine:
         return time.monotonic()
 
 
-class Lookout(threading.Thread):
+class ProbeThread(threading.Thread):
     """Looks at a program again and again: the supervisor itself waits for nobody's answer."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(name=f"probe-{program.name}", daemon=True)
         self.program = program
-        self.result = Look()
+        self.result = ProbeResult()
         self.start()
 
     def run(self) -> None:
@@ -141,5 +141,5 @@ class Lookout(threading.Thread):
                 fault = self.program.fault()
             except Exception as error:
                 fault = f"it cannot be looked at ({type(error).__name__}: {error})"
-            self.result = Look(began, fault)
+            self.result = ProbeResult(began, fault)
             time.sleep(EAGER_S if self.result.fault else CALM_S)

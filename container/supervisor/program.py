@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True)
-class Look:
+class ProbeResult:
     """What a look at a program found.
 
     Args:
@@ -90,7 +90,7 @@ class System(Protocol):
     def spawn(self, program: Program) -> int:
         """Start a program as the leader of a process group; return its process id."""
 
-    def probe_result(self, program: Program) -> Look:
+    def probe_result(self, program: Program) -> ProbeResult:
         """Return the newest look at a program that was started."""
 
     def signal(self, pid: int, number: Signals) -> None:

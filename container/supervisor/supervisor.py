@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from signal import Signals
 from typing import Any
 
-from container.supervisor.lifecycle import Course, State
+from container.supervisor.lifecycle import Lifecycle, State
 from container.supervisor.log import ERROR, WARNING, Say
 from container.supervisor.program import Policy, Program, System
 from container.supervisor.signals import STOP_SIGNALS
@@ -32,7 +32,7 @@ BUSY_S = 0.05  # between two looks while something starts or ends
 CALM_S = 0.5
 
 # Within this a second signal is the same wish: `make` and a shell each pass one on.
-SAME_WISH_S = 1.0
+SAME_REQUEST_S = 1.0
 
 # A killed process is gone in milliseconds, unless the kernel is busy with its memory.
 GONE_S = 5.0
@@ -80,7 +80,7 @@ class Supervisor:
     say: Say
     publish: Callable[[Mapping[str, Any]], None]
     settled: Callable[[float], bool]
-    _courses: list[Course] = field(default_factory=list)
+    _lifecycles: list[Lifecycle] = field(default_factory=list)
     _turns: dict[int, float] = field(default_factory=dict)
     _asked_at: float | None = None
     _last_asked: float = 0.0
@@ -91,27 +91,27 @@ class Supervisor:
 
     def run(self) -> int:
         """Return the exit code: 0 only where a signal asked for the end and all went well."""
-        self._courses = [Course(program) for program in self.programs]
+        self._lifecycles = [Lifecycle(program) for program in self.programs]
         try:
             self._watch()
         finally:
             # Whatever went wrong here, nothing is left running.
-            for course in self._courses:
-                if course.alive:
-                    self.system.signal_group(course.pid, signal.SIGKILL)
+            for lifecycle in self._lifecycles:
+                if lifecycle.alive:
+                    self.system.signal_group(lifecycle.pid, signal.SIGKILL)
         return self._exit_code
 
     def _watch(self) -> None:
         started, settled = self.system.now(), False
         while not self._stopping or self._some_are_left():
             if not self._stopping:
-                for course in self._courses:
+                for lifecycle in self._lifecycles:
                     if not self._stopping:
-                        self._step(course)
-            if not (settled or self._stopping) and all(c.worked for c in self._courses):
+                        self._step(lifecycle)
+            if not (settled or self._stopping) and all(c.worked for c in self._lifecycles):
                 settled = self.settled(self.system.now() - started)
             self._publish_status()
-            calm = settled and all(c.state is State.RUNNING for c in self._courses)
+            calm = settled and all(c.state is State.RUNNING for c in self._lifecycles)
             for number in self.system.wait(CALM_S if calm and not self._stopping else BUSY_S):
                 if number in STOP_SIGNALS:
                     self._asked_to_stop(number)
@@ -123,100 +123,100 @@ class Supervisor:
 
     def _some_are_left(self) -> bool:
         """Whether something runs that is still waited for, at the end."""
-        running = [course.program.name for course in self._courses if course.alive]
+        running = [lifecycle.program.name for lifecycle in self._lifecycles if lifecycle.alive]
         if self._killed_at is None or self.system.now() < self._killed_at + LEFT_S:
             return bool(running)
         if running:
             self.say(f"{', '.join(running)} cannot be killed: leaving without", ERROR)
         return False
 
-    def _step(self, course: Course) -> None:
+    def _step(self, lifecycle: Lifecycle) -> None:
         """Do what a program's state asks for now."""
         now = self.system.now()
-        if course.state is State.WAITING:
-            if now >= course.since + course.delay():
-                self._start(course, now)
-        elif course.state is State.STARTING:
-            self._wait_until_it_works(course, now)
-        elif course.state is State.RUNNING:
-            self._see_that_it_works(course, now)
-        elif course.alive:
-            if now > course.since + NEVER_GONE_S:
-                name = course.program.name
+        if lifecycle.state is State.WAITING:
+            if now >= lifecycle.since + lifecycle.delay():
+                self._start(lifecycle, now)
+        elif lifecycle.state is State.STARTING:
+            self._wait_until_it_works(lifecycle, now)
+        elif lifecycle.state is State.RUNNING:
+            self._see_that_it_works(lifecycle, now)
+        elif lifecycle.alive:
+            if now > lifecycle.since + NEVER_GONE_S:
+                name = lifecycle.program.name
                 self.say(
                     f"{name} was killed {NEVER_GONE_S:.0f} s ago and is still there: giving up",
                     ERROR,
                 )
                 self._begin_to_stop(exit_code=1)
-        elif self.system.group_is_gone(course.pid) or now > course.since + GONE_S:
-            course.program.clean()
-            course.enter(State.WAITING, now)
+        elif self.system.group_is_gone(lifecycle.pid) or now > lifecycle.since + GONE_S:
+            lifecycle.program.clean()
+            lifecycle.enter(State.WAITING, now)
 
-    def _start(self, course: Course, now: float) -> None:
+    def _start(self, lifecycle: Lifecycle, now: float) -> None:
         try:
-            work = course.program.work()
-            course.pid, course.alive = self.system.spawn(course.program), True
+            work = lifecycle.program.work()
+            lifecycle.pid, lifecycle.alive = self.system.spawn(lifecycle.program), True
         except OSError as error:
-            course.reason = f"it cannot be started ({error})"
-            course.enter(State.WAITING, now)
-            self._restart_or_stop(course, f"cannot be started ({error})", 1)
+            lifecycle.reason = f"it cannot be started ({error})"
+            lifecycle.enter(State.WAITING, now)
+            self._restart_or_stop(lifecycle, f"cannot be started ({error})", 1)
             return
-        course.starts += 1
-        course.work = course.work if course.worked else work
-        course.as_first = course.work == work
-        course.enter(State.STARTING, now)
+        lifecycle.starts += 1
+        lifecycle.work = lifecycle.work if lifecycle.worked else work
+        lifecycle.as_first = lifecycle.work == work
+        lifecycle.enter(State.STARTING, now)
 
-    def _start_timeout(self, course: Course) -> float:
+    def _start_timeout(self, lifecycle: Lifecycle) -> float:
         """Return the seconds from a start until a program must work."""
-        if not (course.worked and course.as_first):
+        if not (lifecycle.worked and lifecycle.as_first):
             return self.policy.start_timeout
-        return min(self.policy.start_timeout, max(RESTART_LEAST_S, RESTART_SHARE * course.took))
+        return min(self.policy.start_timeout, max(RESTART_LEAST_S, RESTART_SHARE * lifecycle.took))
 
-    def _wait_until_it_works(self, course: Course, now: float) -> None:
-        name, fault, took = course.program.name, self._fault(course), now - course.since
+    def _wait_until_it_works(self, lifecycle: Lifecycle, now: float) -> None:
+        name, fault, took = lifecycle.program.name, self._fault(lifecycle), now - lifecycle.since
         # One that is stopped will not become ready.
-        stopped = self.system.is_stopped(course.pid)
+        stopped = self.system.is_stopped(lifecycle.pid)
         if not fault:
-            self.say(f"{name} is ready {'again ' if course.worked else ''}after {took:.1f} s")
-            course.took = course.took if course.worked else took
-            course.worked, course.reason = True, ""
-            course.enter(State.RUNNING, now)
-        elif took > (self.policy.patience if stopped else self._start_timeout(course)):
+            self.say(f"{name} is ready {'again ' if lifecycle.worked else ''}after {took:.1f} s")
+            lifecycle.took = lifecycle.took if lifecycle.worked else took
+            lifecycle.worked, lifecycle.reason = True, ""
+            lifecycle.enter(State.RUNNING, now)
+        elif took > (self.policy.patience if stopped else self._start_timeout(lifecycle)):
             text = f"{name} is not ready after {took:.0f} s: {fault}"
-            if course.worked:
+            if lifecycle.worked:
                 self.say(f"{text}; killing it", ERROR)
-                self._kill(course, fault)
+                self._kill(lifecycle, fault)
             else:
                 self.say(f"{text}; giving up", ERROR)
                 self._begin_to_stop(exit_code=1)
 
-    def _see_that_it_works(self, course: Course, now: float) -> None:
-        fault = self._fault(course)
+    def _see_that_it_works(self, lifecycle: Lifecycle, now: float) -> None:
+        fault = self._fault(lifecycle)
         if not fault:
-            course.faulty_since = None
+            lifecycle.faulty_since = None
             return
-        course.faulty_since = course.faulty_since or now
-        if now >= course.faulty_since + self.policy.patience:
-            self.say(f"{course.program.name} does not do its work: {fault}; killing it", ERROR)
-            self._kill(course, fault)
+        lifecycle.faulty_since = lifecycle.faulty_since or now
+        if now >= lifecycle.faulty_since + self.policy.patience:
+            self.say(f"{lifecycle.program.name} does not do its work: {fault}; killing it", ERROR)
+            self._kill(lifecycle, fault)
 
-    def _fault(self, course: Course) -> str:
+    def _fault(self, lifecycle: Lifecycle) -> str:
         """Return what is wrong with a running program; nothing where nothing is known to be."""
-        if self.system.is_stopped(course.pid):
+        if self.system.is_stopped(lifecycle.pid):
             return "it is stopped"
-        look = self.system.probe_result(course.program)
-        running = course.state is State.RUNNING
-        if running and self.system.now() > max(look.began, course.since) + STALE_S:
+        look = self.system.probe_result(lifecycle.program)
+        running = lifecycle.state is State.RUNNING
+        if running and self.system.now() > max(look.began, lifecycle.since) + STALE_S:
             return "nobody came back from looking at it"
-        if look.began >= course.since:
+        if look.began >= lifecycle.since:
             return look.fault
         return "" if running else "it was not looked at yet"
 
-    def _kill(self, course: Course, reason: str) -> None:
+    def _kill(self, lifecycle: Lifecycle, reason: str) -> None:
         """Kill a program and all that it started; its death is noticed like any other."""
-        course.enter(State.ENDING, self.system.now())
-        course.reason = reason
-        self.system.signal_group(course.pid, signal.SIGKILL)
+        lifecycle.enter(State.ENDING, self.system.now())
+        lifecycle.reason = reason
+        self.system.signal_group(lifecycle.pid, signal.SIGKILL)
 
     @property
     def _stopping(self) -> bool:
@@ -230,45 +230,45 @@ class Supervisor:
             else:
                 self.say(f"{number.name}: finishing what is in flight, then stopping")
                 self._begin_to_stop(exit_code=0)
-        elif self.system.now() >= self._asked_at + SAME_WISH_S:
+        elif self.system.now() >= self._asked_at + SAME_REQUEST_S:
             self.say(f"{number.name} again: stopping at once", WARNING)
             self._kill_at = self.system.now()
 
     def _ended(self, pid: int, code: int) -> None:
-        course = next((c for c in self._courses if c.alive and c.pid == pid), None)
-        if course is None:
+        lifecycle = next((c for c in self._lifecycles if c.alive and c.pid == pid), None)
+        if lifecycle is None:
             return  # an orphan that was left to us
-        course.alive = False
+        lifecycle.alive = False
         # What it started goes with it.
         self.system.signal_group(pid, signal.SIGKILL)
-        name = course.program.name
+        name = lifecycle.program.name
         if self._stopping:
-            expected = course.state is State.ENDING or self._killed_at is not None
-            if code not in (0, -course.program.stop_signal) and not expected:
+            expected = lifecycle.state is State.ENDING or self._killed_at is not None
+            if code not in (0, -lifecycle.program.stop_signal) and not expected:
                 self.say(f"{name} died while stopping ({described(code)})", ERROR)
                 self._exit_code = self._exit_code or exit_code_for(code)
             return
-        if course.state is not State.ENDING:
-            course.reason = f"it died ({described(code)})"
-            course.enter(State.ENDING, self.system.now())
-        self._restart_or_stop(course, f"died ({described(code)})", exit_code_for(code) or 1)
+        if lifecycle.state is not State.ENDING:
+            lifecycle.reason = f"it died ({described(code)})"
+            lifecycle.enter(State.ENDING, self.system.now())
+        self._restart_or_stop(lifecycle, f"died ({described(code)})", exit_code_for(code) or 1)
 
-    def _restart_or_stop(self, course: Course, what: str, exit_code: int) -> None:
+    def _restart_or_stop(self, lifecycle: Lifecycle, what: str, exit_code: int) -> None:
         """Start a program anew when its group is gone; give up where it never worked, or too often.
 
         Args:
-            course: of the program.
+            lifecycle: of the program.
             what: happened to it.
             exit_code: where this is the end.
 
         """
-        now, name, policy = self.system.now(), course.program.name, self.policy
-        if not course.worked:
+        now, name, policy = self.system.now(), lifecycle.program.name, self.policy
+        if not lifecycle.worked:
             self.say(f"{name} {what}: stopping the others", ERROR)
             self._begin_to_stop(exit_code)
             return
-        course.restarts = [at for at in course.restarts if at > now - policy.window]
-        if len(course.restarts) >= policy.restarts:
+        lifecycle.restarts = [at for at in lifecycle.restarts if at > now - policy.window]
+        if len(lifecycle.restarts) >= policy.restarts:
             self.say(
                 f"{name} {what} after {policy.restarts} restarts within "
                 f"{policy.window:.0f} s: stopping the others",
@@ -276,9 +276,9 @@ class Supervisor:
             )
             self._begin_to_stop(exit_code)
             return
-        course.restarts.append(now)
+        lifecycle.restarts.append(now)
         self.say(
-            f"{name} {what}: restart {len(course.restarts)} of at most "
+            f"{name} {what}: restart {len(lifecycle.restarts)} of at most "
             f"{policy.restarts} within {policy.window:.0f} s",
             ERROR,
         )
@@ -287,13 +287,13 @@ class Supervisor:
         status = {
             "stopping": self._stopping,
             "programs": {
-                course.program.name: {
-                    "state": course.state.value,
-                    "starts": course.starts,
-                    "pid": course.pid,
-                    "reason": course.reason[:LONGEST_REASON],
+                lifecycle.program.name: {
+                    "state": lifecycle.state.value,
+                    "starts": lifecycle.starts,
+                    "pid": lifecycle.pid,
+                    "reason": lifecycle.reason[:LONGEST_REASON],
                 }
-                for course in self._courses
+                for lifecycle in self._lifecycles
             },
         }
         if status != self._published:
@@ -303,19 +303,21 @@ class Supervisor:
     def _begin_to_stop(self, exit_code: int) -> None:
         self._exit_code = exit_code
         self._kill_at = self.system.now() + self.policy.stop_timeout
-        for course in self._courses:
-            if not course.alive:
-                course.program.before_stop(False)  # noqa: FBT003
+        for lifecycle in self._lifecycles:
+            if not lifecycle.alive:
+                lifecycle.program.before_stop(False)  # noqa: FBT003
 
     def _stop_next(self) -> None:
         """Ask the last of the running programs to end, or kill all when the time is up."""
-        running = [course for course in self._courses if course.alive]
+        running = [lifecycle for lifecycle in self._lifecycles if lifecycle.alive]
         if not running:
             return
         if self._kill_at is not None and self.system.now() >= self._kill_at:
-            self.say(f"killing {', '.join(course.program.name for course in running)}", WARNING)
-            for course in running:
-                self.system.signal_group(course.pid, signal.SIGKILL)
+            self.say(
+                f"killing {', '.join(lifecycle.program.name for lifecycle in running)}", WARNING
+            )
+            for lifecycle in running:
+                self.system.signal_group(lifecycle.pid, signal.SIGKILL)
             self._killed_at, self._kill_at = self.system.now(), math.inf
             self._exit_code = self._exit_code or 1
             return
@@ -332,24 +334,24 @@ class Supervisor:
             self._kill(last, "")
         elif now > self._turns[last.pid] + last.program.stop_within:
             slow = last.program.instead or last.program.name
-            for course in running:
-                if course.program.name == slow and course.state is not State.ENDING:
+            for lifecycle in running:
+                if lifecycle.program.name == slow and lifecycle.state is not State.ENDING:
                     self.say(
                         f"{last.program.name} does not end in its time; killing {slow}", WARNING
                     )
-                    self._kill(course, "")
+                    self._kill(lifecycle, "")
 
     @staticmethod
-    def _has_been_done(course: Course, now: float) -> bool:
-        if course.done_since is None and course.program.is_done(course.pid):
-            course.done_since = now
-        return course.done_since is not None and now > course.done_since + DONE_S
+    def _has_been_done(lifecycle: Lifecycle, now: float) -> bool:
+        if lifecycle.done_since is None and lifecycle.program.is_done(lifecycle.pid):
+            lifecycle.done_since = now
+        return lifecycle.done_since is not None and now > lifecycle.done_since + DONE_S
 
-    def _ask_to_end(self, course: Course, now: float) -> None:
+    def _ask_to_end(self, lifecycle: Lifecycle, now: float) -> None:
         self._last_asked = now
-        self.system.signal(course.pid, course.program.stop_signal)
+        self.system.signal(lifecycle.pid, lifecycle.program.stop_signal)
         # One that was stopped hears of it only now.
-        self.system.signal_group(course.pid, signal.SIGCONT)
+        self.system.signal_group(lifecycle.pid, signal.SIGCONT)
 
 
 def exit_code_for(code: int) -> int:
