@@ -27,8 +27,8 @@ from dispatcher.app import create_app
 from dispatcher.settings import read_settings
 from tests.conftest import PROJECT
 from tests.dispatcher.test_http import quiet
-from tests.support.check_mistakes import config, ir, parameter, write_right
 from tests.support.fake_triton import FakeTriton
+from tests.support.mistakes.mistake import config, ir, parameter, write_right
 from tool.commands.engines import said
 
 BF16 = EngineChoice(OPENVINO, "bf16", "", 1.93, "the cosine is 0.99981")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support import triton_process
-from tests.support.models import onnx_models, torchscript_models
+from tests.support.models import onnx_repository, torchscript_models
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
@@ -25,7 +25,7 @@ def _verdicts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[triton_process.Triton]:
     """A real Triton that has tried to load every model; afterwards nothing of it is left."""
     folder = tmp_path_factory.mktemp("triton")
-    names = onnx_models.write_repository(folder / "models")
+    names = onnx_repository.write_repository(folder / "models")
     names += torchscript_models.write_repository(folder / "models", has_torch=HAS_TORCH)
     with triton_process.running(folder, names) as server:
         yield server

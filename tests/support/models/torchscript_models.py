@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.models.onnx_models import ONE, parameter, tensor, together
+from tests.support.models.onnx_repository import ONE, parameter, tensor, together
 
 _ROWS = "max_batch_size: 4\n"
 

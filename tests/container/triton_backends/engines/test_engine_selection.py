@@ -28,7 +28,7 @@ from container.triton_backends.engine_choice import (
 )
 from container.triton_backends.model_config import Signature, TensorSpec
 from container.triton_backends.onnxruntime.session import ModelFile
-from tests.support.models import onnx_models, openvino_models
+from tests.support.models import onnx_models, onnx_repository, openvino_models
 from tool.engines import selection
 from tool.engines.runs import by_onnxruntime, by_openvino, opened
 from tool.trouble import Trouble
@@ -62,8 +62,8 @@ def classifier(folder: Path, logits: Array, *, by_light: float = 0.0) -> Path:
     onnx_models.save(file, nodes, pixels, scores, matrix=matrix, logits=logits)
     (folder / "config.pbtxt").write_text(
         'backend: "onnxruntime"\nmax_batch_size: 4\n'
-        + onnx_models.tensor("input", "in", "FP32", "3, 8, 8")
-        + onnx_models.tensor("output", "out", "FP32", "4")
+        + onnx_repository.tensor("input", "in", "FP32", "3, 8, 8")
+        + onnx_repository.tensor("output", "out", "FP32", "4")
     )
     toml = 'family = "classification"\nlabels = "labels.txt"\nsoftmax = true\n'
     (folder / "dispatch.toml").write_text(toml)

@@ -8,7 +8,9 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from tests.support import triton_process
-from tests.support.check_mistakes import MISTAKES, TAKEN, write_mistake, write_right
+from tests.support.mistakes import MISTAKES
+from tests.support.mistakes.accepted import TAKEN
+from tests.support.mistakes.mistake import write_mistake, write_right
 
 
 @pytest.mark.slow

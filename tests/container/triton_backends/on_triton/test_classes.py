@@ -15,7 +15,7 @@ from clients.errors import ModelFailed, TensorsRefused
 from clients.tensors.classes import classified, labels_at
 from clients.triton.client import Triton
 from tests.support import triton_process
-from tests.support.models import onnx_models
+from tests.support.models import onnx_models, onnx_repository
 
 TEXTS = """
 import numpy as np
@@ -45,14 +45,14 @@ def labelled(triton: triton_process.Triton, folder: Path) -> Iterator[str]:
     """x [n, 3] -> y = x + 1, with labels; and the same in an ensemble, as z."""
     onnx_models.plus_one(folder / "ants" / "1" / "model.onnx")
     (folder / "ants" / "labels.txt").write_bytes(b"ant\n\nb\xe9e\r\n")
-    config = 'backend: "onnxruntime"\nmax_batch_size: 4\n' + onnx_models.X
-    label = onnx_models.tensor("output", "y", "FP32", "3", 'label_filename: "labels.txt"')
+    config = 'backend: "onnxruntime"\nmax_batch_size: 4\n' + onnx_repository.X
+    label = onnx_repository.tensor("output", "y", "FP32", "3", 'label_filename: "labels.txt"')
     (folder / "ants" / "config.pbtxt").write_text(config + label)
     (folder / "ants_chain" / "1").mkdir(parents=True, exist_ok=True)
     (folder / "ants_chain" / "config.pbtxt").write_text(
         'platform: "ensemble"\nmax_batch_size: 4\n'
-        + onnx_models.X
-        + onnx_models.tensor("output", "z", "FP32", "3")
+        + onnx_repository.X
+        + onnx_repository.tensor("output", "z", "FP32", "3")
         + 'ensemble_scheduling { step [ { model_name: "ants" model_version: -1 '
         'input_map { key: "x" value: "x" } output_map { key: "y" value: "z" } } ] }'
     )
@@ -186,8 +186,8 @@ def chained(triton: triton_process.Triton, folder: Path, name: str) -> Iterator[
     )
     (folder / chain / "config.pbtxt").write_text(
         'platform: "ensemble"\n'
-        + onnx_models.tensor("input", "x", "FP32", "-1, 3")
-        + onnx_models.tensor("output", "y", "FP32", "-1, 3")
+        + onnx_repository.tensor("input", "x", "FP32", "-1, 3")
+        + onnx_repository.tensor("output", "y", "FP32", "-1, 3")
         + f"ensemble_scheduling {{ step [ {first}, {second} ] }}"
     )
     triton.client.load_model(chain)
@@ -201,8 +201,8 @@ def write_liar(folder: Path, code: str = TEXTS) -> None:
     (folder / "1" / "model.py").write_text(code)
     (folder / "config.pbtxt").write_text(
         'backend: "python"\n'
-        + onnx_models.tensor("input", "x", "FP32", "1, 3")
-        + onnx_models.tensor("output", "y", "FP32", "1, 3")
+        + onnx_repository.tensor("input", "x", "FP32", "1, 3")
+        + onnx_repository.tensor("output", "y", "FP32", "1, 3")
     )
 
 

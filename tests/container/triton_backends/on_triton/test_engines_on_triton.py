@@ -11,42 +11,42 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from tests.container.triton_backends.on_triton.test_onnxruntime_on_triton import (
+from tests.support import triton_process
+from tests.support.models import onnx_models, onnx_repository, openvino_models
+from tests.support.models.onnx_repository import parameter
+from tests.support.models.openvino_models import CLASSES, WIDTH
+from tests.support.triton_calls import (
     ask,
     ask_together,
     configuration,
     counted,
 )
-from tests.support import triton_process
-from tests.support.models import onnx_models, openvino_models
-from tests.support.models.onnx_models import parameter
-from tests.support.models.openvino_models import CLASSES, WIDTH
 from tests.support.triton_process import Triton
 
 MIB = 2**20
 ACCELERATED = (
     'optimization { execution_accelerators { cpu_execution_accelerator { name: "openvino" } } }\n'
 )
-LINES = onnx_models.X + onnx_models.Y
+LINES = onnx_repository.X + onnx_repository.Y
 
 Writer = Callable[[Path], None]
 
 ONNX: dict[str, tuple[Writer, str]] = {
     "by_parameter": (openvino_models.two_layers, parameter("engine", "openvino")),
-    "by_accelerator": (openvino_models.two_layers, ACCELERATED + onnx_models.ONE),
+    "by_accelerator": (openvino_models.two_layers, ACCELERATED + onnx_repository.ONE),
     "pinned": (
         openvino_models.two_layers,
-        parameter("engine", "onnxruntime") + onnx_models.ONE,
+        parameter("engine", "onnxruntime") + onnx_repository.ONE,
     ),
     "own_setting": (
         openvino_models.two_layers,
-        parameter("session.set_denormal_as_zero", "1") + ACCELERATED + onnx_models.ONE,
+        parameter("session.set_denormal_as_zero", "1") + ACCELERATED + onnx_repository.ONE,
     ),
-    "texts": (onnx_models.words, parameter("engine", "openvino") + onnx_models.ONE),
-    "no_operator": (openvino_models.scaled, parameter("engine", "openvino") + onnx_models.ONE),
+    "texts": (onnx_models.words, parameter("engine", "openvino") + onnx_repository.ONE),
+    "no_operator": (openvino_models.scaled, parameter("engine", "openvino") + onnx_repository.ONE),
     "long": (
         onnx_models.columns,
-        "max_batch_size: 8\n" + parameter("engine", "openvino") + onnx_models.ONE,
+        "max_batch_size: 8\n" + parameter("engine", "openvino") + onnx_repository.ONE,
     ),
     "wrong_engine": (openvino_models.two_layers, parameter("engine", "tensorrt")),
     "wrong_precision": (openvino_models.two_layers, parameter("precision", "fp16")),
@@ -57,15 +57,15 @@ IR: dict[str, tuple[Writer, str]] = {
         openvino_models.line,
         "max_batch_size: 8\n"
         + LINES
-        + onnx_models.together(3)
+        + onnx_repository.together(3)
         + parameter("NUM_STREAMS", "2")
         + parameter("INFERENCE_NUM_THREADS", "2")
         + parameter("HINT_BF16", "no")
-        + onnx_models.ONE,
+        + onnx_repository.ONE,
     ),
-    "scalar_ir": (openvino_models.total, onnx_models.ONE),
-    "no_weights": (openvino_models.line, onnx_models.ONE),
-    "corrupt": (openvino_models.line, onnx_models.ONE),
+    "scalar_ir": (openvino_models.total, onnx_repository.ONE),
+    "no_weights": (openvino_models.line, onnx_repository.ONE),
+    "corrupt": (openvino_models.line, onnx_repository.ONE),
     "wrong_hint": (openvino_models.line, parameter("PERFORMANCE_HINT", "fast")),
 }
 

@@ -15,7 +15,7 @@ from clients.errors import TooLargeAtOnce
 from clients.triton.client import Triton
 from container.triton_backends.machine.shared_memory import MIB, SHARES
 from tests.support import triton_process
-from tests.support.models import onnx_models
+from tests.support.models import onnx_models, onnx_repository
 
 WIDE = 200_000  # float32: 0.8 MB in, as much out
 
@@ -27,7 +27,7 @@ def little(tmp_path_factory: pytest.TempPathFactory) -> Iterator[triton_process.
     Of `fixed` an item has 256 KiB in and as much out: batches of n need 1.5 + 1.125 n MiB.
     """
     folder = tmp_path_factory.mktemp("little")
-    _, config = onnx_models.SERVED["columns_beside"]
+    _, config = onnx_repository.SERVED["columns_beside"]
     for name in ("planned", "later", "latest"):
         onnx_models.columns(folder / "models" / name / "1" / "model.onnx")
         (folder / "models" / name / "config.pbtxt").write_text(f'backend: "onnxruntime"\n{config}')

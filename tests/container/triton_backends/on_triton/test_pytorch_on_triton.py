@@ -11,8 +11,8 @@ from tritonclient.utils import InferenceServerException
 from clients.triton import client as own_client
 from clients.triton.server import Padding
 from container.triton_backends.pytorch.torchscript import place_and_reason
-from tests.container.triton_backends.on_triton.test_onnxruntime_on_triton import ask, ask_together
 from tests.support.models import torchscript_models
+from tests.support.triton_calls import ask, ask_together
 from tests.support.triton_process import Triton
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None

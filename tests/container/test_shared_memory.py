@@ -1,0 +1,242 @@
+"""Shared memory of models that are loaded later, and of runs."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from container.triton_backends.machine import shared_folder, shared_memory
+from container.triton_backends.machine.shared_memory import (
+    MIB,
+    PREFIX,
+    SHARES,
+    Share,
+    TooLarge,
+    fit,
+)
+from container.triton_backends.model_config import ModelConfigError
+
+
+def part_model(**more: Any) -> dict[str, Any]:
+    """256 KiB in and 256 KiB out: batches of n need 1.5 + 1.125 n MiB."""
+    tensor = {"data_type": "TYPE_FP32", "dims": ["64", "1024"]}
+    return {
+        "name": "b",
+        "max_batch_size": 16,
+        "input": [{"name": "x", **tensor}],
+        "output": [{"name": "y", **tensor}],
+        **more,
+    }
+
+
+LITTLE = {SHARES: json.dumps({"size": 64 * MIB, "models": {"a": [1000, 5 * MIB]}})}
+
+
+@pytest.mark.parametrize(
+    ("more", "batch"),
+    [
+        ({}, 5),  # 7.1 of 8 MiB
+        ({"instance_group": [{"count": 2}]}, 2),  # 3.75 of 4
+        ({"max_batch_size": 3}, 3),
+        ({"max_batch_size": 0}, 0),
+        ({"model_warmup": [{"batch_size": 7}]}, 7),
+        ({"name": "a"}, 16),
+    ],
+)
+def test_a_model_that_comes_later_gets_batches_that_fit(more: dict[str, Any], batch: int) -> None:
+    config = part_model(**more)
+    fit(config, LITTLE)
+    assert config["max_batch_size"] == batch
+    gathers = part_model(**more, dynamic_batching={"preferred_batch_size": [16]})
+    fit(gathers, LITTLE)
+    assert gathers["max_batch_size"] == more.get("max_batch_size", 16), "Triton would refuse it"
+    plenty = part_model(**more)
+    fit(plenty, {SHARES: json.dumps({"size": 1024 * MIB, "models": {}})})
+    assert plenty == part_model(**more)
+
+
+OPEN = Path("/proc/self/fd")
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:  # closed since it was listed
+        return None
+    return found.st_dev, found.st_ino
+
+
+def open_files() -> set[tuple[int, int] | None]:
+    """Return what is open, by identity: another thread may be given a number that became free."""
+    return {identity(path) for path in OPEN.iterdir()}
+
+
+def test_the_room_of_a_model_that_comes_later_is_held_until_its_first_run() -> None:
+    share = Share.of(part_model(), LITTLE)
+    assert share.held is not None
+    # Of 5.6 MiB 1.25 are for the inputs of that run, which are there before.
+    assert os.fstat(share.held).st_blocks * 512 == int((5.625 - 1.25) * MIB)
+    assert not os.fstat(share.held).st_nlink
+    assert share.has_room(int(2.5 * MIB))
+    assert not share.has_room(int(2.5 * MIB) + 1)
+    held, grown = identity(OPEN / str(share.held)), list[int]()
+    assert held in open_files()
+
+    number, size = share.held, os.fstat(share.held).st_size
+
+    def grow(more: int) -> None:
+        assert os.fstat(number).st_blocks == 0
+        assert os.fstat(number).st_size == size, "it is counted until the region has it"
+        grown.append(more)
+
+    for _ in range(2):
+        share.reserve(MIB, grow)
+    assert grown == [int(4.625 * MIB)]
+    assert held not in open_files()
+
+
+def test_a_model_that_comes_later_is_not_loaded_where_there_is_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(opened: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    monkeypatch.setattr(shared_memory, "ENDING_S", 0.0)
+    with pytest.raises(ModelConfigError, match=r"'b': No space left on device: .*--shm-size"):
+        Share.of(part_model(), LITTLE)
+    left = Path("/dev/shm").glob(f"*hold_{os.getpid()}*")
+    assert list(left) == []
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In the place of /dev/shm."""
+    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
+    return tmp_path
+
+
+def write_region(path: Path, size: int) -> None:
+    path.touch()
+    os.truncate(path, size)
+
+
+def test_what_all_models_have_is_no_more_than_they_may_where_others_have_the_rest(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5.6 MiB are held for each."""
+    monkeypatch.setattr(shared_memory, "ENDING_S", 0.0)
+    environment = {**LITTLE, PREFIX: "ours_"}
+    write_region(folder / "ours_region", 50 * MIB)
+    write_region(folder / "theirs", 100 * MIB)
+    share = Share.of(part_model(), environment)
+    other = Share.of(part_model(), environment)
+    assert other.held is not None
+    with pytest.raises(ModelConfigError, match=r"'b': No space left on device: .*in 64 MB"):
+        Share.of(part_model(), environment)
+    share.reserve(0, lambda size: os.truncate(folder / "ours_region", 50 * MIB + size))
+    with pytest.raises(ModelConfigError):
+        Share.of(part_model(), environment)
+    os.close(other.held)
+    again = Share.of(part_model(), environment)
+    assert again.held is not None
+    os.close(again.held)
+
+
+def test_what_others_have_only_for_a_moment_is_waited_for(folder: Path) -> None:
+    """As a process has that only completes a configuration."""
+    write_region(folder / "ours_region", 62 * MIB)
+    leaving = threading.Timer(0.3, (folder / "ours_region").unlink)
+    leaving.start()
+    share = Share.of(part_model(), {**LITTLE, PREFIX: "ours_"})
+    leaving.join()
+    assert share.held is not None
+    os.close(share.held)
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_a_planned_model_has_not_taken_yet_is_not_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared_memory, "ENDING_S", 0.0)
+    plan = {"size": 64 * MIB, "models": {"planned": [1000, 60 * MIB]}}
+    environment = {SHARES: json.dumps(plan), PREFIX: "ours_"}
+    planned = Share.of(part_model(name="planned"), environment)
+    assert planned.held is not None
+    assert os.fstat(planned.held).st_blocks == 0
+    with pytest.raises(ModelConfigError):
+        Share.of(part_model(), environment)
+    planned.reserve(0, lambda size: None)
+    later = Share.of(part_model(), environment)
+    assert later.held is not None
+    os.close(later.held)
+
+
+def test_of_models_that_are_loaded_at_once_each_counts_what_the_others_hold(folder: Path) -> None:
+    environment = {**LITTLE, PREFIX: "ours_", shared_folder.VARIABLE: str(folder)}
+    write_region(folder / "ours_region", 50 * MIB)
+
+    def load(_: int) -> int | None:
+        try:
+            return Share.of(part_model(), environment).held
+        except ModelConfigError:
+            return None
+
+    with ThreadPoolExecutor(4) as pool:
+        held = [one for one in pool.map(load, range(4)) if one is not None]
+    for one in held:
+        os.close(one)
+    assert len(held) == 2
+
+
+def test_room_that_another_one_gives_back_is_waited_for() -> None:
+    share, tries = Share(64 * MIB, 1000, 5 * MIB), list[int]()
+
+    def grow(size: int) -> None:
+        tries.append(size)
+        if len(tries) < 4:
+            raise MemoryError
+
+    share.reserve(0, grow)
+    assert tries == [int(3.5 * MIB)] * 4
+
+
+def test_room_that_nobody_gives_back_is_waited_for_once() -> None:
+    share, tries = Share(64 * MIB, 1000, 5 * MIB, _patience=0.2), list[int]()
+
+    def grow(size: int) -> None:
+        tries.append(size)
+        raise MemoryError
+
+    counts = []
+    for _ in range(3):
+        with pytest.raises(TooLarge, match="--shm-size"):
+            share.reserve(0, grow)
+        counts.append(len(tries))
+    assert counts[0] > 1
+    assert counts[1:] == [counts[0] + 1, counts[0] + 2]
+
+
+def test_runs_that_begin_together_grow_the_region_once() -> None:
+    share = Share(64 * MIB, 1000, 5 * MIB)
+    grown: list[int] = []
+
+    def grow(size: int) -> None:
+        time.sleep(0.05)  # while others come
+        grown.append(size)
+
+    def run() -> int:
+        share.reserve(0, grow)
+        return len(grown)
+
+    with ThreadPoolExecutor(4) as pool:
+        runs = [pool.submit(run) for _ in range(4)]
+    assert [one.result() for one in runs] == [1] * 4, "and none begins before it has grown"
