@@ -32,12 +32,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from bench import load, models, overhead, work
-from bench.contenders import Contender, Skipped, also_asked, this_server
-from bench.limit import Limit, Way, divided
+from bench.load import load, models, overhead, work
+from bench.load.limit import Limit, Way, divided
 from bench.measure import say
-from bench.processes import cpu_ms
-from bench.sessions import EXACT, PRECISIONS, engines_at
+from bench.servers.contenders import Contender, Skipped, also_asked, this_server
+from bench.servers.processes import cpu_ms
+from bench.servers.sessions import EXACT, PRECISIONS, engines_at
 
 DEFAULT = "default"
 NOTHING = "nothing"

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bench import models, work
+from bench.load import models, work
 from bench.measure import say
 from bench.report import processor, table
-from bench.sessions import Engine, has_bf16, opened
+from bench.servers.sessions import Engine, has_bf16, opened
 
 INT8 = ("resnet", "yolov5")
 TEXTS = ((1, 9), (8, 9), (1, 128))  # of so many tokens each

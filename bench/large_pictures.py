@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 
 from PIL import Image
 
-from bench import load, models, work
-from bench.contenders import Contender
-from bench.growth import serving
-from bench.processes import memory_mb
+from bench.load import load, models, work
+from bench.load.growth import serving
+from bench.servers.contenders import Contender
+from bench.servers.processes import memory_mb
 
 LATER_S = 10
 EVERY_S = 0.1

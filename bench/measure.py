@@ -13,11 +13,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from bench import load, work
-from bench.contenders import Contender, Skipped
-from bench.limit import Figures, Limit, Way, divided, ways_of
-from bench.processes import TICK_MS, cpu_ms, memory_mb
-from bench.sessions import EXACT, Engine, engines_at
+from bench.load import load, work
+from bench.load.limit import Figures, Limit, Way, divided, ways_of
+from bench.servers.contenders import Contender, Skipped
+from bench.servers.processes import TICK_MS, cpu_ms, memory_mb
+from bench.servers.sessions import EXACT, Engine, engines_at
 
 LIMIT = "in-process limit"
 # The same program with no more requests at a time than there are callers: where the limit runs

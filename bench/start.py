@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.processes import memory_mb
+from bench.servers.processes import memory_mb
 
 PROJECT = Path(__file__).resolve().parent.parent
 PORT = 18080

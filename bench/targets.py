@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from bench.measure import BARE, LIMIT, LIMITS, Results, Sample, Spread
-from bench.rival_servers import LITSERVE, TRITON
-from bench.sessions import AUTO, EXACT
+from bench.servers.rival_servers import LITSERVE, TRITON
+from bench.servers.sessions import AUTO, EXACT
 
 OURS = "this server"
 NO_RIVALS = (OURS, BARE, *LIMITS)

@@ -11,7 +11,7 @@ from typing import Any
 import litserve
 from fastapi import Request
 
-from bench.work import Runner
+from bench.load.work import Runner
 
 BATCH = int(os.environ["BENCH_BATCH"])
 

@@ -22,9 +22,11 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from bench import __main__, compare, load, models, processes, report, work
-from bench.contenders import PRECISION
+from bench import __main__, compare, report
+from bench.load import load, models, work
 from bench.measure import BARE, IN_HAND, LIMIT, Results, Sample, Spread
+from bench.servers import processes
+from bench.servers.contenders import PRECISION
 from bench.targets import MET, MISSED, NOISE, OURS, SCALED, at_least, at_most, verdicts
 from tests.conftest import PROJECT
 

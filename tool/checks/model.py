@@ -16,12 +16,12 @@ from clients.tensors.classes import labels_at
 from clients.triton.client import config_dictionary, config_fault
 from container.triton_backends.engine_choice import SAMPLES
 from dispatcher.settings import PROJECT
+from tool import samples
 from tool.checks import file as file_check
 from tool.checks.file import FileCheck
 from tool.checks.findings import Findings
 from tool.checks.refused import of_asked_models, refused, steps
 from tool.checks.versions import FILES, VersionCheck, exists, folders, version_folders
-from tool.engines import samples
 from tool.trouble import Trouble
 
 EMBEDDED = {"onnxruntime", "openvino", "pytorch", "python"}  # what the Triton of the wheel can run

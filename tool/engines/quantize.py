@@ -36,8 +36,8 @@ from tool.engines.quantize_report import (
     parameters,
 )
 from tool.engines.runs import Arrays, Run, Tap, TappedModels, by_onnxruntime, opened
-from tool.engines.samples import Sample, ask, samples_in
 from tool.offline import Offline, composed, load_offline
+from tool.samples import Sample, ask, samples_in
 from tool.trouble import Trouble
 
 FILE = "model.onnx"

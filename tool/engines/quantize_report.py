@@ -19,7 +19,7 @@ from clients.tensors.agreement import (
     tensors,
     worst_of,
 )
-from tool.engines.samples import Sample
+from tool.samples import Sample
 
 Answer = tuple[Any, Sequence[Mapping[str, Any]]]  # a result, and the outputs of the model's runs
 

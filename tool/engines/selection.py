@@ -44,8 +44,8 @@ from tool.engines.runs import (
     by_openvino,
     opened,
 )
-from tool.engines.samples import Sample, ask, samples_in
 from tool.offline import load_offline, settings_here
+from tool.samples import Sample, ask, samples_in
 from tool.trouble import Trouble
 
 LIMIT = 1e-3

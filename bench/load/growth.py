@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench import load, models, work
-from bench.contenders import PRECISION, Contender, this_server
-from bench.limit import Limit
+from bench.load import load, models, work
+from bench.load.limit import Limit
 from bench.measure import Results, say
-from bench.processes import cpu_ms, memory_mb
-from bench.sessions import EXACT
+from bench.servers.contenders import PRECISION, Contender, this_server
+from bench.servers.processes import cpu_ms, memory_mb
+from bench.servers.sessions import EXACT
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 MEGAPIXELS = (0.1, 0.44, 1.0, 4.0, 12.0, 25.0)

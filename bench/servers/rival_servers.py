@@ -2,7 +2,8 @@
 
 Each rival is set up for the cores as its documentation recommends: one process per core with one
 thread of the engine each for pictures; for texts, where a batch pays, one process with all the
-threads and the rival's own batching. All run the same work (`bench.work`) with the same libraries.
+threads and the rival's own batching. All run the same work (`bench.load.work`) with the same
+libraries.
 LitServe has the engine that is best in the in-process limit at the precision that is measured; what
 is on a Triton has this server's own backend with the server's precision.
 """
@@ -18,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.contenders import (
+from bench.load.work import PROJECT
+from bench.servers.contenders import (
     PRECISION,
     SHM_PREFIX,
     Contender,
@@ -28,12 +30,11 @@ from bench.contenders import (
     installed,
     run,
 )
-from bench.sessions import Engine
-from bench.work import PROJECT
+from bench.servers.sessions import Engine
 from container.programs.find_triton import NoTriton, embedded
 from container.programs.malloc import ALLOCATOR
 
-BENCH = Path(__file__).parent
+BENCH = Path(__file__).parents[1]
 BATCH = 16
 LITSERVE, TRITON = "LitServe", "Triton HTTP"
 
@@ -61,7 +62,7 @@ class Place:
 
 
 def environment(place: Place, engine: Engine = Engine.ONNXRUNTIME) -> dict[str, str]:
-    """Return what `bench.rivals` and `bench.work` read inside of a rival."""
+    """Return what `bench.rivals` and `bench.load.work` read inside of a rival."""
     # A text's batch pays more than a second process does.
     is_text = place.modelname == "bert_base"
     workers = 1 if is_text else place.cpus

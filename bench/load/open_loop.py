@@ -13,8 +13,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from bench.contenders import Contender, Skipped, installed
 from bench.measure import Results, say
+from bench.servers.contenders import Contender, Skipped, installed
 
 SCRIPT = Path(__file__).parent / "open_loop.js"
 SHARES = (0.5, 0.8, 0.95)

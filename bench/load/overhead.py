@@ -16,14 +16,14 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench import load
-from bench.contenders import Contender, Skipped, free_port
+from bench.load import load
+from bench.load.work import PROJECT
 from bench.measure import BARE, Results, say, turned
-from bench.work import PROJECT
+from bench.servers.contenders import Contender, Skipped, free_port
 from container.programs.malloc import ALLOCATOR, FEW_ARENAS
 from container.triton_backends.machine.shared_memory import PREFIX
 
-SCRIPT = Path(__file__).parent / "nothing" / "post.lua"
+SCRIPT = Path(__file__).parents[1] / "nothing" / "post.lua"
 PAYLOAD = {"number": [1]}  # as the script sends it
 CALLERS = (1, 16)
 WARM_S = 1

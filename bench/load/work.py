@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from bench.sessions import Engine, opened
+from bench.servers.sessions import Engine, opened
 from clients.images.pictures import Picture, decode_base64, decode_picture
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 MOST_PIXELS = 50_000_000
 
 Tensors = dict[str, npt.NDArray[Any]]

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from bench.work import FEW, PROJECT, WANTED
+from bench.load.work import FEW, PROJECT, WANTED
 
 LAYERS = 12
 WIDTH = 768

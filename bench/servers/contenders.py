@@ -16,11 +16,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bench import load
-from bench.processes import descendants
-from bench.work import PROJECT, WORKS
+from bench.load import load
+from bench.load.work import PROJECT, WORKS
+from bench.servers.processes import descendants
 
-BENCH = Path(__file__).parent
+BENCH = Path(__file__).parents[1]
 PATIENCE_S = 180
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  where Triton has it
 SHM_PREFIX = f"bench_{os.getpid()}_"

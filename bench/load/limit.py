@@ -1,6 +1,6 @@
 """The in-process limit: the whole work in one program, without HTTP. Commanded by `Limit`.
 
-usage: python -m bench.limit REPOSITORY MODEL, then one JSON object a line on standard input
+usage: python -m bench.load.limit REPOSITORY MODEL, then one JSON object a line on standard input
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
-from bench import work
-from bench.processes import memory_mb
-from bench.sessions import Engine, opened
+from bench.load import work
+from bench.servers.processes import memory_mb
+from bench.servers.sessions import Engine, opened
 from container.programs.malloc import ALLOCATOR
 
 
@@ -94,7 +94,7 @@ class Limit:
 
     def __init__(self, repository: Path, modelname: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "bench.limit", str(repository), modelname],
+            [sys.executable, "-m", "bench.load.limit", str(repository), modelname],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
