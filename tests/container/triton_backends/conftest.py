@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support import triton_process
 from tests.support.models import onnx_repository, torchscript_models
+from tests.support.triton import process as triton_process
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 

@@ -13,7 +13,7 @@ from container.triton_backends.batching.row_selection import picked, picked_abov
 from container.triton_backends.batching.run_items import groups, run_items
 from container.triton_backends.batching.tensor_shapes import conform, contiguous
 from container.triton_backends.model_config import TensorSpec
-from tests.support.batching import Array, Doubler, Texts, item, text, values
+from tests.support.triton.batching import Array, Doubler, Texts, item, text, values
 
 
 def test_requests_of_one_shape_are_one_run() -> None:

@@ -11,7 +11,7 @@ import pytest
 from container.triton_backends.batching.item import ByRows, Item, RequestError, Rows
 from container.triton_backends.batching.padding import Padding
 from container.triton_backends.batching.run_items import run_items
-from tests.support.batching import Array, Texts, text, values
+from tests.support.triton.batching import Array, Texts, text, values
 
 
 class TextsByRows(Texts):

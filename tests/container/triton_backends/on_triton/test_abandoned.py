@@ -10,7 +10,7 @@ import pytest
 
 from clients.errors import ModelFailed
 from clients.triton.client import Triton
-from tests.support import triton_process
+from tests.support.triton import process as triton_process
 
 X = np.zeros((1, 1), np.float32)
 WAITS = "batch_size"  # for four rows, ten seconds

@@ -15,10 +15,10 @@ from tritonclient.utils import InferenceServerException
 
 from clients.triton import client as own_client
 from clients.triton.server import Padding
-from tests.support import triton_process
 from tests.support.models import onnx_repository
-from tests.support.triton_calls import ROW, ask, ask_together, counted, counts
-from tests.support.triton_process import Triton
+from tests.support.triton import process as triton_process
+from tests.support.triton.calls import ROW, ask, ask_together, counted, counts
+from tests.support.triton.process import Triton
 
 
 class TestBatching:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from tests.support import triton_process
 from tests.support.mistakes import MISTAKES
 from tests.support.mistakes.accepted import TAKEN
 from tests.support.mistakes.mistake import write_mistake, write_right
+from tests.support.triton import process as triton_process
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ import tritonclient.grpc as grpc_client
 from clients.errors import ModelFailed, TensorsRefused
 from clients.tensors.classes import classified, labels_at
 from clients.triton.client import Triton
-from tests.support import triton_process
 from tests.support.models import onnx_models, onnx_repository
+from tests.support.triton import process as triton_process
 
 TEXTS = """
 import numpy as np

@@ -11,17 +11,17 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from tests.support import triton_process
 from tests.support.models import onnx_models, onnx_repository, openvino_models
 from tests.support.models.onnx_repository import parameter
 from tests.support.models.openvino_models import CLASSES, WIDTH
-from tests.support.triton_calls import (
+from tests.support.triton import process as triton_process
+from tests.support.triton.calls import (
     ask,
     ask_together,
     configuration,
     counted,
 )
-from tests.support.triton_process import Triton
+from tests.support.triton.process import Triton
 
 MIB = 2**20
 ACCELERATED = (

@@ -17,7 +17,7 @@ from container.triton_backends.batching.item import Item
 from container.triton_backends.batching.length_buckets import run_in_buckets
 from container.triton_backends.batching.padding import Padding
 from container.triton_backends.batching.run_items import run_items
-from tests.support import triton_process
+from tests.support.triton import process as triton_process
 
 Array = np.ndarray[Any, Any]
 

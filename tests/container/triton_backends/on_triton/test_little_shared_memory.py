@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, save
 from clients.errors import TooLargeAtOnce
 from clients.triton.client import Triton
 from container.triton_backends.machine.shared_memory import MIB, SHARES
-from tests.support import triton_process
 from tests.support.models import onnx_models, onnx_repository
+from tests.support.triton import process as triton_process
 
 WIDE = 200_000  # float32: 0.8 MB in, as much out
 

@@ -12,10 +12,10 @@ from tritonclient.utils import InferenceServerException
 
 from clients.errors import ModelFailed, UnknownModel
 from clients.triton import client as own_client
-from tests.support import triton_process
 from tests.support.models import onnx_models, onnx_repository
-from tests.support.triton_calls import ask, ask_together, configuration
-from tests.support.triton_process import Triton
+from tests.support.triton import process as triton_process
+from tests.support.triton.calls import ask, ask_together, configuration
+from tests.support.triton.process import Triton
 
 
 def test_every_model_that_should_load_is_ready(triton: Triton) -> None:

@@ -12,8 +12,8 @@ from clients.triton import client as own_client
 from clients.triton.server import Padding
 from container.triton_backends.pytorch.torchscript import place_and_reason
 from tests.support.models import torchscript_models
-from tests.support.triton_calls import ask, ask_together
-from tests.support.triton_process import Triton
+from tests.support.triton.calls import ask, ask_together
+from tests.support.triton.process import Triton
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 

@@ -19,7 +19,7 @@ from clients.errors import InferenceError, ModelFailed, ModelUnavailable, Tensor
 from clients.triton import regions
 from clients.triton.client import Triton
 from clients.triton.regions import FOLDER, MIB, NAME, Regions
-from tests.support import triton_process
+from tests.support.triton import process as triton_process
 
 ROWS = 200_000  # of three float32: 2.4 MB
 X = np.arange(3 * ROWS, dtype=np.float32).reshape(ROWS, 3)

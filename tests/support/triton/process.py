@@ -18,7 +18,7 @@ import tritonclient.grpc as grpc_client
 from tests.conftest import free_ports
 
 PREFIX = f"backends{os.getpid()}_"
-BACKENDS = Path(__file__).resolve().parents[2] / "container" / "triton_backends"
+BACKENDS = Path(__file__).resolve().parents[3] / "container" / "triton_backends"
 
 
 def _wheel() -> Path:

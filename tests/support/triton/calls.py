@@ -10,7 +10,7 @@ import numpy as np
 import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from tests.support.triton_process import Triton
+from tests.support.triton.process import Triton
 
 ROW = np.zeros((1, 2), np.float32)
 
