@@ -9,6 +9,7 @@ import subprocess
 from typing import Any
 
 import pytest
+import yaml
 from flask import Flask
 
 from clients.base import Client, Environment, Payload
@@ -201,3 +202,13 @@ def test_every_make_command_that_is_named_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
     pages = (PROJECT / "README.md").read_text() + (PROJECT / "docs" / "settings.md").read_text()
     assert set(re.findall(r"`?make ([a-z-]+)", pages)) <= targets
+
+
+def test_pre_commit_runs_the_checks_of_make_check_and_no_others() -> None:
+    table = yaml.safe_load((PROJECT / ".pre-commit-config.yaml").read_text())
+    ((hook,),) = (repository["hooks"] for repository in table["repos"])
+    assert (hook["entry"], hook["language"], hook["pass_filenames"]) == (
+        "make check",
+        "system",
+        False,
+    )
