@@ -1,4 +1,4 @@
-"""What became of one program since the start."""
+"""The lifecycle of one program: its state, its process and its restarts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 8.0
 
 
 class State(Enum):
-    """What a program does; the values are what the web workers are told."""
+    """The state of a program; the values are those of the status file."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -22,20 +22,22 @@ class State(Enum):
 
 @dataclass
 class Lifecycle:
-    """What became of one program so far.
+    """The lifecycle of one program so far; times are those of `System.now`.
 
     Args:
-        since: when it came into its state.
-        pid: its process, or what was it; 0 before the first start.
+        program: the program.
+        state: its state.
+        since: when it entered this state.
+        pid: its newest process; 0 before the first start.
         alive: whether that process runs.
-        faulty_since: when the fault was found that stays since then.
-        done_since: when it was found to have done all that it has to do before it ends.
+        faulty_since: when the present fault was found; None without one.
+        done_since: when its work was found to be finished, after it was asked to end.
         starts: how often it was started.
-        worked: whether it ever did its work.
-        took: seconds from its first start until it did.
-        work: what it had to do at that start.
-        as_first: whether it has the same to do now.
-        restarts: when it was last restarted, as far as that still counts.
+        worked: whether it ever worked.
+        took: seconds from its first start until it worked.
+        work: what it had to do at the first start; see `Program.work`.
+        as_first: whether it has the same work now.
+        restarts: times of the restarts within the policy's window.
         reason: why it is not running.
 
     """

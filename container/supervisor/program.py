@@ -12,16 +12,16 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What a look at a program found.
+    """The result of a probe of a program.
 
     Args:
-        began: when it began, on the clock of `System.now`.
-        fault: what keeps the program from its work; nothing where it does it.
+        began: when the probe began, on the clock of `System.now`.
+        fault: what is wrong with the program; empty where it works.
 
     """
 
     began: float = -math.inf
-    fault: str = "it was not looked at yet"
+    fault: str = "it was not probed yet"
 
 
 @dataclass(frozen=True)
@@ -32,21 +32,20 @@ class Program:
         name: for the log.
         command: returns the program and its arguments, at each start.
         environment: all of its environment variables.
-        fault: says what keeps it from its work, nothing where it does it; takes a few seconds at
-            most. It is called in a thread of its own.
-        stop_signal: what asks it to finish its work and end.
-        stop_within: seconds that it has for that in its turn; then it is killed.
-        instead: the program that is killed then in its place, because it waits for that one, and
-            can finish without.
-        is_done: says at once, given its process id, whether one that worked, and was asked to end,
-            has nothing more to do before it ends; then it is not waited for much longer.
-        work: returns what there is to do at a start; where it is other than at the first, that one
-            says nothing about how long it takes.
-        files: open files that it inherits, by number.
-        before_stop: called once before `stop_signal` is sent, or as soon as the end is asked for
-            where the program does not run then; it is told whether it does. Takes a second at most.
-        output: the file that takes what it writes; `None` means this process's own.
-        clean: removes what it leaves behind.
+        fault: probes it; returns what is wrong, or an empty text where it works. It takes a few
+            seconds at most, and is called in a thread of its own.
+        stop_signal: the signal that asks it to finish its work and end.
+        stop_within: seconds that it has for that; then it is killed.
+        instead: the program that is killed in its place then, because it waits for that program.
+        is_done: takes its process id after `stop_signal` was sent, and returns at once whether its
+            work is finished; it is killed soon afterwards where it does not end.
+        work: returns what it has to do at a start. Where that differs from the first start, the
+            first start's duration does not limit this one's.
+        files: numbers of open files that it inherits.
+        before_stop: called once before `stop_signal` is sent, or at the beginning of the stop where
+            the program does not run; takes whether it runs, and a second at most.
+        output: the file that its output is written to; `None` means this process's own.
+        clean: removes what its process leaves behind.
 
     """
 
@@ -67,13 +66,14 @@ class Program:
 
 @dataclass(frozen=True)
 class Policy:
-    """When enough is enough, in seconds.
+    """Deadlines and limits; times are in seconds.
 
     Args:
-        start_timeout: from a start until the program must work.
-        stop_timeout: from a signal until what is left is killed.
-        patience: how long a fault has to stay before a program is restarted.
+        start_timeout: from a start until the program has to work.
+        stop_timeout: from a stop signal until what is left is killed.
         restarts: how often each program may be restarted within `window`.
+        window: see `restarts`.
+        patience: how long a fault has to last before a program is restarted.
 
     """
 
@@ -85,31 +85,31 @@ class Policy:
 
 
 class System(Protocol):
-    """What the supervisor needs of the machine."""
+    """The operating system, as the supervisor uses it."""
 
     def spawn(self, program: Program) -> int:
         """Start a program as the leader of a process group; return its process id."""
 
     def probe_result(self, program: Program) -> ProbeResult:
-        """Return the newest look at a program that was started."""
+        """Return the newest probe of a program that was started."""
 
     def signal(self, pid: int, number: Signals) -> None:
-        """Send a signal to one process; to none where it is gone."""
+        """Send a signal to one process; do nothing where it is gone."""
 
     def signal_group(self, pid: int, number: Signals) -> None:
-        """Send a signal to a leader's whole group; to none where it is gone."""
+        """Send a signal to a leader's whole process group; do nothing where it is gone."""
 
     def group_is_gone(self, pid: int) -> bool:
-        """Whether nothing is left of a leader's group."""
+        """Whether no process of a leader's group is left."""
 
     def is_stopped(self, pid: int) -> bool:
-        """Whether a process was stopped by a signal, and not continued since."""
+        """Whether SIGSTOP has stopped a process, and it was not continued since."""
 
     def ended(self) -> Iterator[tuple[int, int]]:
-        """Yield process id and exit code of every child that ended, each once."""
+        """Yield process id and exit code of every child that has ended, each once."""
 
     def wait(self, seconds: float) -> list[Signals]:
-        """Return the signals that came, as soon as there are any, at the latest after a time."""
+        """Wait for signals, `seconds` at most; return those that have arrived."""
 
     def now(self) -> float:
-        """Return the seconds on a clock that only goes forward."""
+        """Return the seconds of a monotonic clock."""

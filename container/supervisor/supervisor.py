@@ -1,17 +1,17 @@
-"""Starts some programs in order, watches them, starts them anew, and stops them in reverse.
+"""Starts programs in order, watches and restarts them, and stops them in reverse order.
 
-    WAITING ──delay──▶ STARTING ──first good look──▶ RUNNING
+    WAITING ──delay──▶ STARTING ──first good probe─▶ RUNNING
        ▲                  │ died, too slow              │ died, or a fault that stays
        └──── group gone ── ENDING ◀─────────────────────┘
 
-A program that dies, or whose fault stays for `patience`, is killed with all that it started and is
-started anew, a little later each time. One that dies before it ever worked, or that was restarted
-too often, ends the container: the others are stopped, and the exit code is never 0.
+A program that dies, or whose fault lasts for `patience`, is killed with all of its child processes
+and restarted, after a delay that grows each time. A program that dies before it ever worked, or
+that was restarted too often, ends the container: the others are stopped, and the exit code is not 0.
 
-When a signal asks for the end the programs are stopped one after the other, each given the time
-to finish its work; what still runs when the time is up is killed. The clock starts at the signal.
+On a stop signal the programs are stopped one after the other, and each has time to finish its work.
+What still runs at the deadline is killed. The clock starts at the signal.
 
-Whatever touches the machine is handed in, so that the tests are scripted histories.
+All access to the machine goes through `System`, so that the tests are scripted histories.
 """
 
 from __future__ import annotations
@@ -28,49 +28,49 @@ from container.supervisor.log import ERROR, WARNING, Say
 from container.supervisor.program import Policy, Program, System
 from container.supervisor.signals import STOP_SIGNALS
 
-BUSY_S = 0.05  # between two looks while something starts or ends
+BUSY_S = 0.05  # between two rounds while something starts or ends
 CALM_S = 0.5
 
-# Within this a second signal is the same wish: `make` and a shell each pass one on.
+# A second signal within this time is a copy of the first: `make` and a shell each pass one on.
 SAME_REQUEST_S = 1.0
 
 # A killed process is gone in milliseconds, unless the kernel is busy with its memory.
 GONE_S = 5.0
 
-# One that is not gone by then never will be: the kernel does not come back from what it does for
-# it, such as a call of a driver. At the end it is left to whoever started the container.
+# A process that is not gone by then never will be: it hangs in the kernel, such as in a call of a
+# driver. At the end the container exits without it.
 NEVER_GONE_S = 60.0
 LEFT_S = 2.0
 
-# One that was just being started is asked again to end: NGINX forgets a signal that comes before it
-# begins to wait for them.
+# A program that was just being started is sent its stop signal again: NGINX ignores a signal that
+# arrives before its handlers are in place.
 ASK_AGAIN_S = 1.0
 
-# What took so long at first hangs when it takes longer than this at a later start.
+# A restart that takes this many times as long as the first start counts as hanging.
 RESTART_SHARE, RESTART_LEAST_S = 3, 60.0
 
-# A look takes a few seconds at most.
+# A probe takes a few seconds at most.
 STALE_S = 20.0
 
-# One that has nothing more to do before it ends, and is not gone by then, is killed: what is left
-# in it are threads that sleep, or hang.
+# A program that has finished its work and has not exited by then is killed: its remaining threads
+# sleep or hang.
 DONE_S = 1.0
 
-LONGEST_REASON = 200  # characters; the web workers are told it, and tell callers
+LONGEST_REASON = 200  # characters; web workers show it to callers
 
 
 @dataclass
 class Supervisor:
-    """Runs `programs` until a signal asks for the end, or one cannot be kept running.
+    """Runs `programs` until a stop signal arrives, or one cannot be kept running.
 
     Args:
         programs: in the order in which they are started.
         system: the machine.
-        policy: when enough is enough.
-        say: takes a line for the operator.
-        publish: takes what the web workers should know, as JSON can hold it, when it has changed.
-        settled: called with the seconds since the start, from when all have worked until it says
-            that the outcome of the start is known, and told.
+        policy: deadlines and limits.
+        say: writes a line to the log.
+        publish: writes the status for the web workers, when it has changed.
+        settled: takes the seconds since the start, and returns whether the outcome of the start is
+            known; called repeatedly once all programs have worked, until it returns true.
 
     """
 
@@ -90,12 +90,12 @@ class Supervisor:
     _published: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self) -> int:
-        """Return the exit code: 0 only where a signal asked for the end and all went well."""
+        """Run the programs; return 0 only after a stop signal and a clean stop."""
         self._lifecycles = [Lifecycle(program) for program in self.programs]
         try:
             self._watch()
         finally:
-            # Whatever went wrong here, nothing is left running.
+            # Leave nothing running, whatever went wrong here.
             for lifecycle in self._lifecycles:
                 if lifecycle.alive:
                     self.system.signal_group(lifecycle.pid, signal.SIGKILL)
@@ -122,16 +122,16 @@ class Supervisor:
                 self._stop_next()
 
     def _some_are_left(self) -> bool:
-        """Whether something runs that is still waited for, at the end."""
+        """Whether a process is left to wait for at the end."""
         running = [lifecycle.program.name for lifecycle in self._lifecycles if lifecycle.alive]
         if self._killed_at is None or self.system.now() < self._killed_at + LEFT_S:
             return bool(running)
         if running:
-            self.say(f"{', '.join(running)} cannot be killed: leaving without", ERROR)
+            self.say(f"{', '.join(running)} cannot be killed: exiting without", ERROR)
         return False
 
     def _step(self, lifecycle: Lifecycle) -> None:
-        """Do what a program's state asks for now."""
+        """Advance one program according to its state."""
         now = self.system.now()
         if lifecycle.state is State.WAITING:
             if now >= lifecycle.since + lifecycle.delay():
@@ -174,7 +174,7 @@ class Supervisor:
 
     def _wait_until_it_works(self, lifecycle: Lifecycle, now: float) -> None:
         name, fault, took = lifecycle.program.name, self._fault(lifecycle), now - lifecycle.since
-        # One that is stopped will not become ready.
+        # A process that SIGSTOP has stopped will not become ready.
         stopped = self.system.is_stopped(lifecycle.pid)
         if not fault:
             self.say(f"{name} is ready {'again ' if lifecycle.worked else ''}after {took:.1f} s")
@@ -201,19 +201,19 @@ class Supervisor:
             self._kill(lifecycle, fault)
 
     def _fault(self, lifecycle: Lifecycle) -> str:
-        """Return what is wrong with a running program; nothing where nothing is known to be."""
+        """Return what is wrong with a running program; empty where no fault is known."""
         if self.system.is_stopped(lifecycle.pid):
             return "it is stopped"
-        look = self.system.probe_result(lifecycle.program)
+        probe = self.system.probe_result(lifecycle.program)
         running = lifecycle.state is State.RUNNING
-        if running and self.system.now() > max(look.began, lifecycle.since) + STALE_S:
-            return "nobody came back from looking at it"
-        if look.began >= lifecycle.since:
-            return look.fault
-        return "" if running else "it was not looked at yet"
+        if running and self.system.now() > max(probe.began, lifecycle.since) + STALE_S:
+            return "its probe does not return"
+        if probe.began >= lifecycle.since:
+            return probe.fault
+        return "" if running else "it was not probed yet"
 
     def _kill(self, lifecycle: Lifecycle, reason: str) -> None:
-        """Kill a program and all that it started; its death is noticed like any other."""
+        """Kill a program and its process group; its death is handled like any other."""
         lifecycle.enter(State.ENDING, self.system.now())
         lifecycle.reason = reason
         self.system.signal_group(lifecycle.pid, signal.SIGKILL)
@@ -237,9 +237,9 @@ class Supervisor:
     def _ended(self, pid: int, code: int) -> None:
         lifecycle = next((c for c in self._lifecycles if c.alive and c.pid == pid), None)
         if lifecycle is None:
-            return  # an orphan that was left to us
+            return  # an orphan that was reparented to this process
         lifecycle.alive = False
-        # What it started goes with it.
+        # Its child processes end with it.
         self.system.signal_group(pid, signal.SIGKILL)
         name = lifecycle.program.name
         if self._stopping:
@@ -254,12 +254,14 @@ class Supervisor:
         self._restart_or_stop(lifecycle, f"died ({described(code)})", exit_code_for(code) or 1)
 
     def _restart_or_stop(self, lifecycle: Lifecycle, what: str, exit_code: int) -> None:
-        """Start a program anew when its group is gone; give up where it never worked, or too often.
+        """Restart a program once its process group is gone, or stop the container.
+
+        The container stops where the program never worked or was restarted too often.
 
         Args:
-            lifecycle: of the program.
-            what: happened to it.
-            exit_code: where this is the end.
+            lifecycle: the program's.
+            what: what happened to it, for the log.
+            exit_code: the container's, where it stops.
 
         """
         now, name, policy = self.system.now(), lifecycle.program.name, self.policy
@@ -308,7 +310,7 @@ class Supervisor:
                 lifecycle.program.before_stop(False)  # noqa: FBT003
 
     def _stop_next(self) -> None:
-        """Ask the last of the running programs to end, or kill all when the time is up."""
+        """Ask the last of the running programs to end, or kill all at the deadline."""
         running = [lifecycle for lifecycle in self._lifecycles if lifecycle.alive]
         if not running:
             return
@@ -323,7 +325,7 @@ class Supervisor:
             return
         last, now = running[-1], self.system.now()
         if last.pid not in self._turns:
-            # One that was stopped does nothing more before it.
+            # Continue a process that SIGSTOP has stopped: else it would do no more work.
             self.system.signal_group(last.pid, signal.SIGCONT)
             last.program.before_stop(True)  # noqa: FBT003  the hook has nothing else
             self._turns[last.pid] = self.system.now()
@@ -350,12 +352,12 @@ class Supervisor:
     def _ask_to_end(self, lifecycle: Lifecycle, now: float) -> None:
         self._last_asked = now
         self.system.signal(lifecycle.pid, lifecycle.program.stop_signal)
-        # One that was stopped hears of it only now.
+        # A process that SIGSTOP has stopped handles the signal only when it is continued.
         self.system.signal_group(lifecycle.pid, signal.SIGCONT)
 
 
 def exit_code_for(code: int) -> int:
-    """Return what a shell makes of an exit code, in which signals are negative."""
+    """Return the exit code that a shell gives; signals are negative in `code`."""
     return code if code >= 0 else 128 - code
 
 

@@ -69,7 +69,7 @@ def test_what_cannot_be_killed_ends_the_container() -> None:
     assert out.code == 1
     assert "Triton was killed 60 s ago and is still there: giving up" in out.said
     assert [(at, pid) for at, pid, n in script.sent if n in {QUIT, TERM}][:2] == [(92, 3), (93, 2)]
-    assert out.said[-1] == "Triton cannot be killed: leaving without"
+    assert out.said[-1] == "Triton cannot be killed: exiting without"
     assert script.time < 91 + 25 + 5
 
 
@@ -201,26 +201,26 @@ def test_a_later_start_that_has_more_to_do_has_all_the_time() -> None:
     assert script.spawned.count("Triton") == 2
 
 
-def test_a_look_from_which_nobody_comes_back_is_a_fault() -> None:
+def test_a_probe_that_does_not_return_is_a_fault() -> None:
     script = Script(blind_from=50, signals={90: [TERM]})
     out = supervise(script)
-    text = "NGINX does not do its work: nobody came back from looking at it; killing it"
+    text = "NGINX does not do its work: its probe does not return; killing it"
     assert text in out.said
     assert min(t for t, _, n in script.sent if n == KILL) == 81  # 50 + 20 + 10, and more
 
 
-def test_a_look_that_raises_is_a_fault() -> None:
-    looked = threading.Event()
+def test_a_probe_that_raises_is_a_fault() -> None:
+    probed = threading.Event()
 
     def fault() -> str:
-        if looked.is_set():
+        if probed.is_set():
             return ""
-        looked.set()
+        probed.set()
         raise ValueError("not HTTP")
 
-    lookout = ProbeThread(Program("Triton", lambda: ["t"], {}, fault))
-    assert looked.wait(5)
-    wait_for(lambda: lookout.result.fault == "", 5, "the next look")
+    probe = ProbeThread(Program("Triton", lambda: ["t"], {}, fault))
+    assert probed.wait(5)
+    wait_for(lambda: probe.result.fault == "", 5, "the next probe")
 
 
 def test_the_supervisor_does_not_wait_for_the_first_ping() -> None:
