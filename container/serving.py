@@ -56,26 +56,26 @@ USAGE = """usage: serve [serve | --help | --version]
 Starts Triton, gunicorn and NGINX in the foreground. SIGTERM or SIGINT finishes what is in flight
 and stops them. Settings are environment variables:
 """
-CONNECT_S = 3.0  # the web worker looks for Triton twice a second
+CONNECT_S = 3.0  # a web worker connects to Triton within half a second
 ASK_S = 0.05
 
-# With 16 CPUs four web workers took in as much as eight: of a model that does nothing 3.7 times as
-# much as one (`wrk`), of models on a GPU up to 4 times; each has some 60 MB.
-# `python -m bench.compare --settings` and MODEL_SERVER_WORKERS=1, =4 and =8
+# With 16 CPUs four web workers answered as much as eight: with a model that does nothing 3.7 times
+# as much as one (`wrk`), with models on a GPU up to 4 times. Each takes some 60 MB. `python -m
+# bench.compare --settings` and MODEL_SERVER_WORKERS=1, =4 and =8
 WORKERS = "MODEL_SERVER_WORKERS"
 CPUS_PER_WORKER = 4
 MOST_WORKERS = 4
 
-OWN = "dispatch-run"  # the folder in RUN_DIR that is ours, and emptied at the start
+OWN = "dispatch-run"  # the folder in RUN_DIR that is emptied at the start
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 ROOM = "RUN_DIR, or the temporary folder where it is not set, needs some 4 MB"
 
-# NGINX has two for each of the 110 requests that are answered or wait by default, and the web
-# worker and Triton one.
+# By default 110 requests are answered or wait; NGINX has two open files for each, a web worker and
+# Triton one.
 FEW_FILES = 512
 
-MISUSED = 2  # the exit code of a command that was called wrongly
+MISUSED = 2  # the exit code for wrong arguments or settings
 
 
 def main(arguments: list[str]) -> int:
@@ -143,8 +143,8 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         say(str(error), ERROR)
         return 1
     say(f"Triton: {triton.kind}; models: {', '.join(settings.required_models) or 'none'}")
-    # Names what Triton's Python backends and web workers leave in shared memory where they are
-    # killed.
+    # The prefix of regions that Triton's Python backends and the web workers leave in shared memory
+    # where they are killed.
     shm_prefix = f"triton_dispatcher_{os.getpid()}_"
     plan = shared_memory_plan(settings, triton)
     for line in plan.changes():
@@ -152,7 +152,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
     lower(settings.model_repository, plan)
     try:
         listener = ListeningSocket(settings.port)
-    except OSError as error:  # somebody has taken it since
+    except OSError as error:  # another program has bound it since
         say(f"port {settings.port} cannot be used: {error.strerror}", ERROR)
         return 1
     programs = [
@@ -184,7 +184,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
 
 
 def with_workers(environment: Mapping[str, str], cpus: int) -> dict[str, str]:
-    """Return the environment with the number of web workers, where that is left to `serve`."""
+    """Return the environment with the number of web workers, where it is `auto`."""
     if environment.get(WORKERS, AUTO).strip() != AUTO:
         return dict(environment)
     workers = min(MOST_WORKERS, max(1, cpus // CPUS_PER_WORKER))
@@ -192,9 +192,9 @@ def with_workers(environment: Mapping[str, str], cpus: int) -> dict[str, str]:
 
 
 class StatusFile:
-    """Tells the web workers what the supervisor knows, in a file that they read.
+    """The file from which web workers read the status of the programs.
 
-    It is always of one size, and written over: that succeeds on a disk without room as well.
+    It is overwritten in place and keeps its size, so that this works on a full disk too.
     """
 
     SIZE = 8192
@@ -204,19 +204,19 @@ class StatusFile:
         self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def __call__(self, status: Mapping[str, Any]) -> None:
-        """Tell it."""
+        """Write the status."""
         try:
             text = json.dumps(status).encode().ljust(self.SIZE)
             os.pwrite(self.file, text, 0)
             os.ftruncate(self.file, len(text))
         except OSError as error:
-            self.say(f"the web workers cannot be told of a change: {error.strerror}", WARNING)
+            self.say(f"the status for the web workers cannot be written: {error.strerror}", WARNING)
 
 
 class Announcement:
-    """Says where to send a request once `/ping` is 200; or, after a while, why it is not.
+    """Logs where to send a request once `/ping` is 200; or, after `CONNECT_S`, why it is not.
 
-    It asks in a thread of its own: the supervisor waits for nobody's answer.
+    It asks in a thread of its own, for the supervisor must not wait for an answer.
     """
 
     def __init__(self, port: int, say: Say) -> None:
@@ -233,8 +233,8 @@ class Announcement:
         return not self.asking.is_alive()
 
     def _ask_on(self, began: float) -> None:
-        # All programs run, and Triton has tried every model: what is missing now stays so,
-        # but for the web worker's connection to Triton.
+        # All programs run, and Triton has tried to load every model: only a web worker's connection
+        # to Triton may still be missing.
         give_up_at = time.monotonic() + CONNECT_S
         while (ping := ask(over_tcp(self.port), "/ping")).status != 200:
             if time.monotonic() > give_up_at:
@@ -247,9 +247,9 @@ class Announcement:
 
 
 def taken_ports(settings: Settings) -> Iterator[str]:
-    """Yield a sentence for every port that another program has.
+    """Yield a sentence for every port that another program uses.
 
-    Found out before anything starts: else the other program would answer in place of ours.
+    It is checked before anything starts, for the other program would answer the probes.
     """
     variables = {row.attribute: row.variable for row in rows()}
     for attribute, address in (
@@ -272,7 +272,7 @@ def taken_ports(settings: Settings) -> Iterator[str]:
 
 
 def shared_memory_plan(settings: Settings, triton: Triton) -> Plan:
-    """Return how shared memory is shared out among the models, where it has to be."""
+    """Return how shared memory is divided among the models of the embedded Triton."""
     if not triton.has_our_backends:
         return Plan()
     free = os.statvfs(FOLDER)
@@ -281,7 +281,7 @@ def shared_memory_plan(settings: Settings, triton: Triton) -> Plan:
 
 
 def raise_file_limit(say: Say) -> None:
-    """Allow as many open files, thus connections, as this machine grants without asking."""
+    """Raise the limit of open files, thus of connections, to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if hard != resource.RLIM_INFINITY and hard < FEW_FILES:
@@ -293,7 +293,7 @@ def raise_file_limit(say: Say) -> None:
 
 
 def with_repository(settings: Settings, run_dir: Path, say: Say) -> Settings:
-    """Return the settings with the one repository, linked together, and what it means for them."""
+    """Link the models into one repository; return the settings with it."""
     if settings.missing:
         say(settings.missing, WARNING)
     repository = run_dir / "repository"
@@ -321,27 +321,27 @@ def with_repository(settings: Settings, run_dir: Path, say: Say) -> Settings:
 
 
 class NoFolder(Exception):
-    """There is no folder to work in; the text says why."""
+    """There is no folder for sockets and temporary files; the text says why."""
 
     exit_code = MISUSED
 
 
 class InUse(NoFolder):
-    """Another `serve` has the folder."""
+    """Another `serve` uses the folder."""
 
     exit_code = 1
 
 
 @contextmanager
 def run_folder(wanted: Path | None) -> Iterator[Path]:
-    """Give a folder for sockets and temporary files.
+    """Make an empty folder for sockets and temporary files.
 
-    It is made anew. In `wanted` it is one of its own, for what else lies there is not ours;
-    a temporary one is removed at the end.
+    It is a folder of its own in `wanted`, whose other files are left alone; or a temporary one,
+    which is removed at the end.
 
     Raises:
-        InUse: another process of this machine has it.
-        NoFolder: there is none to be had.
+        InUse: another process of this machine uses it.
+        NoFolder: it cannot be made.
 
     """
     if wanted is not None:
@@ -351,11 +351,11 @@ def run_folder(wanted: Path | None) -> Iterator[Path]:
         with ExitStack() as held:
             try:
                 wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
-                # No program that is started inherits it.
+                # The programs do not inherit it.
                 lock = held.enter_context((wanted / f"{OWN}.lock").open("a"))
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(own, ignore_errors=True)  # another version may have been here before
-                own.mkdir(mode=0o700)  # who reaches the socket in it is past NGINX and the keys
+                own.mkdir(mode=0o700)  # its socket bypasses NGINX and the API keys
             except BlockingIOError as error:
                 raise InUse(
                     f"RUN_DIR is '{wanted}', which another `serve` uses; name another folder"

@@ -14,19 +14,19 @@ from container.supervisor.program import Program
 from container.triton_backends.machine.shared_memory import PREFIX
 from dispatcher.settings import PROJECT, SCARCE, Settings
 
-THREADS_FOR_HEALTH = 4  # besides those that answer and those that wait
+THREADS_FOR_HEALTH = 4  # for health routes, besides the threads for models
 IDLE_CONNECTIONS = 1000  # from NGINX to gunicorn, besides as many as there are threads
 GUNICORN_SHARE = 0.08  # of the time to stop; see `container.programs.nginx`
 
-# A gunicorn worker that gives no sign of life is replaced after this. Its signs do not depend on
-# requests, however long they take.
+# gunicorn replaces a worker whose heartbeat is this old. The heartbeat does not depend on requests,
+# however long they take.
 WORKER_SILENT_S = 15
 SOCKET = "gunicorn.sock"
 WATCHED = "/ping"  # answered from memory
 
 
 def gunicorn_program(settings: Settings, run_dir: Path, shm_prefix: str, plan: Plan) -> Program:
-    """Return gunicorn: threads, on a Unix socket, each worker making its own application."""
+    """Return gunicorn, with threads, on a Unix socket; each worker makes its own application."""
     socket_path = run_dir / SOCKET
     command = [
         *(sys.executable, "-m", "gunicorn", "dispatcher.wsgi:build()"),
@@ -37,13 +37,13 @@ def gunicorn_program(settings: Settings, run_dir: Path, shm_prefix: str, plan: P
         f"--bind=unix:{socket_path}",
         f"--timeout={WORKER_SILENT_S}",
         "--config=python:dispatcher.gunicorn.hooks",
-        # For workers that are replaced while requests go on; at the end there are none any more.
+        # For workers that are replaced while they answer; at a stop no request is left.
         f"--graceful-timeout={math.ceil(settings.proxy_timeout)}",
-        # NGINX judges the size of requests and headers, and says so in JSON.
+        # NGINX limits the size of requests and headers, and refuses in JSON.
         "--limit-request-line=0",
         "--limit-request-fields=32768",
         "--limit-request-field_size=0",
-        # Longer than NGINX keeps a connection, so that it is never this side that closes it.
+        # Longer than NGINX keeps a connection, so that this side never closes it first.
         "--keep-alive=75",
         f"--worker-tmp-dir={run_dir}",
         f"--log-level={'warning' if settings.log_level == 'info' else settings.log_level}",
@@ -57,13 +57,13 @@ def gunicorn_program(settings: Settings, run_dir: Path, shm_prefix: str, plan: P
         "PYTHONPATH": os.pathsep.join(
             part for part in (str(PROJECT), os.environ.get("PYTHONPATH", "")) if part
         ),
-        # The library reads it when it is imported.
+        # prometheus_client reads it when it is imported.
         "PROMETHEUS_MULTIPROC_DIR": str(run_dir / "metrics"),
         PREFIX: shm_prefix,
         **({SCARCE: "1"} if plan.is_scarce else {}),
-        # Models and tokenizers are files on this machine; nothing is looked up outside.
+        # Models and tokenizers are local files; nothing is fetched.
         "HF_HUB_OFFLINE": "1",
-        # transformers says at import that it finds no torch: it is not meant to.
+        # Without it transformers warns at import that there is no torch.
         "TRANSFORMERS_VERBOSITY": "error",
         "TOKENIZERS_PARALLELISM": "false",
     }

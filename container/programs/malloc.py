@@ -1,17 +1,17 @@
-"""What the programs tell glibc's `malloc`."""
+"""Settings of glibc's `malloc` for the programs, as environment variables."""
 
 from __future__ import annotations
 
-# glibc gives back every array over 128 kB to the kernel and maps the next one anew, page by page.
-# Kept instead, a 640×640 picture costs a quarter less time. Larger arrays than those of one run of
-# a model are given back all the same, and so is what lies unused beyond 128 MiB: else a few
-# pictures of 49 megapixels at once leave 6 GB with an idle worker.
+# By default glibc returns every array over 128 kB to the kernel and maps the next one again, page
+# by page. Without that a 640×640 picture takes a quarter less time. Arrays of more than 32 MiB are
+# returned all the same, and so is unused memory beyond 128 MiB: else an idle worker keeps 6 GB
+# after a few pictures of 49 megapixels at once.
 ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
     "MALLOC_TRIM_THRESHOLD_": str(128 * 2**20),
     "MALLOC_TOP_PAD_": str(16 * 2**20),
 }
 
-# Else glibc keeps memory for each of the web worker's threads apart: 527 instead of 401 MB (PSS,
-# its part of the tensors in shared memory included) after 16 callers of YOLOv5s, at the same speed.
+# By default each thread of a web worker has an arena of its own, which costs 527 instead of 401 MB
+# (PSS, with its part of the tensors in shared memory) after 16 callers of YOLOv5s, at equal speed.
 FEW_ARENAS = {"MALLOC_ARENA_MAX": "2"}

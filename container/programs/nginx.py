@@ -14,15 +14,15 @@ from container.supervisor.http_probe import ask, over_tcp
 from container.supervisor.program import Program
 from dispatcher.settings import PROJECT, Settings
 
-MOST_CONNECTIONS = 8192  # of NGINX, each with a file beside it where a body or an answer is large
+MOST_CONNECTIONS = 8192  # each with a second open file where a body or an answer is large
 
-# Each request has one from its caller and one to gunicorn; a quarter of all stays free.
+# Each request has a connection from its caller and one to gunicorn; a quarter of all stays free.
 REQUESTS_SHARE = 3 / 8
 
-# Of the time to stop, what each may take in its turn; together less than the whole. While NGINX
-# waits for its last callers the other two do their work, and have next to nothing left after it.
-# What gunicorn has not answered then is answered 503 by NGINX, as soon as gunicorn is gone; who
-# does not read that is cut off.
+# The share of SERVE_STOP_TIMEOUT that each program may take in its turn; together less than 1.
+# While NGINX waits for its last callers the other two work, and have almost nothing left to do
+# after it. Requests that gunicorn has not answered by then are answered 503 by NGINX once gunicorn
+# is gone; callers that do not read this are disconnected.
 ANSWERS_SHARE = 0.7
 NGINX_SHARE = 0.75
 ALIVE = "/.alive"  # answered by NGINX itself
@@ -31,7 +31,7 @@ ALIVE = "/.alive"  # answered by NGINX itself
 def nginx_program(
     settings: Settings, run_dir: Path, executable: str, listener: ListeningSocket
 ) -> Program:
-    """Return NGINX, listening at `listener`, with its configuration written to `run_dir`."""
+    """Return NGINX, which inherits `listener`; write its configuration to `run_dir`."""
     configuration = run_dir / "nginx.conf"
     files = min(2 * MOST_CONNECTIONS, open_files())
     connections = min(MOST_CONNECTIONS, files // 2)
@@ -49,8 +49,8 @@ def nginx_program(
             proxy_timeout_ms=round(settings.proxy_timeout * 1000),
             managing_timeout_ms=round(settings.managing_timeout * 1000),
             access_log="off" if settings.access_log == "off" else "/dev/stderr own if=$own",
-            # Started by root NGINX would serve as another user, who has no right to `run_dir`,
-            # and cannot become one where the container's capabilities are dropped.
+            # Started by root, NGINX would switch to another user, who may not enter `run_dir`; and
+            # it cannot switch where the container's capabilities are dropped.
             user="user root root;" if os.geteuid() == 0 else "",
         )
     )
@@ -63,7 +63,7 @@ def nginx_program(
     return Program(
         "NGINX",
         lambda: command,
-        # In this variable NGINX hands its sockets on to the NGINX that takes its place.
+        # NGINX takes the sockets that this variable names, as in an upgrade of its binary.
         {**os.environ, "NGINX": f"{listener.fileno()};"},
         fault,
         files=(listener.fileno(),),
@@ -75,13 +75,13 @@ def nginx_program(
 
 
 def counts_requests(executable: str) -> bool:
-    """Whether NGINX was built with what limits the number of requests at a time."""
+    """Whether NGINX was built with the module that limits concurrent requests."""
     built = subprocess.run([executable, "-V"], capture_output=True, text=True, check=False)
     return "--without-http_limit_conn_module" not in built.stderr
 
 
 def open_files() -> int:
-    """Return how many files a process may have open: what it may raise its own limit to."""
+    """Return how many files a process may have open: the hard limit."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return 2 * MOST_CONNECTIONS if hard == resource.RLIM_INFINITY else hard
 

@@ -1,4 +1,4 @@
-"""Triton: how it is started, and how one sees that it works."""
+"""Triton: how it is started, and how it is probed."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from container.triton_backends.machine.shared_memory import FOLDER, PREFIX
 from dispatcher.settings import INSTANCES, WANTED, Settings
 
 TRITON_SHARE = 0.19  # of the time to stop; see `container.programs.nginx`
-STUCK = "stuck"  # the code that tells that a new start of Triton may help
+STUCK = "stuck"  # the error code of /ping where a restart of Triton may help
 
-# ONNX Runtime would report its use to Microsoft, and keep a database in the home folder for that.
+# Else ONNX Runtime reports its use to Microsoft, and keeps a database in the home folder for that.
 SILENT = {"ORT_DISABLE_TELEMETRY": "1"}
 
 
 def triton_program(
     settings: Settings, triton: Triton, run_dir: Path, shm_prefix: str, plan: Plan
 ) -> Program:
-    """Return Triton: loopback only, every wanted model loaded, a bad one by itself."""
+    """Return Triton, on loopback only; it loads every wanted model it can load."""
     wanted = run_dir / WANTED
     ports = {
         "http": settings.triton_http_port,
@@ -41,7 +41,7 @@ def triton_program(
         "--model-control-mode=explicit",
         "--exit-on-error=false",
         "--strict-readiness=false",
-        # It is killed before that, where a model hangs: then it would end with an error.
+        # Where a model hangs it is killed before that, for it would exit with an error then.
         f"--exit-timeout-secs={math.ceil(settings.stop_timeout)}",
         *triton.options,
         *plan.options(),
@@ -65,7 +65,7 @@ def triton_program(
     instances.mkdir(exist_ok=True)
     return Program(
         "Triton",
-        # What was loaded and unloaded meanwhile counts at a later start.
+        # A restart loads the models that are wanted by then.
         lambda: [*command, *(f"--load-model={path.name}" for path in sorted(wanted.iterdir()))],
         {
             **os.environ,
@@ -80,9 +80,8 @@ def triton_program(
         },
         fault,
         stop_within=max(1.0, settings.stop_timeout * TRITON_SHARE),
-        # It closes the second port when all models are unloaded. Then its thread for metrics sleeps
-        # for up to 2 s; and where somebody has connected to that port and said nothing, gRPC waits
-        # for 20 s.
+        # It closes its ports when all models are unloaded. After that its thread for metrics sleeps
+        # for up to 2 s, and gRPC waits 20 s for a connection on which nothing was sent.
         is_done=lambda pid: (
             not (listens(ports["http"]) or listens(ports["grpc"]) or has_children(pid))
         ),

@@ -6,7 +6,8 @@
 
 A program that dies, or whose fault lasts for `patience`, is killed with all of its child processes
 and restarted, after a delay that grows each time. A program that dies before it ever worked, or
-that was restarted too often, ends the container: the others are stopped, and the exit code is not 0.
+that was restarted too often, ends the container: the others are stopped, and the exit code is not
+0.
 
 On a stop signal the programs are stopped one after the other, and each has time to finish its work.
 What still runs at the deadline is killed. The clock starts at the signal.
