@@ -1,4 +1,4 @@
-"""How fast the server is, beside the machine's limit and beside others: `make bench`.
+"""Measure the server beside the machine's limit and rivals: `make bench`.
 
 Prints tables on standard output and its progress on standard error; writes result.json and
 performance.svg into --out. Exit code 1 where a target is missed by more than the noise.

@@ -1,4 +1,4 @@
-"""What memory large pictures take: callers who send them at the same moment, once each.
+"""Measure the memory of large pictures that are sent at the same moment.
 
 usage: python -m bench.large_pictures
 

@@ -1,4 +1,4 @@
-"""Rounds: everybody in turn, at every load, so that the machine's moods hit all alike."""
+"""Measure in rounds: all contenders in turn, at every load."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Spread:
 
 @dataclass
 class Results:
-    """All that was measured at one precision, for the tables, the targets and the JSON file."""
+    """All measurements at one precision, for the tables and the JSON file."""
 
     cpus: int
     rounds: int
@@ -222,7 +222,7 @@ def sweep(
 
 
 def in_hand(callers: int) -> str:
-    """Return under which name the ways have the best one with no more requests than callers."""
+    """Return the name of the limit's best way, with no more requests at once."""
     return f"{callers} in hand"
 
 
@@ -288,7 +288,7 @@ def started(
     right: list[Any],
     results: Results,
 ) -> Iterator[list[Contender]]:
-    """Start contenders one after the other; those that cannot be had are noted and left out."""
+    """Start contenders one after the other; note and skip those that fail."""
     with ExitStack() as stack:
         running = []
         for make in wanted:
@@ -355,7 +355,7 @@ def turned(contenders: Sequence[Contender], number: int) -> list[Contender]:
 
 
 def quietly(results: Results, measured: Callable[[], Sample]) -> Sample:
-    """Measure; again while others disturb it and there is patience left. Return the quietest."""
+    """Measure, again while other programs disturb it; return the quietest run."""
     best = measured()
     while best.elsewhere > BUSY_ELSEWHERE and results.patience_s > 0:
         before = time.monotonic()

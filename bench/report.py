@@ -277,7 +277,7 @@ def rounded(spread: Spread) -> str:
 
 
 def targets(every: Sequence[tuple[str, Verdict]]) -> str:
-    """Return the targets, by precision; of those that compare with rivals what is not met."""
+    """Return the targets by precision; of those against rivals only the missed."""
     compared = [one for _, one in every if one.rival]
     won = sum(one.verdict == MET for one in compared)
     rows = [

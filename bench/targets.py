@@ -54,7 +54,7 @@ class Verdict:
 
 
 def slowness(results: Results) -> float:
-    """Return how many times the reference's processor time ONNX Runtime takes; 0 if unknown."""
+    """Return the ratio of processor times of ONNX Runtime and the reference."""
     return results.reference_ms / REFERENCE_MS
 
 

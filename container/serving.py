@@ -1,4 +1,4 @@
-"""`./serve`: starts Triton, gunicorn and NGINX and stays in the foreground until they end."""
+"""Start Triton, gunicorn and NGINX for `./serve`, and wait until they end."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run_with_room(settings: Settings, run_dir: Path, log: Log) -> int:
-    """Start the programs and watch them; return the exit code, 1 where the disk is full."""
+    """Start and watch the programs; return the exit code, 1 on a full disk."""
     try:
         return run(settings, run_dir, log)
     except OSError as error:
@@ -214,7 +214,7 @@ class StatusFile:
 
 
 class Announcement:
-    """Logs where to send a request once `/ping` is 200; or, after `CONNECT_S`, why it is not.
+    """Logs where to send a request once `/ping` is 200, or why it is not.
 
     It asks in a thread of its own, for the supervisor must not wait for an answer.
     """

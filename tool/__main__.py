@@ -1,4 +1,4 @@
-"""`dispatcher`: the program for those who add a model, and for those who ask one from a shell.
+"""`dispatcher`: the program for authors of models, and for callers in a shell.
 
 Each command is a module, imported when it is called: help is there at once.
 """

@@ -1,4 +1,4 @@
-"""The models and clients as the container would find them, with no Triton that could be asked."""
+"""Load models and clients as the container does, without a Triton."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def composed(
 
 
 class Offline(OnnxModels):
-    """Knows of a model what its configuration and its file say, as Triton puts them together."""
+    """A model server that knows models by their configurations and files."""
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__(folder)
@@ -115,7 +115,7 @@ class Offline(OnnxModels):
 
 
 def fits(client: Client) -> str:
-    """Return why a client does not fit its model, or its example; nothing where nobody knows."""
+    """Return why a client or its example does not fit its model; empty if it does."""
     if isinstance(client, Family):
         try:
             with Request(parameters=client.read_parameters({})).active():

@@ -1,4 +1,4 @@
-"""How cost grows: with batches, pictures, texts, models and callers. One measurement a point."""
+"""Measure how cost grows with batches, pictures, texts, models and callers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The in-process limit: the whole work in one program, without HTTP. Commanded by `Limit`.
+"""The in-process limit: the whole work in one program, without HTTP.
 
 usage: python -m bench.load.limit REPOSITORY MODEL, then one JSON object a line on standard input
 """
@@ -76,7 +76,7 @@ def ways_of(engine: Engine, cpus: int, batch: int) -> list[Way]:
 
 @dataclass(frozen=True)
 class Figures:
-    """What one measurement gave; times in milliseconds of one payload, or of one batch.
+    """One measurement; times in milliseconds of one payload, or of one batch.
 
     `engine_ms` is the processor time of a payload inside of the engine, with its own threads.
     """

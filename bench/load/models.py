@@ -1,4 +1,4 @@
-"""The models of the benchmark: the served ones, a BERT of full size, and one that does nothing."""
+"""The models of the benchmark: the served ones, a full BERT, and nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ instance_group [ {{ count: 1 kind: KIND_AUTO }} ]
 
 
 def lay_out(folder: Path, *, nothings: int = 1) -> Path:
-    """Make a model repository: the three models, BERT of full size, and some that do nothing.
+    """Make a model repository: the served models, full BERT, and nothing.
 
     The configurations are the project's own. The random BERT (450 MB) is made once, and once more
     for the in-process limit, with the scores of some places alone.
@@ -91,7 +91,7 @@ def model_of(
 
 
 def bert_base(*, few: bool = False) -> onnx.ModelProto:
-    """Return BERT-base with a fill-mask head, with the shape of the real one and random weights.
+    """Return BERT-base with a fill-mask head and random weights.
 
     Args:
         few: whether it gives the scores of some places alone, [places, words]; their numbers are

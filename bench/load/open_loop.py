@@ -1,4 +1,4 @@
-"""Open loops with k6: requests come at a constant rate, whether or not the last is answered.
+"""Open loops with k6: requests at a constant rate, answered or not.
 
 A closed loop asks less where the server is slow, and so hides its worst times; this one does not.
 What the rates are shares of, the capacity, k6 measures as well, with a closed loop, at the
@@ -24,7 +24,7 @@ GRACE_S = 60
 
 
 def measure(results: Results, server: Contender, payload: Any, seconds: float, cache: Path) -> None:
-    """Ask at shares of the capacity; an overload lasts longer, for its queue fills slowly."""
+    """Send requests at shares of the capacity; an overload lasts longer."""
     try:
         k6 = installed("k6", cache).with_name("k6")
     except Skipped as reason:

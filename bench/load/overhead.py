@@ -1,4 +1,4 @@
-"""What the server costs by itself: a model that does nothing, asked by wrk, and bare routes.
+"""Measure the server's own cost: a model that does nothing, and bare routes.
 
 In turn with a Flask route that asks nobody: how fast that is tells how fast this machine is with
 small requests, of which the processor time of a model says nothing. One that asks this server's
@@ -57,7 +57,7 @@ def measure(results: Results, server: Contender, repository: Path, folder: Path)
 
 
 def flask_route(folder: Path) -> Contender:
-    """Return a Flask route that asks nobody, behind NGINX and gunicorn, for the nothing-model."""
+    """Return a Flask route without a model, behind NGINX and gunicorn."""
     return route("Flask route", "flask_route", folder, "nothing", {})
 
 

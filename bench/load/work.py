@@ -1,4 +1,4 @@
-"""The work itself, without any server: a payload to tensors, and tensors to an answer.
+"""The work without a server: a payload to tensors, and tensors to an answer.
 
 The in-process limit and every rival do it with these functions, which are the project's own, so
 that all do the same: base64, decoding, the same filters, the same arithmetic on the answer.
@@ -40,11 +40,11 @@ class Work(ABC):
 
     @abstractmethod
     def prepare(self, payload: Mapping[str, Any]) -> tuple[Tensors, Any]:
-        """Return the inputs, a batch of one, and what `finish` must know of them, as in JSON."""
+        """Return the inputs, a batch of one, and what `finish` needs, as JSON has it."""
 
     @abstractmethod
     def finish(self, output: npt.NDArray[Any], kept: Any) -> list[Any]:
-        """Return the answer, as the server gives it, from the output's row of this payload."""
+        """Return the server's answer from this payload's row of the output."""
 
     @staticmethod
     @abstractmethod
@@ -176,7 +176,7 @@ def picture(text: str) -> Picture:
 
 
 class FewRows:
-    """A session of BERT that computes the logits of the masks alone, as the server's does.
+    """A session of BERT that computes only the logits of the masks.
 
     Args:
         session: of the graph that can do so.
@@ -200,7 +200,7 @@ class FewRows:
 
 
 class Runner:
-    """A model with its session, for rivals: one thread's share of the work from end to end."""
+    """A model with its session, for rivals: one thread's whole work."""
 
     def __init__(self, threads: int) -> None:
         repository = Path(os.environ["BENCH_REPOSITORY"])
@@ -234,7 +234,7 @@ TOKENS = 9
 
 
 def payload(modelname: str, *, megapixels: float = MEGAPIXELS, tokens: int = TOKENS) -> Any:
-    """Return the payload that everybody is asked: a 768×576 JPEG, or a text of 9 tokens."""
+    """Return the payload of every request: a 768×576 JPEG, or 9 tokens of text."""
     if modelname == "bert_base":
         # [CLS], [MASK], the full stop and [SEP] are four.
         return {"text": "the " * (tokens - 4) + "[MASK]."}

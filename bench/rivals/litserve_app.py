@@ -1,4 +1,4 @@
-"""LitServe: a worker per core behind its own front end; its batching where a batch pays.
+"""LitServe: a worker per core, with its own batching where that pays.
 
 https://lightning.ai/docs/litserve/features: workers per device, batching, fast queue
 """

@@ -35,7 +35,7 @@ class Skipped(Exception):
 
 @dataclass
 class Contender:
-    """A server that answers one model's payload, or several models' where it is this server.
+    """A server that answers the payload of one model, or of several.
 
     Args:
         name: for the table.
@@ -148,7 +148,7 @@ PORTS = iter(range(21000 + os.getpid() % 7000, 32000))
 
 
 def free_port(count: int = 1) -> int:
-    """Return the first of some neighbouring ports that nobody listens on, or was given."""
+    """Return the first of some neighbouring ports that is free."""
     neighbours: list[int] = []
     for port in PORTS:
         with socket.socket() as listener:
@@ -174,7 +174,7 @@ def this_server(
     name: str = "this server",
     settings: Mapping[str, str] = {},
 ) -> Contender:
-    """Return `./serve` with all the models of the repository, and settings besides the default."""
+    """Return `./serve` with all models of the repository and some settings."""
     port = free_port(10)
     return Contender(
         name,

@@ -1,4 +1,4 @@
-"""What the processes of a container cost: processor time and memory, read from /proc."""
+"""Measure a container's processes: processor time and memory, from /proc."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def cpu_ms(*roots: int) -> Counter[str]:
 
 
 def memory_mb(*roots: int) -> list[tuple[str, dict[str, float]]]:
-    """Return per process what it is, and its memory in MB: `rss`, `pss` and the peak of `rss`."""
+    """Return name and memory of each process in MB: `rss`, `pss`, peak `rss`."""
     rows = []
     for pid, name in tree(*roots):
         sizes = {}

@@ -150,7 +150,7 @@ def mlserver(place: Place) -> Contender:
 
 
 def triton(place: Place) -> Contender:
-    """Return Triton by itself: its own HTTP, an ensemble, before and after in its Python backend.
+    """Return Triton alone: an ensemble with pre- and postprocessing in Python.
 
     The model in the middle is served as by this server, with the same backend; see `one_by_one`.
     """
@@ -234,7 +234,7 @@ def lay_out_ensemble(models: Path, repository: Path, modelname: str, cpus: int) 
 
 
 def one_by_one(model: Path, cpus: int) -> None:
-    """Let a model whose runs are shared by a few run its requests by themselves, one on each core.
+    """Let a model run its requests one by one, each on one core.
 
     With this server's shared runs of a ResNet-50 Triton's own HTTP has 0.91 to 0.95 times as many
     answers, and a p99 of up to 1.8 times: those who prepare pictures there have the same cores.
@@ -282,7 +282,7 @@ TORCH = "torch==2.13.0+cpu"  # the other builds are many times larger
 
 
 def article(place: Place) -> Contender:
-    """Return the sample of AWS's article, on Triton with this project's backend and models.
+    """Return the sample of AWS's article, on Triton with our backend and models.
 
     It is taken from the folder aws-sm-mmo of the cache, and fetched to there where it is missing.
     """

@@ -1,4 +1,4 @@
-"""Engines: with what a model is run, and how precisely; the same for the limit and for rivals."""
+"""The engines and precisions that run a model, for the limit and for rivals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXACT, AUTO = PRECISIONS = ("exact", "auto")
 
 
 def engines_at(precision: str) -> tuple[Engine, ...]:
-    """Return the engines of which the best one is the limit at a precision of the server."""
+    """Return the engines among which the limit is the best, by precision."""
     if precision == AUTO and has_bf16():
         return (Engine.OPENVINO_BF16,)
     return (Engine.ONNXRUNTIME, Engine.OPENVINO_F32)
@@ -45,7 +45,7 @@ def has_bf16() -> bool:
 def opened(
     file: Path, engine: Engine, *, threads: int, streams: int = 1, spinning: bool = False
 ) -> Any:
-    """Open a model; what is returned runs as ONNX Runtime's sessions do, in any thread.
+    """Open a model as a session with ONNX Runtime's interface, for any thread.
 
     Args:
         file: model.onnx.
@@ -66,7 +66,7 @@ def opened(
 
 
 class OpenVino:
-    """A model in OpenVINO, asked as a session of ONNX Runtime is; safe for many threads.
+    """A model in OpenVINO with the interface of an ONNX Runtime session.
 
     What a run returns is overwritten by the next run of the same thread.
     """

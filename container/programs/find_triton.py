@@ -188,7 +188,7 @@ def own_backends() -> list[Path]:
 
 
 def prepare() -> None:
-    """Make the backend folder beside the packages; an empty one without the embedded Triton."""
+    """Make the backend folder beside the packages; empty without an embedded Triton."""
     shutil.rmtree(prepared_backends(), ignore_errors=True)
     prepared_backends().mkdir()
     if server := embedded_server():

@@ -26,7 +26,7 @@ WATCHED = "/ping"  # answered from memory
 
 
 def gunicorn_program(settings: Settings, run_dir: Path, shm_prefix: str, plan: Plan) -> Program:
-    """Return gunicorn, with threads, on a Unix socket; each worker makes its own application."""
+    """Return gunicorn: threads, a Unix socket, and an application per worker."""
     socket_path = run_dir / SOCKET
     command = [
         *(sys.executable, "-m", "gunicorn", "dispatcher.wsgi:build()"),

@@ -1,4 +1,4 @@
-"""The socket on which NGINX listens. This process holds it too, so that no connection is reset.
+"""The socket that NGINX listens on, held here too so that nothing is reset.
 
 The kernel completes TCP connections by itself and queues them until a process accepts them. When
 the last process closes the listening socket, the queued connections are reset, and their callers do
@@ -68,7 +68,7 @@ class ListeningSocket:
         return self._socket.fileno()
 
     def shut(self, *, accepts: bool) -> None:
-        """Drop new connections, wait until NGINX has accepted the queued ones, and close the socket.
+        """Drop new connections, let NGINX accept the queued ones, and close the socket.
 
         That takes a tenth of a second, and a second at most. Where the kernel takes no filter, or
         NGINX does not run, the socket is closed at once.

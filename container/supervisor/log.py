@@ -84,7 +84,7 @@ class Log:
         return sink
 
     def say(self, line: str, level: str = INFO, /) -> None:
-        """Write a line of this program's own, without waiting for the reader of the stream."""
+        """Write a line of this program's own, without waiting for the reader."""
         self._put([self._formatted("serve", part.encode(), level) for part in line.splitlines()])
 
     def __enter__(self) -> Self:
@@ -166,7 +166,7 @@ class Log:
 
 
 def is_object(line: bytes) -> bool:
-    """Whether a line is a JSON object, and does not merely begin as one, as a dict printed does."""
+    """Whether a line is a JSON object, and does not only begin like one."""
     try:
         return line.startswith(b"{") and isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):

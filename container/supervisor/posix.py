@@ -1,4 +1,4 @@
-"""The operating system as the supervisor uses it: processes, signals, a clock and probes."""
+"""The operating system for the supervisor: processes, signals, clock, probes."""
 
 from __future__ import annotations
 

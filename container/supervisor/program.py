@@ -1,4 +1,4 @@
-"""A program as the supervisor knows it, and what the supervisor needs of the machine."""
+"""A program as the supervisor knows it, and the interface to the system."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 def end_at_once() -> None:
-    """Exit with 0 on any of them: nothing was started yet, so there is nothing to finish.
+    """Exit with 0 on any of them: nothing was started, so nothing is to finish.
 
     Without a handler the kernel does not deliver them to the first process of a container.
     """

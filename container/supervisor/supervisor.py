@@ -1,4 +1,4 @@
-"""Starts programs in order, watches and restarts them, and stops them in reverse order.
+"""Start programs in order, watch and restart them, stop them in reverse order.
 
     WAITING ──delay──▶ STARTING ──first good probe─▶ RUNNING
        ▲                  │ died, too slow              │ died, or a fault that stays

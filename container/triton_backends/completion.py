@@ -1,4 +1,4 @@
-"""Complete a model's configuration from its file, and decide whether requests may share a run."""
+"""Complete a configuration from the file; decide whether requests share runs."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def completed(
 
 
 def quantizes(file: Path) -> bool:
-    """Whether a graph has a node that takes one scale for all rows, whose outputs may not show it.
+    """Whether a graph has an operator that takes one scale for all rows.
 
     Where only the best class is given, a trial would have to meet the one number that is rounded
     to another.

@@ -1,4 +1,4 @@
-"""Compare a model's configuration with its file, and refuse what Python backends cannot do.
+"""Compare a configuration with its file, and refuse what is not supported.
 
 The rules are those of NVIDIA's native backends: `ValidateInputs` and `ValidateOutputs` of the
 onnxruntime backend, `CompareDimsSupported` of the backend library.
@@ -75,7 +75,7 @@ def take_every_shape(config: Mapping[str, Any]) -> None:
 
 
 def refuse_ragged(config: Mapping[str, Any]) -> None:
-    """Refuse a configuration, as it was written, in which such requests are to be one array.
+    """Refuse a configuration with ragged batches, as it was written.
 
     Raises:
         ModelConfigError: naming the input.
@@ -155,7 +155,7 @@ def _same_shape(configured: Sequence[int], actual: Sequence[int], *, exact: bool
 
 
 def _sequence_controls(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the inputs that Triton itself adds to the requests of a sequence, dims [1] each."""
+    """Return the control inputs that Triton adds to requests of a sequence."""
     controls = []
     for tensor in (config.get("sequence_batching") or {}).get("control_input") or []:
         for control in tensor.get("control") or []:

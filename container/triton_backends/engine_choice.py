@@ -1,4 +1,4 @@
-"""Choose the engine and the precision that run a model on this machine, and cache the choice.
+"""Choose the engine and the precision of a model, and cache the choice.
 
 `dispatcher engines` makes the comparison: it runs the model with every engine on samples, compares
 the answers and measures the time. Its result is cached here under the model's files, the processor
@@ -204,7 +204,7 @@ def cached_choice(
 
 @contextmanager
 def _one_at_a_time(kept: Path) -> Iterator[None]:
-    """Wait until no other process makes the same comparison, where the folder is writable."""
+    """Wait until no other process makes the same comparison, if possible."""
     with ExitStack() as stack:
         with suppress(OSError):
             kept.parent.mkdir(parents=True, exist_ok=True)
@@ -287,14 +287,14 @@ def show(found: EngineChoice, shared: Path | None, model: str, version: str) -> 
 
 
 def hide(file: Path | None) -> None:
-    """Remove what this process has written last; another one may have loaded the model again."""
+    """Remove the file of `show`, unless another process has written it since."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         if file and json.loads(file.read_text(encoding="utf-8"))["pid"] == os.getpid():
             file.unlink()
 
 
 def parsed(found: Mapping[str, Any]) -> EngineChoice:
-    """Read a choice from its JSON; raise KeyError, TypeError or ValueError for other JSON."""
+    """Read a choice from JSON; raise KeyError, TypeError or ValueError if wrong."""
     signature = found["signature"]
     if signature is not None:
         signature = Signature(
@@ -341,7 +341,7 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def has_bf16(said: str) -> bool:
-    """Whether a processor computes bf16 by itself; elsewhere it would only lose digits."""
+    """Whether the processor computes bf16 natively."""
     return bool({"avx512_bf16", "amx_bf16"} & set(said.split()))
 
 

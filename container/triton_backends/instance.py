@@ -1,4 +1,4 @@
-"""One model instance: requests of Triton's in, answers out, one run or several at a time."""
+"""One model instance: it takes Triton's requests and runs them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Session(Protocol):
     """Runs that are best on their way at a time; 1 where each has all cores."""
 
     def prepare(self, inputs: Tensors) -> Tensors:
-        """Return a request's tensors as the file has them; RequestError where they do not fit."""
+        """Return a request's tensors as the file has them; raise RequestError."""
 
     def run(
         self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, Rows] = ...

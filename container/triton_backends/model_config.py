@@ -81,7 +81,7 @@ def max_batch_size(config: Mapping[str, Any]) -> int:
 
 
 def instance_count(config: Mapping[str, Any]) -> int:
-    """Return how many instances Triton starts: a group's count holds for each of its GPUs."""
+    """Return how many instances Triton starts; a count is for each GPU."""
     groups = config.get("instance_group") or []
     return max(
         1,
@@ -129,7 +129,7 @@ def asked_kind(kind: str, folder: Path) -> str:
 
 
 def needs_completion(config: Mapping[str, Any]) -> bool:
-    """Say whether inputs or outputs are missing; a configuration with both is left as it is."""
+    """Whether inputs or outputs are missing; a complete one stays as it is."""
     return not ((config.get("input") or config.get("batch_input")) and config.get("output"))
 
 
@@ -151,14 +151,14 @@ def may_be_tried(config: Mapping[str, Any], signature: Signature, *, stated: boo
 
 
 def lists_all_dims(config: Mapping[str, Any], signature: Signature) -> bool:
-    """Whether a tensor is listed with all dimensions that it has in the file: no batch is meant."""
+    """Whether a tensor is listed with all dimensions of the file, without batch."""
     return 0 in _dims_left_out(config, signature)
 
 
 def completion(
     config: Mapping[str, Any], signature: Signature, *, stated: bool, independent: bool
 ) -> dict[str, Any]:
-    """Return the fields that the file adds to a configuration without inputs or outputs.
+    """Return the fields that a file adds to an incomplete configuration.
 
     Where nothing is written, every input and output begins with a dynamic dimension, and rows are
     known to be independent, the model batches up to `DEFAULT_MAX_BATCH_SIZE`. Dynamic batching is
@@ -213,7 +213,7 @@ def _is_written_for_a_batch(config: Mapping[str, Any], signature: Signature) -> 
 
 
 def _dims_left_out(config: Mapping[str, Any], signature: Signature) -> list[int]:
-    """Return how many dimensions fewer each listed tensor has than in the file; not of scalars."""
+    """Return how many dimensions of the file each listed tensor leaves out."""
     specs = (*signature.inputs, *signature.outputs)
     ranks = {spec.name: len(spec.shape) for spec in specs if spec.shape}
     listed = [*(config.get("input") or []), *(config.get("output") or [])]
@@ -223,7 +223,7 @@ def _dims_left_out(config: Mapping[str, Any], signature: Signature) -> list[int]
 
 
 def _refuse_unknown_ranks(config: Mapping[str, Any], signature: Signature) -> None:
-    """Refuse to guess how many dimensions an input has: Triton takes no other number of them."""
+    """Raise ModelConfigError where the rank of an input is not known."""
     unknown = [spec for spec in signature.inputs if spec.any_rank]
     if not unknown or config.get("input"):
         return

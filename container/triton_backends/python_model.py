@@ -35,7 +35,7 @@ class PythonModel(ABC):
     @staticmethod
     @abstractmethod
     def model_file(folder: Path, configured: str) -> Path:
-        """Return the model's file in its version folder; ModelConfigError if there is none."""
+        """Return the model's file in a version folder; raise ModelConfigError."""
 
     @staticmethod
     @abstractmethod

@@ -1,4 +1,4 @@
-"""From Triton's request objects to arrays and back; imported only inside Triton's process."""
+"""Convert Triton's requests to arrays and back, inside Triton's process."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Asked:
         return cls(parameters, tensors, padding, deadline, wanted, request.get_response_sender())
 
     def kept(self) -> Asked:
-        """Return it with tensors of its own; Triton's would stay in shared memory until then."""
+        """Return it with copies of its tensors, so that Triton's are freed."""
         if isinstance(self.tensors, Exception):
             return self
         return replace(self, tensors={name: one.copy() for name, one in self.tensors.items()})
@@ -133,7 +133,7 @@ class Answering:
         return [Asked.of(request, self.model, self.outputs) for request in requests]
 
     def responses(self, asked: Sequence[Asked]) -> list[Any]:
-        """Return one response per request, in order; None for one that was sent here already."""
+        """Return a response per request, in order; None for those already sent."""
         results = self._results(asked)
         taken = sum(_size(request.tensors) for request in asked)
         if self.share.has_room(taken + sum(_size(result) for result in results)):
@@ -142,7 +142,7 @@ class Answering:
         return [None] * len(results)
 
     def results(self, asked: Sequence[Asked]) -> list[Tensors | Exception]:
-        """Return for each request its outputs, or what went wrong; whichever thread calls this."""
+        """Return for each request its outputs or its error; any thread may call."""
         try:
             return self._results(asked)
         except Exception as error:
@@ -186,7 +186,7 @@ class Answering:
 
 
 def _send(asked: Sequence[Asked], results: Sequence[Tensors | Exception]) -> None:
-    """Send answers one by one: each is gone from shared memory before the next one needs room.
+    """Send answers one by one, so that each frees its shared memory.
 
     What fails while it is sent cannot be replaced by an error, and Triton holds the request,
     and its model, for good.
@@ -222,7 +222,7 @@ def wanted_rows(parameters: Mapping[str, Any], model: str) -> dict[str, list[int
 
 
 def wanted_above(parameters: Mapping[str, Any], model: str) -> dict[str, tuple[int, float]]:
-    """Return by which column rows are wanted of some outputs of a model, and above what.
+    """Return column and threshold for outputs of which rows are wanted so.
 
     Raises:
         RequestError: the parameter is not what it should be.
@@ -248,7 +248,7 @@ def wanted_above(parameters: Mapping[str, Any], model: str) -> dict[str, tuple[i
 
 @lru_cache(maxsize=64)  # a client says the same with every request
 def allowed_padding(text: str, model: str) -> Padding:
-    """Return how rows of a request may be made longer or shorter, from what the parameter says.
+    """Return how rows of a request may be padded, from its parameter.
 
     Raises:
         RequestError: that is not what it should be.
@@ -271,7 +271,7 @@ def allowed_padding(text: str, model: str) -> Padding:
 
 
 def refuse_unknown(padding: Padding, inputs: Collection[str], outputs: Collection[str]) -> None:
-    """Raise RequestError where there is none of the inputs or outputs that are to be filled up."""
+    """Raise RequestError where an input or output to be padded is missing."""
     for kind, named, known in (
         ("input", padding.inputs, inputs),
         ("output", padding.outputs, outputs),

@@ -1,4 +1,4 @@
-"""`dispatcher check PATH`: the mistakes that can be found without starting anything."""
+"""`dispatcher check PATH`: find mistakes without starting anything."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def folder_of(path: Path) -> Iterator[Findings]:
-    """Give the folder to be checked, and what takes the findings; an archive is unpacked first.
+    """Yield the folder to check and its findings; unpack an archive first.
 
     Raises:
         Trouble: there is no such path, or it is no archive.

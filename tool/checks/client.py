@@ -1,4 +1,4 @@
-"""Looks for mistakes in what turns payloads into tensors: `dispatch.toml`, and client classes."""
+"""Look for mistakes in `dispatch.toml` files and client classes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tool.offline import composed, fits, load_offline
 
 
 def check_clients(findings: Findings, folders: Iterable[Path], *, instead: bool) -> None:
-    """Check every `dispatch.toml`, and every client class in some folders, which is imported.
+    """Check every `dispatch.toml` and every client class; import the classes.
 
     Args:
         findings: of the folder with the models.
@@ -81,7 +81,7 @@ def dispatch_toml(findings: Findings, path: Path, loaded: Loaded, repository: Pa
 
 
 def short(reason: str, *folders: Path) -> str:
-    """Return a reason with the files in some folders, and of built-in models, named from there."""
+    """Return a reason with paths relative to the checked folders."""
     for folder in (*folders, BUILT_IN):
         reason = reason.replace(f"{folder}/", "")
     return reason

@@ -1,4 +1,4 @@
-"""Looks into a model's file as its backend does, and at the parameters that the backend refuses."""
+"""Look into a model's file and at the parameters that its backend refuses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LFS = b"version https://git-lfs"
 
 
 def backend(message: Message, versions: list[Path]) -> str:
-    """Return which of the two runs a model, as Triton finds out; nothing for another backend."""
+    """Return which of the two backends runs a model; empty for another."""
     if said := message.text("backend"):
         return said if said in {ONNXRUNTIME, OPENVINO} else ""
     if platform := message.text("platform"):
@@ -65,7 +65,7 @@ def model_file(message: Message, version: Path) -> Path:
 
 
 def opened(file: Path, its: str) -> ModelFile | None:
-    """Return a file as it is opened by the engine of a backend; None where that is not installed.
+    """Return a file opened by its backend's engine; None if not installed.
 
     Raises:
         ModelConfigError: it cannot be read, or a tensor's type is not served.
@@ -77,7 +77,7 @@ def opened(file: Path, its: str) -> ModelFile | None:
 
 
 def refused(config: Mapping[str, Any], its: str) -> Iterator[ModelConfigError]:
-    """Yield what a backend refuses of a configuration when it loads the model on a CPU."""
+    """Yield what a backend refuses of a configuration at the load on a CPU."""
     steps: list[Callable[[], object]] = [partial(engine_choice.preference, config, {})]
     if its == OPENVINO:
         steps.append(partial(properties, config))
@@ -192,7 +192,7 @@ def said(error: ModelConfigError) -> str:
 
 
 def compare(text: str, opened: ModelFile) -> tuple[dict[str, Any], tuple[str, str] | None]:
-    """Compare a configuration with the tensors of the model's file, as the backend does.
+    """Compare a configuration with the file's tensors, as the backend does.
 
     Returns:
         it, completed; and what its author should look at, with the fix, if anything.

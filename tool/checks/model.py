@@ -1,4 +1,4 @@
-"""Looks for mistakes in one model folder: its configuration, its versions, its files."""
+"""Look for mistakes in one model folder: configuration, samples and labels."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ class ModelCheck:
             )
 
     def steps(self, config: Path, text: str, message: Message) -> None:
-        """Note models that an ensemble asks and that are not there, or that it does not fit."""
+        """Note an ensemble's models that are missing or that it does not fit."""
         if self.folder == self.findings.root:  # nobody knows what will be beside it
             return
         known = {}
@@ -324,7 +324,7 @@ def configured(folder: Path) -> Message | None:
 
 
 def links(folder: Path, root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the links in a folder that lead nowhere or out of `root`, and which of both."""
+    """Yield links that are broken or lead out of `root`, with the reason."""
     for path in sorted(folder.rglob("*")):
         if path.is_symlink():
             target = path.resolve()

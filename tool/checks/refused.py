@@ -140,7 +140,7 @@ def of_steps(scheduling: Message) -> Iterator[Fault]:
 
 
 def of_the_way(message: Message, scheduling: Message) -> Iterator[Fault]:
-    """Yield the tensors of an ensemble that come from nowhere, or from two steps, or go nowhere."""
+    """Yield an ensemble's tensors that have no source, two sources, or no use."""
     key = "ensemble_scheduling.step"
     taken = [one for step in scheduling.messages("step") for one in mapped(step, "input")]
     made = [one for step in scheduling.messages("step") for one in mapped(step, "output")]
@@ -194,7 +194,7 @@ def of_batches(message: Message, model: Message, place: Field) -> Iterator[Fault
 
 
 def of_types(step: Message, kind: str, model: Message, types: dict[str, str]) -> Iterator[Fault]:
-    """Yield tensors whose type is not the one that was seen before; take up the others."""
+    """Yield tensors of another type than seen before; record the others."""
     known = {one.text("name"): one.text("data_type") for one in model.messages(kind)}
     for theirs, tensor, field in mapped(step, kind):
         if theirs in known:
@@ -275,7 +275,7 @@ def steps(message: Message) -> list[Message]:
 
 
 def mapped(step: Message, kind: str) -> Iterator[tuple[str, str, Field]]:
-    """Yield a model's tensors of a kind, the ensemble's that each is, and where that stands."""
+    """Yield a model's tensors, the ensemble's tensor of each, and its field."""
     entries = {
         field.value.text("key"): (field.value.text("value"), field)
         for field in step.all(f"{kind}_map")
@@ -286,7 +286,7 @@ def mapped(step: Message, kind: str) -> Iterator[tuple[str, str, Field]]:
 
 
 def tensors(message: Message) -> Iterator[tuple[str, Field, Message]]:
-    """Yield each input and output: which of both it is, where it stands, and the fields in it."""
+    """Yield each input and output with its kind, its field and its values."""
     for kind in KINDS:
         for field in message.all(kind):
             if isinstance(field.value, Message):
@@ -307,7 +307,7 @@ def sizes(dims: Sequence[str]) -> list[int]:
 
 
 def elements(dims: Sequence[str]) -> list[int]:
-    """Return how many elements there are between the dimensions of any size in one item."""
+    """Return the elements between the dynamic dimensions of one item."""
     counts = [1]
     for size in sizes(dims):
         if size == ANY_SIZE:

@@ -1,4 +1,4 @@
-"""Looks for mistakes in a model's versions: their folders, the policy, and a file in each."""
+"""Look for mistakes in a model's versions: folders, policy and files."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def opener(host: str) -> urllib.request.OpenerDirector:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask, and print or save the answer; return 0 where it is one, 1 where it is an error."""
+    """Send the request and show the answer; return 0, or 1 for an error."""
     accept = "application/json"
     if options.draw:
         accept = DRAWN.get(options.draw.suffix.lower(), "")

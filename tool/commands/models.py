@@ -1,4 +1,4 @@
-"""`dispatcher models`: what the container would serve with the settings as they are."""
+"""`dispatcher models`: what the container would serve with these settings."""
 
 from __future__ import annotations
 

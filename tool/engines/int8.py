@@ -50,7 +50,7 @@ LEAST_ROUNDS = 3
 
 
 def engine(before: Path, after: Path, example: Arrays) -> tuple[str, Run, Run]:
-    """Return what runs both files, and its name: OpenVINO, or ONNX Runtime where that cannot."""
+    """Return a runner for both files, and its name: OpenVINO or ONNX Runtime."""
     try:
         runs = by_openvino(before), by_openvino(after)
         for run in runs:
@@ -76,7 +76,7 @@ def medians(runs: Sequence[Run], given: Sequence[Arrays]) -> list[float]:
 
 
 class Feeds(CalibrationDataReader):  # type: ignore[misc]  # it has no types
-    """Hands inputs to the quantizer one by one, as it asks: all of them may not fit into memory."""
+    """Hands inputs to the quantizer one by one, to save memory."""
 
     def __init__(self, inputs: Iterator[Arrays]) -> None:
         self._inputs = inputs

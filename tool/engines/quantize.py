@@ -1,4 +1,4 @@
-"""`dispatcher quantize MODEL`: an int8 version of a model, and how far its answers are off."""
+"""`dispatcher quantize MODEL`: write an int8 version and report its errors."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def needed() -> None:
 
 
 def settings(repository: str | None) -> Settings:
-    """Return the settings of this environment, with another folder of models where one is named.
+    """Return this environment's settings, with the folder of models if named.
 
     Raises:
         Trouble: one of them is not allowed.
@@ -360,7 +360,7 @@ def quantized(model: Chosen, options: argparse.Namespace) -> Report:
 
 
 def apart(samples: list[Sample]) -> tuple[list[Sample], list[Sample]]:
-    """Return the samples to calibrate on, and those to compare; one by itself is for both."""
+    """Return samples for calibration and for comparison; one serves both."""
     if len(samples) < HELD_OUT:
         return samples[:-1] or samples, samples[-1:]
     held = samples[HELD_OUT - 1 :: HELD_OUT]

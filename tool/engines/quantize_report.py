@@ -1,4 +1,4 @@
-"""What `dispatcher quantize` reports: agreement on samples that were kept apart, speed and size."""
+"""The report of `dispatcher quantize`: agreement, speed and size."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ class Report:
 
 
 def kind(client: Client) -> str:
-    """Return how a client's answers are compared: by its family, or by the model's tensors."""
+    """Return how a client's answers are compared: its family, or "tensors"."""
     family = client.keys.family if isinstance(client, Family) else ""
     return family if family in COMPARED else "tensors"
 
 
 def parameters(client: Client) -> dict[str, Any]:
-    """Return what is asked besides: all classes, where the best three say little of the others."""
+    """Return parameters of the comparison: all classes of a classifier."""
     top_k = client.parameters.get("top_k")
     if kind(client) in RANKED and isinstance(top_k, Parameter) and math.isfinite(top_k.high):
         return {"top_k": int(top_k.high)}
@@ -91,7 +91,7 @@ def parameters(client: Client) -> dict[str, Any]:
 
 
 def difference(client: Client, expected: Answer, got: Answer) -> Agreement:
-    """Compare the answers to one sample: the client's results, or the outputs of the model."""
+    """Compare the answers to one sample: results, or the model's outputs."""
     if kind(client) == "tensors":
         if len(expected[1]) != len(got[1]):
             words = f"the client asks {len(got[1])} times, not {len(expected[1])} times"

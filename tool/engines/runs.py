@@ -1,4 +1,4 @@
-"""Runs of an ONNX model by each engine, on one thread, with what went in and came out."""
+"""Run an ONNX model with each engine on one thread, and record the tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Run = Callable[[Mapping[str, npt.NDArray[Any]]], Arrays]
 
 
 class Tap:
-    """What `OnnxModels` takes for a session: runs a model, and notes what goes in and comes out.
+    """A session for `OnnxModels` that records the inputs and the outputs.
 
     Args:
         session: ONNX Runtime's, which knows the model's tensors.

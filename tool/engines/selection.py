@@ -1,4 +1,4 @@
-"""Select the engine that runs a model best on this machine, by its answers and its speed."""
+"""Select the engine that runs a model best on this machine."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def select_engine(folder: Path, file: Path, asked: EnginePreference) -> EngineCh
 
 
 def answers(folder: Path, file: Path, signature: Signature, session: Any, exact: Run) -> Known:
-    """Return what a model answers to the samples of its client, or else to made-up inputs.
+    """Return a model's outputs for its samples, or for made-up inputs.
 
     Raises:
         Trouble: one of the model's own samples cannot be read, or its client refuses it.
@@ -172,7 +172,7 @@ def answers(folder: Path, file: Path, signature: Signature, session: Any, exact:
 def results_of(
     client: Client, folder: Path, file: Path, tap: Tap
 ) -> list[tuple[Sample, tuple[Any, list[Arrays]], list[Arrays]]]:
-    """Return what a client answers to each sample, with what the model was given and answered.
+    """Return a client's result for each sample, with the model's tensors.
 
     Raises:
         Trouble: one of the model's own samples cannot be read, or the client refuses it.
@@ -192,7 +192,7 @@ def results_of(
 
 
 def has_int8(file: Path) -> bool:
-    """Whether a model has weights in int8: each engine rounds what they are multiplied with."""
+    """Whether a model has weights in int8, which each engine rounds otherwise."""
     try:
         nodes = openvino.read(file).get_ops()
     except ModelConfigError:  # which is the reason why OpenVINO does not run it
@@ -292,7 +292,7 @@ def compared(known: Known, run: Run, file: Path, *, is_exact: bool) -> Agreement
 
 
 def as_served(file: Path, precision: str, signature: Signature) -> Run | None:
-    """Return runs that compute one row of the outputs of which callers mostly want a few.
+    """Return runs that compute one row of the outputs that take rows.
 
     Returns:
         None where there is no such output: see `container.triton_backends.openvino.rows`.
@@ -313,7 +313,7 @@ def as_served(file: Path, precision: str, signature: Signature) -> Run | None:
 
 
 def faster(exact: Run, run: Run, given: Arrays) -> float:
-    """Return how many times as fast a run is, by processor time: others may use the cores too."""
+    """Return the speedup of a run by processor time."""
     best = [math.inf, math.inf]
     end = time.monotonic() + 2 * TIMED_S
     for number in range(TIMES):

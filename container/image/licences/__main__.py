@@ -1,4 +1,4 @@
-"""Collects the licences of what an image ships: `python -m container.image.licences FOLDER`.
+"""Collect the licences of an image: `python -m container.image.licences FOLDER`.
 
 FOLDER/README.md        what is shipped, in which version, under which licence
 FOLDER/models/          a folder per model: where its weights are from, and their licence
@@ -32,7 +32,7 @@ Row = tuple[str, str, str]  # name, version, licence
 
 
 def models(folder: Path) -> list[Row]:
-    """Write the licences of the models that are there, as far as they are this project's."""
+    """Write the licences of the models that come from this project."""
     manifest = load(MANIFEST)
     rows = []
     for path in sorted(path for path in REPOSITORY.iterdir() if path.is_dir()):
@@ -66,7 +66,7 @@ def python_packages(folder: Path) -> list[Row]:
 
 
 def site_packages() -> list[str]:
-    """Return where the packages of this environment lie, without the project's own folder."""
+    """Return the folders of installed packages, without the project's own folder."""
     return [path for path in sys.path if path.startswith(sys.prefix)]
 
 

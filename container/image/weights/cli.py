@@ -47,7 +47,7 @@ def main(
     tools: Tools | None = None,
     manifest: Path = MANIFEST,
 ) -> int:
-    """Run the tool and return its exit code. Progress goes to stdout, failures to stderr.
+    """Run the tool and return its exit code; report failures on stderr.
 
     `arguments` are the process's own unless given; `tools` are those that reach the registries.
     """
@@ -115,7 +115,7 @@ def _wanted(
     named: Sequence[str],
     chosen: dict[str, str],
 ) -> list[Model]:
-    """Return the models to make: those named, else those a source is chosen for, else all.
+    """Return the models to make: those named, else those of `--source`, else all.
 
     Ends the program with argparse's usage message when a name is not known.
     """
@@ -141,7 +141,7 @@ def _choice(text: str) -> tuple[str, str]:
 def _provide(
     model: Model, repository: Path, chosen: str | None, tools: Tools, *, force: bool
 ) -> None:
-    """Make one model, unless what is there is right. Raises WeightsError if it cannot be made."""
+    """Make one model unless it is up to date; raise WeightsError on failure."""
     place = Place(repository / model.name)
     state = place.state(model)
 
@@ -189,7 +189,7 @@ def _make(source: Source, place: Place, tools: Tools, say: Say) -> None:
 
 @contextmanager
 def _heartbeat(say: Say) -> Iterator[None]:
-    """Say every few seconds that the work is still going on: npm tells no progress of its own."""
+    """Say every few seconds that the work goes on: npm shows no progress."""
     begin, done = time.monotonic(), threading.Event()
 
     def beat() -> None:

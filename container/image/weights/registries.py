@@ -22,7 +22,7 @@ WORDS = 2  # lines of npm's that are shown: the error code, and what happened
 
 
 def pack(package: str, folder: Path) -> Path:
-    """Fetch the tarball of `package` (NAME@VERSION) into `folder`, and return its path.
+    """Fetch the tarball of `package` (NAME@VERSION) into `folder`; return its path.
 
     Raises SourceUnreachable with npm's own last words, or when there is no npm, or when the
     deadline of 15 minutes has passed.
@@ -104,7 +104,7 @@ def snapshot(repository: str, revision: str, names: list[str]) -> Path:
 
 
 def _last_words(stderr: str) -> str:
-    """Return the lines in which npm says what went wrong, without its stack trace and log."""
+    """Return npm's error lines, without its stack trace and log file."""
     marked = [line for line in stderr.splitlines() if line.startswith("npm error")]
     told = [line.removeprefix("npm error").strip() for line in marked]
     skipped = ("syscall ", "errno ", "at ", "A complete log")

@@ -1,4 +1,4 @@
-"""One request as a backend runs it: its tensors, the outputs it wants, and how it may be run."""
+"""One request of a batch: its tensors, its outputs, and how it may be run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class RequestError(ValueError):
-    """A request cannot be answered for a reason of its own, which the text says to its sender."""
+    """A request cannot be answered for a reason of its own; its sender reads it."""
 
 
 def bare(error: Exception) -> Exception:
-    """Return an error without the frames that it came through, to be kept as an answer.
+    """Return an error without its traceback, to be kept as an answer.
 
     These hold the request's tensors, and often the error itself: what is in such a circle stays,
     in shared memory too, until Python looks for it, for which a model's process makes too little.

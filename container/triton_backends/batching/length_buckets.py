@@ -1,4 +1,4 @@
-"""A request of several rows that its sender filled up: rows of near lengths are run together."""
+"""Run the rows of a padded request in buckets of similar length."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Bucket:
 def run_in_buckets(
     items: Sequence[Item], run: Run, *, max_batch_size: int, by_rows: ByRows | None = None
 ) -> list[Tensors | Exception]:
-    """Answer every item as `run_items` does, but compute little of what its rows were filled up to.
+    """Answer items as `run_items` does, but compute little of their padding.
 
     What stands there in its outputs may be zeros or empty texts. An item of which a bucket fails is
     run as it came.
@@ -79,7 +79,7 @@ def _buckets(item: Item, max_batch_size: int) -> list[Bucket]:
 
 
 def buckets(item: Item, max_batch_size: int) -> list[Bucket]:
-    """Return what an item is best run in, the longest first; nothing where that is the item itself.
+    """Return an item's buckets, the longest first; empty where it is run whole.
 
     Raises:
         RequestError: it cannot be run.
@@ -153,7 +153,7 @@ def _joined(
 def _output(
     item: Item, name: str, some: Sequence[Bucket], arrays: Sequence[NDArray[Any]]
 ) -> NDArray[Any]:
-    """Return an output of an item, or the rows of it that are wanted, from those of its buckets."""
+    """Return an output of an item, or its wanted rows, from those of the buckets."""
     if name in item.rows:
         row = np.asarray(item.rows[name], np.intp) // item.length
         wanted = np.empty((len(row), arrays[0].shape[-1]), arrays[0].dtype)

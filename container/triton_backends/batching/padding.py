@@ -1,4 +1,4 @@
-"""Requests of unequal lengths in one run: the shorter ones are filled up, and their outputs cut.
+"""Run requests of unequal lengths together: pad the shorter, trim the outputs.
 
 Which of them had better share one is said here as well; how a request is taken apart that came
 filled up is in `buckets`.
@@ -50,7 +50,7 @@ NONE = Padding({}, ())
 
 
 def length(tensors: Tensors, padding: Padding) -> int:
-    """Return the length of what may be filled up; 0 where nothing may be, or is of one length."""
+    """Return the length of the padded inputs; 0 where none is, or they differ."""
     sizes = {
         array.shape[AXIS] if array.ndim > AXIS else 0
         for name, array in tensors.items()
@@ -88,7 +88,7 @@ def near(own: ArrayLike, counts: ArrayLike | None = None) -> list[Numbers]:
 
 
 def shape_key(tensors: Tensors, padding: Padding) -> object:
-    """Return what requests have in common whose tensors can be concatenated, once filled up."""
+    """Return the key of requests whose tensors can be concatenated once padded."""
     loose = padding if length(tensors, padding) else NONE
     shapes = sorted(
         (

@@ -88,7 +88,7 @@ def row_dependence(signature: Signature, run: Run, most: int) -> str:
 
 
 def made_up(signature: Signature, run: Run) -> list[Tensors]:
-    """Return rows that a model can be run with, one of each of `KINDS`; none where it cannot."""
+    """Return made-up rows, one of each of `KINDS`; empty where the model fails."""
     names = [spec.name for spec in signature.outputs]
     try:
         return _of_a_size(signature.inputs, names, run)[1]
@@ -99,7 +99,7 @@ def made_up(signature: Signature, run: Run) -> list[Tensors]:
 def _compared(
     rows: Sequence[Tensors], alone: Sequence[Tensors], names: Sequence[str], run: Run, most: int
 ) -> str:
-    """Return how outputs differ where rows are run together; nothing where they do not."""
+    """Return how outputs differ where rows are run together; empty if not at all."""
     largest = tuple(index % len(rows) for index in range(min(most, MOST_ROWS)))
     for batch in (*BATCHES, largest):
         if len(batch) > most:
@@ -153,7 +153,7 @@ def cached(
 def _of_a_size(
     specs: Sequence[TensorSpec], names: Sequence[str], run: Run
 ) -> tuple[int, list[Tensors], list[Tensors]]:
-    """Return a size that dimensions may have, rows of it, and what each is answered alone.
+    """Return a size of dynamic dimensions, rows of it, and the outputs of each.
 
     Raises:
         _NoRun: there are no sizes with which it can be run.
@@ -173,7 +173,7 @@ def _of_a_size(
 def _wide(
     specs: Sequence[TensorSpec], spec: TensorSpec, size: int, names: Sequence[str], run: Run
 ) -> tuple[list[Tensors], list[Tensors]] | None:
-    """Return rows in which one input has larger whole numbers, and what each is answered alone.
+    """Return rows with larger integers in one input, and the outputs of each.
 
     None where it has no whole numbers, or the model takes no larger ones.
     """
@@ -191,7 +191,7 @@ def _wide(
 
 
 def _rows(specs: Sequence[TensorSpec], size: int, tops: Mapping[str, int]) -> list[Tensors]:
-    """Return a row of each kind; `tops` has inputs whose whole numbers are other than flags."""
+    """Return a row of each kind; `tops` bounds the integers of some inputs."""
     numbers = np.random.default_rng(0)
     rows: list[Tensors] = [
         {spec.name: _row(spec, size, kind, numbers, tops.get(spec.name, FLAGS)) for spec in specs}
@@ -262,7 +262,7 @@ def _differ(alone: Sequence[NDArray[Any]]) -> bool:
 
 
 def _difference(alone: Sequence[NDArray[Any]], together: NDArray[Any], batch: Sequence[int]) -> str:
-    """Return how an output differs where rows are run together; nothing where it does not.
+    """Return how one output differs where rows are run together; empty if not.
 
     Args:
         alone: the output for each row by itself.

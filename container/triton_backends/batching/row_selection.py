@@ -33,7 +33,7 @@ def picked(array: NDArray[Any], rows: Sequence[int]) -> NDArray[Any]:
 
 
 def picked_above(array: NDArray[Any], column: int, least: float) -> NDArray[Any]:
-    """Return the rows of an output that have more than `least`, 0 or more, in a column.
+    """Return the rows of an output that exceed `least` in a column.
 
     Args:
         array: [..., rows, columns].

@@ -1,4 +1,4 @@
-"""One run for many requests: group, concatenate, run, split, and keep faults apart."""
+"""Group requests, run each group once, split the outputs, isolate failures."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def groups(items: Sequence[Item], rows: Mapping[int, int], max_batch_size: int) 
 def _near(
     indices: list[int], items: Sequence[Item], rows: Mapping[int, int]
 ) -> Sequence[list[int]]:
-    """Return the indices of items of one key, those together that had better share a run."""
+    """Return indices of items of one key, grouped by what had better share a run."""
     lengths = [items[index].length for index in indices]
     if len(set(lengths)) == 1:
         return [indices]
@@ -137,7 +137,7 @@ def _together(
 
 
 def _rows_of_run(name: str, items: Sequence[Item], counts: Sequence[int]) -> Rows | None:
-    """Return the rows that items want of an output of their run; None where that is not known."""
+    """Return the rows that items want of an output; None where not all are known."""
     longest = max(item.length for item in items)
     numbers: list[int] = []
     start = 0
@@ -166,7 +166,7 @@ def _concatenated(items: Sequence[Item]) -> Tensors:
 def _split(
     outputs: Tensors, items: Sequence[Item], counts: Sequence[int], rows: Mapping[str, Rows]
 ) -> list[Tensors | Exception]:
-    """Return what each item gets; `rows` says of which outputs there are only its items' own."""
+    """Return the outputs of each item; `rows` has those of which only some are."""
     total = sum(counts)
     for name, array in outputs.items():
         if name not in rows and (array.ndim == 0 or array.shape[0] != total):
@@ -216,7 +216,7 @@ def _wanted(
 
 
 def _cut(outputs: Tensors, item: Item, longest: int) -> Tensors:
-    """Return of the outputs that are as long as the inputs what belongs to an item's own."""
+    """Trim the outputs that are as long as the inputs to an item's own length."""
     cut = {name: outputs[name] for name in item.padding.outputs if name in outputs}
     for name, array in cut.items():
         if array.ndim <= AXIS or array.shape[AXIS] != longest:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def conform(inputs: Tensors, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[Any]]:
-    """Return the tensors in the shapes that the file expects; a scalar loses its dimension.
+    """Return the tensors in the shapes of the file; a scalar loses its dimension.
 
     Raises:
         RequestError: a tensor is unknown or its shape is not one that the file accepts.
@@ -49,7 +49,7 @@ def conform(inputs: Tensors, specs: Mapping[str, TensorSpec]) -> dict[str, NDArr
 
 
 class Scalars:
-    """Outputs that have no dimensions in the file, but in the configuration, and for its readers.
+    """Outputs that are scalars in the file and have dimensions in Triton.
 
     Args:
         signature: the file's.

@@ -1,4 +1,4 @@
-"""How much of /dev/shm this process's model instance may use, as `serve` shared it out.
+"""The share of /dev/shm that this process's model instance may use.
 
 `container/repository/shared_memory_plan.py` says why. Without the variable nothing is limited.
 
@@ -141,7 +141,7 @@ class Share:
 
     @classmethod
     def of(cls, config: Mapping[str, Any], environment: Mapping[str, str]) -> Share:
-        """Return the share of a configured model; that of one that came later is held for it.
+        """Return the share of a configured model; hold it if it was loaded later.
 
         Raises:
             ModelConfigError: there is none.
@@ -163,7 +163,7 @@ class Share:
         return share
 
     def reserve(self, taken: int, grow: Callable[[int], None]) -> None:
-        """Grow the region, the first time that this is called, and return when it has grown.
+        """Grow the region at the first call, and return when it has grown.
 
         The same model may have been loaded before, and be about to give its room back.
 
@@ -231,7 +231,7 @@ def plan_of(environment: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def allotted(config: Mapping[str, Any], size: int) -> int:
-    """Return the bytes that one instance of a model that came later may have of `size`."""
+    """Return the bytes of `size` for an instance of a model loaded later."""
     return int(size * PART_OF_A_MODEL) // instance_count(config)
 
 
@@ -241,7 +241,7 @@ def is_scarce(size: int) -> bool:
 
 
 def came_later(config: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
-    """Whether a model needs a part of what little there is, and the plan has none for it."""
+    """Whether a model needs a share that the plan does not have."""
     return is_scarce(plan.get("size", 0)) and config["name"] not in plan.get("models", {})
 
 
@@ -273,7 +273,7 @@ def item_of(config: Mapping[str, Any]) -> Item | None:
 
 
 def fit(config: dict[str, Any], environment: Mapping[str, str]) -> None:
-    """Let a model with fixed shapes that came later have batches that fit into its part.
+    """Reduce the batches of a model loaded later to what fits its share.
 
     As `container.repository.shared_memory_plan.share_of` has it for those that are there at the
     start. But of what is completed Triton takes no number of instances, and no preferred sizes of
@@ -288,7 +288,7 @@ def fit(config: dict[str, Any], environment: Mapping[str, str]) -> None:
 
 
 def hold(config: Mapping[str, Any], part: Part, size: int, environment: Mapping[str, str]) -> int:
-    """Return an open file without a name that has the room of a part; it ends with this process.
+    """Return an unnamed file that occupies a share until this process ends.
 
     What others have only while they are loaded, or until they are gone, is waited for.
 
@@ -308,7 +308,7 @@ def hold(config: Mapping[str, Any], part: Part, size: int, environment: Mapping[
 
 
 def held_now(part: Part, size: int, environment: Mapping[str, str]) -> int:
-    """Return such a file; room is left for the inputs of the first run, which come before.
+    """Return such a file, smaller by the inputs of the first run.
 
     Raises:
         OSError: there is not enough of `size`, which may be less than there is, or at all.
@@ -352,7 +352,7 @@ def one_at_a_time(folder: Path | None) -> Iterator[None]:
 
 
 def taken(prefix: str) -> int:
-    """Return the bytes of the regions that have this prefix, and of what is held beside them."""
+    """Return the bytes of the regions with this prefix, held ones included."""
     sizes = {}
     opened = iglob("/proc/[0-9]*/fd/*")  # noqa: PTH207  Path's fails where a process ends meanwhile
     for path in (*FOLDER.glob(f"{prefix}*"), *map(Path, opened)):

@@ -1,4 +1,4 @@
-"""Triton's `onnxruntime` backend in Python, for a Triton that is shipped without the native one.
+"""Triton's `onnxruntime` backend in Python, for a Triton without the native one.
 
 A model's configuration means here what it means to NVIDIA's native backend. On a CPU OpenVINO runs
 the model where it is faster and its answers are the same; see

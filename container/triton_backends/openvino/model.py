@@ -1,4 +1,4 @@
-"""Triton's `openvino` backend in Python, for a Triton that is shipped without the native one.
+"""Triton's `openvino` backend in Python, for a Triton without the native one.
 
 It takes `model.xml` with `model.bin`, or `model.onnx`, and the parameters of NVIDIA's backend.
 Triton loads this file by its path and starts one process of it for each model instance.

@@ -1,4 +1,4 @@
-"""Triton's `pytorch` backend in Python, for TorchScript models (`pytorch_libtorch`).
+"""Triton's `pytorch` backend in Python, for TorchScript models.
 
 A model's configuration means here what it means to NVIDIA's native backend. Triton loads this
 file by its path and starts one process of it for each model instance.

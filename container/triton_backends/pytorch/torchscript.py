@@ -70,7 +70,7 @@ def import_torch() -> Any:
 
 
 def device_of(torch: Any, kind: str, device_id: int) -> Any:
-    """Return the `torch.device` of an instance; None leaves the choice to the file (KIND_MODEL).
+    """Return an instance's `torch.device`; None leaves it to the file.
 
     Raises:
         ModelConfigError: the instance is of kind GPU and PyTorch sees none.
@@ -222,7 +222,7 @@ class TorchScriptModule:
 
 
 def place_and_reason(text: str) -> tuple[str, str]:
-    """Return where in the code an error of TorchScript comes from, and what went wrong.
+    """Return the place and the message of an error of TorchScript.
 
     Of any other error that is all of its text, and no place.
     """
@@ -249,7 +249,7 @@ def _apply(torch: Any, settings: TorchSettings) -> None:
 
 
 def _arguments(module: Any, names: list[str], optional: list[str]) -> tuple[bool, list[str]]:
-    """Return whether forward takes one dictionary of tensors, and the names in its order."""
+    """Return whether forward takes one dictionary, and the names in order."""
     # The first is the module, which a class may call other than `self`.
     arguments = module.forward.schema.arguments[1:]
     kinds = [argument.type.kind() for argument in arguments]

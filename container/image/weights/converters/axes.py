@@ -58,7 +58,7 @@ class Value:
         return full.transpose(np.argsort(self.axes))
 
     def split_channels(self, shape: list[int]) -> tuple[list[int], tuple[int, ...]] | None:
-        """Reshape [N,H,W,A·B] to [N,H·W,A,B] without moving anything, if that is what is asked.
+        """Reshape [N,H,W,A·B] to [N,H·W,A,B] without a transposition, where asked.
 
         Stored, the picture is [N,A·B,H,W]: it becomes [N,A,B,H·W], which a transposition by
         (0, 3, 1, 2) would turn into what is meant. Returns the stored shape (0 keeps the batch)

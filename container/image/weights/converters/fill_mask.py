@@ -1,4 +1,4 @@
-"""A fill-mask BERT exported to ONNX gets the names that `bert_base` is served under.
+"""Rename the tensors of an exported fill-mask BERT to those of `bert_base`.
 
 `input_ids`, `attention_mask`, `token_type_ids` [N,S] int64 → `output` [N,S,vocabulary] float32
 logits. Exports of the Hugging Face tools have these inputs and call their answer `logits`; only

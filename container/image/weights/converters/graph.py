@@ -22,7 +22,7 @@ PRODUCER = "triton-dispatcher container.image.weights"
 
 
 class GraphBuilder:
-    """Collects nodes and constants; a node is named after the one tensor that it makes."""
+    """Collects nodes and constants; a node has the name of its output tensor."""
 
     def __init__(self) -> None:
         self._nodes: list[Any] = []
@@ -70,7 +70,7 @@ class GraphBuilder:
 
 
 def check(model: onnx.ModelProto) -> None:
-    """Raise ConversionError unless ONNX's full check, with strict shape inference, passes."""
+    """Raise ConversionError unless ONNX's full check passes, shapes included."""
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:

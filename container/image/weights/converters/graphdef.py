@@ -18,7 +18,7 @@ Node = dict[str, Any]
 
 
 def only(signature: dict[str, Any], side: str) -> tuple[str, list[int]]:
-    """Return the node name and the shape of the model's one tensor of `inputs` or `outputs`."""
+    """Return node name and shape of the model's only input or output."""
     tensors = list(signature.get(side, {}).values())
     if len(tensors) != 1:
         raise ConversionError(f"the model has {len(tensors)} {side}; one is mapped")
@@ -27,7 +27,7 @@ def only(signature: dict[str, Any], side: str) -> tuple[str, list[int]]:
 
 
 def in_order(nodes: Mapping[str, Node], result: str) -> list[str]:
-    """Return the names of the nodes that `result` needs, each after the ones that it reads.
+    """Return the nodes that `result` needs, in topological order.
 
     Raises ConversionError if a node is not there, or reads what depends on it.
     """
@@ -62,7 +62,7 @@ def padding(node: Node) -> str:
 
 
 def spatial(node: Node, attribute: str) -> list[int]:
-    """Return the two numbers for height and width of an attribute given for N, H, W, C.
+    """Return height and width of an attribute that is given for N, H, W, C.
 
     Raises ConversionError if those for the batch and the channels are not 1.
     """

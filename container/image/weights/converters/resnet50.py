@@ -36,7 +36,7 @@ NO_PADDING = (0, 0, 0, 0)
 
 @dataclass(frozen=True)
 class _Value:
-    """A layer's answer: the tensor, the zeros still to be put around it, and what is known of it.
+    """A layer's output: the tensor, its pending padding and its properties.
 
     `pads` is top, left, bottom, right; the layer that reads the value applies it.
     """
@@ -49,7 +49,7 @@ class _Value:
 
 
 def convert(folder: Path) -> onnx.ModelProto:
-    """Convert the TensorFlow.js layers model in `folder` (`model.json` and its shards).
+    """Convert the TensorFlow.js layers model in `folder` to ONNX.
 
     Raises ConversionError naming the layer, and what about it is not mapped.
     """

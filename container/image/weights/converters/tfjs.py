@@ -1,4 +1,4 @@
-"""Reads a TensorFlow.js model folder: `model.json` and the binary shards that it names.
+"""Read a TensorFlow.js model folder: `model.json` and its binary shards.
 
 The format is TensorFlow.js' own: `modelTopology` holds a Keras configuration (`layers-model`) or
 a TensorFlow GraphDef (`graph-model`) as JSON; each group of `weightsManifest` holds the shards'

@@ -87,7 +87,7 @@ class _Converter:
         return self._graph.finish("yolov5s", ("images", [3, *self._sides]), ("output", self._rows))
 
     def _scale_boxes(self) -> None:
-        """Turn the boxes into pixels, by scaling the constants that are multiplied in last.
+        """Scale boxes to pixels through the constants of the last multiplications.
 
         Each head joins x-and-y, width-and-height and the scores along the last axis; the first
         two are products with a constant whose last axis is x, y. Changing these constants is
