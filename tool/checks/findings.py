@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from clients.repository.config_text import Field, line_of
 
 Level = Literal["error", "warning"]
 
@@ -66,3 +69,27 @@ class Findings:
     @property
     def errors(self) -> int:
         return sum(one.level == "error" for one in self.found)
+
+
+@dataclass(frozen=True)
+class ConfigFindings:
+    """Notes what is wrong in one configuration, with the lines of its fields.
+
+    Args:
+        findings: takes it.
+        file: the configuration.
+        text: of that file.
+
+    """
+
+    findings: Findings
+    file: Path
+    text: str
+
+    def error(self, key: str, fields: Sequence[Field], message: str, fix: str) -> None:
+        """Note what keeps the model from being served."""
+        self.findings.error(self.file, message, fix, key=key, line=line_of(self.text, *fields))
+
+    def warning(self, key: str, fields: Sequence[Field], message: str, fix: str) -> None:
+        """Note what is rarely meant so."""
+        self.findings.warning(self.file, message, fix, key=key, line=line_of(self.text, *fields))

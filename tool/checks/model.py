@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from clients.repository.config_text import Message, NotReadable, line_of, read, whole
+from clients.repository.config_text import Field, Message, NotReadable, read, whole
 from clients.repository.deadly import Fault, deadly
 from clients.repository.files import text_of
 from clients.repository.model_folders import CONFIG, PLAIN_MODELS, is_model
@@ -19,7 +19,7 @@ from dispatcher.settings import PROJECT
 from tool import samples
 from tool.checks import file as file_check
 from tool.checks.file import FileCheck
-from tool.checks.findings import Findings
+from tool.checks.findings import ConfigFindings, Findings
 from tool.checks.refused import of_asked_models, refused, steps
 from tool.checks.versions import FILES, VersionCheck, exists, folders, version_folders
 from tool.trouble import Trouble
@@ -52,7 +52,7 @@ class ModelCheck:
                     self.files().contents(self.folder / name, "")
             self.samples()
             return
-        config = self.folder / CONFIG
+        file = self.folder / CONFIG
         for version in folders(self.folder):
             if (version / CONFIG).is_file():
                 self.findings.error(
@@ -61,25 +61,26 @@ class ModelCheck:
                     f"move it up into {self.folder.name}/",
                 )
         for fault in deadly(self.folder):
-            self.findings.error(config, fault.what, fault.fix, key=fault.key, line=fault.line)
-        if not config.is_file():
+            self.findings.error(file, fault.what, fault.fix, key=fault.key, line=fault.line)
+        if not file.is_file():
             self.versions().run(Message(), "")
             return
         try:
-            text = text_of(config)
+            text = text_of(file)
         except (OSError, UnicodeDecodeError) as error:
-            self.findings.error(config, f"cannot be read ({error})", "write it as UTF-8 text")
+            self.findings.error(file, f"cannot be read ({error})", "write it as UTF-8 text")
             return
-        message = self.readable(config, text)
+        message = self.readable(file, text)
         if message is not None:
-            self.named(config, text, message)
-            self.batching(config, text, message)
-            self.answering(config, text, message)
-            self.labels(config, text, message)
+            config = ConfigFindings(self.findings, file, text)
+            self.named(config, message)
+            self.batching(config, message)
+            self.answering(config, message)
+            self.labels(config, message)
             inputs = config_dictionary(text).get("input", [])
             self.refused(refused(message, self.folder, inputs), text)
-            self.steps(config, text, message)
-            self.engine(config, text, message)
+            self.steps(config, message)
+            self.engine(config, message)
             self.versions().run(message, text)
 
     def files(self) -> FileCheck:
@@ -102,50 +103,46 @@ class ModelCheck:
             )
             return None
 
-    def named(self, config: Path, text: str, message: Message) -> None:
+    def named(self, config: ConfigFindings, message: Message) -> None:
         for name in message.all("name"):
             if name.value != self.name:
-                self.findings.error(
-                    config,
+                config.error(
+                    "name",
+                    [name],
                     f'is "{name.value}", but the folder is {self.name!r}; Triton refuses that',
                     f'write name: "{self.name}", or rename the folder',
-                    key="name",
-                    line=line_of(text, name),
                 )
         fields = [*message.all("backend"), *message.all("platform")]
         backend = message.text("backend") or message.text("platform")
         if backend in EMBEDDED and not message.text("backend"):
-            self.findings.error(
-                config,
+            config.error(
+                "platform",
+                fields,
                 f'is "{backend}", which is the name of a backend; Triton refuses that',
                 f'write backend: "{backend}"',
-                key="platform",
-                line=line_of(text, *fields),
             )
         if backend in EMBEDDED | {"", "ensemble", "onnxruntime_onnx", "pytorch_libtorch"}:
             return
         known = backend in OTHERS | FILES.keys()
         near = difflib.get_close_matches(backend, EMBEDDED | OTHERS, 1, cutoff=0.5)
-        self.findings.warning(
-            config,
+        config.warning(
+            fields[0].name,
+            fields,
             f'is "{backend}", which '
             + ("only NVIDIA's image of Triton can run" if known else "Triton does not bring"),
             "build on that image" if known or not near else f'write backend: "{near[0]}"',
-            key=fields[0].name,
-            line=line_of(text, *fields),
         )
 
-    def batching(self, config: Path, text: str, message: Message) -> None:
+    def batching(self, config: ConfigFindings, message: Message) -> None:
         """Note batch settings that cannot work, or that never come into effect."""
         most = message.readable_number("max_batch_size")
         scheduled = message.all("dynamic_batching")
         if most < 0:
-            self.findings.error(
-                config,
+            config.error(
+                "max_batch_size",
+                message.all("max_batch_size"),
                 f"is {most}",
                 "write 0 where the model does not batch",
-                key="max_batch_size",
-                line=line_of(text, *message.all("max_batch_size")),
             )
         stated = bool(message.all("max_batch_size") or message.all("input"))  # else it is found out
         sizes = [
@@ -155,33 +152,30 @@ class ModelCheck:
         ]
         for size in sizes:
             if stated and not 1 <= whole(str(size.value)) <= most:
-                self.findings.error(
-                    config,
+                config.error(
+                    "dynamic_batching.preferred_batch_size",
+                    [size],
                     f"is {size.value}, but max_batch_size is {most}; Triton refuses that",
                     f"write sizes from 1 to {most}" if most else "leave it out",
-                    key="dynamic_batching.preferred_batch_size",
-                    line=line_of(text, size),
                 )
         if scheduled and stated and most == 0 and not sizes:
-            self.findings.warning(
-                config,
+            config.warning(
+                "dynamic_batching",
+                scheduled,
                 "has no effect where max_batch_size is 0",
                 "set max_batch_size to 1 or more, or leave dynamic_batching out",
-                key="dynamic_batching",
-                line=line_of(text, *scheduled),
             )
         for group in message.messages("instance_group"):
             for count_field in group.all("count"):
                 if whole(str(count_field.value)) < 1:
-                    self.findings.error(
-                        config,
+                    config.error(
+                        "instance_group.count",
+                        [count_field],
                         f"is {count_field.value}",
                         "write 1 or more",
-                        key="instance_group.count",
-                        line=line_of(text, count_field),
                     )
 
-    def answering(self, config: Path, text: str, message: Message) -> None:
+    def answering(self, config: ConfigFindings, message: Message) -> None:
         """Note what Triton loads, but nobody can ask here: one request has one answer."""
         decoupled = [
             one
@@ -198,25 +192,19 @@ class ModelCheck:
             ),
         ):
             if fields:
-                self.findings.warning(
-                    config,
+                config.warning(
+                    key,
+                    fields,
                     f"makes {what}: requests for this model are refused",
                     "leave it out, where the model answers each request by itself",
-                    key=key,
-                    line=line_of(text, *fields),
                 )
 
     def refused(self, found: Iterable[Fault], text: str) -> None:
+        config = ConfigFindings(self.findings, self.folder / CONFIG, text)
         for key, field, what, fix in found:
-            self.findings.error(
-                self.folder / CONFIG,
-                f"{what}; Triton refuses that",
-                fix,
-                key=key,
-                line=line_of(text, field),
-            )
+            config.error(key, [field], f"{what}; Triton refuses that", fix)
 
-    def steps(self, config: Path, text: str, message: Message) -> None:
+    def steps(self, config: ConfigFindings, message: Message) -> None:
         """Note an ensemble's models that are missing or that it does not fit."""
         if self.folder == self.findings.root:  # nobody knows what will be beside it
             return
@@ -226,34 +214,31 @@ class ModelCheck:
             if model := configured(self.folder.parent / name):
                 known[name] = model
             if name == self.name:
-                self.findings.error(
-                    config,
+                config.error(
+                    "ensemble_scheduling.step.model_name",
+                    [field],
                     "is the ensemble itself; Triton refuses that",
                     "name another model",
-                    key="ensemble_scheduling.step.model_name",
-                    line=line_of(text, field),
                 )
             elif not any(exists(folder / name) for folder in (self.folder.parent, BUILT_IN)):
-                self.findings.error(
-                    config,
+                config.error(
+                    "ensemble_scheduling.step.model_name",
+                    [field],
                     f'is "{name}", which is not there',
                     "put that model beside this one",
-                    key="ensemble_scheduling.step.model_name",
-                    line=line_of(text, field),
                 )
-        self.refused(of_asked_models(message, known), text)
+        self.refused(of_asked_models(message, known), config.text)
 
-    def engine(self, config: Path, text: str, message: Message) -> None:
+    def engine(self, config: ConfigFindings, message: Message) -> None:
         """Note what the engines refuse at the load, or pass over, and what are no samples."""
         if not (its := file_check.backend(message, version_folders(self.folder))):
             return
-        known = config_dictionary(text)
+        known = config_dictionary(config.text)
         for error in file_check.refused(known, its):
             (key,) = re.findall(r"parameter '([^']+)'", error.what)[:1] or [""]
-            what = error.what.removesuffix(".")
-            self.findings.error(config, what, error.fix, line=parameter_line(text, message, key))
+            config.error("", entries(message, key), error.what.removesuffix("."), error.fix)
         for key, what, fix in file_check.unread(known, its):
-            self.findings.warning(config, what, fix, line=parameter_line(text, message, key))
+            config.warning("", entries(message, key), what, fix)
         self.samples()
 
     def samples(self) -> None:
@@ -278,18 +263,17 @@ class ModelCheck:
             what = f"what are no samples: {', '.join(strange[:5])}" if strange else "no sample"
             self.findings.warning(folder, f"holds {what}", samples.EXPECTED)
 
-    def labels(self, config: Path, text: str, message: Message) -> None:
+    def labels(self, config: ConfigFindings, message: Message) -> None:
         """Compare each file of labels with the size of its output."""
         for output in message.messages("output"):
             for field in output.all("label_filename"):
-                file, line = self.folder / str(field.value).lstrip("/"), line_of(text, field)
+                file = self.folder / str(field.value).lstrip("/")
                 if not exists(file):
-                    self.findings.error(
-                        config,
+                    config.error(
+                        "label_filename",
+                        [field],
                         f'is "{field.value}", which is not there',
                         f"put it into {self.folder.name}/, a label in each line",
-                        key="label_filename",
-                        line=line,
                     )
                     continue
                 if file.is_dir():
@@ -306,13 +290,12 @@ class ModelCheck:
                     )
 
 
-def parameter_line(text: str, message: Message, key: str) -> int:
-    """Return the line of a parameter; 0 where it is not among them."""
+def entries(message: Message, key: str) -> list[Field]:
+    """Return the entries of `parameters` with a key."""
     fields = message.all("parameters")
-    entries = [
+    return [
         one for one in fields if isinstance(one.value, Message) and one.value.text("key") == key
     ]
-    return line_of(text, *entries)
 
 
 def configured(folder: Path) -> Message | None:

@@ -7,12 +7,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from clients.repository.config_text import Message, line_of, whole
+from clients.repository.config_text import Message, whole
 from clients.repository.files import is_litter
 from clients.repository.model_folders import CONFIG, PLAIN_MODELS
 from container.triton_backends.openvino.session import DEFAULT_FILES as OPENVINO_FILES
 from tool.checks.file import FileCheck
-from tool.checks.findings import Findings
+from tool.checks.findings import ConfigFindings, Findings
 
 # What a backend looks for in a version folder, where the configuration names nothing else.
 # https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_repository.md
@@ -71,7 +71,8 @@ class VersionCheck:
                 "has no version folder",
                 f"put the model's file into {self.folder.name}/1/",
             )
-        self.policy(message, text, [int(path.name) for path in versions] or [1] * plain)
+        config = ConfigFindings(self.findings, self.folder / CONFIG, text)
+        self.policy(config, message, [int(path.name) for path in versions] or [1] * plain)
         backend = message.text("backend") or message.text("platform")
         wanted = message.text("default_model_filename") or FILES.get(backend, "")
         if message.text("platform") == "ensemble":
@@ -79,38 +80,34 @@ class VersionCheck:
         for version in served(message, versions) or [self.folder] * (plain and not versions):
             self.version(version, wanted, text)
 
-    def policy(self, message: Message, text: str, versions: list[int]) -> None:
+    def policy(self, config: ConfigFindings, message: Message, versions: list[int]) -> None:
         """Note versions that are to be served, but are not there."""
-        config = self.folder / CONFIG
         for policy in message.messages("version_policy"):
             for latest in policy.all("latest"):
                 value = latest.value
                 if isinstance(value, Message) and value.readable_number("num_versions") < 1:
-                    self.findings.error(
-                        config,
+                    config.error(
+                        "version_policy.latest.num_versions",
+                        [latest],
                         "is 0: no version is served",
                         "write 1 or more",
-                        key="version_policy.latest.num_versions",
-                        line=line_of(text, latest),
                     )
             for place in policy.all("specific"):
                 specific = place.value if isinstance(place.value, Message) else Message()
                 if not specific.all("versions"):
-                    self.findings.error(
-                        config,
+                    config.error(
+                        "version_policy.specific.versions",
+                        [place],
                         "is missing: no version is served",
                         f"write it; there are {', '.join(map(str, versions)) or 'none'}",
-                        key="version_policy.specific.versions",
-                        line=line_of(text, place),
                     )
                 for field in specific.all("versions"):
                     if whole(str(field.value)) not in versions:
-                        self.findings.error(
-                            config,
+                        config.error(
+                            "version_policy.specific.versions",
+                            [field],
                             f"names {field.value}, which is not there",
                             f"there are {', '.join(map(str, versions)) or 'none'}",
-                            key="version_policy.specific.versions",
-                            line=line_of(text, field),
                         )
 
     def version(self, version: Path, wanted: str, text: str) -> None:
