@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given[:1] == ["weights"]:  # it has a command line of its own
             return int(import_module(COMMANDS["weights"][0]).main(given[1:]))
         return called(given)
-    except BrokenPipeError:  # `dispatcher models | head`: nobody wants the rest
+    except BrokenPipeError:  # `dispatcher models | head` reads no more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (Trouble, OSError) as error:  # such as a folder that must not be read

@@ -128,12 +128,12 @@ def fits(client: Client) -> str:
         except ClientDisabled as error:
             return error.message
         except (InferenceError, ModelConfigError, UnicodeDecodeError):
-            pass  # the model is no ONNX file; what else is wrong with it is told elsewhere
+            pass  # the model is no ONNX file; other faults of it are reported elsewhere
     return ""
 
 
 def load_offline(repository: Path, folders: Iterable[Path]) -> Registry:
-    """Make the clients; what would be logged stands in the registry too."""
+    """Make the clients without logging: the registry has the reasons too."""
     logging.disable(logging.CRITICAL)
     try:
         return load_clients(Environment(Offline(repository), repository), folders)

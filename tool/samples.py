@@ -22,7 +22,7 @@ EXPECTED = (
     ".json files with a payload or a list of them"
 )
 
-TIME_S = 600.0  # for one sample: nobody but the author waits for it
+TIME_S = 600.0  # for one sample: only the author waits for it
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class Completion:
 
     Args:
         fields: to be added to the configuration.
-        info: a sentence for the log; nothing where nobody needs one.
+        info: a sentence for the log; may be empty.
         warning: what the author should look at, and how to mend it; nothing where all is well.
 
     """

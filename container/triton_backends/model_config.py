@@ -62,7 +62,7 @@ class TensorSpec:
 
     @property
     def any_rank(self) -> bool:
-        """Whether nobody knows how many dimensions there are."""
+        """Whether the number of dimensions is unknown."""
         return self.unshaped and not self.shape
 
 

@@ -86,7 +86,7 @@ class Asked:
 
         """
         if self.is_late(now):
-            raise RequestError("nobody waits for the answer any more.")
+            raise RequestError("the caller does not wait for the answer any more.")
         if isinstance(self.tensors, Exception):
             raise self.tensors
         rows, above = wanted_rows(self.parameters, model), wanted_above(self.parameters, model)
@@ -111,7 +111,7 @@ class Answering:
             request that does not fit, which then fails alone.
         run: of the model.
         max_batch_size: as it is configured.
-        share: the shared memory in which inputs and answers lie.
+        share: the shared memory of inputs and answers.
         in_buckets: whether rows of a request that are near in length had better be run by
             themselves, as on a CPU; on a GPU one run is best.
         by_rows: runs that compute some rows alone, where the model can.
@@ -334,5 +334,5 @@ def _response(result: Tensors | Exception) -> Any:
     if isinstance(result, RequestError):
         code = pb_utils.TritonError.INVALID_ARG
     elif isinstance(result, TooLarge):
-        code = pb_utils.TritonError.UNSUPPORTED  # a code that nothing else here is told by
+        code = pb_utils.TritonError.UNSUPPORTED  # no other error here has this code
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(result), code))

@@ -123,7 +123,7 @@ def test_links_that_lead_out_or_nowhere_are_named(tmp_path: Path, check: Check) 
 @pytest.mark.parametrize(
     ("layout", "words"),
     [
-        ("model/right", "is a model that lies too deep"),
+        ("model/right", "is a model that is too deep"),
         ("right", ""),
         ("", ""),
     ],
@@ -145,7 +145,7 @@ def test_a_configuration_beside_the_model_folders_hides_them(tmp_path: Path, che
     (tmp_path / "config.pbtxt").write_text('name: "right"')
     code, found = check(tmp_path, "--no-clients")
     assert code == 1
-    assert "lies beside the model folders" in found[0]["message"]
+    assert "is beside the model folders" in found[0]["message"]
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def test_a_parameter_that_is_nearly_one_is_a_warning(
     parameter(key, "auto")(write_right(tmp_path, "m"))
     code, (one,) = check(tmp_path, "--no-clients")
     assert (code, one["level"], one["line"]) == (0, "warning", 6)
-    assert one["message"] == f"parameter '{key}' is read by nobody"
+    assert one["message"] == f"parameter '{key}' is read by no backend"
     right = {"PERFORMANCE_HINTS": "PERFORMANCE_HINT", "ENGINE": "engine"}.get(key, "precision")
     assert one["fix"] == f"did you mean '{right}'?"
 

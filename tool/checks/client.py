@@ -42,7 +42,7 @@ def check_clients(findings: Findings, folders: Iterable[Path], *, instead: bool)
 
 
 def unread(findings: Findings, folders: Iterable[Path]) -> None:
-    """Say of what is meant for a client, but lies where nobody reads it."""
+    """Note files of clients in folders that are not read."""
     root = findings.root
     models = {folder for _, folder in models_in(root)}
     for path in sorted(one for depth in ("*", "*/*", "*/*/*") for one in root.glob(depth)):
@@ -102,7 +102,7 @@ def client_file(findings: Findings, file: Path, loaded: Loaded, repository: Path
         if not (repository / model).is_dir():
             findings.warning(
                 file,
-                f"asks the model {model!r} for {name!r}, which is not there: callers are told 404",
+                f"asks the model {model!r} for {name!r}, which is not there: callers get 404",
                 f"add the folder {model}/, or set `model` in the class",
             )
     if not (loaded.clients or loaded.broken or loaded.absent):

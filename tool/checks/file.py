@@ -105,7 +105,7 @@ def unread(config: Mapping[str, Any], its: str) -> Iterator[tuple[str, str, str]
     for key in texts.keys() - set(READ):
         if near := difflib.get_close_matches(key.lower(), names, 1, cutoff=ALIKE):
             name = names[near[0]]
-            yield key, f"parameter '{key}' is read by nobody", f"did you mean '{name}'?"
+            yield key, f"parameter '{key}' is read by no backend", f"did you mean '{name}'?"
     if its == OPENVINO and texts.get(ENGINE) == ONNXRUNTIME:
         what = f"parameter '{ENGINE}' has no effect beside backend: \"{OPENVINO}\""
         yield ENGINE, what, f'serve an ONNX model with backend: "{ONNXRUNTIME}", or leave it out'
@@ -187,7 +187,7 @@ def is_torchscript(file: Path, text: str) -> bool:
 
 
 def said(error: ModelConfigError) -> str:
-    """Return an error without the name of the model, which stands before it."""
+    """Return an error without the model's name at its beginning."""
     return (error.what.partition(": ")[2] or error.what).removesuffix(".")
 
 

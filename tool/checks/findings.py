@@ -61,7 +61,7 @@ class Findings:
         self.found.append(Finding("warning", self.shown(file), line, key, message, fix))
 
     def shown(self, file: Path) -> str:
-        """Return a path from the root, where it lies below it."""
+        """Return a path relative to the root, where it is below it."""
         if not file.is_relative_to(self.root):
             return str(file)
         return str(file.relative_to(self.root))

@@ -57,7 +57,7 @@ class ModelCheck:
             if (version / CONFIG).is_file():
                 self.findings.error(
                     version / CONFIG,
-                    "lies in a version folder, where nobody reads it",
+                    "is in a version folder, where Triton does not read it",
                     f"move it up into {self.folder.name}/",
                 )
         for fault in deadly(self.folder):
@@ -176,7 +176,7 @@ class ModelCheck:
                     )
 
     def answering(self, config: ConfigFindings, message: Message) -> None:
-        """Note what Triton loads, but nobody can ask here: one request has one answer."""
+        """Warn of models that Triton loads but this server cannot ask."""
         decoupled = [
             one
             for policy in message.messages("model_transaction_policy")
@@ -206,7 +206,7 @@ class ModelCheck:
 
     def steps(self, config: ConfigFindings, message: Message) -> None:
         """Note an ensemble's models that are missing or that it does not fit."""
-        if self.folder == self.findings.root:  # nobody knows what will be beside it
+        if self.folder == self.findings.root:  # the models beside it are not known
             return
         known = {}
         for field in [field for step in steps(message) for field in step.all("model_name")]:
@@ -302,7 +302,7 @@ def configured(folder: Path) -> Message | None:
     """Return the configuration of another model, where it can be read."""
     try:
         return read(text_of(folder / CONFIG))
-    except (OSError, ValueError):  # what is wrong with it is told there
+    except (OSError, ValueError):  # the check of that model reports it
         return None
 
 

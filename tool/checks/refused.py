@@ -22,7 +22,7 @@ ANY_SIZE = -1
 PICTURE_DIMS = 3
 WARMUP_DATA = ("zero_data", "random_data", "input_data_file")
 
-# Inputs of a sequence that Triton fills with one of two values, and in which form they stand.
+# Inputs of a sequence that Triton fills with one of two values, and the fields for these.
 SWITCHES = ("CONTROL_SEQUENCE_START", "CONTROL_SEQUENCE_READY", "CONTROL_SEQUENCE_END")
 SWITCHED = ("int32_false_true", "fp32_false_true", "bool_false_true")
 
@@ -84,7 +84,7 @@ def of_tensors(message: Message, folder: Path) -> Iterator[Fault]:
 def of_instances(message: Message) -> Iterator[Fault]:
     for group in message.messages("instance_group"):
         if group.text("kind") == "KIND_CPU" and (gpus := group.all("gpus")):
-            yield "instance_group.gpus", gpus[0], "stands beside KIND_CPU", "leave it out"
+            yield "instance_group.gpus", gpus[0], "is set beside KIND_CPU", "leave it out"
 
 
 def of_priorities(message: Message) -> Iterator[Fault]:

@@ -62,7 +62,7 @@ class VersionCheck:
                 self.findings.warning(
                     path,
                     "cannot be asked for by its number: callers name versions from 1",
-                    f"rename it to {free}, unless nobody names it",
+                    f"rename it to {free}, unless no caller names it",
                 )
         plain = any((self.folder / name).is_file() for name in PLAIN_MODELS)
         if not (versions or plain):

@@ -21,7 +21,7 @@ class Row:
 
     Args:
         name: that callers use.
-        model: the folder in the repository, and whether it is not there: who asks it is told 404.
+        model: the folder in the repository, and whether it is missing: its callers get 404.
         client: the class, or that there is none.
         source: the file it comes from.
         reason: why it is not served; nothing where it is.

@@ -389,7 +389,7 @@ def put(made: Path, target: Path) -> None:
     """Give the finished folder its name.
 
     Raises:
-        Trouble: somebody else has made one of that name meanwhile.
+        Trouble: another process has made one of that name meanwhile.
 
     """
     if os.path.lexists(target):

@@ -39,7 +39,7 @@ def models(folder: Path) -> list[Row]:
         name, model = path.name, manifest.get(path.name)
         source = model.source(Place(path).state(model).source) if model else None
         if source is None:
-            rows.append((name, "a model of whoever built this image", "not known here"))
+            rows.append((name, "a model of the image's builder", "not known here"))
             continue
         target = folder / name
         target.mkdir(parents=True)

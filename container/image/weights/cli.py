@@ -157,7 +157,7 @@ def _provide(
         say(f"ready ({state.source})")
         return
     if current and current.on_request:
-        chosen = chosen or current.name  # the user's earlier choice stands
+        chosen = chosen or current.name  # the user's earlier choice holds
     if state.status is Status.OUTDATED:
         say(f"{_short(place.model)} was made from other weights or by another converter")
     tried: list[tuple[Source, WeightsError]] = []
@@ -246,7 +246,7 @@ def _describe(model: Model, state: State) -> None:
 
 
 def _short(path: Path) -> str:
-    """Return the path from the current folder where it lies below it."""
+    """Return the path relative to the current folder, where it is below it."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 

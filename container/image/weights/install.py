@@ -2,7 +2,7 @@
 
 Beside every model that it makes, the tool keeps `model.onnx.source.json`: where it came from and
 its sha256. A `model.onnx` that does not match such a record is the user's own, and is kept. The
-record lies in the model's folder, above the version, where Triton does not look.
+record is in the model's folder, above the version, where Triton does not look.
 """
 
 from __future__ import annotations

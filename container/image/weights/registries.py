@@ -106,6 +106,6 @@ def snapshot(repository: str, revision: str, names: list[str]) -> Path:
 def _last_words(stderr: str) -> str:
     """Return npm's error lines, without its stack trace and log file."""
     marked = [line for line in stderr.splitlines() if line.startswith("npm error")]
-    told = [line.removeprefix("npm error").strip() for line in marked]
+    words = [line.removeprefix("npm error").strip() for line in marked]
     skipped = ("syscall ", "errno ", "at ", "A complete log")
-    return "; ".join([line for line in told if line and not line.startswith(skipped)][:WORDS])
+    return "; ".join([line for line in words if line and not line.startswith(skipped)][:WORDS])

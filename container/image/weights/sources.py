@@ -1,6 +1,6 @@
 """What a source of weights is: one class per `kind` of the manifest.
 
-A source is told where it may work and what it may use (`Tools`), and gives a `Product`. It never
+A source is given a folder to work in and `Tools`, and returns a `Product`. It never
 writes into the model repository: `install.py` does.
 """
 

@@ -34,8 +34,8 @@ def run_in_buckets(
 ) -> list[Tensors | Exception]:
     """Answer items as `run_items` does, but compute little of their padding.
 
-    What stands there in its outputs may be zeros or empty texts. An item of which a bucket fails is
-    run as it came.
+    At padded places its outputs may have zeros or empty texts. Where a bucket of an item fails, the
+    item is run whole.
     """
     cut = [_buckets(item, max_batch_size) for item in items]
     if not any(cut):
@@ -55,7 +55,7 @@ def run_in_buckets(
     for (index, _), answer in zip(parts, came, strict=True):
         answers_of[index].append(answer)
     answers: list[Tensors | Exception] = []
-    again = []  # what is wrong is told of the whole
+    again = []  # the error is that of the whole item
     for index, (item, some) in enumerate(zip(items, cut, strict=True)):
         try:
             joined = _joined(item, some, answers_of[index]) if some else answers_of[index][0]
@@ -74,7 +74,7 @@ def run_in_buckets(
 def _buckets(item: Item, max_batch_size: int) -> list[Bucket]:
     try:
         return buckets(item, max_batch_size)
-    except Exception:  # what is wrong is told when the item is run
+    except Exception:  # running the whole item raises it
         return []
 
 

@@ -26,7 +26,7 @@ OWN_RUN = 30
 """What a run with all cores costs beside the arithmetic of its tokens, as so many of them.
 
 A run of BERT-base takes as long as 20 to 30 of its tokens for reading the weights with AVX-512;
-without, where arithmetic takes longer, it would be some 10, and what is then lost no more than the
+without, where arithmetic takes longer, it would be some 10, and the loss is then no more than the
 arithmetic of the other 20.
 """
 
@@ -107,7 +107,7 @@ def concatenated(arrays: Sequence[NDArray[Any]], number: int) -> NDArray[Any]:
 
     Args:
         arrays: of shapes that differ there, and perhaps in `AXIS`.
-        number: stands where an array is shorter than the longest.
+        number: fills an array that is shorter than the longest.
 
     """
     if len({array.shape[AXIS:] for array in arrays}) == 1:

@@ -31,7 +31,7 @@ def run_items(
     together; a run is asked for what any of its items wants. Where a shared run fails, each of its
     items is run alone, so that only the one at fault fails. With `max_batch_size` 0 there is no
     batch dimension and every item is run alone. Where only some rows are wanted of an output, and
-    it is known where they will lie, `by_rows` is run in place of `run`.
+    their place in the run is known, `by_rows` is run in place of `run`.
     """
     answers: list[Tensors | Exception] = [RequestError("the request was not run.")] * len(items)
     if max_batch_size <= 0:
@@ -127,7 +127,7 @@ def _together(
         return _split(outputs, items, counts, rows)
     except Exception as error:
         if len(items) == 1:
-            # Once more as if nothing was known of its rows, which may be told wrongly.
+            # Once more with all rows: those that it names may be wrong.
             return _together(items, counts, run, None) if rows else [bare(error)]
     return [
         answer

@@ -58,7 +58,7 @@ SCATTERED = 1.5
 Under mixed load 1.3 was seen."""
 
 HALVED = 2
-"""Likewise for variable shapes: a small tensor may lie in the middle of what is free."""
+"""Likewise for variable shapes: a small tensor may be in the middle of the free space."""
 
 FOLDER = Path("/dev/shm")  # noqa: S108  Triton's choice
 
@@ -168,7 +168,7 @@ class Share:
         The same model may have been loaded before, and be about to give its room back.
 
         Args:
-            taken: bytes of tensors that lie in it already.
+            taken: bytes of tensors that are in it already.
             grow: takes the bytes that are to be added; it raises where there is no room.
 
         Raises:
@@ -195,7 +195,7 @@ class Share:
                 self.held = None
 
     def has_room(self, needed: int) -> bool:
-        """Whether so many bytes of tensors may lie in the region at a time."""
+        """Whether the region holds so many bytes of tensors at a time."""
         return self.tensors is None or needed <= self.tensors
 
     def refusal(self, needed: int) -> TooLarge:

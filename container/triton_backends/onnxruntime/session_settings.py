@@ -27,7 +27,7 @@ _SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning
 
 MOST_AT_ONCE = 8
 """Runs of one instance: each needs memory for what it computes, and the more there are, the longer
-nobody is answered where all began together."""
+no request is answered where all began together."""
 
 _ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 

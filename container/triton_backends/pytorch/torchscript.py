@@ -56,7 +56,7 @@ def import_torch() -> Any:
         ModelConfigError: it is not installed; the sentence says what to do about it.
 
     """
-    # OpenMP's threads spin between two runs unless told not to, before they are loaded.
+    # OpenMP's threads spin between two runs unless this is set before they are loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         import torch  # noqa: PLC0415 - it takes a second, and may be absent
@@ -183,7 +183,7 @@ class TorchScriptModule:
     def _argument(self, array: NDArray[Any]) -> Any:
         if array.dtype == np.object_:
             return array.tolist()
-        # Triton's arrays lie in shared memory; PyTorch wants them writable.
+        # Triton's arrays are in shared memory; PyTorch wants them writable.
         writable = array if array.flags.writeable else array.copy()
         return self._torch.from_numpy(np.ascontiguousarray(writable)).to(self._device)
 

@@ -65,7 +65,7 @@ CONFIGURATION = [
         "in_the_version",
         move("config.pbtxt", "1/config.pbtxt"),
         "in_the_version/1/config.pbtxt",
-        "nobody reads it",
+        "Triton does not read it",
         "move it up",
         refused=False,
     ),
@@ -239,7 +239,7 @@ CONFIGURATION = [
         "gpus",
         config("dynamic", "instance_group { kind: KIND_CPU gpus: [ 0 ] }\ndynamic"),
         "gpus/config.pbtxt:6",
-        "`instance_group.gpus` stands beside KIND_CPU",
+        "`instance_group.gpus` is set beside KIND_CPU",
         "leave it out",
     ),
     Mistake(
