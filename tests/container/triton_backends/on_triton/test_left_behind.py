@@ -74,7 +74,7 @@ def _region(triton: triton_process.Triton, model: str) -> int:
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
-        ({"deadline_us": 1}, "nobody waits"),
+        ({"deadline_us": 1}, "the caller does not wait"),
         ({"deadline_us": "soon"}, "soon"),
         ({"padding": "[]"}, "padding"),
         ({"rows": "{"}, "rows"),

@@ -229,7 +229,7 @@ def test_what_nobody_waits_for_is_refused(triton: Triton) -> None:
     client.knock("bare", {"x": np.zeros((1, 2), np.float32)}, timeout=10)
     with pytest.raises(UnknownModel):
         client.knock("nobody", {}, timeout=10)
-    with pytest.raises(InferenceServerException, match="nobody waits"):
+    with pytest.raises(InferenceServerException, match="the caller does not wait"):
         triton.client.infer("bare", [tensor], parameters={"deadline_us": now - 10**6})
     with pytest.raises(InferenceServerException, match="soon"):
         triton.client.infer("bare", [tensor], parameters={"deadline_us": "soon"})
