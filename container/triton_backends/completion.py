@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from container.triton_backends import model_config
-from container.triton_backends.batching.row_independence import cached, row_dependence
+from container.triton_backends.batching.row_independence import cached_dependence, row_dependence
 from container.triton_backends.model_config import Signature
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def completed(
     against = (
         QUANTIZES
         if quantizes(opened.path)
-        else cached(
+        else cached_dependence(
             trials,
             model_config.files_of(opened.path) if trials else (),
             f"{opened.runtime}, {most} rows",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from container.triton_backends.batching.item import Rows, Tensors
-    from container.triton_backends.triton_requests import Asked
+    from container.triton_backends.triton_requests import TritonRequest
 
 
 class Session(Protocol):
@@ -64,7 +64,7 @@ class Instance:
         except BaseException:
             session.close()
             raise
-        self._answering = triton_requests.Answering(
+        self._answering = triton_requests.RequestHandler(
             config["name"],
             [tensor["name"] for tensor in config["output"]],
             session.prepare,
@@ -92,7 +92,7 @@ class Instance:
             raise
         return None
 
-    def _answer(self, asked: Sequence[Asked]) -> None:
+    def _answer(self, asked: Sequence[TritonRequest]) -> None:
         try:
             self._answering.send(asked, self._answering.results(asked))
         finally:

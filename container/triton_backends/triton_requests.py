@@ -36,7 +36,7 @@ PADDING = "padding"
 
 
 @dataclass(frozen=True)
-class Asked:
+class TritonRequest:
     """One of Triton's requests.
 
     Args:
@@ -57,7 +57,7 @@ class Asked:
     sender: Any
 
     @classmethod
-    def of(cls, request: Any, model: str, outputs: Sequence[str]) -> Asked:
+    def of(cls, request: Any, model: str, outputs: Sequence[str]) -> TritonRequest:
         """Return what a request to `model` says; `outputs` are for one that names none."""
         tensors: Tensors | Exception
         parameters, padding, deadline = {}, NONE, math.inf
@@ -72,7 +72,7 @@ class Asked:
         wanted = tuple(dict.fromkeys(request.requested_output_names())) or tuple(outputs)
         return cls(parameters, tensors, padding, deadline, wanted, request.get_response_sender())
 
-    def kept(self) -> Asked:
+    def kept(self) -> TritonRequest:
         """Return it with copies of its tensors, so that Triton's are freed."""
         if isinstance(self.tensors, Exception):
             return self
@@ -101,7 +101,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Answering:
+class RequestHandler:
     """How a model's requests are answered.
 
     Args:
@@ -128,11 +128,11 @@ class Answering:
     by_rows: ByRows | None = None
     _one_sends: Lock = field(default_factory=Lock)
 
-    def asked(self, requests: Sequence[Any]) -> list[Asked]:
+    def asked(self, requests: Sequence[Any]) -> list[TritonRequest]:
         """Return what Triton's requests say."""
-        return [Asked.of(request, self.model, self.outputs) for request in requests]
+        return [TritonRequest.of(request, self.model, self.outputs) for request in requests]
 
-    def responses(self, asked: Sequence[Asked]) -> list[Any]:
+    def responses(self, asked: Sequence[TritonRequest]) -> list[Any]:
         """Return a response per request, in order; None for those already sent."""
         results = self._results(asked)
         taken = sum(_size(request.tensors) for request in asked)
@@ -141,14 +141,14 @@ class Answering:
         _send(asked, results)
         return [None] * len(results)
 
-    def results(self, asked: Sequence[Asked]) -> list[Tensors | Exception]:
+    def results(self, asked: Sequence[TritonRequest]) -> list[Tensors | Exception]:
         """Return for each request its outputs or its error; any thread may call."""
         try:
             return self._results(asked)
         except Exception as error:
             return [bare(error)] * len(asked)
 
-    def send(self, asked: Sequence[Asked], results: Sequence[Tensors | Exception]) -> None:
+    def send(self, asked: Sequence[TritonRequest], results: Sequence[Tensors | Exception]) -> None:
         """Answer requests that Triton does not wait for.
 
         Theirs are `kept` elsewhere; what waits now in shared memory may be as large.
@@ -156,7 +156,7 @@ class Answering:
         with self._one_sends:  # no more shared memory than one run needs
             _send(asked, results)
 
-    def _results(self, asked: Sequence[Asked]) -> list[Tensors | Exception]:
+    def _results(self, asked: Sequence[TritonRequest]) -> list[Tensors | Exception]:
         """Return for each request its outputs, or what went wrong."""
         results: list[Tensors | Exception] = [RequestError("the request was not run.")] * len(asked)
         items: dict[int, Item] = {}
@@ -185,7 +185,7 @@ class Answering:
         return results
 
 
-def _send(asked: Sequence[Asked], results: Sequence[Tensors | Exception]) -> None:
+def _send(asked: Sequence[TritonRequest], results: Sequence[Tensors | Exception]) -> None:
     """Send answers one by one, so that each frees its shared memory.
 
     What fails while it is sent cannot be replaced by an error, and Triton holds the request,

@@ -35,7 +35,7 @@ from tool.engines.quantize_report import (
     listed,
     parameters,
 )
-from tool.engines.runs import Arrays, Run, Tap, TappedModels, by_onnxruntime, opened
+from tool.engines.runs import Arrays, RecordedModels, RecordingSession, Run, onnxruntime_run, opened
 from tool.offline import Offline, composed, load_offline
 from tool.samples import Sample, ask, samples_in
 from tool.trouble import Trouble
@@ -276,9 +276,9 @@ class Asking:
     """
 
     def __init__(self, model: Chosen, session: Any, run: Run) -> None:
-        self._tap = Tap(session, run)
+        self._tap = RecordingSession(session, run)
         self._version = model.version
-        self.client = model.client_on(TappedModels(model.repository, model.name, self._tap))
+        self.client = model.client_on(RecordedModels(model.repository, model.name, self._tap))
 
     def __call__(self, sample: Sample) -> tuple[list[Arrays], Answer]:
         """Return the inputs of the model's runs for a sample, and what comes of them.
@@ -313,7 +313,7 @@ def quantized(model: Chosen, options: argparse.Namespace) -> Report:
     with bar, tempfile.TemporaryDirectory(dir=target.parent, prefix=".quantize-") as beside:
         made = Path(beside, "new")
         made.mkdir()
-        exact = Asking(model, session, by_onnxruntime(session))
+        exact = Asking(model, session, onnxruntime_run(session))
 
         def counted(
             what: str, some: list[Sample], asking: Asking

@@ -19,7 +19,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 Run = Callable[[Mapping[str, npt.NDArray[Any]]], Arrays]
 
 
-class Tap:
+class RecordingSession:
     """A session for `OnnxModels` that records the inputs and the outputs.
 
     Args:
@@ -71,7 +71,7 @@ class _Tensor:
         self.shape = list(spec.shape)
 
 
-class TappedModels(OnnxModels):
+class RecordedModels(OnnxModels):
     """Runs one model of a repository through a tap; others as they are.
 
     Args:
@@ -81,7 +81,7 @@ class TappedModels(OnnxModels):
 
     """
 
-    def __init__(self, folder: Path, model: str, tap: Tap) -> None:
+    def __init__(self, folder: Path, model: str, tap: RecordingSession) -> None:
         super().__init__(folder)
         self._model, self._tap = model, tap
 
@@ -108,12 +108,12 @@ def opened(file: Path) -> Any:
         ) from error
 
 
-def by_onnxruntime(session: Any) -> Run:
+def onnxruntime_run(session: Any) -> Run:
     names = [one.name for one in session.get_outputs()]
     return lambda given: dict(zip(names, session.run(names, given), strict=True))
 
 
-def by_openvino(file: Path, precision: str = "f32") -> Run:
+def openvino_run(file: Path, precision: str = "f32") -> Run:
     """Return what runs a model on OpenVINO, on one thread.
 
     Args:

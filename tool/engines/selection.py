@@ -36,13 +36,13 @@ from container.triton_backends.openvino.rows import take_rows
 from tool.engines.quantize_report import difference, parameters
 from tool.engines.runs import (
     Arrays,
+    RecordedModels,
+    RecordingSession,
     Run,
-    Tap,
-    TappedModels,
     Tensors,
-    by_onnxruntime,
-    by_openvino,
+    onnxruntime_run,
     opened,
+    openvino_run,
 )
 from tool.offline import load_offline, settings_here
 from tool.samples import Sample, ask, samples_in
@@ -76,7 +76,7 @@ LEAST_TIMES = 2
 
 
 @dataclass(frozen=True)
-class Known:
+class Reference:
     """What ONNX Runtime answers in f32, to which others are compared.
 
     Args:
@@ -93,7 +93,7 @@ class Known:
     results: Sequence[tuple[Sample, tuple[Any, list[Arrays]], list[Arrays]]]
     given: Sequence[Arrays]
     outputs: Sequence[Arrays]
-    tap: Tap | None
+    tap: RecordingSession | None
     is_int8: bool
 
 
@@ -114,7 +114,7 @@ def select_engine(folder: Path, file: Path, asked: EnginePreference) -> EngineCh
     if beyond := [reason for kind, reason in BEYOND.items() if kind in types]:
         return stays(beyond[0])
     session = Tensors(signature) if file.suffix == ".xml" else opened(file)
-    exact = by_openvino(file) if file.suffix == ".xml" else by_onnxruntime(session)
+    exact = openvino_run(file) if file.suffix == ".xml" else onnxruntime_run(session)
     known = answers(folder, file, signature, session, exact)
     if not known.given:
         return stays("it has no samples, and cannot be run with made-up inputs")
@@ -126,7 +126,7 @@ def select_engine(folder: Path, file: Path, asked: EnginePreference) -> EngineCh
             continue
         name = f"OpenVINO in {precision}"
         try:
-            run = by_openvino(file, precision)
+            run = openvino_run(file, precision)
             found = compared(known, run, file, is_exact=precision == F32)
             if wide and found.passes:
                 found = worst_of([found, tensors(wide[1], run(wide[0]))])
@@ -148,7 +148,7 @@ def select_engine(folder: Path, file: Path, asked: EnginePreference) -> EngineCh
     return fastest if is_first else replace(fastest, reason="; ".join(reasons))
 
 
-def answers(folder: Path, file: Path, signature: Signature, session: Any, exact: Run) -> Known:
+def answers(folder: Path, file: Path, signature: Signature, session: Any, exact: Run) -> Reference:
     """Return a model's outputs for its samples, or for made-up inputs.
 
     Raises:
@@ -156,21 +156,21 @@ def answers(folder: Path, file: Path, signature: Signature, session: Any, exact:
 
     """
     is_int8 = has_int8(file)
-    tap = Tap(session, exact)
+    tap = RecordingSession(session, exact)
     client = None
     with suppress(Trouble):  # it has none, or a class that is broken
         client = client_of(folder, tap)
     results = results_of(client, folder, file, tap) if client else []
     if given := [one for *_, some in results for one in some]:
         outputs = [one for _, (_, some), _ in results for one in some]
-        return Known(client, results, given, outputs, tap, is_int8)
+        return Reference(client, results, given, outputs, tap, is_int8)
     rows = made_up(signature, lambda inputs, names: {n: exact(inputs)[n] for n in names})
     given = [dict(row) for row in rows]
-    return Known(None, (), given, [exact(one) for one in given], None, is_int8)
+    return Reference(None, (), given, [exact(one) for one in given], None, is_int8)
 
 
 def results_of(
-    client: Client, folder: Path, file: Path, tap: Tap
+    client: Client, folder: Path, file: Path, tap: RecordingSession
 ) -> list[tuple[Sample, tuple[Any, list[Arrays]], list[Arrays]]]:
     """Return a client's result for each sample, with the model's tensors.
 
@@ -233,7 +233,7 @@ def answered_to_wide(file: Path, given: Arrays, exact: Run) -> tuple[Arrays, Arr
         return None
 
 
-def client_of(folder: Path, tap: Tap) -> Client:
+def client_of(folder: Path, tap: RecordingSession) -> Client:
     """Return the client of a model, which asks a tap for it.
 
     Raises:
@@ -247,7 +247,7 @@ def client_of(folder: Path, tap: Tap) -> Client:
         found = [one for one in registry.clients.values() if one.served_by == folder.name]
         if not found:
             raise Trouble(f"{folder.name} has no client that works")
-        server = TappedModels(repository, folder.name, tap)
+        server = RecordedModels(repository, folder.name, tap)
         return type(found[0])(Environment(server, repository))
 
 
@@ -263,7 +263,7 @@ def samples_of(folder: Path, client: Client) -> list[Sample]:
     return [*example, *(samples_in(own) if own.is_dir() else [])]
 
 
-def compared(known: Known, run: Run, file: Path, *, is_exact: bool) -> Agreement:
+def compared(known: Reference, run: Run, file: Path, *, is_exact: bool) -> Agreement:
     """Compare an engine's answers with those that are known.
 
     In f32 outputs have to be the same, to `LIMIT`; in another precision, or where weights are in

@@ -114,7 +114,7 @@ def _compared(
     return ""
 
 
-def cached(
+def cached_dependence(
     folder: Path | None, files: Iterable[Path], edition: str, try_it: Callable[[], str]
 ) -> str:
     """Return what a trial of a model says, made once for each content of its files.

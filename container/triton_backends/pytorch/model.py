@@ -67,7 +67,7 @@ class TritonPythonModel:
             ),
             int(args["model_instance_device_id"]),
         )
-        self._answering = triton_requests.Answering(
+        self._answering = triton_requests.RequestHandler(
             config["name"],
             [tensor["name"] for tensor in config["output"]],
             self._module.prepare,

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from clients.repository.config_text import Message, read
-from container.triton_backends.batching.row_independence import cached, row_dependence
+from container.triton_backends.batching.row_independence import cached_dependence, row_dependence
 from container.triton_backends.completion import completed
 from container.triton_backends.config_check import check
 from container.triton_backends.model_config import Signature, TensorSpec
@@ -235,7 +235,7 @@ class TestRemembered:
         file.write_bytes(b"a")
 
         def ask(edition: str = "1") -> str:
-            return cached(tmp_path / "kept", [file], edition, lambda: next(made))
+            return cached_dependence(tmp_path / "kept", [file], edition, lambda: next(made))
 
         assert [ask(), ask()] == ["first", "first"]
         file.write_bytes(b"b")
@@ -247,13 +247,13 @@ class TestRemembered:
     @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"against": 1}', b"\xff"])
     def test_a_damaged_one_is_made_again(self, tmp_path: Path, damage: bytes) -> None:
         kept = tmp_path / "kept"
-        assert cached(kept, [], "1", lambda: "found") == "found"
+        assert cached_dependence(kept, [], "1", lambda: "found") == "found"
         (file,) = kept.iterdir()
         file.write_bytes(damage)
-        assert cached(kept, [], "1", lambda: "found again") == "found again"
-        assert cached(kept, [], "1", lambda: "not asked") == "found again"
+        assert cached_dependence(kept, [], "1", lambda: "found again") == "found again"
+        assert cached_dependence(kept, [], "1", lambda: "not asked") == "found again"
 
     def test_where_nothing_can_be_written_it_is_tried_each_time(self, tmp_path: Path) -> None:
         (tmp_path / "kept").write_text("a file, not a folder")
-        assert cached(tmp_path / "kept", [], "1", lambda: "found") == "found"
-        assert cached(None, [], "1", lambda: "found") == "found"
+        assert cached_dependence(tmp_path / "kept", [], "1", lambda: "found") == "found"
+        assert cached_dependence(None, [], "1", lambda: "found") == "found"

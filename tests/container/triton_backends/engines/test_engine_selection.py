@@ -30,7 +30,7 @@ from container.triton_backends.model_config import Signature, TensorSpec
 from container.triton_backends.onnxruntime.session import ModelFile
 from tests.support.models import onnx_models, onnx_repository, openvino_models
 from tool.engines import selection
-from tool.engines.runs import by_onnxruntime, by_openvino, opened
+from tool.engines.runs import onnxruntime_run, opened, openvino_run
 from tool.trouble import Trouble
 
 Array = NDArray[Any]
@@ -79,7 +79,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def run_by_openvino(file: Path, precision: str = F32) -> Any:
         tried.append(precision)
-        run = by_openvino(file)
+        run = openvino_run(file)
 
         def rounded(given: Mapping[str, Array]) -> dict[str, Array]:
             return {name: in_bf16(array) for name, array in run(given).items()}
@@ -88,7 +88,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         fast[made] = 2.4 if precision == BF16 else 1.2
         return made
 
-    monkeypatch.setattr(selection, "by_openvino", run_by_openvino)
+    monkeypatch.setattr(selection, "openvino_run", run_by_openvino)
     monkeypatch.setattr(selection, "faster", lambda _exact, run, _given: fast[run])
     monkeypatch.setattr(engine_choice, "processor", lambda: WITH_BF16)
     return tried
@@ -173,7 +173,7 @@ def test_who_has_no_example_is_tried_with_made_up_inputs(tmp_path: Path) -> None
     file = tmp_path / "1" / "model.onnx"
     openvino_models.two_layers(file)
     session = opened(file)
-    exact = by_onnxruntime(session)
+    exact = onnxruntime_run(session)
     known = selection.answers(tmp_path, file, ModelFile(file).signature, session, exact)
     assert known.client is None
     assert len(known.given) > 1
@@ -272,7 +272,7 @@ def test_an_engine_that_answers_otherwise_is_not_taken(
     ]
     sides = [("x", TensorProto.FLOAT, [1, 1])], [("y", TensorProto.FLOAT, [1, 4])]
     onnx_models.save(file, nodes, *sides, zero=np.float32(0)[...], numbers=Y)
-    monkeypatch.setattr(selection, "by_openvino", lambda *_: lambda _: {"y": answer})
+    monkeypatch.setattr(selection, "openvino_run", lambda *_: lambda _: {"y": answer})
     monkeypatch.setattr(selection, "faster", lambda *_: 9.0)
     found = selection.select_engine(tmp_path, file, EnginePreference(OPENVINO))
     assert found.engine == ONNXRUNTIME
@@ -294,7 +294,7 @@ def test_without_a_client_tensors_are_compared_by_their_spread(
     tmp_path: Path, off: float, is_exact: bool, is_int8: bool, passes: bool
 ) -> None:
     """A thousandth of 4 in f32; a hundredth in less, or where engines round each in its way."""
-    known = selection.Known(None, (), [{}], [{"y": Y}], None, is_int8)
+    known = selection.Reference(None, (), [{}], [{"y": Y}], None, is_int8)
     further = Y + np.array([0, off, 0, 0], np.float32)
     found = selection.compared(known, lambda _: {"y": further}, tmp_path, is_exact=is_exact)
     assert found.passes is passes
@@ -332,5 +332,5 @@ def test_openvino_runs_a_model_as_onnx_runtime_does(tmp_path: Path) -> None:
     openvino_models.two_layers(file)
     x = np.random.default_rng(5).normal(size=(7, openvino_models.WIDTH)).astype(np.float32)
     expected = onnxruntime.InferenceSession(file).run(["y"], {"x": x})[0]
-    came = by_openvino(file)({"x": x})["y"]
+    came = openvino_run(file)({"x": x})["y"]
     assert np.abs(came - expected).max() < 1e-3 * np.ptp(expected)
