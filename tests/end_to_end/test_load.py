@@ -85,7 +85,7 @@ def test_a_burst_on_one_model_does_not_slow_another_one_down(
         while time.monotonic() < ends:
             content, headers = body(kind, 0.2)
             answers.append(endpoint.call("/infer/sleeps", content, headers=headers))
-            # TritonRequest again at once, refusals alone would be work for both cores.
+            # Asked again at once, refusals alone would be work for both cores.
             time.sleep(0.5 if answers[-1].status == 429 else 0)
 
     callers = [threading.Thread(target=burst) for _ in range(60)]
