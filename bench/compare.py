@@ -254,7 +254,7 @@ def together(
         wanted = payloads(model, options)
         one = asked(its[model, server.name], model, wanted, callers, options.seconds)
         say(f"{model} beside others, {callers} callers each, {server.name}: {one[0]:.1f}/s")
-        return (*one[:3], math.nan)  # whose processor time it is, nobody knows
+        return (*one[:3], math.nan)  # it is not known whose processor time it is
 
     for number, callers in product(range(options.rounds), options.callers):
         for server in servers[:: -1 if number % 2 else 1]:

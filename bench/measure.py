@@ -62,7 +62,7 @@ class Spread:
 
     @property
     def noise(self) -> float:
-        """Half of what lies between the least and the greatest, as a share of the median."""
+        """Half of the range, as a share of the median."""
         return (self.high - self.low) / 2 / self.median if self.median else 0.0
 
 
@@ -86,7 +86,7 @@ class Results:
     """Answers per second of a closed loop by the program that asks the open loops."""
     open_loop: list[dict[str, Any]] = field(default_factory=list)
     nothing: dict[int, list[tuple[float, float, float]]] = field(default_factory=dict)
-    """Requests per second of the model that does nothing, of a Flask route that asks nobody, and of
+    """Requests per second of the model that does nothing, of a Flask route without a model, and of
     one that asks that model and does nothing else; of each round, by callers."""
     start_s: list[float] = field(default_factory=list)
     idle_mb: dict[str, float] = field(default_factory=dict)

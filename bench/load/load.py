@@ -120,7 +120,7 @@ def closed_loop(
 
     Args:
         port: of the server, on this machine.
-        asked: requests; whoever asks sends the next one of them, over and over.
+        asked: requests; each caller sends the next one of them, over and over.
         callers: how many wait for an answer at a time.
         seconds: for which answers are counted.
         warm: seconds before that.
@@ -174,7 +174,7 @@ def start(selector: selectors.DefaultSelector, caller: Caller) -> None:
 
 
 def once(port: int, asked: bytes) -> tuple[int, bytes]:
-    """Ask once; return the status and the body, or status 0 where nobody answers."""
+    """Ask once; return the status and the body, or status 0 without an answer."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
             connection.sendall(asked.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))

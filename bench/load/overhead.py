@@ -1,6 +1,6 @@
 """Measure the server's own cost: a model that does nothing, and bare routes.
 
-In turn with a Flask route that asks nobody: how fast that is tells how fast this machine is with
+In turn with a Flask route without a model: how fast that is tells how fast this machine is with
 small requests, of which the processor time of a model says nothing. One that asks this server's
 Triton, and does nothing else, tells what this server's own web worker costs; it is measured with
 all models.

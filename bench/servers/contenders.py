@@ -144,7 +144,7 @@ def tidy() -> None:
 
 
 PORTS = iter(range(21000 + os.getpid() % 7000, 32000))
-"""Those that nobody was given yet: a server that is started does not listen at once."""
+"""Ports not given out yet: a server that is started does not listen at once."""
 
 
 def free_port(count: int = 1) -> int:
