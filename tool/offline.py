@@ -58,7 +58,7 @@ def settings_here() -> Settings:
 def composed(
     mounted: Path | None, built_in: Path | None = None, *, instead: bool = False
 ) -> Iterator[Path]:
-    """Give a temporary repository, linked together as `serve` does it."""
+    """Make a temporary repository of links, as `serve` does."""
     with tempfile.TemporaryDirectory(prefix="dispatcher-") as folder:
         repository, none = Path(folder).resolve() / "repository", Path(folder) / "none"
         none.mkdir()
@@ -79,7 +79,7 @@ class Offline(OnnxModels):
         return self._signatures[model, version]
 
     def put_together(self, model: str, version: str) -> Signature:
-        """Return what a model takes and gives."""
+        """Return a model's inputs and outputs."""
         config = self.folder / model / CONFIG
         text = text_of(config) if config.is_file() else ""
         if config_fault(text):

@@ -27,7 +27,7 @@ TIME_S = 600.0  # for one sample: only the author waits for it
 
 @dataclass(frozen=True)
 class Sample:
-    """Something that a caller could send.
+    """A picture, a text or a payload that a caller could send.
 
     Args:
         name: its file, and its place in it where that holds several.

@@ -62,7 +62,7 @@ def check(config: Mapping[str, Any], signature: Signature) -> None:
 
 
 def take_every_shape(config: Mapping[str, Any]) -> None:
-    """Let Triton's dynamic batcher hand over requests together whose shapes differ.
+    """Let Triton's dynamic batcher batch requests of different shapes.
 
     A backend in Python gets every request by itself, and can find out which share a run. With
     requests of one shape at a time it does not know of the others; and while one of another shape

@@ -353,5 +353,5 @@ def _version(package: str) -> str:
 
 
 def precisions(asked: EnginePreference, said: str) -> Sequence[str]:
-    """Return those in which OpenVINO may run a model, the fastest first."""
+    """Return the precisions in which OpenVINO may run a model, fastest first."""
     return [BF16, F32] if asked.precision == AUTO and has_bf16(said) else [F32]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Session(Protocol):
-    """An open model, of whichever engine."""
+    """An open model of any engine."""
 
     signature: model_config.Signature
     by_rows: tuple[str, ...]
@@ -42,7 +42,7 @@ class Session(Protocol):
 
 
 class Instance:
-    """Answers the requests that Triton hands over.
+    """Runs the requests of one model instance.
 
     Args:
         config: the model's, complete.
@@ -79,7 +79,7 @@ class Instance:
         self._free = Semaphore(session.at_once)
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
-        """Answer the requests of one dynamic batch; None where they are answered later."""
+        """Answer the requests of one batch; return None if they are answered later."""
         asked = self._answering.asked(requests)
         if self._threads is None:
             return self._answering.responses(asked)

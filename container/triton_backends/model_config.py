@@ -32,7 +32,7 @@ TO_MEND = " To mend it: "
 
 
 class ModelConfigError(ValueError):
-    """A model cannot be served as configured; the text is one line for who wrote it.
+    """A model cannot be served as configured; the text is a line for its author.
 
     Args:
         what: is wrong, and what is expected; a sentence.
@@ -134,7 +134,7 @@ def needs_completion(config: Mapping[str, Any]) -> bool:
 
 
 def may_be_tried(config: Mapping[str, Any], signature: Signature, *, stated: bool) -> bool:
-    """Whether a trial can say something about sharing runs: see `row_trial`.
+    """Whether `row_independence` can tell if requests may share runs.
 
     Args:
         config: as Triton hands it over.
@@ -207,7 +207,7 @@ def _can_batch(spec: TensorSpec) -> bool:
 
 
 def _is_written_for_a_batch(config: Mapping[str, Any], signature: Signature) -> bool:
-    """Whether what is written counts on a batch dimension, which dims leave out."""
+    """Whether the written configuration implies a batch dimension."""
     left_out = _dims_left_out(config, signature)
     return bool(config.get("model_warmup")) or any(count > 0 for count in left_out)
 

@@ -106,7 +106,7 @@ class PythonModel(ABC):
         allocator.give_back()
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
-        """Answer the requests of one dynamic batch; None where they are answered later."""
+        """Answer the requests of one batch; return None if they are answered later."""
         if self._instance is None:
             raise RuntimeError("the session was closed, but a request came after it.")
         return self._instance.execute(requests)

@@ -140,7 +140,7 @@ def folders(root: Path) -> list[Path]:
 
 
 def astray(left: list[Path], findings: Findings) -> None:
-    """Say of folders that are no models what would make them some."""
+    """Note what is missing in folders that are no models."""
     unknown = []
     for folder in left:
         deeper = [

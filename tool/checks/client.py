@@ -64,14 +64,14 @@ def unread(findings: Findings, folders: Iterable[Path]) -> None:
 
 
 def has_client(path: Path) -> bool:
-    """Whether it is a Python file that is about clients, as far as its text tells."""
+    """Whether a Python file seems to be about clients, by its text."""
     if path.suffix != ".py" or not path.is_file():
         return False
     return "clients.base" in path.read_text(encoding="utf-8", errors="replace")
 
 
 def dispatch_toml(findings: Findings, path: Path, loaded: Loaded, repository: Path) -> None:
-    """Say what is wrong with the `dispatch.toml` of a model, alone or for this model."""
+    """Note what is wrong with the `dispatch.toml` of a model."""
     file = path.resolve()  # not the link in the repository
     wrong = [*loaded.broken.values(), *filter(None, map(fits, loaded.clients.values()))]
     for reason in wrong:
@@ -88,7 +88,7 @@ def short(reason: str, *folders: Path) -> str:
 
 
 def client_file(findings: Findings, file: Path, loaded: Loaded, repository: Path) -> None:
-    """Say what is wrong with the clients of one file."""
+    """Note what is wrong with the clients of one file."""
     for reason in dict.fromkeys(loaded.broken.values()):
         said = short(reason.replace(str(file), file.name), repository, findings.root)
         findings.error(file, said, "it is left out until it is mended")

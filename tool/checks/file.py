@@ -180,7 +180,7 @@ class FileCheck:
 
 
 def is_torchscript(file: Path, text: str) -> bool:
-    """Whether the backend for PyTorch gets a model's file."""
+    """Whether a model's file is for the PyTorch backend."""
     message = read(text)
     its = message.text("backend") or message.text("platform")
     return its in {"pytorch", "pytorch_libtorch"} or (not its and file.name == "model.pt")

@@ -1,4 +1,4 @@
-"""What `dispatcher check` has to say: a sentence each, with the place and the fix."""
+"""The findings of `dispatcher check`: a sentence each, with place and fix."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Findings:
         self.found.append(Finding("error", self.shown(file), line, key, message, fix))
 
     def warning(self, file: Path, message: str, fix: str, *, key: str = "", line: int = 0) -> None:
-        """Note what may be meant so, but rarely is."""
+        """Note what is rarely meant so."""
         self.found.append(Finding("warning", self.shown(file), line, key, message, fix))
 
     def shown(self, file: Path) -> str:

@@ -230,7 +230,7 @@ class ModelCheck:
         self.refused(of_asked_models(message, known), config.text)
 
     def engine(self, config: ConfigFindings, message: Message) -> None:
-        """Note what the engines refuse at the load, or pass over, and what are no samples."""
+        """Note what the engines refuse or ignore, and files that are no samples."""
         if not (its := file_check.backend(message, version_folders(self.folder))):
             return
         known = config_dictionary(config.text)
@@ -242,7 +242,7 @@ class ModelCheck:
         self.samples()
 
     def samples(self) -> None:
-        """Note what a trial of engines cannot take for a sample; it has none at all then."""
+        """Note files that the comparison of engines cannot use as samples."""
         folder = self.folder / SAMPLES
         if not folder.is_dir():
             return

@@ -48,7 +48,7 @@ def refused(message: Message, folder: Path, inputs: Sequence[Mapping[str, Any]])
 
 
 def undescribed(message: Message) -> Iterator[Fault]:
-    """Yield what tensors lack."""
+    """Yield tensors without a name, a type or dims."""
     for kind, field, tensor in tensors(message):
         for key, such_as in TENSOR.items():
             if not tensor.all(key) or tensor.text(key) == NO_TYPE:
@@ -127,7 +127,7 @@ def of_an_ensemble(message: Message) -> Iterator[Fault]:
 
 
 def of_steps(scheduling: Message) -> Iterator[Fault]:
-    """Yield what steps lack."""
+    """Yield steps without a model, a map or a version."""
     for field in scheduling.all("step"):
         step = field.value
         if isinstance(step, Message):
@@ -166,7 +166,7 @@ def of_the_way(message: Message, scheduling: Message) -> Iterator[Fault]:
 
 
 def of_asked_models(message: Message, models: Mapping[str, Message]) -> Iterator[Fault]:
-    """Yield where an ensemble does not fit what the models say that it asks.
+    """Yield where an ensemble does not fit its models' configurations.
 
     Args:
         message: the ensemble's configuration.
@@ -206,7 +206,7 @@ def of_types(step: Message, kind: str, model: Message, types: dict[str, str]) ->
 
 
 def of_names(step: Message, kind: str, model: Message, place: Field) -> Iterator[Fault]:
-    """Yield tensors that a model has not, or that it wants besides."""
+    """Yield tensors that a model does not have, and inputs that are missing."""
     key = f"ensemble_scheduling.step.{kind}_map"
     listed = {one.text("name"): one for one in model.messages(kind)}
     given = {theirs: field for theirs, _, field in mapped(step, kind)}
@@ -294,12 +294,12 @@ def tensors(message: Message) -> Iterator[tuple[str, Field, Message]]:
 
 
 def differ(one: str, other: str) -> bool:
-    """Whether two types are not the same, as far as they are given by their names."""
+    """Whether two types differ; types given as numbers are not compared."""
     return one != other and one.startswith("TYPE_") and other.startswith("TYPE_")
 
 
 def sizes(dims: Sequence[str]) -> list[int]:
-    """Return dims as numbers; none where one cannot be read, which Triton says."""
+    """Return dims as numbers; empty where one cannot be read."""
     try:
         return [whole(size) for size in dims]
     except NotReadable:

@@ -49,7 +49,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make the trials; return the exit code."""
+    """Select the engines and print them; return the exit code."""
     if options.select:
         logging.disable(logging.CRITICAL)
         folder, file = options.select

@@ -17,7 +17,7 @@ from tool.offline import composed, load_offline, settings_here
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of one name.
+    """One line of the table: a name, its client and its model.
 
     Args:
         name: that callers use.
@@ -95,7 +95,7 @@ def rows(registry: Registry, repository: Path) -> Iterator[Row]:
 
 
 def shown(where: str) -> str:
-    """Return where its author finds a source or a folder, from here where it is below."""
+    """Return the path of a source or folder, relative where it is below here."""
     path = authors(where)
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 

@@ -1,4 +1,4 @@
-"""`dispatcher new-key`: makes an API key, and the line that lets it in."""
+"""`dispatcher new-key`: make an API key and its line for API_KEYS_FILE."""
 
 from __future__ import annotations
 

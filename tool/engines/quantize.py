@@ -153,7 +153,7 @@ def what_next(model: Chosen, report: Report, options: argparse.Namespace) -> str
 
 
 def needed() -> None:
-    """Import what the image does not have.
+    """Import the libraries that the image does not have.
 
     Raises:
         Trouble: it is not installed.
@@ -266,7 +266,7 @@ def target_of(model: Chosen, output: Path | None) -> Path:
 
 
 class Asking:
-    """Asks a model's client, and keeps what the model takes and gives.
+    """Runs a model's client, and records the model's inputs and outputs.
 
     Args:
         model: whose.
@@ -281,7 +281,7 @@ class Asking:
         self.client = model.client_on(RecordedModels(model.repository, model.name, self._tap))
 
     def __call__(self, sample: Sample) -> tuple[list[Arrays], Answer]:
-        """Return the inputs of the model's runs for a sample, and what comes of them.
+        """Return the model's inputs for a sample, and the client's answer.
 
         Raises:
             Trouble: the client refuses the sample, or does not ask the model.
@@ -386,7 +386,7 @@ def size(folder: Path) -> int:
 
 
 def put(made: Path, target: Path) -> None:
-    """Give the finished folder its name.
+    """Rename the finished folder to its final name.
 
     Raises:
         Trouble: another process has made one of that name meanwhile.

@@ -36,7 +36,7 @@ COMPARED = frozenset(LIMITS)
 
 @dataclass(frozen=True)
 class Report:
-    """What came of quantizing a model.
+    """The result of quantizing a model.
 
     Args:
         model: its name in the repository.

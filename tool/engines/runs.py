@@ -49,7 +49,7 @@ class RecordingSession:
 
 
 class Tensors:
-    """The tensors of a file that ONNX Runtime does not read, as its session has them."""
+    """A session's view of tensors in a file that ONNX Runtime cannot read."""
 
     def __init__(self, signature: Signature) -> None:
         self._signature = signature
@@ -72,7 +72,7 @@ class _Tensor:
 
 
 class RecordedModels(OnnxModels):
-    """Runs one model of a repository through a tap; others as they are.
+    """Runs one model of a repository in a recording session.
 
     Args:
         folder: the repository.
@@ -90,7 +90,7 @@ class RecordedModels(OnnxModels):
 
 
 def opened(file: Path) -> Any:
-    """Return ONNX Runtime's session for a file, which has one thread.
+    """Return a session of ONNX Runtime with one thread for a file.
 
     Raises:
         Trouble: it cannot be loaded.

@@ -77,7 +77,7 @@ LEAST_TIMES = 2
 
 @dataclass(frozen=True)
 class Reference:
-    """What ONNX Runtime answers in f32, to which others are compared.
+    """The reference: outputs of ONNX Runtime in f32.
 
     Args:
         client: the model's, if it has one that can be run.
@@ -98,7 +98,7 @@ class Reference:
 
 
 def select_engine(folder: Path, file: Path, asked: EnginePreference) -> EngineChoice:
-    """Find out which engine runs a model best on this machine.
+    """Compare the engines on this machine and return the best for a model.
 
     Args:
         folder: the model's.
@@ -205,7 +205,7 @@ def has_int8(file: Path) -> bool:
 
 
 def answered_to_wide(file: Path, given: Arrays, exact: Run) -> tuple[Arrays, Arrays] | None:
-    """Return whole numbers of more than 32 bits, and what a model answers to them.
+    """Return inputs with integers beyond 32 bits, and the outputs for them.
 
     OpenVINO computes in 32 bits, and says nothing where a number has more.
 
@@ -234,7 +234,7 @@ def answered_to_wide(file: Path, given: Arrays, exact: Run) -> tuple[Arrays, Arr
 
 
 def client_of(folder: Path, tap: RecordingSession) -> Client:
-    """Return the client of a model, which asks a tap for it.
+    """Return a model's client, which uses the recording session.
 
     Raises:
         Trouble: it has none that works.
@@ -264,7 +264,7 @@ def samples_of(folder: Path, client: Client) -> list[Sample]:
 
 
 def compared(known: Reference, run: Run, file: Path, *, is_exact: bool) -> Agreement:
-    """Compare an engine's answers with those that are known.
+    """Compare an engine's outputs with the reference.
 
     In f32 outputs have to be the same, to `LIMIT`; in another precision, or where weights are in
     int8, callers have to see the same: see `clients.tensors.agreement`.

@@ -32,7 +32,7 @@ def bare(error: Exception) -> Exception:
 
 @dataclass(frozen=True)
 class Item:
-    """One request: its tensors by name and the names of the outputs that it asks for."""
+    """One request: its tensors by name, and the names of the wanted outputs."""
 
     inputs: Tensors
     outputs: tuple[str, ...]
@@ -47,18 +47,18 @@ class Item:
 
     @cached_property
     def key(self) -> object:
-        """What all requests that can share a run have in common."""
+        """A key that is equal for requests that can share a run."""
         return shape_key(self.inputs, self.padding)
 
     @cached_property
     def length(self) -> int:
-        """That of what may be filled up; 0 where nothing may be."""
+        """The length of the padded inputs; 0 where none may be padded."""
         return length(self.inputs, self.padding)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of one output of a run.
+    """The wanted rows of one output of a run.
 
     Args:
         dims: the dimensions that the output has before its last one: a batch, and rows in it.
@@ -83,7 +83,7 @@ class Run(Protocol):
 
 @dataclass(frozen=True)
 class ByRows:
-    """Runs that compute some rows of an output alone.
+    """Runs that compute only some rows of an output.
 
     Args:
         outputs: the names of those of which they can.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Some rows of a request, and their numbers, ascending."""
+    """Some rows of a request, and their indices in it, ascending."""
 
     item: Item
     rows: Numbers
@@ -103,7 +103,7 @@ def buckets(item: Item, max_batch_size: int) -> list[Bucket]:
 
 
 def lengths(item: Item) -> Numbers:
-    """Return of each row how long it is without what its sender filled it up with.
+    """Return the length of each row without its sender's padding.
 
     A row that is nothing else is as long as it came.
     """
@@ -118,7 +118,7 @@ def lengths(item: Item) -> Numbers:
 
 
 def _some(item: Item, rows: Numbers, length: int) -> Item:
-    """Return some rows of an item, cut to a length, with what is wanted of these."""
+    """Return some rows of an item, cut to a length, and the rows wanted of them."""
     inputs = {
         name: array[rows, :length] if name in item.padding.inputs else array[rows]
         for name, array in item.inputs.items()

@@ -33,7 +33,7 @@ arithmetic of the other 20.
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """What a request allows to be done with it.
+    """Which inputs of a request may be padded, and which outputs trimmed.
 
     Args:
         inputs: those that may be filled up along `AXIS`, all of one length, and with what; and
@@ -60,7 +60,7 @@ def length(tensors: Tensors, padding: Padding) -> int:
 
 
 def near(own: ArrayLike, counts: ArrayLike | None = None) -> list[Numbers]:
-    """Return places, ascending, in the groups that cost least when each is a run.
+    """Group rows by length so that the runs of all groups cost least.
 
     The group of the longest is the first. A run costs what its rows have in tokens, each as many as
     the longest, and `OWN_RUN`. Groups follow each other by length, so that the cheapest way to run
@@ -103,7 +103,7 @@ def shape_key(tensors: Tensors, padding: Padding) -> object:
 
 
 def concatenated(arrays: Sequence[NDArray[Any]], number: int) -> NDArray[Any]:
-    """Return arrays as one, along axis 0.
+    """Concatenate arrays along axis 0, padding the shorter.
 
     Args:
         arrays: of shapes that differ there, and perhaps in `AXIS`.

@@ -1,4 +1,4 @@
-"""Try whether a model answers each row of a batch as if it were alone.
+"""Find out whether a model's rows are independent of each other.
 
 Requests of different callers may share a run only then. A first axis of any size is mostly a batch,
 but it may be the nodes of a graph or the samples of a sound as well, and a model that quantizes its
@@ -57,11 +57,11 @@ EDITION = 2
 
 
 class _NoRun(Exception):
-    """The model cannot be run with what was made up."""
+    """The model cannot be run with made-up inputs."""
 
 
 def row_dependence(signature: Signature, run: Run, most: int) -> str:
-    """Return why rows are not known to be independent; nothing where they are.
+    """Return why rows are not known to be independent; empty where they are.
 
     Args:
         signature: the model's tensors, whose first dimension may be a batch.
@@ -117,7 +117,7 @@ def _compared(
 def cached_dependence(
     folder: Path | None, files: Iterable[Path], edition: str, try_it: Callable[[], str]
 ) -> str:
-    """Return what a trial of a model says, made once for each content of its files.
+    """Return the cached result for a model's files, or compute and cache it.
 
     Args:
         folder: where that is kept; None keeps nothing.
@@ -253,7 +253,7 @@ def _stacked(rows: Sequence[Tensors]) -> dict[str, NDArray[Any]]:
 
 
 def _differ(alone: Sequence[NDArray[Any]]) -> bool:
-    """Whether an output depends on the inputs, as far as its numbers are any."""
+    """Whether an output depends on the inputs; NaN is not compared."""
     first = alone[0]
     return any(
         other.shape != first.shape or np.any((other != first) & ~(_is_nan(other) | _is_nan(first)))

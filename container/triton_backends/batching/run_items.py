@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def run_items(
     items: Sequence[Item], run: Run, *, max_batch_size: int, by_rows: ByRows | None = None
 ) -> list[Tensors | Exception]:
-    """Answer every item, in order: with its outputs by name, or with what went wrong.
+    """Return for each item, in order, its outputs by name or its error.
 
     Items whose tensors differ only in the first dimension, or where they may be filled up and that
     costs less than a run, share one, as long as they are not more than `max_batch_size` rows
@@ -74,7 +74,7 @@ def rows_of(item: Item, max_batch_size: int) -> int:
 
 
 def groups(items: Sequence[Item], rows: Mapping[int, int], max_batch_size: int) -> list[list[int]]:
-    """Return the indices of the items that can share a run, those of one run together.
+    """Return groups of indices of items that share a run.
 
     `rows` has the size of the batch dimension of every item that takes part.
     """
@@ -97,7 +97,7 @@ def groups(items: Sequence[Item], rows: Mapping[int, int], max_batch_size: int) 
 def _near(
     indices: list[int], items: Sequence[Item], rows: Mapping[int, int]
 ) -> Sequence[list[int]]:
-    """Return indices of items of one key, grouped by what had better share a run."""
+    """Group items of one key by length, where that is cheaper."""
     lengths = [items[index].length for index in indices]
     if len(set(lengths)) == 1:
         return [indices]
@@ -200,7 +200,7 @@ def _split(
 def _wanted(
     item: Item, outputs: Tensors, *, picked_already: Collection[str] = ()
 ) -> dict[str, NDArray[Any]]:
-    """Return of an item's outputs what it wants of each."""
+    """Return the outputs that an item wants, with the wanted rows of each."""
     wanted = {}
     for name in item.outputs:
         array = outputs[name]

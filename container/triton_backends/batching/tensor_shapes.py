@@ -65,7 +65,7 @@ class Scalars:
         }
 
     def shaped(self, answer: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return outputs, in which these have the dimensions of the configuration."""
+        """Give scalar outputs the dimensions of the configuration."""
         for name in self._shapes.keys() & answer.keys():
             if not answer[name].ndim:  # else its rank was unknown, and is that of Triton's answer
                 answer[name] = answer[name].reshape(self._shapes[name])

@@ -1,4 +1,4 @@
-"""The folder in which the model instances of one container keep what they share."""
+"""The folder that all model instances of one container share."""
 
 from __future__ import annotations
 

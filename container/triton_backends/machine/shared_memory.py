@@ -99,7 +99,7 @@ class Item:
         return cls(*sizes) if all(sizes) else None
 
     def region(self, batch: int) -> int:
-        """Return how large a region becomes in which batches of that size are run.
+        """Return the bytes that a region needs for batches of a size.
 
         While one batch is answered, the inputs of the next are there already.
         """
@@ -119,7 +119,7 @@ class TooLarge(Exception):
 
 @dataclass
 class Share:
-    """What one instance may use.
+    """The shared memory that one instance may use.
 
     Args:
         size: bytes of shared memory that all models have together.
@@ -210,7 +210,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Part:
-    """What an instance of a model that came later gets.
+    """The share of an instance of a model that was loaded later.
 
     Args:
         region: bytes of shared memory.
@@ -225,7 +225,7 @@ class Part:
 
 
 def plan_of(environment: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return what `serve` has shared out; nothing where it has not."""
+    """Return the plan of `serve`; empty where there is none."""
     plan: Mapping[str, Any] = json.loads(environment.get(SHARES) or "{}")
     return plan
 
@@ -236,7 +236,7 @@ def allotted(config: Mapping[str, Any], size: int) -> int:
 
 
 def is_scarce(size: int) -> bool:
-    """Whether models have no more than parts of so many bytes."""
+    """Whether so many bytes are too few for models without limits."""
     return 0 < size < AMPLE
 
 
@@ -246,7 +246,7 @@ def came_later(config: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
 
 
 def part_of(config: Mapping[str, Any], size: int) -> Part:
-    """Return what one instance of a model that came later gets of `size` bytes."""
+    """Return the share of `size` bytes for an instance of a model loaded later."""
     part = allotted(config, size)
     if item := item_of(config):
         batch = batch_of(config, item, part)
@@ -257,7 +257,7 @@ def part_of(config: Mapping[str, Any], size: int) -> Part:
 
 
 def batch_of(config: Mapping[str, Any], item: Item, part: int) -> int:
-    """Return how large batches may be that need no more than a part; at least 1."""
+    """Return the largest batch that fits a share; at least 1."""
     warmups = [int(one.get("batch_size") or 1) for one in config.get("model_warmup") or []]
     least = max([1, *warmups])
     return item.batch(part, least, max(least, max_batch_size(config)))
@@ -339,7 +339,7 @@ def nameless(environment: Mapping[str, str]) -> int:
 
 @contextmanager
 def one_at_a_time(folder: Path | None) -> Iterator[None]:
-    """Let no other process that shares the folder be in here."""
+    """Hold a lock among the processes that share the folder."""
     if folder is None:
         yield
         return
