@@ -75,7 +75,8 @@ ARROWS = {
         "clients/repository container/triton_backends/batching container/triton_backends/machine"
     ),
     "container/triton_backends/batching": (
-        "clients/triton/server.py container/triton_backends/model_config.py"
+        "clients/triton/server.py container/triton_backends/machine"
+        " container/triton_backends/model_config.py"
     ),
     "container/triton_backends/machine": "container/triton_backends/model_config.py",
     "container/triton_backends/onnxruntime": (

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from container.triton_backends import parameters
+from container.triton_backends.machine.shared_folder import write_json
 from container.triton_backends.model_config import ModelConfigError, Signature, TensorSpec
 from container.triton_backends.onnxruntime.session_settings import own_settings
 from container.triton_backends.openvino.properties import HINT_BF16, properties
@@ -245,18 +246,7 @@ def read(kept: Path) -> EngineChoice | None:
 
 def keep(found: EngineChoice, kept: Path) -> None:
     """Cache a choice; where that fails, engines are compared again next time."""
-    _write(kept, asdict(found))
-
-
-def _write(file: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file atomically, and do nothing where that fails."""
-    part = file.with_suffix(f".{os.getpid()}")
-    with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(content), encoding="utf-8")
-        part.replace(file)
-    with suppress(OSError):
-        part.unlink(missing_ok=True)
+    write_json(kept, asdict(found))
 
 
 def show(found: EngineChoice, shared: Path | None, model: str, version: str) -> Path | None:
@@ -282,7 +272,7 @@ def show(found: EngineChoice, shared: Path | None, model: str, version: str) -> 
         "difference": found.difference,
         "engine_reason": found.reason,
     }
-    _write(file, {key: value for key, value in said.items() if value} | {"pid": os.getpid()})
+    write_json(file, {key: value for key, value in said.items() if value} | {"pid": os.getpid()})
     return file
 
 

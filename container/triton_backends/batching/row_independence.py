@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from clients.triton.server import TOLERANCES
+from container.triton_backends.machine.shared_folder import write_json
 from container.triton_backends.model_config import DYNAMIC
 
 if TYPE_CHECKING:
@@ -140,13 +139,7 @@ def cached_dependence(
     except (OSError, ValueError, KeyError, TypeError):
         pass  # there is none, or it is damaged
     against = try_it()
-    part = kept.with_suffix(f".{os.getpid()}")
-    with suppress(OSError):  # then it is tried again next time
-        folder.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps({"against": against}), encoding="utf-8")
-        part.replace(kept)
-    with suppress(OSError):
-        part.unlink(missing_ok=True)
+    write_json(kept, {"against": against})
     return against
 
 
