@@ -20,6 +20,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+# Else Triton looks for a GPU in three places, and logs for each a warning or an error.
+WITHOUT_GPU = (
+    "--pinned-memory-pool-byte-size=0",
+    "--enable-peer-access=false",
+    "--allow-gpu-metrics=false",
+)
+
 OWN_BACKENDS = Path(__file__).resolve().parents[1] / "triton_backends"
 
 
@@ -92,9 +100,11 @@ def embedded(run_dir: Path) -> Triton:
         # The Python backend runs the python3 that is first on PATH.
         "PATH": joined(str(Path(sys.prefix) / "bin"), os.environ.get("PATH", os.defpath)),
     }
-    options = (f"--backend-directory={backends}", f"--cache-directory={server / 'caches'}")
+    options = [f"--backend-directory={backends}", f"--cache-directory={server / 'caches'}"]
+    if not NVIDIA_DRIVER.exists():
+        options += WITHOUT_GPU
     executable = server / "bin" / "tritonserver"
-    return Triton("embedded", executable, options, environment, has_our_backends=True)
+    return Triton("embedded", executable, tuple(options), environment, has_our_backends=True)
 
 
 def embedded_server() -> Path | None:

@@ -31,6 +31,13 @@ MARK = re.compile(
     rb"|\[\d{4}-\d\d-\d\d [^]]*\] \[\d+\] \[(\w+)\]"  # [2026-01-31 12:00:00 +0000] [77] [INFO]
     rb"|(DEBUG|INFO|WARNING|ERROR|CRITICAL) [\w.]+: "  # WARNING dispatcher.app:
 )
+# What is logged as a warning or an error, and is expected: folders beside the versions of a model,
+# requests before gunicorn's first start, and NGINX as root without capabilities.
+EXPECTED = re.compile(
+    rb"ignore version directory"
+    rb"|connect\(\) to unix:\S+ failed \(2: No such file or directory\)"
+    rb"|initgroups\(root, 0\) failed"
+)
 LEVELS = {
     **dict.fromkeys((b"i", b"info", b"notice"), INFO),
     **dict.fromkeys((b"w", b"warn", b"warning"), WARNING),
@@ -181,6 +188,8 @@ def level_of(line: bytes, before: str) -> str:
         before: the level of the line before it, which an indented one continues.
 
     """
+    if EXPECTED.search(line):
+        return INFO
     if found := MARK.match(line):
         return LEVELS.get(found[found.lastindex or 0].lower(), INFO)
     if line.startswith(b"Traceback "):

@@ -57,12 +57,34 @@ def test_every_line_is_json_where_that_is_wanted(tmp_path: Path) -> None:
         ("triton", 'E1125 20:59:59.123456 77 model.cc:1] "failed to load"', "error"),
         ("triton", 'F1125 20:59:59.123456 77 main.cc:1] "no memory"', "critical"),
         ("triton", "+------+---------+", "info"),
+        (
+            "triton",
+            "W1125 18:06:43.842027 7 a.cc:1] \"ignore version directory 'samples' which\"",
+            "info",
+        ),
         ("triton", "Error is no mark of Triton's", "info"),
         ("nginx", "2026/11/25 20:59:59 [notice] 7#7: signal 3 received", "info"),
         ("nginx", "2026/11/25 20:59:59 [warn] 7#7: *1 a body is buffered", "warning"),
         ("nginx", "2026/11/25 20:59:59 [error] 7#7: *1 connect() failed", "error"),
         ("nginx", "2026/11/25 20:59:59 [alert] 7#7: worker exited on signal 9", "critical"),
         ("nginx", "nginx: [emerg] bind() to 0.0.0.0:80 failed", "critical"),
+        (
+            "nginx",
+            (
+                "2026/11/25 20:59:59 [crit] 7#7: *2 connect() to unix:/run/gunicorn.sock failed "
+                "(2: No such file or directory) while connecting to upstream"
+            ),
+            "info",
+        ),
+        (
+            "nginx",
+            (
+                "2026/11/25 20:59:59 [error] 7#7: *2 connect() to unix:/run/gunicorn.sock failed "
+                "(111: Connection refused) while connecting to upstream"
+            ),
+            "error",
+        ),
+        ("nginx", "2026/11/25 20:59:59 [alert] 7#7: initgroups(root, 0) failed", "info"),
         ("gunicorn", "[2026-11-25 20:59:59 +0000] [77] [INFO] Starting gunicorn", "info"),
         ("gunicorn", "[2026-11-25 20:59:59 +0000] [77] [WARNING] Worker was sent", "warning"),
         ("gunicorn", "[2026-11-25 20:59:59 +0000] [77] [CRITICAL] WORKER TIMEOUT", "critical"),
