@@ -120,7 +120,7 @@ class Log:
             if len(rest) > LONGEST_LINE:
                 lines, rest = [*lines, rest], b""
             formatted = []
-            for line in filter(None, lines):
+            for line in map(calmed, filter(None, lines)):
                 level = level_of(line, level)
                 formatted.append(self._formatted(program, line, level))
             self._put(formatted)
@@ -180,6 +180,19 @@ def is_object(line: bytes) -> bool:
         return False
 
 
+def calmed(line: bytes) -> bytes:
+    """Mark a line as information where it only looks like a warning or an error."""
+    if not EXPECTED.search(line):
+        return line
+    return re.sub(
+        rb"^[WE](?=\d{4} )|(?<=\[)(?:warn|error|crit|alert|emerg)(?=\])", as_info, line, 1
+    )
+
+
+def as_info(mark: re.Match[bytes]) -> bytes:
+    return b"I" if len(mark[0]) == 1 else b"info"
+
+
 def level_of(line: bytes, before: str) -> str:
     """Return the level of a line.
 
@@ -188,8 +201,6 @@ def level_of(line: bytes, before: str) -> str:
         before: the level of the line before it, which an indented one continues.
 
     """
-    if EXPECTED.search(line):
-        return INFO
     if found := MARK.match(line):
         return LEVELS.get(found[found.lastindex or 0].lower(), INFO)
     if line.startswith(b"Traceback "):

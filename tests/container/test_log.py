@@ -71,20 +71,11 @@ def test_every_line_is_json_where_that_is_wanted(tmp_path: Path) -> None:
         (
             "nginx",
             (
-                "2026/11/25 20:59:59 [crit] 7#7: *2 connect() to unix:/run/gunicorn.sock failed "
-                "(2: No such file or directory) while connecting to upstream"
-            ),
-            "info",
-        ),
-        (
-            "nginx",
-            (
                 "2026/11/25 20:59:59 [error] 7#7: *2 connect() to unix:/run/gunicorn.sock failed "
                 "(111: Connection refused) while connecting to upstream"
             ),
             "error",
         ),
-        ("nginx", "2026/11/25 20:59:59 [alert] 7#7: initgroups(root, 0) failed", "info"),
         ("gunicorn", "[2026-11-25 20:59:59 +0000] [77] [INFO] Starting gunicorn", "info"),
         ("gunicorn", "[2026-11-25 20:59:59 +0000] [77] [WARNING] Worker was sent", "warning"),
         ("gunicorn", "[2026-11-25 20:59:59 +0000] [77] [CRITICAL] WORKER TIMEOUT", "critical"),
@@ -100,6 +91,35 @@ def test_a_line_has_the_level_that_its_program_gives_it(
     found = map(json.loads, copied({program: f"{line}\n".encode()}, tmp_path, as_json=True))
     levels = {(one["program"], one["message"]): one["level"] for one in found}
     assert levels == {(program, line): level, ("serve", "started"): "info"}
+
+
+EXPECTED = [
+    (
+        "triton",
+        'W1125 18:06:43.8 7 a.cc:1] "ignore version directory x which [error]"',
+        'I1125 18:06:43.8 7 a.cc:1] "ignore version directory x which [error]"',
+    ),
+    (
+        "nginx",
+        "2026/11/25 20:59:59 [crit] 7#7: connect() to unix:a failed (2: No such file or directory)",
+        "2026/11/25 20:59:59 [info] 7#7: connect() to unix:a failed (2: No such file or directory)",
+    ),
+    (
+        "nginx",
+        "2026/11/25 20:59:59 [alert] 7#7: initgroups(root, 0) failed",
+        "2026/11/25 20:59:59 [info] 7#7: initgroups(root, 0) failed",
+    ),
+]
+
+
+@pytest.mark.parametrize(("program", "line", "shown"), EXPECTED)
+def test_a_line_that_only_looks_like_an_error_is_marked_as_information(
+    tmp_path: Path, program: str, line: str, shown: str
+) -> None:
+    assert f"{program}: {shown}" in copied({program: f"{line}\n".encode()}, tmp_path)
+    found = map(json.loads, copied({program: f"{line}\n".encode()}, tmp_path, as_json=True))
+    levels = {one["message"]: one["level"] for one in found}
+    assert levels == {shown: "info", "started": "info"}
 
 
 def test_an_indented_line_has_the_level_of_the_line_that_it_continues(tmp_path: Path) -> None:
