@@ -185,7 +185,7 @@ def calmed(line: bytes) -> bytes:
     if not EXPECTED.search(line):
         return line
     return re.sub(
-        rb"^[WE](?=\d{4} )|(?<=\[)(?:warn|error|crit|alert|emerg)(?=\])", as_info, line, 1
+        rb"^[WE](?=\d{4} )|(?<=\[)(?:warn|error|crit|alert|emerg)(?=\])", as_info, line, count=1
     )
 
 

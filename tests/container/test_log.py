@@ -57,11 +57,6 @@ def test_every_line_is_json_where_that_is_wanted(tmp_path: Path) -> None:
         ("triton", 'E1125 20:59:59.123456 77 model.cc:1] "failed to load"', "error"),
         ("triton", 'F1125 20:59:59.123456 77 main.cc:1] "no memory"', "critical"),
         ("triton", "+------+---------+", "info"),
-        (
-            "triton",
-            "W1125 18:06:43.842027 7 a.cc:1] \"ignore version directory 'samples' which\"",
-            "info",
-        ),
         ("triton", "Error is no mark of Triton's", "info"),
         ("nginx", "2026/11/25 20:59:59 [notice] 7#7: signal 3 received", "info"),
         ("nginx", "2026/11/25 20:59:59 [warn] 7#7: *1 a body is buffered", "warning"),
