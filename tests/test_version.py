@@ -45,6 +45,15 @@ def test_no_other_file_spells_the_version() -> None:
         assert f'"{VERSION}"' not in (PROJECT / name).read_text(), name
 
 
+@pytest.mark.parametrize("label", ["version", "revision", "source", "created"])
+def test_the_image_has_a_label_that_make_image_fills_in(label: str) -> None:
+    argument = label.upper()
+    dockerfile = (PROJECT / "Dockerfile").read_text()
+    assert f'org.opencontainers.image.{label}="${argument}"' in dockerfile
+    assert re.search(rf"^ARG {argument}=unknown$", dockerfile, re.MULTILINE)
+    assert f"--build-arg {argument}=" in (PROJECT / "Makefile").read_text()
+
+
 def test_make_image_hands_the_version_to_the_build() -> None:
     done = subprocess.run(
         ["make", "--no-print-directory", "--dry-run", "image"],
