@@ -80,12 +80,12 @@ MISUSED = 2  # the exit code for wrong arguments or settings
 
 def main(arguments: list[str]) -> int:
     """Run the container; return the exit code."""
-    printed = {"--help": usage, "-h": usage, "--version": lambda: f"{described()}\n"}
-    if len(arguments) == 1 and arguments[0] in printed:
-        sys.stdout.write(printed[arguments[0]]())
+    shown = {"--help": usage, "-h": usage, "--version": described}
+    if len(arguments) == 1 and (show := shown.get(arguments[0])):
+        sys.stdout.write(f"{show()}\n")
         return 0
     if arguments not in ([], ["serve"]):
-        sys.stderr.write(f"serve: unknown arguments: {' '.join(arguments)}\n\n{usage()}")
+        sys.stderr.write(f"serve: unknown arguments: {' '.join(arguments)}\n\n{usage()}\n")
         return MISUSED
     try:
         settings = read_settings(with_workers(os.environ, usable_cpus()))
@@ -385,4 +385,4 @@ def usage() -> str:
     for row in rows():
         lines.append(f"  {row.variable}={row.default}")
         lines.append(f"      {row.meaning} ({row.expected})")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)

@@ -238,7 +238,7 @@ def test_what_is_missing_is_named_with_the_command_that_installs_it(here: Path) 
     with program(here, "import sys; sys.modules['onnx'] = None") as process:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (2, "")
-    extra = PROJECT / "container" / "requirements" / "quantize.txt"
+    extra = PROJECT / "container" / "image" / "requirements" / "quantize.txt"
     assert "needs the package onnx, which is not installed" in err
     assert f"`{sys.executable} -m pip install --require-hashes -r {extra}`" in err
     assert extra.is_file()

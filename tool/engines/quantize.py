@@ -41,7 +41,7 @@ from tool.samples import Sample, ask, samples_in
 from tool.trouble import Trouble
 
 FILE = "model.onnx"
-EXTRA = PROJECT / "container" / "requirements" / "quantize.txt"
+EXTRA = PROJECT / "container" / "image" / "requirements" / "quantize.txt"
 HELD_OUT = 4  # every fourth sample is kept for the comparison
 FEW = 8  # samples, with fewer of which ranges and comparison mean little
 WIDE = 10.0  # limits that the median sample is off by, from which on nothing is written
