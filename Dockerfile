@@ -8,8 +8,7 @@
 # image its own Triton and its native backends are used, and its Python is left alone.
 ARG BASE=debian:bookworm-slim
 
-# What the container runs on. The base image's release decides on the versions, and keeps only the
-# newest of each.
+# The base. Its release decides on the versions of packages, and keeps only the newest of each.
 FROM ${BASE} AS system
 # hadolint ignore=DL3008
 RUN apt-get update \
@@ -21,8 +20,8 @@ RUN apt-get update \
 
 
 # The virtual environment. On NVIDIA's image without the wheel that carries a Triton; elsewhere without
-# what OpenVINO has for Intel's GPUs and NPUs (52 MB), which no model is run on. And the locale
-# in which ONNX Runtime makes letters small, for text models of scikit-learn (3 MB).
+# OpenVINO's plug-ins for Intel's GPUs and NPUs (52 MB), which run no model. And with the locale
+# in which ONNX Runtime lower-cases text, for text models of scikit-learn (3 MB).
 FROM system AS environment
 # hadolint ignore=DL3008
 RUN apt-get update \
@@ -59,8 +58,8 @@ RUN .venv/bin/python -m container.image.weights.only "$MODELS" \
  && chmod -R a+rX model_repository
 
 
-# The project's own files; what can be made before the start is made here, for nothing can be
-# written later.
+# The project's own files. What can be made before the start is made here, because the container may
+# be read-only.
 FROM environment AS project
 COPY serve nginx.conf ./
 COPY clients clients
@@ -72,7 +71,7 @@ RUN .venv/bin/python -m compileall -q -j 0 clients container dispatcher tool \
  && chmod -R a+rX .
 
 
-# What is shipped, and under which licences.
+# The licences of what the image contains.
 FROM system AS licences
 WORKDIR /opt/triton-dispatcher
 COPY --from=environment /opt/triton-dispatcher/.venv .venv
@@ -97,27 +96,34 @@ COPY --from=project /opt/triton-dispatcher/clients clients
 COPY --from=project /opt/triton-dispatcher/dispatcher dispatcher
 COPY --from=project /opt/triton-dispatcher/container container
 COPY --from=project /opt/triton-dispatcher/tool tool
-# Which engine runs each model is found out here, for a machine like this one; on others a first
-# start finds it out. (NVIDIA's image has engines of its own.)
+# Selects the engine of each model for a machine like this one; on others the first start does so.
+# (NVIDIA's image has engines of its own.)
 RUN ln -s /opt/triton-dispatcher/tool/dispatcher /usr/local/bin/dispatcher \
  && if .venv/bin/python -c 'import openvino' 2>/dev/null; then \
       dispatcher engines --precision exact && dispatcher engines --precision auto; \
       chmod -R a+rX .venv/engines; \
     fi
+# `make image` fills these in.
 ARG BASE
-ARG VERSION=0.1.0
+ARG VERSION=unknown
 ARG REVISION=unknown
+ARG SOURCE=unknown
+ARG CREATED=unknown
+ENV TRITON_DISPATCHER_REVISION="$REVISION"
 LABEL com.amazonaws.sagemaker.capabilities.accept-bind-to-port="true" \
       com.amazonaws.sagemaker.capabilities.multi-models="true" \
       org.opencontainers.image.title="triton-dispatcher" \
       org.opencontainers.image.description="Many models behind one endpoint: NVIDIA Triton, NGINX and gunicorn" \
+      org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="$VERSION" \
       org.opencontainers.image.revision="$REVISION" \
+      org.opencontainers.image.source="$SOURCE" \
+      org.opencontainers.image.created="$CREATED" \
       org.opencontainers.image.base.name="$BASE"
 EXPOSE 8080
 # The platform starts it as `docker run IMAGE serve`. (No shell: SIGTERM has to reach the program.)
 ENTRYPOINT ["/opt/triton-dispatcher/serve"]
 CMD ["serve"]
-# Models may take minutes to load; what the platform grants is what is granted here.
+# Models may take minutes to load; the platform grants 8 minutes as well.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=8m --retries=3 \
   CMD ["/opt/triton-dispatcher/.venv/bin/python", "-m", "container.health"]

@@ -1,7 +1,7 @@
 # make serve   sets everything up and serves the three models
 # make test    sets everything up and runs the tests
 # make chaos   kills and stops the container's processes under load, for ten minutes
-# make fuzz    gives the parsers 100,000 inputs that nobody has seen before
+# make fuzz    gives the parsers 100,000 new inputs
 # make image   builds the container image
 # make bench   measures the speed beside the machine's limit and rivals; bench-full everything
 
@@ -22,12 +22,16 @@ test-slow: weights $(VENV)/.dev
 	$(RUN) pytest -m slow
 
 image:
-	docker build --tag triton-dispatcher .
+	docker build --tag triton-dispatcher \
+	  --build-arg VERSION="$$(sed -n 's/^VERSION = "\(.*\)".*/\1/p' dispatcher/version.py)" \
+	  --build-arg REVISION="$$(git describe --always --dirty 2>/dev/null || echo unknown)" \
+	  --build-arg SOURCE="$$(git config --get remote.origin.url || echo unknown)" \
+	  --build-arg CREATED="$$(date --utc +%Y-%m-%dT%H:%M:%SZ)" .
 
 chaos: weights $(VENV)/.dev
 	$(RUN) tests.support.chaos --minutes 10
 
-# More than 100,000 inputs for the parsers, which nobody has seen before; about a quarter of an hour.
+# More than 100,000 new inputs for the parsers; about a quarter of an hour.
 fuzz: weights $(VENV)/.dev
 	FUZZ_INPUTS=10000 $(RUN) pytest -s tests/dispatcher/test_fuzz.py
 
@@ -45,7 +49,7 @@ format: $(VENV)/.dev
 	$(RUN) ruff format .
 	$(RUN) ruff check --fix .
 
-# Which engine runs each model here is found out once, not at the first start.
+# Selects the engine of each model now, not at the first start.
 weights: $(VENV)/.serve
 	$(RUN) container.image.weights
 	$(RUN) tool engines || true
@@ -68,7 +72,7 @@ bench-full: weights $(VENV)/.dev
 	container/image/install $* image-test
 	@touch $@
 
-# Pins anew what container/image/requirements/*.in ask for.
+# Pins again what container/image/requirements/*.in ask for.
 lock: $(VENV)/.dev
 	cd container/image/requirements && for name in serve weights dev triton image-test quantize; do \
 	  $(abspath $(VENV))/bin/uv pip compile --quiet --universal --python-version 3.11 \

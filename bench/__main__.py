@@ -1,4 +1,4 @@
-"""How fast the server is, beside the machine's limit and beside others: `make bench`.
+"""Measure the server beside the machine's limit and rivals: `make bench`.
 
 Prints tables on standard output and its progress on standard error; writes result.json and
 performance.svg into --out. Exit code 1 where a target is missed by more than the noise.
@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench import growth, measure, models, open_loop, overhead, plot, report, start, work
-from bench.contenders import PRECISION, Contender, also_asked, this_server, tidy
-from bench.limit import Limit
+from bench import measure, plot, report, start
+from bench.load import growth, models, open_loop, overhead, work
+from bench.load.limit import Limit
 from bench.measure import Results, say
-from bench.rival_servers import RIVALS, Place
-from bench.sessions import AUTO, EXACT, PRECISIONS
+from bench.servers.contenders import PRECISION, Contender, also_asked, this_server, tidy
+from bench.servers.rival_servers import RIVALS, Place
+from bench.servers.sessions import AUTO, EXACT, PRECISIONS
 from bench.targets import MISSED, verdicts
 
 LOADS = (1, 4, 8, 16)

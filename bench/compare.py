@@ -1,4 +1,4 @@
-"""How settings, numbers of instances or other commits do beside each other, asked in turn.
+"""Compare settings, numbers of instances or other commits, in turn.
 
 A SETTING is made of words: `commit=REVISION` is the server of that commit (in this environment),
 with its own configuration of the model; `count=8` the number of instances of the asked model, every
@@ -32,12 +32,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from bench import load, models, overhead, work
-from bench.contenders import Contender, Skipped, also_asked, this_server
-from bench.limit import Limit, Way, divided
+from bench.load import load, models, overhead, work
+from bench.load.limit import Limit, Way, divided
 from bench.measure import say
-from bench.processes import cpu_ms
-from bench.sessions import EXACT, PRECISIONS, engines_at
+from bench.servers.contenders import Contender, Skipped, also_asked, this_server
+from bench.servers.processes import cpu_ms
+from bench.servers.sessions import EXACT, PRECISIONS, engines_at
 
 DEFAULT = "default"
 NOTHING = "nothing"
@@ -173,7 +173,7 @@ def checked_out(revision: str, folder: Path) -> Path:
 
 
 def best_ways(repository: Path, model: str, options: argparse.Namespace) -> dict[int, Way]:
-    """Return for each number of callers the limit's best way with no more payloads in hand."""
+    """Return the limit's best figures by callers, with no more payloads at once."""
     cpus = len(os.sched_getaffinity(0))
     (payload,) = payloads(model, options)
     batches = {"resnet": (1, 4, 8), "yolov5": (1,), "bert_base": (1, 4, 8, 16)}[model]
@@ -208,7 +208,7 @@ def compare(
     ways: dict[int, Way],
     options: argparse.Namespace,
 ) -> Found:
-    """Return the figures of the limit, where there are ways, and of every server, by callers."""
+    """Return the figures of the limit and of every server, by callers."""
     wanted = payloads(model, options)
     found: Found = {}
     with ExitStack() as stack:
@@ -236,7 +236,7 @@ def compare(
 def together(
     repository: Path, servers: list[Contender], options: argparse.Namespace
 ) -> dict[str, Found]:
-    """Return for each model the figures of every server, by callers of each of the models."""
+    """Return the figures of every server by model and callers of each."""
     found: dict[str, Found] = {model: {} for model in options.models}
     its = {
         (model, server.name): also_asked(server, model)
@@ -254,7 +254,7 @@ def together(
         wanted = payloads(model, options)
         one = asked(its[model, server.name], model, wanted, callers, options.seconds)
         say(f"{model} beside others, {callers} callers each, {server.name}: {one[0]:.1f}/s")
-        return (*one[:3], math.nan)  # whose processor time it is, nobody knows
+        return (*one[:3], math.nan)  # it is not known whose processor time it is
 
     for number, callers in product(range(options.rounds), options.callers):
         for server in servers[:: -1 if number % 2 else 1]:

@@ -1,4 +1,4 @@
-"""What a run of each model takes in each engine on this machine, and what becomes of the answers.
+"""Measure a run of each model in each engine, and compare the outputs.
 
     python -m bench.engines
     python -m bench.engines --int8 resnet=resnet_int8.onnx yolov5=yolov5_int8.onnx
@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bench import models, work
+from bench.load import models, work
 from bench.measure import say
 from bench.report import processor, table
-from bench.sessions import Engine, has_bf16, opened
+from bench.servers.sessions import Engine, has_bf16, opened
 
 INT8 = ("resnet", "yolov5")
 TEXTS = ((1, 9), (8, 9), (1, 128))  # of so many tokens each
@@ -175,7 +175,7 @@ def rows(repository: Path) -> list[Row]:
 def timed(
     inputs: work.Tensors, sessions: Mapping[str, Any], rounds: int, seconds: float
 ) -> dict[str, float]:
-    """Return the CPU-ms of a run by engine: the median of rounds in which they take turns."""
+    """Return CPU milliseconds of a run by engine: the median over rounds."""
     times: dict[str, list[float]] = {name: [] for name in sessions}
     for session in sessions.values():
         session.run(["output"], inputs)  # OpenVINO prepares itself for each new shape
@@ -198,7 +198,7 @@ def cell(took: Mapping[str, float], name: str) -> str:
 
 
 def compared(row: Row, sessions: Mapping[str, Any]) -> dict[str, str]:
-    """Return in words how far the answers of each engine are from those of ONNX Runtime in fp32."""
+    """Return how far each engine's outputs are from ONNX Runtime's in fp32."""
     differs: Callable[[Sequence[tuple[Output, Output]]], str] = logits
     inputs, kept = zip(*map(row.kind.prepare, row.samples), strict=True)
     if isinstance(row.kind, work.YoloV5):
@@ -227,7 +227,7 @@ def logits(pairs: Sequence[tuple[Output, Output]]) -> str:
 def objects(
     finder: work.YoloV5, kept: Sequence[Any], pairs: Sequence[tuple[Output, Output]]
 ) -> str:
-    """Compare the objects that are found in pictures: their scores, and their boxes in pixels."""
+    """Compare detected objects: their scores, and their boxes in pixels."""
     scores, pixels, same = 0.0, 0.0, True
     for its, (one, other) in zip(kept, pairs, strict=True):
         right, came = (finder.finish(output, its) for output in (one, other))

@@ -1,4 +1,4 @@
-"""Rounds: everybody in turn, at every load, so that the machine's moods hit all alike."""
+"""Measure in rounds: all contenders in turn, at every load."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from bench import load, work
-from bench.contenders import Contender, Skipped
-from bench.limit import Figures, Limit, Way, divided, ways_of
-from bench.processes import TICK_MS, cpu_ms, memory_mb
-from bench.sessions import EXACT, Engine, engines_at
+from bench.load import load, work
+from bench.load.limit import Figures, Limit, Way, divided, ways_of
+from bench.servers.contenders import Contender, Skipped
+from bench.servers.processes import TICK_MS, cpu_ms, memory_mb
+from bench.servers.sessions import EXACT, Engine, engines_at
 
 LIMIT = "in-process limit"
 # The same program with no more requests at a time than there are callers: where the limit runs
@@ -62,13 +62,13 @@ class Spread:
 
     @property
     def noise(self) -> float:
-        """Half of what lies between the least and the greatest, as a share of the median."""
+        """Half of the range, as a share of the median."""
         return (self.high - self.low) / 2 / self.median if self.median else 0.0
 
 
 @dataclass
 class Results:
-    """All that was measured at one precision, for the tables, the targets and the JSON file."""
+    """All measurements at one precision, for the tables and the JSON file."""
 
     cpus: int
     rounds: int
@@ -86,7 +86,7 @@ class Results:
     """Answers per second of a closed loop by the program that asks the open loops."""
     open_loop: list[dict[str, Any]] = field(default_factory=list)
     nothing: dict[int, list[tuple[float, float, float]]] = field(default_factory=dict)
-    """Requests per second of the model that does nothing, of a Flask route that asks nobody, and of
+    """Requests per second of the model that does nothing, of a Flask route without a model, and of
     one that asks that model and does nothing else; of each round, by callers."""
     start_s: list[float] = field(default_factory=list)
     idle_mb: dict[str, float] = field(default_factory=dict)
@@ -222,7 +222,7 @@ def sweep(
 
 
 def in_hand(callers: int) -> str:
-    """Return under which name the ways have the best one with no more requests than callers."""
+    """Return the name of the limit's best way, with no more requests at once."""
     return f"{callers} in hand"
 
 
@@ -288,7 +288,7 @@ def started(
     right: list[Any],
     results: Results,
 ) -> Iterator[list[Contender]]:
-    """Start contenders one after the other; those that cannot be had are noted and left out."""
+    """Start contenders one after the other; note and skip those that fail."""
     with ExitStack() as stack:
         running = []
         for make in wanted:
@@ -355,7 +355,7 @@ def turned(contenders: Sequence[Contender], number: int) -> list[Contender]:
 
 
 def quietly(results: Results, measured: Callable[[], Sample]) -> Sample:
-    """Measure; again while others disturb it and there is patience left. Return the quietest."""
+    """Measure, again while other programs disturb it; return the quietest run."""
     best = measured()
     while best.elsewhere > BUSY_ELSEWHERE and results.patience_s > 0:
         before = time.monotonic()

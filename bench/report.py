@@ -10,8 +10,8 @@ from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 
+from bench.load.open_loop import CALLERS
 from bench.measure import BARE, BUSY_ELSEWHERE, LIMIT, LIMITS, Results, Sample, Spread
-from bench.open_loop import CALLERS
 from bench.targets import (
     MET,
     MISSED,

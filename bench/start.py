@@ -1,4 +1,4 @@
-"""How long `./serve` takes to the first 200 of /ping, and what memory each process has then.
+"""Measure how long `./serve` takes until `/ping` is 200, and its memory.
 
 usage: python -m bench.start [RUNS]; `make bench` measures it as well
 
@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.processes import memory_mb
+from bench.servers.processes import memory_mb
 
 PROJECT = Path(__file__).resolve().parent.parent
 PORT = 18080
@@ -43,7 +43,7 @@ def main(runs: int) -> None:
 
 
 def one_start(settings: Mapping[str, str] = {}) -> tuple[float, Rows]:
-    """Start the container once; return seconds to readiness, and the memory of its processes."""
+    """Start the container once; return seconds to readiness and the memory."""
     environment = {
         **os.environ,
         "PYTHON": sys.executable,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from bench.measure import BARE, LIMIT, Results, Sample, Spread
-from bench.rival_servers import LITSERVE, TRITON
-from bench.sessions import AUTO, EXACT
+from bench.servers.rival_servers import LITSERVE, TRITON
+from bench.servers.sessions import AUTO, EXACT
 
 OURS = "this server"
 MET, NOISE, MISSED = "met", "within the noise", "MISSED"
@@ -53,7 +53,7 @@ class Verdict:
 
 
 def slowness(results: Results) -> float:
-    """Return how many times the reference's processor time ONNX Runtime takes; 0 if unknown."""
+    """Return the ratio of processor times of ONNX Runtime and the reference."""
     return results.reference_ms / REFERENCE_MS
 
 

@@ -1,4 +1,4 @@
-"""`python -m container.health`: exit code 0 where `/ping` is 200, else 1 and the reason.
+"""Check health: exit with 0 where `/ping` is 200, else with 1 and the reason.
 
 For the image's HEALTHCHECK, which has no curl.
 """

@@ -1,4 +1,4 @@
-"""`./serve`: starts Triton, gunicorn and NGINX and stays in the foreground until they end."""
+"""Start Triton, gunicorn and NGINX for `./serve`, and wait until they end."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from container.programs.find_triton import NoTriton, Triton, find_triton
-from container.programs.listening_socket import Door
-from container.programs.programs import gunicorn_program, nginx_program, triton_program
+from container.programs.gunicorn import gunicorn_program
+from container.programs.listening_socket import ListeningSocket
+from container.programs.nginx import nginx_program
+from container.programs.triton import triton_program
 from container.repository.compose import compose
 from container.repository.shared_memory_plan import Plan, configurations, lower, share_out
 from container.repository.tensorrt_engines import NoEngine, provide
 from container.supervisor.http_probe import ask, over_tcp
-from container.supervisor.log import Log
+from container.supervisor.log import ERROR, WARNING, Log, Say
 from container.supervisor.posix import Machine
-from container.supervisor.supervisor import Policy, Supervisor
+from container.supervisor.program import Policy
+from container.supervisor.supervisor import Supervisor
 from container.triton_backends.machine.cpu_share import usable_cpus
 from container.triton_backends.machine.shared_memory import FOLDER, MIB
 from dispatcher.auth.api_keys import BadKeys, load_keys
@@ -46,41 +49,43 @@ from dispatcher.settings import (
     read_settings,
     rows,
 )
+from dispatcher.version import described
 
-USAGE = """usage: serve [serve]
+USAGE = """usage: serve [serve | --help | --version]
 
 Starts Triton, gunicorn and NGINX in the foreground. SIGTERM or SIGINT finishes what is in flight
 and stops them. Settings are environment variables:
 """
-CONNECT_S = 3.0  # the web worker looks for Triton twice a second
+CONNECT_S = 3.0  # a web worker connects to Triton within half a second
 ASK_S = 0.05
 
-# With 16 CPUs four web workers took in as much as eight: of a model that does nothing 3.7 times as
-# much as one (`wrk`), of models on a GPU up to 4 times; each has some 60 MB.
-# `python -m bench.compare --settings` and MODEL_SERVER_WORKERS=1, =4 and =8
+# With 16 CPUs four web workers answered as much as eight: with a model that does nothing 3.7 times
+# as much as one (`wrk`), with models on a GPU up to 4 times. Each takes some 60 MB. `python -m
+# bench.compare --settings` and MODEL_SERVER_WORKERS=1, =4 and =8
 WORKERS = "MODEL_SERVER_WORKERS"
 CPUS_PER_WORKER = 4
 MOST_WORKERS = 4
 
-OWN = "dispatch-run"  # the folder in RUN_DIR that is ours, and emptied at the start
+OWN = "dispatch-run"  # the folder in RUN_DIR that is emptied at the start
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 ROOM = "RUN_DIR, or the temporary folder where it is not set, needs some 4 MB"
 
-# NGINX has two for each of the 110 requests that are answered or wait by default, and the web
-# worker and Triton one.
+# By default 110 requests are answered or wait; NGINX has two open files for each, a web worker and
+# Triton one.
 FEW_FILES = 512
 
-MISUSED = 2  # the exit code of a command that was called wrongly
+MISUSED = 2  # the exit code for wrong arguments or settings
 
 
 def main(arguments: list[str]) -> int:
     """Run the container; return the exit code."""
-    if arguments in (["--help"], ["-h"]):
-        sys.stdout.write(usage())
+    shown = {"--help": usage, "-h": usage, "--version": described}
+    if len(arguments) == 1 and (show := shown.get(arguments[0])):
+        sys.stdout.write(f"{show()}\n")
         return 0
     if arguments not in ([], ["serve"]):
-        sys.stderr.write(f"serve: unknown arguments: {' '.join(arguments)}\n\n{usage()}")
+        sys.stderr.write(f"serve: unknown arguments: {' '.join(arguments)}\n\n{usage()}\n")
         return MISUSED
     try:
         settings = read_settings(with_workers(os.environ, usable_cpus()))
@@ -88,32 +93,29 @@ def main(arguments: list[str]) -> int:
         for line in str(error).splitlines():
             sys.stderr.write(f"serve: {line}\n")
         return MISUSED
-    if settings.api_keys_file is not None:
+    with Log(sys.stderr.fileno(), as_json=settings.log_format == "json") as log:
         try:
-            load_keys(settings.api_keys_file)
+            if settings.api_keys_file is not None:
+                load_keys(settings.api_keys_file)
+            with run_folder(settings.run_dir) as run_dir:
+                return run_with_room(settings, run_dir, log)
         except BadKeys as error:
-            sys.stderr.write(f"serve: API_KEYS_FILE is '{settings.api_keys_file}': {error}\n")
+            log.say(f"API_KEYS_FILE is '{settings.api_keys_file}': {error}", ERROR)
             return MISUSED
-    try:
-        with (
-            run_folder(settings.run_dir) as run_dir,
-            Log(sys.stderr.fileno(), as_json=settings.log_format == "json") as log,
-        ):
-            return run_with_room(settings, run_dir, log)
-    except NoFolder as error:
-        sys.stderr.write(f"serve: {error}\n")
-        return error.exit_code
+        except NoFolder as error:
+            log.say(str(error), ERROR)
+            return error.exit_code
 
 
 def run_with_room(settings: Settings, run_dir: Path, log: Log) -> int:
-    """Start the programs and watch them; return the exit code, 1 on a disk that is full."""
+    """Start and watch the programs; return the exit code, 1 on a full disk."""
     try:
         return run(settings, run_dir, log)
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
         place = error.filename2 or error.filename or run_dir
-        log.say(f"'{place}': {error.strerror}; {ROOM}")
+        log.say(f"'{place}': {error.strerror}; {ROOM}", ERROR)
         return 1
 
 
@@ -122,43 +124,43 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
     say = log.say
     if taken := list(taken_ports(settings)):
         for line in taken:
-            say(line)
+            say(line, ERROR)
         return 1
     nginx = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
     if nginx is None:
-        say("no nginx found; `make serve`, or `apt-get install nginx-light`, brings it")
+        say("no nginx found; `make serve`, or `apt-get install nginx-light`, brings it", ERROR)
         return 1
     raise_file_limit(say)
     settings = with_repository(settings, run_dir, say)
     if not (settings.required_models or settings.multi_model):
-        say("MODEL_REPOSITORY and MODEL_DIR hold no models; expected: a folder per model")
+        say("MODEL_REPOSITORY and MODEL_DIR hold no models; expected: a folder per model", ERROR)
         return 1
     try:
         triton = find_triton(settings.triton_home, os.environ.get("PATH", os.defpath), run_dir)
         if settings.tensorrt_engines is not None:
             provide(settings.tensorrt_engines, settings.model_repository, say)
     except (NoTriton, NoEngine) as error:
-        say(str(error))
+        say(str(error), ERROR)
         return 1
     say(f"Triton: {triton.kind}; models: {', '.join(settings.required_models) or 'none'}")
-    # Names what Triton's Python backends and web workers leave in shared memory where they are
-    # killed.
+    # The prefix of regions that Triton's Python backends and the web workers leave in shared memory
+    # where they are killed.
     shm_prefix = f"triton_dispatcher_{os.getpid()}_"
     plan = shared_memory_plan(settings, triton)
-    for line in plan.told():
-        say(line)
+    for line in plan.changes():
+        say(line, WARNING)
     lower(settings.model_repository, plan)
     try:
-        door = Door(settings.port)
-    except OSError as error:  # somebody has taken it since
-        say(f"port {settings.port} cannot be used: {error.strerror}")
+        listener = ListeningSocket(settings.port)
+    except OSError as error:  # another program has bound it since
+        say(f"port {settings.port} cannot be used: {error.strerror}", ERROR)
         return 1
     programs = [
         replace(program, output=log.sink(program.name.lower()))
         for program in (
             triton_program(settings, triton, run_dir, shm_prefix, plan),
             gunicorn_program(settings, run_dir, shm_prefix, plan),
-            nginx_program(settings, run_dir, nginx, door),
+            nginx_program(settings, run_dir, nginx, listener),
         )
     ]
     try:
@@ -172,52 +174,52 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
                 window=settings.restart_window,
             ),
             say,
-            Notice(run_dir / NOTICE, say),
+            StatusFile(run_dir / NOTICE, say),
             Announcement(settings.port, say),
         ).run()
     finally:
-        door.close()
+        listener.close()
         for program in programs:
             program.clean()
 
 
 def with_workers(environment: Mapping[str, str], cpus: int) -> dict[str, str]:
-    """Return the environment with the number of web workers, where that is left to `serve`."""
+    """Return the environment with the number of web workers, where it is `auto`."""
     if environment.get(WORKERS, AUTO).strip() != AUTO:
         return dict(environment)
     workers = min(MOST_WORKERS, max(1, cpus // CPUS_PER_WORKER))
     return {**environment, WORKERS: str(workers)}
 
 
-class Notice:
-    """Tells the web workers what the supervisor knows, in a file that they read.
+class StatusFile:
+    """The file from which web workers read the status of the programs.
 
-    It is always of one size, and written over: that succeeds on a disk without room as well.
+    It is overwritten in place and keeps its size, so that this works on a full disk too.
     """
 
     SIZE = 8192
 
-    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, say: Say) -> None:
         self.say = say
         self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-    def __call__(self, told: Mapping[str, Any]) -> None:
-        """Tell it."""
+    def __call__(self, status: Mapping[str, Any]) -> None:
+        """Write the status."""
         try:
-            text = json.dumps(told).encode().ljust(self.SIZE)
+            text = json.dumps(status).encode().ljust(self.SIZE)
             os.pwrite(self.file, text, 0)
             os.ftruncate(self.file, len(text))
         except OSError as error:
-            self.say(f"the web workers cannot be told of a change: {error.strerror}")
+            self.say(f"the status for the web workers cannot be written: {error.strerror}", WARNING)
 
 
 class Announcement:
-    """Says where to send a request once `/ping` is 200; or, after a while, why it is not.
+    """Logs where to send a request once `/ping` is 200, or why it is not.
 
-    It asks in a thread of its own: the supervisor waits for nobody's answer.
+    It asks in a thread of its own, for the supervisor must not wait for an answer.
     """
 
-    def __init__(self, port: int, say: Callable[[str], None]) -> None:
+    def __init__(self, port: int, say: Say) -> None:
         self.port = port
         self.say = say
         self.asking: threading.Thread | None = None
@@ -231,13 +233,13 @@ class Announcement:
         return not self.asking.is_alive()
 
     def _ask_on(self, began: float) -> None:
-        # All programs run, and Triton has tried every model: what is missing now stays so,
-        # but for the web worker's connection to Triton.
+        # All programs run, and Triton has tried to load every model: only a web worker's connection
+        # to Triton may still be missing.
         give_up_at = time.monotonic() + CONNECT_S
         while (ping := ask(over_tcp(self.port), "/ping")).status != 200:
             if time.monotonic() > give_up_at:
                 reason = ping.error("message") or "no answer"
-                self.say(f"NOT ready, /ping is {ping.status}: {reason}")
+                self.say(f"NOT ready, /ping is {ping.status}: {reason}", ERROR)
                 return
             time.sleep(ASK_S)
         took = time.monotonic() - began
@@ -245,9 +247,9 @@ class Announcement:
 
 
 def taken_ports(settings: Settings) -> Iterator[str]:
-    """Yield a sentence for every port that another program has.
+    """Yield a sentence for every port that another program uses.
 
-    Found out before anything starts: else the other program would answer in place of ours.
+    It is checked before anything starts, for the other program would answer the probes.
     """
     variables = {row.attribute: row.variable for row in rows()}
     for attribute, address in (
@@ -270,7 +272,7 @@ def taken_ports(settings: Settings) -> Iterator[str]:
 
 
 def shared_memory_plan(settings: Settings, triton: Triton) -> Plan:
-    """Return how shared memory is shared out among the models, where it has to be."""
+    """Return how shared memory is divided among the models of the embedded Triton."""
     if not triton.has_our_backends:
         return Plan()
     free = os.statvfs(FOLDER)
@@ -278,28 +280,29 @@ def shared_memory_plan(settings: Settings, triton: Triton) -> Plan:
     return share_out(configurations(settings.model_repository), size)
 
 
-def raise_file_limit(say: Callable[[str], None]) -> None:
-    """Allow as many open files, thus connections, as this machine grants without asking."""
+def raise_file_limit(say: Say) -> None:
+    """Raise the limit of open files, thus of connections, to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if hard != resource.RLIM_INFINITY and hard < FEW_FILES:
         say(
             f"a process may have only {hard} open files (`ulimit -Hn`): with fewer than "
-            f"{FEW_FILES} callers may be refused, and Triton may stop answering"
+            f"{FEW_FILES} callers may be refused, and Triton may stop answering",
+            WARNING,
         )
 
 
-def with_repository(settings: Settings, run_dir: Path, say: Callable[[str], None]) -> Settings:
-    """Return the settings with the one repository, linked together, and what it means for them."""
+def with_repository(settings: Settings, run_dir: Path, say: Say) -> Settings:
+    """Link the models into one repository; return the settings with it."""
     if settings.missing:
-        say(settings.missing)
+        say(settings.missing, WARNING)
     repository = run_dir / "repository"
     models = compose(
         repository,
         settings.mounted,
         settings.model_repository,
         instead=settings.model_dir_use == "instead",
-        say=say,
+        say=lambda line: say(line, WARNING),
     )
     wanted = run_dir / WANTED
     wanted.mkdir()
@@ -318,27 +321,27 @@ def with_repository(settings: Settings, run_dir: Path, say: Callable[[str], None
 
 
 class NoFolder(Exception):
-    """There is no folder to work in; the text says why."""
+    """There is no folder for sockets and temporary files; the text says why."""
 
     exit_code = MISUSED
 
 
 class InUse(NoFolder):
-    """Another `serve` has the folder."""
+    """Another `serve` uses the folder."""
 
     exit_code = 1
 
 
 @contextmanager
 def run_folder(wanted: Path | None) -> Iterator[Path]:
-    """Give a folder for sockets and temporary files.
+    """Make an empty folder for sockets and temporary files.
 
-    It is made anew. In `wanted` it is one of its own, for what else lies there is not ours;
-    a temporary one is removed at the end.
+    It is a folder of its own in `wanted`, whose other files are left alone; or a temporary one,
+    which is removed at the end.
 
     Raises:
-        InUse: another process of this machine has it.
-        NoFolder: there is none to be had.
+        InUse: another process of this machine uses it.
+        NoFolder: it cannot be made.
 
     """
     if wanted is not None:
@@ -348,11 +351,11 @@ def run_folder(wanted: Path | None) -> Iterator[Path]:
         with ExitStack() as held:
             try:
                 wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
-                # No program that is started inherits it.
+                # The programs do not inherit it.
                 lock = held.enter_context((wanted / f"{OWN}.lock").open("a"))
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(own, ignore_errors=True)  # another version may have been here before
-                own.mkdir(mode=0o700)  # who reaches the socket in it is past NGINX and the keys
+                own.mkdir(mode=0o700)  # its socket bypasses NGINX and the API keys
             except BlockingIOError as error:
                 raise InUse(
                     f"RUN_DIR is '{wanted}', which another `serve` uses; name another folder"
@@ -382,4 +385,4 @@ def usage() -> str:
     for row in rows():
         lines.append(f"  {row.variable}={row.default}")
         lines.append(f"      {row.meaning} ({row.expected})")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from flask import Flask
 
 from clients.base import Client, Environment, Payload
@@ -283,3 +284,13 @@ def test_what_contributors_are_pointed_at_is_there() -> None:
         for name in names:
             assert name.split()[-1] in CONTRIBUTING
             assert name in (PROJECT / file).read_text(), f"{file}: {name}"
+
+
+def test_pre_commit_runs_the_checks_of_make_check_and_no_others() -> None:
+    table = yaml.safe_load((PROJECT / ".pre-commit-config.yaml").read_text())
+    ((hook,),) = (repository["hooks"] for repository in table["repos"])
+    assert (hook["entry"], hook["language"], hook["pass_filenames"]) == (
+        "make check",
+        "system",
+        False,
+    )

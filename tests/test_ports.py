@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from container import serving
-from container.programs.programs import SOCKET
+from container.programs.gunicorn import SOCKET
 from container.serving import OWN, InUse, NoFolder, run_folder
 from dispatcher.settings import read_settings
 from tests.conftest import PROJECT, free_ports

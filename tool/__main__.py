@@ -1,4 +1,4 @@
-"""`dispatcher`: the program for those who add a model, and for those who ask one from a shell.
+"""`dispatcher`: the program for authors of models, and for callers in a shell.
 
 Each command is a module, imported when it is called: help is there at once.
 """
@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from importlib import import_module
 
+from dispatcher.version import described
 from tool.trouble import Trouble
 
 COMMANDS = {  # the module of each, and what it does
@@ -28,7 +29,7 @@ COMMANDS = {  # the module of each, and what it does
         "show what would be served, by which client, from which file",
     ),
     "engines": (
-        "tool.engines.engines",
+        "tool.commands.engines",
         "say which engine runs each model on this machine, how fast and how exactly",
     ),
     "invoke": ("tool.commands.invoke", "ask a model of a running endpoint"),
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given[:1] == ["weights"]:  # it has a command line of its own
             return int(import_module(COMMANDS["weights"][0]).main(given[1:]))
         return called(given)
-    except BrokenPipeError:  # `dispatcher models | head`: nobody wants the rest
+    except BrokenPipeError:  # `dispatcher models | head` reads no more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (Trouble, OSError) as error:  # such as a folder that must not be read
@@ -71,6 +72,7 @@ def called(given: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="dispatcher", description="Many models behind one endpoint: add, check and ask them."
     )
+    parser.add_argument("--version", action="version", version=described())
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     wanted = next((one for one in given if not one.startswith("-")), "")
     for name, (module_name, meaning) in COMMANDS.items():

@@ -1,4 +1,4 @@
-"""The models and clients as the container would find them, with no Triton that could be asked."""
+"""Load models and clients as the container does, without a Triton."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ from container.triton_backends.completion import ModelFile, completed
 from container.triton_backends.model_config import ModelConfigError, needs_completion
 from dispatcher.settings import SettingError, Settings, read_settings
 from tool.checks.file import backend, model_file, opened
-from tool.checks.model import configured, served, version_folders
+from tool.checks.model import configured
+from tool.checks.versions import served, version_folders
 from tool.trouble import Trouble
 
 
@@ -57,7 +58,7 @@ def settings_here() -> Settings:
 def composed(
     mounted: Path | None, built_in: Path | None = None, *, instead: bool = False
 ) -> Iterator[Path]:
-    """Give a temporary repository, linked together as `serve` does it."""
+    """Make a temporary repository of links, as `serve` does."""
     with tempfile.TemporaryDirectory(prefix="dispatcher-") as folder:
         repository, none = Path(folder).resolve() / "repository", Path(folder) / "none"
         none.mkdir()
@@ -66,7 +67,7 @@ def composed(
 
 
 class Offline(OnnxModels):
-    """Knows of a model what its configuration and its file say, as Triton puts them together."""
+    """A model server that knows models by their configurations and files."""
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__(folder)
@@ -78,7 +79,7 @@ class Offline(OnnxModels):
         return self._signatures[model, version]
 
     def put_together(self, model: str, version: str) -> Signature:
-        """Return what a model takes and gives."""
+        """Return a model's inputs and outputs."""
         config = self.folder / model / CONFIG
         text = text_of(config) if config.is_file() else ""
         if config_fault(text):
@@ -114,7 +115,7 @@ class Offline(OnnxModels):
 
 
 def fits(client: Client) -> str:
-    """Return why a client does not fit its model, or its example; nothing where nobody knows."""
+    """Return why a client or its example does not fit its model; empty if it does."""
     if isinstance(client, Family):
         try:
             with Request(parameters=client.read_parameters({})).active():
@@ -127,12 +128,12 @@ def fits(client: Client) -> str:
         except ClientDisabled as error:
             return error.message
         except (InferenceError, ModelConfigError, UnicodeDecodeError):
-            pass  # the model is no ONNX file; what else is wrong with it is told elsewhere
+            pass  # the model is no ONNX file; other faults of it are reported elsewhere
     return ""
 
 
 def load_offline(repository: Path, folders: Iterable[Path]) -> Registry:
-    """Make the clients; what would be logged stands in the registry too."""
+    """Make the clients without logging: the registry has the reasons too."""
     logging.disable(logging.CRITICAL)
     try:
         return load_clients(Environment(Offline(repository), repository), folders)

@@ -1,4 +1,4 @@
-"""What stops a command, in a sentence for who typed it."""
+"""The error that ends a command, with a sentence for its user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sample of AWS's article as it is: its NGINX, its gunicorn, its code, and a Triton.
+"""The sample of AWS's article as it is: NGINX, gunicorn, its code and a Triton.
 
     python article_app.py PORT SAMPLE TOKENIZER FOLDER COMMAND_OF_TRITON…
 

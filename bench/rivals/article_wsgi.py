@@ -1,4 +1,4 @@
-"""The application of the AWS article's sample, with what it cannot have here replaced.
+"""The application of AWS's article, with replacements for what is missing.
 
 That is the addresses of Triton, the tokenizer that it fetches from the internet at each request,
 and `torchvision.ops.nms`, of which there is no build for this torch, by OpenCV's.

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from flask import Flask, request
 
+from bench.load.work import WORKS, Bert, Work, YoloV5
 from bench.rivals.flask_route import serve
-from bench.work import WORKS, Bert, Work, YoloV5
 from clients.triton.client import Triton
 from clients.triton.regions import affordable
 from clients.triton.server import Padding

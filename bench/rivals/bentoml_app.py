@@ -10,7 +10,7 @@ from typing import Any
 
 import bentoml
 
-from bench.work import Runner
+from bench.load.work import Runner
 
 BATCH = int(os.environ["BENCH_BATCH"])
 

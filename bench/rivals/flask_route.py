@@ -1,4 +1,4 @@
-"""A Flask route without any model, behind NGINX and gunicorn: what these three cost by themselves.
+"""A Flask route without any model, behind NGINX and gunicorn.
 
     python -m bench.rivals.flask_route PORT FOLDER
 

@@ -1,4 +1,4 @@
-"""LitServe: a worker per core behind its own front end; its batching where a batch pays.
+"""LitServe: a worker per core, with its own batching where that pays.
 
 https://lightning.ai/docs/litserve/features: workers per device, batching, fast queue
 """
@@ -11,7 +11,7 @@ from typing import Any
 import litserve
 from fastapi import Request
 
-from bench.work import Runner
+from bench.load.work import Runner
 
 BATCH = int(os.environ["BENCH_BATCH"])
 

@@ -11,7 +11,7 @@ import os
 from mlserver import MLModel
 from mlserver.types import InferenceRequest, InferenceResponse, ResponseOutput
 
-from bench.work import Runner
+from bench.load.work import Runner
 
 
 class Rival(MLModel):

@@ -14,7 +14,7 @@ import triton_python_backend_utils as pb_utils
 # Triton starts this file by its path.
 sys.path.append(os.environ["BENCH_PROJECT"])
 
-from bench.work import WORKS
+from bench.load.work import WORKS
 
 
 class TritonPythonModel:

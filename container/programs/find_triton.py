@@ -1,9 +1,9 @@
-"""Finds a Triton on this machine and says how it is started.
+"""Finds a Triton on this machine and how to start it.
 
-Three kinds are known, looked for in this order: NVIDIA's image (`TRITON_HOME`), a `tritonserver`
-on `PATH`, and the one that the `nvidia-pytriton` wheel carries ("embedded"). The last has no
-backends but `python`, so it is given those of `container/triton_backends`, which are written in
-Python; the models' folders are the same for all three.
+It looks in this order: NVIDIA's image (`TRITON_HOME`), a `tritonserver` on `PATH`, and the server
+in the `nvidia-pytriton` wheel ("embedded"). The last has no backend but `python`, so it is given
+those of `container/triton_backends`, which are written in Python. All three read the same model
+folders.
 """
 
 from __future__ import annotations
@@ -20,6 +20,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+# Else Triton looks for a GPU in three places, and logs for each a warning or an error.
+WITHOUT_GPU = (
+    "--pinned-memory-pool-byte-size=0",
+    "--enable-peer-access=false",
+    "--allow-gpu-metrics=false",
+)
+
 OWN_BACKENDS = Path(__file__).resolve().parents[1] / "triton_backends"
 
 
@@ -32,11 +40,11 @@ class Triton:
     """A Triton that can be started.
 
     Args:
-        kind: what it is, for the log.
+        kind: where it is from, for the log.
         executable: the server's program.
         options: command-line options it needs besides the settings.
         environment: variables it needs besides those of this process.
-        has_our_backends: whether its models run in those of `container/triton_backends`.
+        has_our_backends: whether it uses the backends of `container/triton_backends`.
 
     """
 
@@ -51,10 +59,10 @@ def find_triton(home: Path, search_path: str, run_dir: Path) -> Triton:
     """Return the first Triton there is.
 
     Args:
-        home: where NVIDIA's image keeps it.
-        search_path: folders to look in, as `PATH` spells them.
-        run_dir: an existing folder, in which the embedded one's backends are laid out where that
-            was not done beforehand (`python -m container.programs.find_triton`).
+        home: where NVIDIA's image has it.
+        search_path: folders to look in, written as in `PATH`.
+        run_dir: an existing folder, for the backend folder of the embedded one where the image has
+            none (`python -m container.programs.find_triton`).
 
     Raises:
         NoTriton: there is none, or the embedded one lacks something.
@@ -92,9 +100,11 @@ def embedded(run_dir: Path) -> Triton:
         # The Python backend runs the python3 that is first on PATH.
         "PATH": joined(str(Path(sys.prefix) / "bin"), os.environ.get("PATH", os.defpath)),
     }
-    options = (f"--backend-directory={backends}", f"--cache-directory={server / 'caches'}")
+    options = [f"--backend-directory={backends}", f"--cache-directory={server / 'caches'}"]
+    if not NVIDIA_DRIVER.exists():
+        options += WITHOUT_GPU
     executable = server / "bin" / "tritonserver"
-    return Triton("embedded", executable, options, environment, has_our_backends=True)
+    return Triton("embedded", executable, tuple(options), environment, has_our_backends=True)
 
 
 def embedded_server() -> Path | None:
@@ -110,10 +120,10 @@ def joined(*folders: str) -> str:
 
 
 def libpython_folder() -> list[str]:
-    """Return where `libpython` lies when the system's linker does not find it by itself.
+    """Return the folder of `libpython` where the system's linker does not find it.
 
     Raises:
-        NoTriton: it is nowhere.
+        NoTriton: it is not installed.
 
     """
     name = f"libpython{sysconfig.get_python_version()}.so.1.0"
@@ -131,15 +141,15 @@ def libpython_folder() -> list[str]:
 
 
 def prepared_backends() -> Path:
-    """Return where the backend folder lies if it was made beforehand: beside the packages.
+    """Return the backend folder that an image makes beside the Python packages.
 
-    An image makes it there, for its temporary folder may be one that nothing can be run from.
+    The temporary folder of a container may be mounted `noexec`.
     """
     return Path(sys.prefix) / "triton-backends"
 
 
 def is_laid_out(server: Path, backends: Path) -> bool:
-    """Whether a backend folder is there, and is what `lay_out_backends` would make now."""
+    """Whether a backend folder is what `lay_out_backends` would make now."""
     python = backends / "python"
     return all(
         (python / path.name).is_file() and filecmp.cmp(path, python / path.name, shallow=False)
@@ -150,8 +160,8 @@ def is_laid_out(server: Path, backends: Path) -> bool:
 def lay_out_backends(server: Path, backends: Path) -> None:
     """Make the backend folder of the embedded Triton.
 
-    Triton refuses a library that a link leads out of its backend's folder, so the wheel's files
-    (3 MB) are copied.
+    Triton refuses a library behind a link that leads out of the backend's folder, so the wheel's
+    files (3 MB) are copied.
 
     Raises:
         NoTriton: the wheel has no Python backend for this Python.
@@ -188,7 +198,7 @@ def own_backends() -> list[Path]:
 
 
 def prepare() -> None:
-    """Make the backend folder beside the packages; an empty one without the embedded Triton."""
+    """Make the backend folder beside the packages; empty without an embedded Triton."""
     shutil.rmtree(prepared_backends(), ignore_errors=True)
     prepared_backends().mkdir()
     if server := embedded_server():

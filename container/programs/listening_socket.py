@@ -1,12 +1,12 @@
-"""The socket on which NGINX listens. It is the container's own, so that nobody in it gets lost.
+"""The socket that NGINX listens on, held here too so that nothing is reset.
 
-The kernel completes a connection by itself, and keeps it until somebody accepts it. When the last
-who listens closes the socket, those that nobody has accepted yet are reset: their callers had come
-in, and do not know whether their request was read. NGINX does so as soon as it is asked to quit.
+The kernel completes TCP connections by itself and queues them until a process accepts them. When
+the last process closes the listening socket, the queued connections are reset, and their callers do
+not know whether their request was read. NGINX closes the socket as soon as it is asked to quit.
 
-Here the socket is kept open beside NGINX. At the end nobody new is let in first, while NGINX still
-accepts who is in already; then NGINX alone has it, and is asked to quit. Where NGINX dies callers
-wait for the next one.
+So this process keeps the socket open beside NGINX. At a stop it first drops new connections while
+NGINX accepts the queued ones; then it closes the socket and asks NGINX to quit. Where NGINX dies,
+callers wait in the queue for the next one.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import time
 
 BACKLOG = 1024  # NGINX sets its own, from its configuration
 
-# Packets on their way to complete a connection are given this time: a round trip of the slowest
-# callers of a container, which has a load balancer beside it.
+# Time for handshakes that are under way: a round trip of the slowest callers of a container, which
+# are behind a load balancer nearby.
 UNDER_WAY_S = 0.1
-LONGEST_S = 1.0  # for NGINX to accept those who are in
+LONGEST_S = 1.0  # for NGINX to accept the queued connections
 LOOK_S = 0.005
 
 SO_ATTACH_FILTER = 26  # asm-generic/socket.h
 
-# linux/filter.h. A packet with SYN asks for a new connection. It is dropped, not refused: its
-# caller's kernel sends it again after a second, and is refused then, as nobody listens any more.
-_NEW_ONES_DROPPED = struct.pack(
+# linux/filter.h. A SYN packet asks for a new connection. It is dropped, not refused: the caller's
+# kernel sends it again after a second, and is refused then, for the socket is closed.
+_DROP_SYN = struct.pack(
     "HBBI" * 4,
     *(0x30, 0, 0, 13),  # BPF_LD | BPF_B | BPF_ABS: the flags, 14th byte of the TCP header
     *(0x45, 0, 1, 0x02),  # BPF_JMP | BPF_JSET | BPF_K: is SYN among them?
@@ -41,14 +41,14 @@ _FILTER_LENGTH = 8
 _UNACKED_OFFSET = 24
 
 
-class Door:
-    """A listening TCP socket on all addresses, for NGINX to inherit.
+class ListeningSocket:
+    """A listening TCP socket on all addresses, which NGINX inherits.
 
     Args:
         port: to listen on.
 
     Raises:
-        OSError: the port cannot be had.
+        OSError: the port cannot be bound.
 
     """
 
@@ -61,47 +61,47 @@ class Door:
         except OSError:
             self._socket.close()
             raise
-        self._socket.settimeout(0)  # NGINX takes an inherited one as it is
+        self._socket.settimeout(0)  # NGINX does not change an inherited one
 
     def fileno(self) -> int:
-        """Return the number of the file."""
+        """Return the file descriptor."""
         return self._socket.fileno()
 
     def shut(self, *, accepts: bool) -> None:
-        """Let nobody new in, wait until everybody who is in was accepted, and leave it to NGINX.
+        """Drop new connections, let NGINX accept the queued ones, and close the socket.
 
         That takes a tenth of a second, and a second at most. Where the kernel takes no filter, or
-        nobody accepts, it is left at once.
+        NGINX does not run, the socket is closed at once.
 
         Args:
-            accepts: whether there is an NGINX that does so.
+            accepts: whether an NGINX runs that accepts connections.
 
         """
         try:
             if accepts and self.fileno() >= 0:
-                self._drop_new_ones()
-                self._wait_for_those_within()
+                self._drop_new_connections()
+                self._wait_for_queued()
         except OSError:
             pass
         finally:
             self.close()
 
-    def _drop_new_ones(self) -> None:
-        filter_ = ctypes.create_string_buffer(_NEW_ONES_DROPPED, len(_NEW_ONES_DROPPED))
+    def _drop_new_connections(self) -> None:
+        filter_ = ctypes.create_string_buffer(_DROP_SYN, len(_DROP_SYN))
         program = struct.pack("HP", len(filter_) // _FILTER_LENGTH, ctypes.addressof(filter_))
         self._socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
 
-    def _wait_for_those_within(self) -> None:
+    def _wait_for_queued(self) -> None:
         began = time.monotonic()
         time.sleep(UNDER_WAY_S)
         while self.waiting() and time.monotonic() < began + LONGEST_S:
             time.sleep(LOOK_S)
 
     def waiting(self) -> int:
-        """Return how many connections nobody has accepted yet."""
+        """Return how many connections wait to be accepted."""
         info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _UNACKED_OFFSET + 4)
         return int(struct.unpack_from("I", info, _UNACKED_OFFSET)[0])
 
     def close(self) -> None:
-        """Close it here; without an NGINX whoever still waits is cut off."""
+        """Close it in this process; without an NGINX the queued connections are reset."""
         self._socket.close()

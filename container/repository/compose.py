@@ -1,4 +1,4 @@
-"""Links the models of several folders together into the one repository that Triton reads.
+"""Link the models of several folders into the one repository of Triton.
 
 Models are loaded at run time by adding a folder there, and folders that cannot be written to are
 left as they are.

@@ -67,7 +67,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Plan:
-    """How `size` bytes are shared out, by model; a model that is not named has no limit."""
+    """Shares of shared memory by model; a model without one has no limit."""
 
     size: int = AMPLE
     shares: Mapping[str, Share] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Plan:
         # Growing rounds up to this: by default to 1 MiB, which is much where there is little.
         return [] if self.size >= AMPLE else ["--backend-config=python,shm-growth-byte-size=65536"]
 
-    def told(self) -> Iterator[str]:
+    def changes(self) -> Iterator[str]:
         """Yield a sentence for every model whose configuration is changed."""
         for name, share in self.shares.items():
             if share.batch is not None:
@@ -103,7 +103,7 @@ class Plan:
 
 
 def share_out(configurations: Mapping[str, str], size: int) -> Plan:
-    """Share out `size` bytes among models, given by name and the text of `config.pbtxt`."""
+    """Divide `size` bytes among models, given by name and `config.pbtxt`."""
     fixed: dict[str, tuple[Message, Item]] = {}
     varying: dict[str, int] = {}
     for name, text in configurations.items():
@@ -136,7 +136,7 @@ def share_out(configurations: Mapping[str, str], size: int) -> Plan:
 
 
 def share_of(message: Message, item: Item, size: int) -> tuple[Share, int]:
-    """Return the share of a model with fixed shapes, and what all its instances take of `size`."""
+    """Return the share of a model of fixed shapes, and the bytes of its instances."""
     configured, count = message.number("max_batch_size"), instances(message)
     part = int(size * PART_OF_A_MODEL)
     warmups = [sample.number("batch_size", 1) for sample in message.messages("model_warmup")]
@@ -178,7 +178,7 @@ def item_of(message: Message) -> Item | None:
 
 
 def changed(text: str, batch: int) -> str:
-    """Return a configuration with one instance, another batch size, and what fits to that."""
+    """Return a configuration with one instance, another batch size, and the rest."""
     message = read(text)
     kind = next((g.text("kind") for g in message.messages("instance_group")), "") or "KIND_AUTO"
     new = {
@@ -196,7 +196,7 @@ def changed(text: str, batch: int) -> str:
 
 
 def lower(repository: Path, plan: Plan) -> None:
-    """Give the models of a repository of links the configurations that the plan has for them."""
+    """Write the plan's configurations into a repository of links."""
     for name, share in plan.shares.items():
         if share.batch is None:
             continue

@@ -74,7 +74,7 @@ PROFILES = {
 
 
 def provide(engines: Path, repository: Path, say: Say) -> Path:
-    """Make `repository`, one of links, lead to the engines for this GPU; return their folder.
+    """Link the engines for this GPU into `repository`; return their folder.
 
     Engines are built as far as they are missing. Models that have no profile here stay.
 

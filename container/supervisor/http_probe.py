@@ -1,4 +1,4 @@
-"""Quick looks at the three programs, as their callers see them. None of them ever raises."""
+"""Probes of the programs by HTTP, TCP and /proc. None of them raises."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-# A busy machine answers late; one that is silent for longer than this is not merely busy.
-LOOK_S = 4.0
-GLANCE_S = 0.1
+# A busy program answers late; one that is silent for longer than this hangs.
+ANSWER_TIMEOUT_S = 4.0
+CONNECT_TIMEOUT_S = 0.1
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An HTTP answer; status 0 where there was none."""
+    """An HTTP response; status 0 where there was none."""
 
     status: int
     body: bytes = b""
 
     def error(self, field: str) -> str:
-        """Return a field of the contract's error; nothing where the answer is none."""
+        """Return a field of an error's body; empty where the body has none."""
         try:
             return str(json.loads(self.body)["error"][field])
         except (ValueError, KeyError, TypeError):
@@ -34,36 +34,36 @@ class UnixConnection(http.client.HTTPConnection):
     """HTTP over a Unix socket."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=LOOK_S)
+        super().__init__("localhost", timeout=ANSWER_TIMEOUT_S)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(LOOK_S)
+        self.sock.settimeout(ANSWER_TIMEOUT_S)
         self.sock.connect(str(self._path))
 
 
 def over_tcp(port: int) -> http.client.HTTPConnection:
-    """Return a connection to a port of this machine."""
-    return http.client.HTTPConnection("127.0.0.1", port, timeout=LOOK_S)
+    """Return a connection to a port on loopback."""
+    return http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_TIMEOUT_S)
 
 
 def listens(port: int) -> bool:
-    """Whether a program listens at a port of this machine; the kernel says so at once."""
+    """Whether a program listens on a port of this machine; the kernel answers at once."""
     with socket.socket() as connection:
-        connection.settimeout(GLANCE_S)
+        connection.settimeout(CONNECT_TIMEOUT_S)
         return connection.connect_ex(("127.0.0.1", port)) != errno.ECONNREFUSED
 
 
 def has_children(pid: int) -> bool:
-    """Whether a process has started others that are still there."""
+    """Whether a process has children."""
     with suppress(OSError):  # it is gone
         return any(one.read_text() for one in Path(f"/proc/{pid}/task").glob("*/children"))
     return False
 
 
 def ask(connection: http.client.HTTPConnection, path: str, method: str = "GET") -> Answer:
-    """Return the answer to one request; the connection is closed afterwards."""
+    """Send one request and return the response; close the connection."""
     try:
         connection.request(method, path)
         response = connection.getresponse()

@@ -1,32 +1,64 @@
-"""One stream for the lines of every program, told apart by the program's name.
+"""One stream for the lines of every program, each marked with the program's name.
 
-Each program writes into a pipe whose both ends stay open here: it can be started anew, and finds
-its pipe as it was. What comes out of the pipes waits in memory for whoever reads the stream. What
-does not find room there is dropped, and counted: a log that is slow or stuck must not stop the
-programs, least of all NGINX, which would answer nobody until its line is written.
+Each program writes into a pipe. Both ends of the pipe stay open in this process, so a restarted
+program finds its pipe as it was. Lines wait in memory until the reader of the stream takes them.
+Lines beyond `MOST_WAITING` are dropped and counted: a slow or stuck reader must not stop the
+programs, least of all NGINX, which answers no request until its line is written.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import threading
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
-PIECE = 2**16
+READ_BYTES = 2**16
 LONGEST_LINE = 2**16
 MOST_WAITING = 2**22  # bytes; some ten thousand lines
 END_S = 2.0
+
+INFO, WARNING, ERROR = "info", "warning", "error"
+
+# The programs' own marks: Triton's are glog's, gunicorn's and a web worker's those of `logging`.
+MARK = re.compile(
+    rb"([IWEF])\d{4} \d"  # I0131 12:00:00.000000 77 server.cc:674]
+    rb"|(?:\d{4}/\d\d/\d\d [\d:]{8}|nginx:) \[(\w+)\]"  # 2026/01/31 12:00:00 [warn] 77#77:
+    rb"|\[\d{4}-\d\d-\d\d [^]]*\] \[\d+\] \[(\w+)\]"  # [2026-01-31 12:00:00 +0000] [77] [INFO]
+    rb"|(DEBUG|INFO|WARNING|ERROR|CRITICAL) [\w.]+: "  # WARNING dispatcher.app:
+)
+# What is logged as a warning or an error, and is expected: folders beside the versions of a model,
+# requests before gunicorn's first start, and NGINX as root without capabilities.
+EXPECTED = re.compile(
+    rb"ignore version directory"
+    rb"|connect\(\) to unix:\S+ failed \(2: No such file or directory\)"
+    rb"|initgroups\(root, 0\) failed"
+)
+LEVELS = {
+    **dict.fromkeys((b"i", b"info", b"notice"), INFO),
+    **dict.fromkeys((b"w", b"warn", b"warning"), WARNING),
+    **dict.fromkeys((b"e", b"error"), ERROR),
+    **dict.fromkeys((b"f", b"crit", b"alert", b"emerg", b"critical"), "critical"),
+    b"debug": "debug",
+}
+
+
+class Say(Protocol):
+    """Writes a line of this program's own to the log."""
+
+    def __call__(self, line: str, level: str = INFO, /) -> None:
+        """Write `line`, as one of `level`."""
 
 
 class Log:
     """Copies what the programs write to one file, line by line.
 
     A line that is a JSON object stays as it is. Any other gets the program's name before it, or
-    becomes a JSON object.
+    becomes a JSON object with its level.
 
     Args:
         out: the file that takes all lines.
@@ -43,11 +75,9 @@ class Log:
         self._size = 0
         self._lost = 0
         self._ended = False
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._writer = threading.Thread(target=self._write, name="log", daemon=True)
         self._writer.start()
-        self._own = self.sink("serve")
-        os.set_blocking(self._own, False)
 
     def sink(self, program: str) -> int:
         """Return the end of a pipe into which a program may write."""
@@ -60,13 +90,9 @@ class Log:
         thread.start()
         return sink
 
-    def say(self, line: str) -> None:
-        """Write a line of this program's own; never wait for it."""
-        try:
-            os.write(self._own, f"{line}\n".encode())
-        except OSError:  # there is no room in the pipe, or it is closed: this was the end
-            with self._news:
-                self._lost += 1
+    def say(self, line: str, level: str = INFO, /) -> None:
+        """Write a line of this program's own, without waiting for the reader."""
+        self._put([self._formatted("serve", part.encode(), level) for part in line.splitlines()])
 
     def __enter__(self) -> Self:
         return self
@@ -77,63 +103,69 @@ class Log:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Copy what is left; a process that was left behind is not waited for."""
+        """Copy what is left; give a process that still holds a pipe `END_S` at most."""
         for sink in self._sinks:
             os.close(sink)
         for thread in self._threads:
             thread.join(END_S)
-        with self._news:
+        with self._changed:
             self._ended = True
-            self._news.notify()
+            self._changed.notify()
         self._writer.join(END_S)
 
     def _copy(self, program: str, source: int) -> None:
-        rest = b""
-        while piece := os.read(source, PIECE):
-            *lines, rest = (rest + piece).split(b"\n")
+        level, rest = INFO, b""
+        while read := os.read(source, READ_BYTES):
+            *lines, rest = (rest + read).split(b"\n")
             if len(rest) > LONGEST_LINE:
                 lines, rest = [*lines, rest], b""
-            self._put([self._shown(program, line) for line in lines if line])
+            formatted = []
+            for line in map(calmed, filter(None, lines)):
+                level = level_of(line, level)
+                formatted.append(self._formatted(program, line, level))
+            self._put(formatted)
         if rest:
-            self._put([self._shown(program, rest)])
+            self._put([self._formatted(program, rest, level_of(rest, level))])
         os.close(source)
 
-    def _shown(self, program: str, line: bytes) -> bytes:
+    def _formatted(self, program: str, line: bytes, level: str) -> bytes:
         if is_object(line):
             return line + b"\n"
         if not self.as_json:
             return program.encode() + b": " + line + b"\n"
-        return json_line(program, line.decode(errors="replace"))
+        return json_line(program, line.decode(errors="replace"), level)
 
     def _put(self, lines: list[bytes]) -> None:
-        """Let lines wait to be written, as far as there is room for them."""
-        with self._news:
+        """Queue lines for the writer, as far as there is room for them."""
+        with self._changed:
             for line in lines:
                 if self._size + len(line) > MOST_WAITING:
                     self._lost += 1
                 else:
                     self._waiting.append(line)
                     self._size += len(line)
-            self._news.notify()
+            self._changed.notify()
 
     def _write(self) -> None:
         ended = False
         while not ended:
-            with self._news:
-                self._news.wait_for(lambda: self._waiting or self._ended)
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._ended)
                 lines, self._waiting, self._size = self._waiting, [], 0
                 lost, self._lost, ended = self._lost, 0, self._ended
-            told = b"%d lines of the log were lost: nobody took them in time" % lost
-            if not self._takes(b"".join(lines + [self._shown("serve", told)] * bool(lost))):
-                with self._news:
+            if lost:
+                text = b"%d lines of the log were lost: they were not read in time" % lost
+                lines.append(self._formatted("serve", text, WARNING))
+            if not self._write_out(b"".join(lines)):
+                with self._changed:
                     self._lost += lost + len(lines)
 
-    def _takes(self, text: bytes) -> bool:
-        """Write a text, however long that takes; say whether there is anybody to take it."""
+    def _write_out(self, text: bytes) -> bool:
+        """Write a text, however long that takes; return whether the stream has a reader."""
         while text:
             try:
                 text = text[os.write(self.out, text) :]
-            except BlockingIOError:  # another program has made the stream so
+            except BlockingIOError:  # another program has made the stream non-blocking
                 select.select([], [self.out], [])
             except OSError:
                 return False  # that is no reason to stop serving
@@ -141,15 +173,48 @@ class Log:
 
 
 def is_object(line: bytes) -> bool:
-    """Whether a line is a JSON object, and does not merely begin as one, as a dict printed does."""
+    """Whether a line is a JSON object, and does not only begin like one."""
     try:
         return line.startswith(b"{") and isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
         return False
 
 
-def json_line(program: str, message: str) -> bytes:
+def calmed(line: bytes) -> bytes:
+    """Mark a line as information where it only looks like a warning or an error."""
+    if not EXPECTED.search(line):
+        return line
+    return re.sub(
+        rb"^[WE](?=\d{4} )|(?<=\[)(?:warn|error|crit|alert|emerg)(?=\])", as_info, line, count=1
+    )
+
+
+def as_info(mark: re.Match[bytes]) -> bytes:
+    return b"I" if len(mark[0]) == 1 else b"info"
+
+
+def level_of(line: bytes, before: str) -> str:
+    """Return the level of a line.
+
+    Args:
+        line: as the program wrote it.
+        before: the level of the line before it, which an indented one continues.
+
+    """
+    if found := MARK.match(line):
+        return LEVELS.get(found[found.lastindex or 0].lower(), INFO)
+    if line.startswith(b"Traceback "):
+        return ERROR
+    return before if line[:1].isspace() else INFO
+
+
+def json_line(program: str, message: str, level: str) -> bytes:
     """Return a line of the log as JSON."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    line = {"time": now.replace("+00:00", "Z"), "program": program, "message": message}
+    line = {
+        "time": now.replace("+00:00", "Z"),
+        "program": program,
+        "level": level,
+        "message": message,
+    }
     return json.dumps(line, ensure_ascii=False).encode(errors="replace") + b"\n"

@@ -1,4 +1,4 @@
-"""The machine as the supervisor needs it: processes, signals, a clock, and looks at programs."""
+"""The operating system for the supervisor: processes, signals, clock, probes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from signal import Signals
 
+from container.supervisor.program import ProbeResult, Program
 from container.supervisor.signals import STOP_SIGNALS
-from container.supervisor.supervisor import Look, Program
 from dispatcher.settings import PROJECT
 
 # linux/prctl.h
@@ -24,7 +24,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 LIBC = ctypes.CDLL(None)
 
-# Between two looks at a program: at one that works, and at one that does not.
+# Between two probes of a program that works, and of one that does not.
 CALM_S = 1.0
 EAGER_S = 0.1
 
@@ -34,20 +34,20 @@ def die_with_parent() -> None:
 
 
 class Machine:
-    """The real `System`. Signals wake it through a socket, so none is lost."""
+    """The real `System`. Signals wake it through a socket, so that none is missed."""
 
     def __init__(self) -> None:
         wake, waker = socket.socketpair()
         self._children: dict[int, subprocess.Popen[bytes]] = {}
-        self._lookouts: dict[str, Lookout] = {}
+        self._probes: dict[str, ProbeThread] = {}
         for end in (wake, waker):
             end.settimeout(0)
-        # Both stay open until the process is gone: a child may end while the interpreter does.
+        # Both stay open until this process is gone: a child may end while the interpreter exits.
         self._wake = wake.detach()
         signal.set_wakeup_fd(waker.detach())
         for number in (*STOP_SIGNALS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
-        # What a program leaves behind when it dies becomes ours, and is seen to end.
+        # Children of a program that dies are reparented to this process, which reaps them.
         LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
 
     def spawn(self, program: Program) -> int:
@@ -55,23 +55,23 @@ class Machine:
         child = subprocess.Popen(
             program.command(),
             env=dict(program.environment),
-            # Python looks for modules where it is started: not among the caller's.
+            # Python looks for modules in the folder where it is started: not the caller's.
             cwd=PROJECT,
             stdin=subprocess.DEVNULL,
             stdout=program.output,
             stderr=program.output,
             start_new_session=True,
             pass_fds=program.files,
-            # Where this process is killed outright, the programs follow it.
+            # Where this process is killed by SIGKILL, the programs end too.
             preexec_fn=die_with_parent,  # noqa: PLW1509  it takes no lock that a thread may hold
         )
         self._children[child.pid] = child
-        if program.name not in self._lookouts:
-            self._lookouts[program.name] = Lookout(program)
+        if program.name not in self._probes:
+            self._probes[program.name] = ProbeThread(program)
         return child.pid
 
-    def look(self, program: Program) -> Look:
-        return self._lookouts[program.name].look
+    def probe_result(self, program: Program) -> ProbeResult:
+        return self._probes[program.name].result
 
     def signal(self, pid: int, number: Signals) -> None:
         try:
@@ -125,13 +125,13 @@ class Machine:
         return time.monotonic()
 
 
-class Lookout(threading.Thread):
-    """Looks at a program again and again: the supervisor itself waits for nobody's answer."""
+class ProbeThread(threading.Thread):
+    """Probes a program repeatedly, so that the supervisor itself waits for no answer."""
 
     def __init__(self, program: Program) -> None:
-        super().__init__(name=f"lookout-{program.name}", daemon=True)
+        super().__init__(name=f"probe-{program.name}", daemon=True)
         self.program = program
-        self.look = Look()
+        self.result = ProbeResult()
         self.start()
 
     def run(self) -> None:
@@ -140,6 +140,6 @@ class Lookout(threading.Thread):
             try:
                 fault = self.program.fault()
             except Exception as error:
-                fault = f"it cannot be looked at ({type(error).__name__}: {error})"
-            self.look = Look(began, fault)
-            time.sleep(EAGER_S if self.look.fault else CALM_S)
+                fault = f"its probe failed ({type(error).__name__}: {error})"
+            self.result = ProbeResult(began, fault)
+            time.sleep(EAGER_S if self.result.fault else CALM_S)

@@ -1,4 +1,4 @@
-"""The signals that end the container."""
+"""The signals that stop the container."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 def end_at_once() -> None:
-    """End with exit code 0 at any of them: nothing was started yet, so there is nothing to finish.
+    """Exit with 0 on any of them: nothing was started, so nothing is to finish.
 
-    Without a handler the first process of a container does not hear of them at all.
+    Without a handler the kernel does not deliver them to the first process of a container.
     """
     for number in STOP_SIGNALS:
         signal.signal(number, lambda *_: sys.exit(0))

@@ -1,380 +1,223 @@
-"""Starts some programs in order, watches them, starts them anew, and stops them in reverse.
+"""Start programs in order, watch and restart them, stop them in reverse order.
 
-    WAITING ──delay──▶ STARTING ──first good look──▶ RUNNING
+    WAITING ──delay──▶ STARTING ──first good probe─▶ RUNNING
        ▲                  │ died, too slow              │ died, or a fault that stays
        └──── group gone ── ENDING ◀─────────────────────┘
 
-A program that dies, or whose fault stays for `patience`, is killed with all that it started and is
-started anew, a little later each time. One that dies before it ever worked, or that was restarted
-too often, ends the container: the others are stopped, and the exit code is never 0.
+A program that dies, or whose fault lasts for `patience`, is killed with all of its child processes
+and restarted, after a delay that grows each time. A program that dies before it ever worked, or
+that was restarted too often, ends the container: the others are stopped, and the exit code is not
+0.
 
-When a signal asks for the end the programs are stopped one after the other, each given the time
-to finish its work; what still runs when the time is up is killed. The clock starts at the signal.
+On a stop signal the programs are stopped one after the other, and each has time to finish its work.
+What still runs at the deadline is killed. The clock starts at the signal.
 
-Whatever touches the machine is handed in, so that the tests are scripted histories.
+All access to the machine goes through `System`, so that the tests are scripted histories.
 """
 
 from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from signal import Signals
-from typing import Any, Protocol
+from typing import Any
 
+from container.supervisor.lifecycle import Lifecycle, State
+from container.supervisor.log import ERROR, WARNING, Say
+from container.supervisor.program import Policy, Program, System
 from container.supervisor.signals import STOP_SIGNALS
 
-BUSY_S = 0.05  # between two looks while something starts or ends
+BUSY_S = 0.05  # between two rounds while something starts or ends
 CALM_S = 0.5
 
-# Within this a second signal is the same wish: `make` and a shell each pass one on.
-SAME_WISH_S = 1.0
+# A second signal within this time is a copy of the first: `make` and a shell each pass one on.
+SAME_REQUEST_S = 1.0
 
 # A killed process is gone in milliseconds, unless the kernel is busy with its memory.
 GONE_S = 5.0
 
-# One that is not gone by then never will be: the kernel does not come back from what it does for
-# it, such as a call of a driver. At the end it is left to whoever started the container.
+# A process that is not gone by then never will be: it hangs in the kernel, such as in a call of a
+# driver. At the end the container exits without it.
 NEVER_GONE_S = 60.0
 LEFT_S = 2.0
 
-# One that was just being started is asked again to end: NGINX forgets a signal that comes before it
-# begins to wait for them.
+# A program that was just being started is sent its stop signal again: NGINX ignores a signal that
+# arrives before its handlers are in place.
 ASK_AGAIN_S = 1.0
 
-FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 8.0
-
-# What took so long at first hangs when it takes longer than this at a later start.
+# A restart that takes this many times as long as the first start counts as hanging.
 RESTART_SHARE, RESTART_LEAST_S = 3, 60.0
 
-# A look takes a few seconds at most.
+# A probe takes a few seconds at most.
 STALE_S = 20.0
 
-# One that has nothing more to do before it ends, and is not gone by then, is killed: what is left
-# in it are threads that sleep, or hang.
+# A program that has finished its work and has not exited by then is killed: its remaining threads
+# sleep or hang.
 DONE_S = 1.0
 
-LONGEST_REASON = 200  # characters; the web workers are told it, and tell callers
-
-
-@dataclass(frozen=True)
-class Look:
-    """What a look at a program found.
-
-    Args:
-        began: when it began, on the clock of `System.now`.
-        fault: what keeps the program from its work; nothing where it does it.
-
-    """
-
-    began: float = -math.inf
-    fault: str = "it was not looked at yet"
-
-
-@dataclass(frozen=True)
-class Program:
-    """A program to run.
-
-    Args:
-        name: for the log.
-        command: returns the program and its arguments, at each start.
-        environment: all of its environment variables.
-        fault: says what keeps it from its work, nothing where it does it; takes a few seconds at
-            most. It is called in a thread of its own.
-        stop_signal: what asks it to finish its work and end.
-        stop_within: seconds that it has for that in its turn; then it is killed.
-        instead: the program that is killed then in its place, because it waits for that one, and
-            can finish without.
-        is_done: says at once, given its process id, whether one that worked, and was asked to end,
-            has nothing more to do before it ends; then it is not waited for much longer.
-        work: returns what there is to do at a start; where it is other than at the first, that one
-            says nothing about how long it takes.
-        files: open files that it inherits, by number.
-        before_stop: called once before `stop_signal` is sent, or as soon as the end is asked for
-            where the program does not run then; it is told whether it does. Takes a second at most.
-        output: the file that takes what it writes; `None` means this process's own.
-        clean: removes what it leaves behind.
-
-    """
-
-    name: str
-    command: Callable[[], Sequence[str]]
-    environment: Mapping[str, str]
-    fault: Callable[[], str]
-    stop_signal: Signals = signal.SIGTERM
-    stop_within: float = math.inf
-    instead: str = ""
-    is_done: Callable[[int], bool] = lambda _: False
-    work: Callable[[], object] = lambda: None
-    files: tuple[int, ...] = ()
-    before_stop: Callable[[bool], None] = lambda _: None
-    output: int | None = None
-    clean: Callable[[], None] = lambda: None
-
-
-@dataclass(frozen=True)
-class Policy:
-    """When enough is enough, in seconds.
-
-    Args:
-        start_timeout: from a start until the program must work.
-        stop_timeout: from a signal until what is left is killed.
-        patience: how long a fault has to stay before a program is restarted.
-        restarts: how often each program may be restarted within `window`.
-
-    """
-
-    start_timeout: float
-    stop_timeout: float
-    restarts: int = 10
-    window: float = 600
-    patience: float = 10
-
-
-class System(Protocol):
-    """What the supervisor needs of the machine."""
-
-    def spawn(self, program: Program) -> int:
-        """Start a program as the leader of a process group; return its process id."""
-
-    def look(self, program: Program) -> Look:
-        """Return the newest look at a program that was started."""
-
-    def signal(self, pid: int, number: Signals) -> None:
-        """Send a signal to one process; to none where it is gone."""
-
-    def signal_group(self, pid: int, number: Signals) -> None:
-        """Send a signal to a leader's whole group; to none where it is gone."""
-
-    def group_is_gone(self, pid: int) -> bool:
-        """Whether nothing is left of a leader's group."""
-
-    def is_stopped(self, pid: int) -> bool:
-        """Whether a process was stopped by a signal, and not continued since."""
-
-    def ended(self) -> Iterator[tuple[int, int]]:
-        """Yield process id and exit code of every child that ended, each once."""
-
-    def wait(self, seconds: float) -> list[Signals]:
-        """Return the signals that came, as soon as there are any, at the latest after a time."""
-
-    def now(self) -> float:
-        """Return the seconds on a clock that only goes forward."""
-
-
-class State(Enum):
-    """What a program does; the values are what the web workers are told."""
-
-    WAITING = "waiting"
-    STARTING = "starting"
-    RUNNING = "running"
-    ENDING = "ending"
-
-
-@dataclass
-class Course:
-    """What became of one program so far.
-
-    Args:
-        since: when it came into its state.
-        pid: its process, or what was it; 0 before the first start.
-        alive: whether that process runs.
-        faulty_since: when the fault was found that stays since then.
-        done_since: when it was found to have done all that it has to do before it ends.
-        starts: how often it was started.
-        worked: whether it ever did its work.
-        took: seconds from its first start until it did.
-        work: what it had to do at that start.
-        as_first: whether it has the same to do now.
-        restarts: when it was last restarted, as far as that still counts.
-        reason: why it is not running.
-
-    """
-
-    program: Program
-    state: State = State.WAITING
-    since: float = -math.inf
-    pid: int = 0
-    alive: bool = False
-    faulty_since: float | None = None
-    done_since: float | None = None
-    starts: int = 0
-    worked: bool = False
-    took: float = 0.0
-    work: object = None
-    as_first: bool = True
-    restarts: list[float] = field(default_factory=list)
-    reason: str = ""
-
-    def enter(self, state: State, now: float) -> None:
-        self.state, self.since, self.faulty_since = state, now, None
-
-    def delay(self) -> float:
-        """Return the seconds before the next start."""
-        if not self.restarts:
-            return 0.0
-        return float(min(FIRST_DELAY_S * 2 ** (len(self.restarts) - 1), LONGEST_DELAY_S))
+LONGEST_REASON = 200  # characters; web workers show it to callers
 
 
 @dataclass
 class Supervisor:
-    """Runs `programs` until a signal asks for the end, or one cannot be kept running.
+    """Runs `programs` until a stop signal arrives, or one cannot be kept running.
 
     Args:
         programs: in the order in which they are started.
         system: the machine.
-        policy: when enough is enough.
-        say: takes a line for the operator.
-        tell: takes what the web workers should know, as JSON can hold it, when it has changed.
-        settled: called with the seconds since the start, from when all have worked until it says
-            that the outcome of the start is known, and told.
+        policy: deadlines and limits.
+        say: writes a line to the log.
+        publish: writes the status for the web workers, when it has changed.
+        settled: takes the seconds since the start, and returns whether the outcome of the start is
+            known; called repeatedly once all programs have worked, until it returns true.
 
     """
 
     programs: Sequence[Program]
     system: System
     policy: Policy
-    say: Callable[[str], None]
-    tell: Callable[[Mapping[str, Any]], None]
+    say: Say
+    publish: Callable[[Mapping[str, Any]], None]
     settled: Callable[[float], bool]
-    _courses: list[Course] = field(default_factory=list)
+    _lifecycles: list[Lifecycle] = field(default_factory=list)
     _turns: dict[int, float] = field(default_factory=dict)
     _asked_at: float | None = None
     _last_asked: float = 0.0
     _killed_at: float | None = None
     _exit_code: int = 0
     _kill_at: float | None = None
-    _told: Mapping[str, Any] = field(default_factory=dict)
+    _published: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self) -> int:
-        """Return the exit code: 0 only where a signal asked for the end and all went well."""
-        self._courses = [Course(program) for program in self.programs]
+        """Run the programs; return 0 only after a stop signal and a clean stop."""
+        self._lifecycles = [Lifecycle(program) for program in self.programs]
         try:
             self._watch()
         finally:
-            # Whatever went wrong here, nothing is left running.
-            for course in self._courses:
-                if course.alive:
-                    self.system.signal_group(course.pid, signal.SIGKILL)
+            # Leave nothing running, whatever went wrong here.
+            for lifecycle in self._lifecycles:
+                if lifecycle.alive:
+                    self.system.signal_group(lifecycle.pid, signal.SIGKILL)
         return self._exit_code
 
     def _watch(self) -> None:
         started, settled = self.system.now(), False
         while not self._stopping or self._some_are_left():
             if not self._stopping:
-                for course in self._courses:
+                for lifecycle in self._lifecycles:
                     if not self._stopping:
-                        self._step(course)
-            if not (settled or self._stopping) and all(c.worked for c in self._courses):
+                        self._step(lifecycle)
+            if not (settled or self._stopping) and all(c.worked for c in self._lifecycles):
                 settled = self.settled(self.system.now() - started)
-            self._tell()
-            calm = settled and all(c.state is State.RUNNING for c in self._courses)
+            self._publish_status()
+            calm = settled and all(c.state is State.RUNNING for c in self._lifecycles)
             for number in self.system.wait(CALM_S if calm and not self._stopping else BUSY_S):
                 if number in STOP_SIGNALS:
                     self._asked_to_stop(number)
             for pid, code in self.system.ended():
                 self._ended(pid, code)
             if self._stopping:
-                self._tell()
+                self._publish_status()
                 self._stop_next()
 
     def _some_are_left(self) -> bool:
-        """Whether something runs that is still waited for, at the end."""
-        running = [course.program.name for course in self._courses if course.alive]
+        """Whether a process is left to wait for at the end."""
+        running = [lifecycle.program.name for lifecycle in self._lifecycles if lifecycle.alive]
         if self._killed_at is None or self.system.now() < self._killed_at + LEFT_S:
             return bool(running)
         if running:
-            self.say(f"{', '.join(running)} cannot be killed: leaving without")
+            self.say(f"{', '.join(running)} cannot be killed: exiting without", ERROR)
         return False
 
-    def _step(self, course: Course) -> None:
-        """Do what a program's state asks for now."""
+    def _step(self, lifecycle: Lifecycle) -> None:
+        """Advance one program according to its state."""
         now = self.system.now()
-        if course.state is State.WAITING:
-            if now >= course.since + course.delay():
-                self._start(course, now)
-        elif course.state is State.STARTING:
-            self._wait_until_it_works(course, now)
-        elif course.state is State.RUNNING:
-            self._see_that_it_works(course, now)
-        elif course.alive:
-            if now > course.since + NEVER_GONE_S:
-                name = course.program.name
+        if lifecycle.state is State.WAITING:
+            if now >= lifecycle.since + lifecycle.delay():
+                self._start(lifecycle, now)
+        elif lifecycle.state is State.STARTING:
+            self._wait_until_it_works(lifecycle, now)
+        elif lifecycle.state is State.RUNNING:
+            self._see_that_it_works(lifecycle, now)
+        elif lifecycle.alive:
+            if now > lifecycle.since + NEVER_GONE_S:
+                name = lifecycle.program.name
                 self.say(
-                    f"{name} was killed {NEVER_GONE_S:.0f} s ago and is still there: giving up"
+                    f"{name} was killed {NEVER_GONE_S:.0f} s ago and is still there: giving up",
+                    ERROR,
                 )
                 self._begin_to_stop(exit_code=1)
-        elif self.system.group_is_gone(course.pid) or now > course.since + GONE_S:
-            course.program.clean()
-            course.enter(State.WAITING, now)
+        elif self.system.group_is_gone(lifecycle.pid) or now > lifecycle.since + GONE_S:
+            lifecycle.program.clean()
+            lifecycle.enter(State.WAITING, now)
 
-    def _start(self, course: Course, now: float) -> None:
+    def _start(self, lifecycle: Lifecycle, now: float) -> None:
         try:
-            work = course.program.work()
-            course.pid, course.alive = self.system.spawn(course.program), True
+            work = lifecycle.program.work()
+            lifecycle.pid, lifecycle.alive = self.system.spawn(lifecycle.program), True
         except OSError as error:
-            course.reason = f"it cannot be started ({error})"
-            course.enter(State.WAITING, now)
-            self._restart_or_stop(course, f"cannot be started ({error})", 1)
+            lifecycle.reason = f"it cannot be started ({error})"
+            lifecycle.enter(State.WAITING, now)
+            self._restart_or_stop(lifecycle, f"cannot be started ({error})", 1)
             return
-        course.starts += 1
-        course.work = course.work if course.worked else work
-        course.as_first = course.work == work
-        course.enter(State.STARTING, now)
+        lifecycle.starts += 1
+        lifecycle.work = lifecycle.work if lifecycle.worked else work
+        lifecycle.as_first = lifecycle.work == work
+        lifecycle.enter(State.STARTING, now)
 
-    def _start_timeout(self, course: Course) -> float:
+    def _start_timeout(self, lifecycle: Lifecycle) -> float:
         """Return the seconds from a start until a program must work."""
-        if not (course.worked and course.as_first):
+        if not (lifecycle.worked and lifecycle.as_first):
             return self.policy.start_timeout
-        return min(self.policy.start_timeout, max(RESTART_LEAST_S, RESTART_SHARE * course.took))
+        return min(self.policy.start_timeout, max(RESTART_LEAST_S, RESTART_SHARE * lifecycle.took))
 
-    def _wait_until_it_works(self, course: Course, now: float) -> None:
-        name, fault, took = course.program.name, self._fault(course), now - course.since
-        # One that is stopped will not become ready.
-        stopped = self.system.is_stopped(course.pid)
+    def _wait_until_it_works(self, lifecycle: Lifecycle, now: float) -> None:
+        name, fault, took = lifecycle.program.name, self._fault(lifecycle), now - lifecycle.since
+        # A process that SIGSTOP has stopped will not become ready.
+        stopped = self.system.is_stopped(lifecycle.pid)
         if not fault:
-            self.say(f"{name} is ready {'again ' if course.worked else ''}after {took:.1f} s")
-            course.took = course.took if course.worked else took
-            course.worked, course.reason = True, ""
-            course.enter(State.RUNNING, now)
-        elif took > (self.policy.patience if stopped else self._start_timeout(course)):
+            self.say(f"{name} is ready {'again ' if lifecycle.worked else ''}after {took:.1f} s")
+            lifecycle.took = lifecycle.took if lifecycle.worked else took
+            lifecycle.worked, lifecycle.reason = True, ""
+            lifecycle.enter(State.RUNNING, now)
+        elif took > (self.policy.patience if stopped else self._start_timeout(lifecycle)):
             text = f"{name} is not ready after {took:.0f} s: {fault}"
-            if course.worked:
-                self.say(f"{text}; killing it")
-                self._kill(course, fault)
+            if lifecycle.worked:
+                self.say(f"{text}; killing it", ERROR)
+                self._kill(lifecycle, fault)
             else:
-                self.say(f"{text}; giving up")
+                self.say(f"{text}; giving up", ERROR)
                 self._begin_to_stop(exit_code=1)
 
-    def _see_that_it_works(self, course: Course, now: float) -> None:
-        fault = self._fault(course)
+    def _see_that_it_works(self, lifecycle: Lifecycle, now: float) -> None:
+        fault = self._fault(lifecycle)
         if not fault:
-            course.faulty_since = None
+            lifecycle.faulty_since = None
             return
-        course.faulty_since = course.faulty_since or now
-        if now >= course.faulty_since + self.policy.patience:
-            self.say(f"{course.program.name} does not do its work: {fault}; killing it")
-            self._kill(course, fault)
+        lifecycle.faulty_since = lifecycle.faulty_since or now
+        if now >= lifecycle.faulty_since + self.policy.patience:
+            self.say(f"{lifecycle.program.name} does not do its work: {fault}; killing it", ERROR)
+            self._kill(lifecycle, fault)
 
-    def _fault(self, course: Course) -> str:
-        """Return what is wrong with a running program; nothing where nothing is known to be."""
-        if self.system.is_stopped(course.pid):
+    def _fault(self, lifecycle: Lifecycle) -> str:
+        """Return what is wrong with a running program; empty where no fault is known."""
+        if self.system.is_stopped(lifecycle.pid):
             return "it is stopped"
-        look = self.system.look(course.program)
-        running = course.state is State.RUNNING
-        if running and self.system.now() > max(look.began, course.since) + STALE_S:
-            return "nobody came back from looking at it"
-        if look.began >= course.since:
-            return look.fault
-        return "" if running else "it was not looked at yet"
+        probe = self.system.probe_result(lifecycle.program)
+        running = lifecycle.state is State.RUNNING
+        if running and self.system.now() > max(probe.began, lifecycle.since) + STALE_S:
+            return "its probe does not return"
+        if probe.began >= lifecycle.since:
+            return probe.fault
+        return "" if running else "it was not probed yet"
 
-    def _kill(self, course: Course, reason: str) -> None:
-        """Kill a program and all that it started; its death is noticed like any other."""
-        course.enter(State.ENDING, self.system.now())
-        course.reason = reason
-        self.system.signal_group(course.pid, signal.SIGKILL)
+    def _kill(self, lifecycle: Lifecycle, reason: str) -> None:
+        """Kill a program and its process group; its death is handled like any other."""
+        lifecycle.enter(State.ENDING, self.system.now())
+        lifecycle.reason = reason
+        self.system.signal_group(lifecycle.pid, signal.SIGKILL)
 
     @property
     def _stopping(self) -> bool:
@@ -388,96 +231,102 @@ class Supervisor:
             else:
                 self.say(f"{number.name}: finishing what is in flight, then stopping")
                 self._begin_to_stop(exit_code=0)
-        elif self.system.now() >= self._asked_at + SAME_WISH_S:
-            self.say(f"{number.name} again: stopping at once")
+        elif self.system.now() >= self._asked_at + SAME_REQUEST_S:
+            self.say(f"{number.name} again: stopping at once", WARNING)
             self._kill_at = self.system.now()
 
     def _ended(self, pid: int, code: int) -> None:
-        course = next((c for c in self._courses if c.alive and c.pid == pid), None)
-        if course is None:
-            return  # an orphan that was left to us
-        course.alive = False
-        # What it started goes with it.
+        lifecycle = next((c for c in self._lifecycles if c.alive and c.pid == pid), None)
+        if lifecycle is None:
+            return  # an orphan that was reparented to this process
+        lifecycle.alive = False
+        # Its child processes end with it.
         self.system.signal_group(pid, signal.SIGKILL)
-        name = course.program.name
+        name = lifecycle.program.name
         if self._stopping:
-            expected = course.state is State.ENDING or self._killed_at is not None
-            if code not in (0, -course.program.stop_signal) and not expected:
-                self.say(f"{name} died while stopping ({described(code)})")
+            expected = lifecycle.state is State.ENDING or self._killed_at is not None
+            if code not in (0, -lifecycle.program.stop_signal) and not expected:
+                self.say(f"{name} died while stopping ({described(code)})", ERROR)
                 self._exit_code = self._exit_code or exit_code_for(code)
             return
-        if course.state is not State.ENDING:
-            course.reason = f"it died ({described(code)})"
-            course.enter(State.ENDING, self.system.now())
-        self._restart_or_stop(course, f"died ({described(code)})", exit_code_for(code) or 1)
+        if lifecycle.state is not State.ENDING:
+            lifecycle.reason = f"it died ({described(code)})"
+            lifecycle.enter(State.ENDING, self.system.now())
+        self._restart_or_stop(lifecycle, f"died ({described(code)})", exit_code_for(code) or 1)
 
-    def _restart_or_stop(self, course: Course, what: str, exit_code: int) -> None:
-        """Start a program anew when its group is gone; give up where it never worked, or too often.
+    def _restart_or_stop(self, lifecycle: Lifecycle, what: str, exit_code: int) -> None:
+        """Restart a program once its process group is gone, or stop the container.
+
+        The container stops where the program never worked or was restarted too often.
 
         Args:
-            course: of the program.
-            what: happened to it.
-            exit_code: where this is the end.
+            lifecycle: the program's.
+            what: what happened to it, for the log.
+            exit_code: the container's, where it stops.
 
         """
-        now, name, policy = self.system.now(), course.program.name, self.policy
-        if not course.worked:
-            self.say(f"{name} {what}: stopping the others")
+        now, name, policy = self.system.now(), lifecycle.program.name, self.policy
+        if not lifecycle.worked:
+            self.say(f"{name} {what}: stopping the others", ERROR)
             self._begin_to_stop(exit_code)
             return
-        course.restarts = [at for at in course.restarts if at > now - policy.window]
-        if len(course.restarts) >= policy.restarts:
+        lifecycle.restarts = [at for at in lifecycle.restarts if at > now - policy.window]
+        if len(lifecycle.restarts) >= policy.restarts:
             self.say(
                 f"{name} {what} after {policy.restarts} restarts within "
-                f"{policy.window:.0f} s: stopping the others"
+                f"{policy.window:.0f} s: stopping the others",
+                ERROR,
             )
             self._begin_to_stop(exit_code)
             return
-        course.restarts.append(now)
+        lifecycle.restarts.append(now)
         self.say(
-            f"{name} {what}: restart {len(course.restarts)} of at most "
-            f"{policy.restarts} within {policy.window:.0f} s"
+            f"{name} {what}: restart {len(lifecycle.restarts)} of at most "
+            f"{policy.restarts} within {policy.window:.0f} s",
+            ERROR,
         )
 
-    def _tell(self) -> None:
-        told = {
+    def _publish_status(self) -> None:
+        status = {
             "stopping": self._stopping,
             "programs": {
-                course.program.name: {
-                    "state": course.state.value,
-                    "starts": course.starts,
-                    "pid": course.pid,
-                    "reason": course.reason[:LONGEST_REASON],
+                lifecycle.program.name: {
+                    "state": lifecycle.state.value,
+                    "starts": lifecycle.starts,
+                    "pid": lifecycle.pid,
+                    "reason": lifecycle.reason[:LONGEST_REASON],
                 }
-                for course in self._courses
+                for lifecycle in self._lifecycles
             },
         }
-        if told != self._told:
-            self._told = told
-            self.tell(told)
+        if status != self._published:
+            self._published = status
+            self.publish(status)
 
     def _begin_to_stop(self, exit_code: int) -> None:
         self._exit_code = exit_code
         self._kill_at = self.system.now() + self.policy.stop_timeout
-        for course in self._courses:
-            if not course.alive:
-                course.program.before_stop(False)  # noqa: FBT003
+        for lifecycle in self._lifecycles:
+            if not lifecycle.alive:
+                lifecycle.program.before_stop(False)  # noqa: FBT003
 
     def _stop_next(self) -> None:
-        """Ask the last of the running programs to end, or kill all when the time is up."""
-        running = [course for course in self._courses if course.alive]
+        """Ask the last of the running programs to end, or kill all at the deadline."""
+        running = [lifecycle for lifecycle in self._lifecycles if lifecycle.alive]
         if not running:
             return
         if self._kill_at is not None and self.system.now() >= self._kill_at:
-            self.say(f"killing {', '.join(course.program.name for course in running)}")
-            for course in running:
-                self.system.signal_group(course.pid, signal.SIGKILL)
+            self.say(
+                f"killing {', '.join(lifecycle.program.name for lifecycle in running)}", WARNING
+            )
+            for lifecycle in running:
+                self.system.signal_group(lifecycle.pid, signal.SIGKILL)
             self._killed_at, self._kill_at = self.system.now(), math.inf
             self._exit_code = self._exit_code or 1
             return
         last, now = running[-1], self.system.now()
         if last.pid not in self._turns:
-            # One that was stopped does nothing more before it.
+            # Continue a process that SIGSTOP has stopped: else it would do no more work.
             self.system.signal_group(last.pid, signal.SIGCONT)
             last.program.before_stop(True)  # noqa: FBT003  the hook has nothing else
             self._turns[last.pid] = self.system.now()
@@ -488,26 +337,28 @@ class Supervisor:
             self._kill(last, "")
         elif now > self._turns[last.pid] + last.program.stop_within:
             slow = last.program.instead or last.program.name
-            for course in running:
-                if course.program.name == slow and course.state is not State.ENDING:
-                    self.say(f"{last.program.name} does not end in its time; killing {slow}")
-                    self._kill(course, "")
+            for lifecycle in running:
+                if lifecycle.program.name == slow and lifecycle.state is not State.ENDING:
+                    self.say(
+                        f"{last.program.name} does not end in its time; killing {slow}", WARNING
+                    )
+                    self._kill(lifecycle, "")
 
     @staticmethod
-    def _has_been_done(course: Course, now: float) -> bool:
-        if course.done_since is None and course.program.is_done(course.pid):
-            course.done_since = now
-        return course.done_since is not None and now > course.done_since + DONE_S
+    def _has_been_done(lifecycle: Lifecycle, now: float) -> bool:
+        if lifecycle.done_since is None and lifecycle.program.is_done(lifecycle.pid):
+            lifecycle.done_since = now
+        return lifecycle.done_since is not None and now > lifecycle.done_since + DONE_S
 
-    def _ask_to_end(self, course: Course, now: float) -> None:
+    def _ask_to_end(self, lifecycle: Lifecycle, now: float) -> None:
         self._last_asked = now
-        self.system.signal(course.pid, course.program.stop_signal)
-        # One that was stopped hears of it only now.
-        self.system.signal_group(course.pid, signal.SIGCONT)
+        self.system.signal(lifecycle.pid, lifecycle.program.stop_signal)
+        # A process that SIGSTOP has stopped handles the signal only when it is continued.
+        self.system.signal_group(lifecycle.pid, signal.SIGCONT)
 
 
 def exit_code_for(code: int) -> int:
-    """Return what a shell makes of an exit code, in which signals are negative."""
+    """Return the exit code that a shell gives; signals are negative in `code`."""
     return code if code >= 0 else 128 - code
 
 

@@ -1,4 +1,4 @@
-"""Complete a model's configuration from its file, and decide whether requests may share a run."""
+"""Complete a configuration from the file; decide whether requests share runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from container.triton_backends import model_config
-from container.triton_backends.batching.row_independence import remembered, tried
+from container.triton_backends.batching.row_independence import cached_dependence, row_dependence
 from container.triton_backends.model_config import Signature
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clients.repository.config_text import Message
-    from container.triton_backends.batching.batching import Tensors
+    from container.triton_backends.batching.item import Tensors
 
 HOW_TO_SAY = (
     "`max_batch_size: 0` in config.pbtxt keeps it so; where each row is an item of its own, a "
@@ -38,7 +38,7 @@ class Completion:
 
     Args:
         fields: to be added to the configuration.
-        info: a sentence for the log; nothing where nobody needs one.
+        info: a sentence for the log; may be empty.
         warning: what the author should look at, and how to mend it; nothing where all is well.
 
     """
@@ -86,11 +86,11 @@ def completed(
     against = (
         QUANTIZES
         if quantizes(opened.path)
-        else remembered(
+        else cached_dependence(
             trials,
             model_config.files_of(opened.path) if trials else (),
             f"{opened.runtime}, {most} rows",
-            lambda: tried(opened.signature, opened.run, most),
+            lambda: row_dependence(opened.signature, opened.run, most),
         )
     )
     fields = model_config.completion(
@@ -105,7 +105,7 @@ def completed(
 
 
 def quantizes(file: Path) -> bool:
-    """Whether a graph has a node that takes one scale for all rows, whose outputs may not show it.
+    """Whether a graph has an operator that takes one scale for all rows.
 
     Where only the best class is given, a trial would have to meet the one number that is rounded
     to another.

@@ -1,8 +1,8 @@
-"""Which engine runs a model on this machine, and in which precision; decided once, by trial.
+"""Choose the engine and the precision of a model, and cache the choice.
 
-The trial is `dispatcher engines`: it runs the model by every engine on samples, holds the answers
-against each other and takes the time. Here is what it found, kept by the model's files, the
-processor and the versions of the engines.
+`dispatcher engines` makes the comparison: it runs the model with every engine on samples, compares
+the answers and measures the time. Its result is cached here under the model's files, the processor
+and the versions of the engines.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from container.triton_backends import parameters
+from container.triton_backends.machine.shared_folder import write_json
 from container.triton_backends.model_config import ModelConfigError, Signature, TensorSpec
 from container.triton_backends.onnxruntime.session_settings import own_settings
 from container.triton_backends.openvino.properties import HINT_BF16, properties
@@ -41,22 +42,22 @@ CACHE_VARIABLE = "ENGINE_CACHE"
 CONFIGURED = "as its configuration says"
 
 EDITION = 3
-"""Of the trial: what another one has found is not read."""
+"""Of the comparison; results of another edition are not read."""
 
 TIMEOUT_S = 300.0
 
 SHOWN = "engines"
-"""In the folder that instances share: a file for each version of a model, for the web workers."""
+"""A folder in the one that instances share: a file per model version, for the web workers."""
 
 _HOME = Path(__file__).resolve().parents[2]
 """Where Python finds the tool, from wherever Triton was started."""
 
 SAMPLES, KEYS = "samples", "dispatch.toml"
-"""What the trial reads of a model's folder, besides its versions."""
+"""What the comparison reads in a model's folder, besides the versions."""
 
 
 @dataclass(frozen=True)
-class Wish:
+class EnginePreference:
     """What a configuration allows.
 
     Args:
@@ -70,16 +71,16 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What a trial found.
+class EngineChoice:
+    """Which engine runs a model, and what the comparison of engines found.
 
     Args:
         engine: "openvino" or "onnxruntime".
         precision: in which it computes, "f32" or "bf16".
         reason: why, as the end of a sentence.
-        speedup: how many times as fast a run is as by ONNX Runtime in f32; 0 where nobody measured.
+        speedup: of a run, over ONNX Runtime in f32; 0 where it was not measured.
         difference: the worst difference from its answers, in words; empty where there is none.
-        signature: the file's tensors; None where nobody has read them.
+        signature: the file's tensors; None where they were not read.
 
     """
 
@@ -91,7 +92,7 @@ class Verdict:
     signature: Signature | None = None
 
     def sentence(self) -> str:
-        """Return what the log says of it."""
+        """Return the choice as a sentence for the log."""
         name = {OPENVINO: "OpenVINO", ONNXRUNTIME: "ONNX Runtime"}[self.engine]
         said = f"run by {name} in {self.precision}"
         if self.speedup:
@@ -101,8 +102,8 @@ class Verdict:
         return f"{said}{f' ({self.reason})' if self.reason else ''}"
 
 
-def wish(config: Mapping[str, Any], environment: Mapping[str, str]) -> Wish:
-    """Return what a configuration says about engines, or the environment where it says nothing.
+def preference(config: Mapping[str, Any], environment: Mapping[str, str]) -> EnginePreference:
+    """Read engine and precision from a configuration, else from the environment.
 
     Raises:
         ModelConfigError: it names an engine, a precision or an accelerator that there is not.
@@ -122,12 +123,12 @@ def wish(config: Mapping[str, Any], environment: Mapping[str, str]) -> Wish:
     accelerators = (config.get("optimization") or {}).get("execution_accelerators") or {}
     if accelerators.get("cpu_execution_accelerator"):  # `execution_providers` knows their names
         engine = OPENVINO
-    return Wish(engine, precision)
+    return EnginePreference(engine, precision)
 
 
-def of_onnxruntime(
+def choice_for_onnxruntime(
     config: Mapping[str, Any], folder: Path, file: Path, environment: Mapping[str, str]
-) -> Verdict:
+) -> EngineChoice:
     """Return which engine runs a model of the backend `onnxruntime` on the CPU.
 
     Args:
@@ -140,22 +141,22 @@ def of_onnxruntime(
         ModelConfigError: a parameter is not what it should be, whichever engine it is for.
 
     """
-    asked = wish(config, environment)
+    asked = preference(config, environment)
     if asked.engine == ONNXRUNTIME:
-        return Verdict(ONNXRUNTIME, reason=CONFIGURED)
+        return EngineChoice(ONNXRUNTIME, reason=CONFIGURED)
     if own := own_settings(config):
-        return Verdict(ONNXRUNTIME, reason=f"which alone knows {own}")
+        return EngineChoice(ONNXRUNTIME, reason=f"which alone knows {own}")
     properties(config)
-    found = verdict(folder, file, asked, environment)
+    found = cached_choice(folder, file, asked, environment)
     optional = {spec.name for spec in found.signature.optional} if found.signature else set()
     if given := optional & {tensor["name"] for tensor in config.get("input") or []}:
-        return Verdict(ONNXRUNTIME, reason=f"which alone takes {', '.join(sorted(given))}")
+        return EngineChoice(ONNXRUNTIME, reason=f"which alone takes {', '.join(sorted(given))}")
     return found
 
 
-def of_openvino(
+def choice_for_openvino(
     config: Mapping[str, Any], folder: Path, file: Path, environment: Mapping[str, str]
-) -> Verdict:
+) -> EngineChoice:
     """Return in which precision OpenVINO runs a model of the backend `openvino`.
 
     Args:
@@ -168,16 +169,18 @@ def of_openvino(
         ModelConfigError: a parameter is not what it should be.
 
     """
-    asked = wish(config, environment)
+    asked = preference(config, environment)
     precision = properties(config)["INFERENCE_PRECISION_HINT"]
     if asked.precision == AUTO and HINT_BF16 not in parameters.texts(config):
-        found = verdict(folder, file, Wish(OPENVINO, AUTO), environment)
-        return replace(found, engine=OPENVINO)  # whatever became of the trial
-    return Verdict(OPENVINO, precision, CONFIGURED)
+        found = cached_choice(folder, file, EnginePreference(OPENVINO, AUTO), environment)
+        return replace(found, engine=OPENVINO)  # whatever the comparison found
+    return EngineChoice(OPENVINO, precision, CONFIGURED)
 
 
-def verdict(folder: Path, file: Path, asked: Wish, environment: Mapping[str, str]) -> Verdict:
-    """Return what was found out about a model, by a trial where nobody has made it yet.
+def cached_choice(
+    folder: Path, file: Path, asked: EnginePreference, environment: Mapping[str, str]
+) -> EngineChoice:
+    """Return the cached choice for a model; compare engines where there is none.
 
     Args:
         folder: the model's.
@@ -187,14 +190,14 @@ def verdict(folder: Path, file: Path, asked: Wish, environment: Mapping[str, str
 
     """
     if not (cache := environment.get(CACHE_VARIABLE)):
-        return tried(folder, file, asked)
+        return measured_choice(folder, file, asked)
     kept = Path(cache) / f"{key_of(folder, file, asked)}.json"
     if known := read(kept):
         return known
     with _one_at_a_time(kept):  # all instances of a model are started together
         if known := read(kept):
             return known
-        found = tried(folder, file, asked)
+        found = measured_choice(folder, file, asked)
         if found.signature:
             keep(found, kept)
     return found
@@ -202,7 +205,7 @@ def verdict(folder: Path, file: Path, asked: Wish, environment: Mapping[str, str
 
 @contextmanager
 def _one_at_a_time(kept: Path) -> Iterator[None]:
-    """Wait until no other process makes the same trial, where the folder can be written."""
+    """Wait until no other process makes the same comparison, if possible."""
     with ExitStack() as stack:
         with suppress(OSError):
             kept.parent.mkdir(parents=True, exist_ok=True)
@@ -211,12 +214,12 @@ def _one_at_a_time(kept: Path) -> Iterator[None]:
         yield
 
 
-def tried(folder: Path, file: Path, asked: Wish) -> Verdict:
-    """Return what a trial finds, made in a process of its own: an engine may crash on a model."""
+def measured_choice(folder: Path, file: Path, asked: EnginePreference) -> EngineChoice:
+    """Compare engines in a process of its own, because an engine may crash on a model."""
     # Inside Triton the former is empty, or what is first on PATH, too.
     python = sys.executable or shutil.which("python3") or "python3"
     command = [python, "-m", "tool", "engines"]
-    command += ["--trial", str(folder.absolute()), str(file.absolute())]
+    command += ["--select", str(folder.absolute()), str(file.absolute())]
     command += [f"--engine={asked.engine}", f"--precision={asked.precision}"]
     try:
         done = subprocess.run(
@@ -230,34 +233,23 @@ def tried(folder: Path, file: Path, asked: Wish) -> Verdict:
         reason = f"the trial of other engines took longer than {TIMEOUT_S:.0f} s"
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         reason = f"the trial of other engines could not be made: {error}"
-    return Verdict(ONNXRUNTIME, reason=reason)
+    return EngineChoice(ONNXRUNTIME, reason=reason)
 
 
-def read(kept: Path) -> Verdict | None:
-    """Return a verdict that was kept; None where there is none, or it is damaged."""
+def read(kept: Path) -> EngineChoice | None:
+    """Return a choice from the cache; None where it is missing or damaged."""
     try:
         return parsed(json.loads(kept.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def keep(found: Verdict, kept: Path) -> None:
-    """Keep a verdict; where that cannot be, the trial is made again next time."""
-    _write(kept, asdict(found))
+def keep(found: EngineChoice, kept: Path) -> None:
+    """Cache a choice; where that fails, engines are compared again next time."""
+    write_json(kept, asdict(found))
 
 
-def _write(file: Path, content: Mapping[str, Any]) -> None:
-    """Write a file of JSON whole; nothing happens where that cannot be."""
-    part = file.with_suffix(f".{os.getpid()}")
-    with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(content), encoding="utf-8")
-        part.replace(file)
-    with suppress(OSError):
-        part.unlink(missing_ok=True)
-
-
-def show(found: Verdict, shared: Path | None, model: str, version: str) -> Path | None:
+def show(found: EngineChoice, shared: Path | None, model: str, version: str) -> Path | None:
     """Write what `GET /models` and `/metrics` show of a model that is loaded.
 
     Args:
@@ -280,19 +272,19 @@ def show(found: Verdict, shared: Path | None, model: str, version: str) -> Path 
         "difference": found.difference,
         "engine_reason": found.reason,
     }
-    _write(file, {key: value for key, value in said.items() if value} | {"pid": os.getpid()})
+    write_json(file, {key: value for key, value in said.items() if value} | {"pid": os.getpid()})
     return file
 
 
 def hide(file: Path | None) -> None:
-    """Remove what this process has written last; another one may have loaded the model again."""
+    """Remove the file of `show`, unless another process has written it since."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         if file and json.loads(file.read_text(encoding="utf-8"))["pid"] == os.getpid():
             file.unlink()
 
 
-def parsed(found: Mapping[str, Any]) -> Verdict:
-    """Return a verdict from its JSON; raise KeyError, TypeError or ValueError for anything else."""
+def parsed(found: Mapping[str, Any]) -> EngineChoice:
+    """Read a choice from JSON; raise KeyError, TypeError or ValueError if wrong."""
     signature = found["signature"]
     if signature is not None:
         signature = Signature(
@@ -304,14 +296,14 @@ def parsed(found: Mapping[str, Any]) -> Verdict:
                 for side in ("inputs", "outputs", "optional")
             }
         )
-    made = Verdict(**{**found, "signature": signature})
+    made = EngineChoice(**{**found, "signature": signature})
     if made.engine not in (OPENVINO, ONNXRUNTIME) or made.precision not in (F32, BF16):
         raise ValueError(f"{made.engine} in {made.precision}")
     return made
 
 
-def key_of(folder: Path, file: Path, asked: Wish) -> str:
-    """Return what a verdict is kept by: all that it depends on."""
+def key_of(folder: Path, file: Path, asked: EnginePreference) -> str:
+    """Return the cache key of a choice: a digest of all that it depends on."""
     engines = [f"{name} {_version(name)}" for name in (OPENVINO, ONNXRUNTIME)]
     digest = hashlib.sha256(repr((EDITION, asked, engines, processor())).encode())
     for path in _contents(folder, file):
@@ -322,7 +314,7 @@ def key_of(folder: Path, file: Path, asked: Wish) -> str:
 
 
 def _contents(folder: Path, file: Path) -> list[Path]:
-    """Return the files of a model's version, and what else its trial reads."""
+    """Return the files of a model's version, and what else the comparison reads."""
     roots = (file.parent, folder / SAMPLES)
     found = [path for root in roots for path in sorted(root.rglob("*")) if path.is_file()]
     return [*found, *([keys] if (keys := folder / KEYS).is_file() else [])]
@@ -339,7 +331,7 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def has_bf16(said: str) -> bool:
-    """Whether a processor computes bf16 by itself; elsewhere it would only lose digits."""
+    """Whether the processor computes bf16 natively."""
     return bool({"avx512_bf16", "amx_bf16"} & set(said.split()))
 
 
@@ -350,6 +342,6 @@ def _version(package: str) -> str:
     return ""
 
 
-def precisions(asked: Wish, said: str) -> Sequence[str]:
-    """Return those in which OpenVINO may run a model, the fastest first."""
+def precisions(asked: EnginePreference, said: str) -> Sequence[str]:
+    """Return the precisions in which OpenVINO may run a model, fastest first."""
     return [BF16, F32] if asked.precision == AUTO and has_bf16(said) else [F32]

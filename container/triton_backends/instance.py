@@ -1,4 +1,4 @@
-"""One model instance: requests of Triton's in, answers out, one run or several at a time."""
+"""One model instance: it takes Triton's requests and runs them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Semaphore
 from typing import TYPE_CHECKING, Any, Protocol
 
-from container.triton_backends import model_config, triton_requests
-from container.triton_backends.batching.batching import ByRows
+from container.triton_backends import config_check, model_config, triton_requests
+from container.triton_backends.batching.item import ByRows
 from container.triton_backends.machine.shared_memory import Share
 
 if TYPE_CHECKING:
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from container.triton_backends.batching.batching import Rows, Tensors
-    from container.triton_backends.triton_requests import Asked
+    from container.triton_backends.batching.item import Rows, Tensors
+    from container.triton_backends.triton_requests import TritonRequest
 
 
 class Session(Protocol):
-    """An open model, of whichever engine."""
+    """An open model of any engine."""
 
     signature: model_config.Signature
     by_rows: tuple[str, ...]
@@ -30,7 +30,7 @@ class Session(Protocol):
     """Runs that are best on their way at a time; 1 where each has all cores."""
 
     def prepare(self, inputs: Tensors) -> Tensors:
-        """Return a request's tensors as the file has them; RequestError where they do not fit."""
+        """Return a request's tensors as the file has them; raise RequestError."""
 
     def run(
         self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, Rows] = ...
@@ -42,7 +42,7 @@ class Session(Protocol):
 
 
 class Instance:
-    """Answers the requests that Triton hands over.
+    """Runs the requests of one model instance.
 
     Args:
         config: the model's, complete.
@@ -59,12 +59,12 @@ class Instance:
     ) -> None:
         self._session = session
         try:
-            model_config.check(config, session.signature)
+            config_check.check(config, session.signature)
             share = Share.of(config, environment)
         except BaseException:
             session.close()
             raise
-        self._answering = triton_requests.Answering(
+        self._answering = triton_requests.RequestHandler(
             config["name"],
             [tensor["name"] for tensor in config["output"]],
             session.prepare,
@@ -79,7 +79,7 @@ class Instance:
         self._free = Semaphore(session.at_once)
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
-        """Answer the requests of one dynamic batch; None where they are answered later."""
+        """Answer the requests of one batch; return None if they are answered later."""
         asked = self._answering.asked(requests)
         if self._threads is None:
             return self._answering.responses(asked)
@@ -92,7 +92,7 @@ class Instance:
             raise
         return None
 
-    def _answer(self, asked: Sequence[Asked]) -> None:
+    def _answer(self, asked: Sequence[TritonRequest]) -> None:
         try:
             self._answering.send(asked, self._answering.results(asked))
         finally:

@@ -1,8 +1,7 @@
-"""What a model's configuration says, completed from and compared with what its file holds.
+"""What a model's configuration says, completed from what its file holds.
 
 The rules are those of NVIDIA's native backends, so that a model repository which loads here
-loads there too: `AutoCompleteMaxBatch`, `AutoCompleteIO`, `ValidateInputs` and
-`ValidateOutputs` of the onnxruntime backend, `CompareDimsSupported` of the backend library.
+loads there too: `AutoCompleteMaxBatch` and `AutoCompleteIO` of the onnxruntime backend.
 A configuration is the dictionary that Triton makes of `config.pbtxt`.
 """
 
@@ -15,7 +14,7 @@ from clients.repository.config_text import Message, read
 from clients.repository.files import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
 DYNAMIC = -1
@@ -26,19 +25,14 @@ DEFAULT_MAX_BATCH_SIZE = 4
 
 DYNAMIC_BATCHING = "dynamic_batching"
 _SCHEDULERS = ("sequence_batching", DYNAMIC_BATCHING, "ensemble_scheduling")
-AS_IN_THE_FILE = "write it as the file has it, or leave input and output out of config.pbtxt"
 
 NATIVE = "build the image on NVIDIA's, which has these"
-
-_UNSUPPORTED_FIELDS = ("batch_input", "batch_output")
-
-
 TO_MEND = " To mend it: "
 """Before what helps, in the text of an error: a line is all that Triton passes on of it."""
 
 
 class ModelConfigError(ValueError):
-    """A model cannot be served as configured; the text is one line for who wrote it.
+    """A model cannot be served as configured; the text is a line for its author.
 
     Args:
         what: is wrong, and what is expected; a sentence.
@@ -68,7 +62,7 @@ class TensorSpec:
 
     @property
     def any_rank(self) -> bool:
-        """Whether nobody knows how many dimensions there are."""
+        """Whether the number of dimensions is unknown."""
         return self.unshaped and not self.shape
 
 
@@ -87,7 +81,7 @@ def max_batch_size(config: Mapping[str, Any]) -> int:
 
 
 def instance_count(config: Mapping[str, Any]) -> int:
-    """Return how many instances Triton starts: a group's count holds for each of its GPUs."""
+    """Return how many instances Triton starts; a count is for each GPU."""
     groups = config.get("instance_group") or []
     return max(
         1,
@@ -135,12 +129,12 @@ def asked_kind(kind: str, folder: Path) -> str:
 
 
 def needs_completion(config: Mapping[str, Any]) -> bool:
-    """Say whether inputs or outputs are missing; a configuration with both is left as it is."""
+    """Whether inputs or outputs are missing; a complete one stays as it is."""
     return not ((config.get("input") or config.get("batch_input")) and config.get("output"))
 
 
 def may_be_tried(config: Mapping[str, Any], signature: Signature, *, stated: bool) -> bool:
-    """Whether a trial can say something about sharing runs: see `row_trial`.
+    """Whether `row_independence` can tell if requests may share runs.
 
     Args:
         config: as Triton hands it over.
@@ -157,14 +151,14 @@ def may_be_tried(config: Mapping[str, Any], signature: Signature, *, stated: boo
 
 
 def lists_all_dims(config: Mapping[str, Any], signature: Signature) -> bool:
-    """Whether a tensor is listed with all dimensions that it has in the file: no batch is meant."""
+    """Whether a tensor is listed with all dimensions of the file, without batch."""
     return 0 in _dims_left_out(config, signature)
 
 
 def completion(
     config: Mapping[str, Any], signature: Signature, *, stated: bool, independent: bool
 ) -> dict[str, Any]:
-    """Return the fields that the file adds to a configuration without inputs or outputs.
+    """Return the fields that a file adds to an incomplete configuration.
 
     Where nothing is written, every input and output begins with a dynamic dimension, and rows are
     known to be independent, the model batches up to `DEFAULT_MAX_BATCH_SIZE`. Dynamic batching is
@@ -189,7 +183,7 @@ def completion(
     limit = max_batch_size(config)
     is_scheduled = any(name in config for name in _SCHEDULERS)
     if limit > 0:
-        _check_batching(config, signature)
+        check_batching(config, signature)
     elif (
         not stated
         and (independent or is_scheduled or _is_written_for_a_batch(config, signature))
@@ -204,86 +198,7 @@ def completion(
     return fields
 
 
-def check(config: Mapping[str, Any], signature: Signature) -> None:
-    """Compare a complete configuration with the file.
-
-    Dimensions of an input may be dynamic on either side; those of an output have to be equal,
-    as on the native backend.
-
-    Raises:
-        ModelConfigError: naming the tensor, what the configuration says and what the file says.
-
-    """
-    refuse_unsupported(config)
-    inputs = config.get("input") or []
-    if max_batch_size(config) > 0:
-        _check_batching(config, signature)
-        for tensor in inputs:
-            if tensor.get("optional"):
-                raise ModelConfigError(
-                    f"{_unable(config)}: input '{tensor['name']}' is optional in the "
-                    "configuration, but that is expected only where max_batch_size is 0.",
-                    "leave `optional` out; or write max_batch_size: 0, and -1 before all dims",
-                )
-    known = {spec.name: spec for spec in (*signature.inputs, *signature.optional)}
-    for tensor in inputs:
-        _compare(config, "input", tensor, known)
-    controls = _sequence_controls(config)
-    for tensor in controls:
-        _compare(config, "input", tensor, known)
-    outputs = {spec.name: spec for spec in signature.outputs}
-    for tensor in config.get("output") or []:
-        _compare(config, "output", tensor, outputs)
-    _check_all_given(config, signature, [*inputs, *controls])
-
-
-def take_every_shape(config: Mapping[str, Any]) -> None:
-    """Let Triton's dynamic batcher hand over requests together whose shapes differ.
-
-    A backend in Python gets every request by itself, and can find out which share a run. With
-    requests of one shape at a time it does not know of the others; and while one of another shape
-    waits behind a batch that cannot begin yet, Triton (2.51) looks at it again and again, with all
-    of a core: `DynamicBatchScheduler::BatcherThread`.
-    """
-    for tensor in config.get("input") or []:
-        if DYNAMIC in _dims(tensor):
-            tensor["allow_ragged_batch"] = True
-
-
-def refuse_ragged(config: Mapping[str, Any]) -> None:
-    """Refuse a configuration, as it was written, in which such requests are to be one array.
-
-    Raises:
-        ModelConfigError: naming the input.
-
-    """
-    for tensor in config.get("input") or []:
-        if tensor.get("allow_ragged_batch"):
-            raise ModelConfigError(
-                f"{_unable(config)}: input '{tensor['name']}' has allow_ragged_batch, but ragged "
-                "batches are expected only by the native backends.",
-                f"leave allow_ragged_batch out, or {NATIVE}",
-            )
-
-
-def refuse_unsupported(config: Mapping[str, Any]) -> None:
-    """Raise ModelConfigError for what Triton's Python-based backends cannot do."""
-    for field in _UNSUPPORTED_FIELDS:
-        if config.get(field):
-            raise ModelConfigError(
-                f"{_unable(config)}: the configuration has {field}, but ragged batches are "
-                "expected only by the native backends.",
-                f"leave {field} out, or {NATIVE}",
-            )
-    if (config.get("sequence_batching") or {}).get("state"):
-        raise ModelConfigError(
-            f"{_unable(config)}: sequence_batching has state, but implicit state is expected only "
-            "by the native backends.",
-            f"leave it out, or {NATIVE}",
-        )
-
-
-def _unable(config: Mapping[str, Any]) -> str:
+def unable(config: Mapping[str, Any]) -> str:
     return f"unable to load model '{config.get('name', '')}'"
 
 
@@ -292,23 +207,23 @@ def _can_batch(spec: TensorSpec) -> bool:
 
 
 def _is_written_for_a_batch(config: Mapping[str, Any], signature: Signature) -> bool:
-    """Whether what is written counts on a batch dimension, which dims leave out."""
+    """Whether the written configuration implies a batch dimension."""
     left_out = _dims_left_out(config, signature)
     return bool(config.get("model_warmup")) or any(count > 0 for count in left_out)
 
 
 def _dims_left_out(config: Mapping[str, Any], signature: Signature) -> list[int]:
-    """Return how many dimensions fewer each listed tensor has than in the file; not of scalars."""
+    """Return how many dimensions of the file each listed tensor leaves out."""
     specs = (*signature.inputs, *signature.outputs)
     ranks = {spec.name: len(spec.shape) for spec in specs if spec.shape}
     listed = [*(config.get("input") or []), *(config.get("output") or [])]
     return [
-        ranks[tensor["name"]] - len(_dims(tensor)) for tensor in listed if tensor["name"] in ranks
+        ranks[tensor["name"]] - len(dims_of(tensor)) for tensor in listed if tensor["name"] in ranks
     ]
 
 
 def _refuse_unknown_ranks(config: Mapping[str, Any], signature: Signature) -> None:
-    """Refuse to guess how many dimensions an input has: Triton takes no other number of them."""
+    """Raise ModelConfigError where the rank of an input is not known."""
     unknown = [spec for spec in signature.inputs if spec.any_rank]
     if not unknown or config.get("input"):
         return
@@ -320,19 +235,19 @@ def _refuse_unknown_ranks(config: Mapping[str, Any], signature: Signature) -> No
     )
     dims = " and ".join(f"of '{spec.name}'" for spec in unknown)
     raise ModelConfigError(
-        f"{_unable(config)}: the file does not say how many dimensions the input "
+        f"{unable(config)}: the file does not say how many dimensions the input "
         f"'{unknown[0].name}' has, which Triton has to know.",
         f"write into config.pbtxt: input [ {lines} ], but with a number in the dims {dims} for "
         f"each dimension{' behind the batch' if batched else ''}, -1 where its size varies",
     )
 
 
-def _check_batching(config: Mapping[str, Any], signature: Signature) -> None:
+def check_batching(config: Mapping[str, Any], signature: Signature) -> None:
     for kind, specs in (("input", signature.inputs), ("output", signature.outputs)):
         for spec in specs:
             if not (_can_batch(spec) or spec.any_rank):
                 raise ModelConfigError(
-                    f"{_unable(config)}: max_batch_size is {max_batch_size(config)} in the "
+                    f"{unable(config)}: max_batch_size is {max_batch_size(config)} in the "
                     f"configuration, but {kind} '{spec.name}' has shape {list(spec.shape)} in the "
                     "file, where batching expects a dynamic (-1) first dimension.",
                     "write max_batch_size: 0, and all dims that are listed as the file has them; "
@@ -354,94 +269,7 @@ def _described(spec: TensorSpec, *, batched: bool) -> dict[str, Any]:
     return tensor
 
 
-def _dims(tensor: Mapping[str, Any]) -> list[int]:
+def dims_of(tensor: Mapping[str, Any]) -> list[int]:
     reshape = tensor.get("reshape")
     dims = tensor.get("dims") if reshape is None else reshape.get("shape")
     return [int(size) for size in dims or []]
-
-
-def _compare(
-    config: Mapping[str, Any],
-    kind: str,
-    tensor: Mapping[str, Any],
-    known: Mapping[str, TensorSpec],
-) -> None:
-    name = tensor["name"]
-    spec = known.get(name)
-    if spec is None:
-        raise ModelConfigError(
-            f"{_unable(config)}: the configuration has {kind} '{name}', but the file's {kind}s are "
-            f"{_listed(known)}.",
-            AS_IN_THE_FILE,
-        )
-    if tensor["data_type"] != spec.data_type:
-        raise ModelConfigError(
-            f"{_unable(config)}: {kind} '{name}' is {tensor['data_type']} in the configuration, "
-            f"but {spec.data_type} in the file.",
-            AS_IN_THE_FILE,
-        )
-    dims = _dims(tensor)
-    if spec.unshaped:
-        fits = True  # the configuration knows better
-    elif not spec.shape:
-        fits = all(size == 1 for size in dims)
-    else:
-        full = [DYNAMIC, *dims] if max_batch_size(config) > 0 else dims
-        fits = _same_shape(full, spec.shape, exact=kind == "output")
-    if not fits:
-        shape = list(spec.shape)
-        batch = " behind the batch dimension" if max_batch_size(config) > 0 else ""
-        raise ModelConfigError(
-            f"{_unable(config)}: {kind} '{name}' has dims {dims}{batch} in the configuration, but "
-            f"shape {shape} in the file.",
-            AS_IN_THE_FILE,
-        )
-
-
-def _same_shape(configured: Sequence[int], actual: Sequence[int], *, exact: bool) -> bool:
-    if len(configured) != len(actual):
-        return False
-    return all(
-        one == other or (not exact and DYNAMIC in (one, other))
-        for one, other in zip(configured, actual, strict=True)
-    )
-
-
-def _sequence_controls(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the inputs that Triton itself adds to the requests of a sequence, dims [1] each."""
-    controls = []
-    for tensor in (config.get("sequence_batching") or {}).get("control_input") or []:
-        for control in tensor.get("control") or []:
-            data_type = control.get("data_type")
-            for filled, its_type in (
-                ("int32_false_true", "TYPE_INT32"),
-                ("fp32_false_true", "TYPE_FP32"),
-                ("bool_false_true", "TYPE_BOOL"),
-            ):
-                if control.get(filled):
-                    data_type = its_type
-            controls.append({"name": tensor["name"], "data_type": data_type, "dims": [1]})
-    return controls
-
-
-def _check_all_given(
-    config: Mapping[str, Any], signature: Signature, tensors: Iterable[Mapping[str, Any]]
-) -> None:
-    given = {tensor["name"]: bool(tensor.get("optional")) for tensor in tensors}
-    for spec in signature.inputs:
-        if spec.name not in given:
-            raise ModelConfigError(
-                f"{_unable(config)}: input '{spec.name}' is missing from the configuration, but "
-                f"the file expects it as {spec.data_type} with shape {list(spec.shape)}.",
-                "list it beside the others, or leave input and output out of config.pbtxt",
-            )
-        if given[spec.name]:
-            raise ModelConfigError(
-                f"{_unable(config)}: input '{spec.name}' is optional in the configuration, but the "
-                "file has no default for it.",
-                "leave `optional` out",
-            )
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names) or "none"

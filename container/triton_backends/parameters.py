@@ -1,4 +1,4 @@
-"""The values of `parameters` in a model's configuration: strings that stand for something."""
+"""Read the `parameters` of a model's configuration, which are strings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def texts(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def parsed_bool(key: str, text: str) -> bool:
-    """Return what the text stands for; ModelConfigError names the key of any other text."""
+    """Return the boolean; raise ModelConfigError with the key for other texts."""
     value = _BOOLEANS.get(text.strip().lower())
     if value is None:
         raise ModelConfigError(
@@ -31,14 +31,14 @@ def parsed_bool(key: str, text: str) -> bool:
 
 
 def parsed_int(key: str, text: str) -> int:
-    """Return what the text stands for; ModelConfigError names the key of any other text."""
+    """Return the integer; raise ModelConfigError with the key for other texts."""
     if not re.fullmatch(r"\s*[+-]?[0-9]+\s*", text):
         raise ModelConfigError(f"parameter '{key}' is '{text}', but expected is a whole number.")
     return int(text)
 
 
 def bool_of(config: Mapping[str, Any], key: str) -> bool | None:
-    """Return the parameter as a truth value, None where the configuration leaves it out.
+    """Return the parameter as a boolean; None where it is left out.
 
     Raises:
         ModelConfigError: naming the key.
@@ -49,7 +49,7 @@ def bool_of(config: Mapping[str, Any], key: str) -> bool | None:
 
 
 def count_of(config: Mapping[str, Any], key: str) -> int:
-    """Return the parameter as a number of threads, 0 where the configuration leaves it out.
+    """Return the parameter as a number of threads; 0 where it is left out.
 
     0 and, as on the native backends, any negative number mean the default.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import triton_python_backend_utils as pb_utils
 
-from container.triton_backends import model_config, triton_requests
+from container.triton_backends import config_check, model_config, triton_requests
 from container.triton_backends.completion import completed
 from container.triton_backends.engine_choice import hide, show
 from container.triton_backends.instance import Instance
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from container.triton_backends.completion import ModelFile
-    from container.triton_backends.engine_choice import Verdict
+    from container.triton_backends.engine_choice import EngineChoice
     from container.triton_backends.instance import Session
 
 
@@ -35,7 +35,7 @@ class PythonModel(ABC):
     @staticmethod
     @abstractmethod
     def model_file(folder: Path, configured: str) -> Path:
-        """Return the model's file in its version folder; ModelConfigError if there is none."""
+        """Return the model's file in a version folder; raise ModelConfigError."""
 
     @staticmethod
     @abstractmethod
@@ -45,7 +45,7 @@ class PythonModel(ABC):
     @abstractmethod
     def open(
         self, config: Mapping[str, Any], file: Path, args: Mapping[str, str]
-    ) -> tuple[Verdict, Session]:
+    ) -> tuple[EngineChoice, Session]:
         """Return what runs the model, and the open model.
 
         Args:
@@ -73,7 +73,7 @@ class PythonModel(ABC):
         # The methods that add a tensor refuse `reshape`, which a scalar with a batch dimension
         # needs; Triton takes back the dictionary, whatever has changed it.
         config = auto_complete_model_config.as_dict()
-        model_config.refuse_ragged(config)
+        config_check.refuse_ragged(config)
         if model_config.needs_completion(config):
             folder = shared_folder(os.environ)
             completion = completed(
@@ -86,7 +86,7 @@ class PythonModel(ABC):
             triton_requests.log_completion(config["name"], completion)
         fit(config, os.environ)
         if model_config.DYNAMIC_BATCHING in config:
-            model_config.take_every_shape(config)
+            config_check.take_every_shape(config)
         return auto_complete_model_config
 
     def initialize(self, args: Mapping[str, str]) -> None:
@@ -97,7 +97,7 @@ class PythonModel(ABC):
 
         """
         config = json.loads(args["model_config"])
-        model_config.refuse_unsupported(config)
+        config_check.refuse_unsupported(config)
         found, session = self.open(config, self._file(config), args)
         pb_utils.Logger.log_info(f"model '{config['name']}': {found.sentence()}")
         self._instance = Instance(config, session, os.environ)
@@ -106,7 +106,7 @@ class PythonModel(ABC):
         allocator.give_back()
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
-        """Answer the requests of one dynamic batch; None where they are answered later."""
+        """Answer the requests of one batch; return None if they are answered later."""
         if self._instance is None:
             raise RuntimeError("the session was closed, but a request came after it.")
         return self._instance.execute(requests)

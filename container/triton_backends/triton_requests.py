@@ -1,4 +1,4 @@
-"""From Triton's request objects to arrays and back; imported only inside Triton's process."""
+"""Convert Triton's requests to arrays and back, inside Triton's process."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from container.triton_backends.batching.batching import Item, RequestError, bare, run_items
+from container.triton_backends.batching.item import Item, RequestError, bare
+from container.triton_backends.batching.length_buckets import run_in_buckets
 from container.triton_backends.batching.padding import NONE, Padding
-from container.triton_backends.batching.pieces import run_in_pieces
+from container.triton_backends.batching.run_items import run_items
 from container.triton_backends.machine.shared_memory import Share, TooLarge
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from container.triton_backends.batching.batching import ByRows, Run, Tensors
+    from container.triton_backends.batching.item import ByRows, Run, Tensors
     from container.triton_backends.completion import Completion
 
 # Parameters of a request; clients/triton/client.py says what they are.
@@ -35,7 +36,7 @@ PADDING = "padding"
 
 
 @dataclass(frozen=True)
-class Asked:
+class TritonRequest:
     """One of Triton's requests.
 
     Args:
@@ -56,7 +57,7 @@ class Asked:
     sender: Any
 
     @classmethod
-    def of(cls, request: Any, model: str, outputs: Sequence[str]) -> Asked:
+    def of(cls, request: Any, model: str, outputs: Sequence[str]) -> TritonRequest:
         """Return what a request to `model` says; `outputs` are for one that names none."""
         tensors: Tensors | Exception
         parameters, padding, deadline = {}, NONE, math.inf
@@ -71,8 +72,8 @@ class Asked:
         wanted = tuple(dict.fromkeys(request.requested_output_names())) or tuple(outputs)
         return cls(parameters, tensors, padding, deadline, wanted, request.get_response_sender())
 
-    def kept(self) -> Asked:
-        """Return it with tensors of its own; Triton's would stay in shared memory until then."""
+    def kept(self) -> TritonRequest:
+        """Return it with copies of its tensors, so that Triton's are freed."""
         if isinstance(self.tensors, Exception):
             return self
         return replace(self, tensors={name: one.copy() for name, one in self.tensors.items()})
@@ -85,7 +86,7 @@ class Asked:
 
         """
         if self.is_late(now):
-            raise RequestError("nobody waits for the answer any more.")
+            raise RequestError("the caller does not wait for the answer any more.")
         if isinstance(self.tensors, Exception):
             raise self.tensors
         rows, above = wanted_rows(self.parameters, model), wanted_above(self.parameters, model)
@@ -100,7 +101,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Answering:
+class RequestHandler:
     """How a model's requests are answered.
 
     Args:
@@ -110,8 +111,8 @@ class Answering:
             request that does not fit, which then fails alone.
         run: of the model.
         max_batch_size: as it is configured.
-        share: the shared memory in which inputs and answers lie.
-        in_pieces: whether rows of a request that are near in length had better be run by
+        share: the shared memory of inputs and answers.
+        in_buckets: whether rows of a request that are near in length had better be run by
             themselves, as on a CPU; on a GPU one run is best.
         by_rows: runs that compute some rows alone, where the model can.
 
@@ -123,16 +124,16 @@ class Answering:
     run: Run
     max_batch_size: int
     share: Share
-    in_pieces: bool
+    in_buckets: bool
     by_rows: ByRows | None = None
     _one_sends: Lock = field(default_factory=Lock)
 
-    def asked(self, requests: Sequence[Any]) -> list[Asked]:
+    def asked(self, requests: Sequence[Any]) -> list[TritonRequest]:
         """Return what Triton's requests say."""
-        return [Asked.of(request, self.model, self.outputs) for request in requests]
+        return [TritonRequest.of(request, self.model, self.outputs) for request in requests]
 
-    def responses(self, asked: Sequence[Asked]) -> list[Any]:
-        """Return one response per request, in order; None for one that was sent here already."""
+    def responses(self, asked: Sequence[TritonRequest]) -> list[Any]:
+        """Return a response per request, in order; None for those already sent."""
         results = self._results(asked)
         taken = sum(_size(request.tensors) for request in asked)
         if self.share.has_room(taken + sum(_size(result) for result in results)):
@@ -140,14 +141,14 @@ class Answering:
         _send(asked, results)
         return [None] * len(results)
 
-    def results(self, asked: Sequence[Asked]) -> list[Tensors | Exception]:
-        """Return for each request its outputs, or what went wrong; whichever thread calls this."""
+    def results(self, asked: Sequence[TritonRequest]) -> list[Tensors | Exception]:
+        """Return for each request its outputs or its error; any thread may call."""
         try:
             return self._results(asked)
         except Exception as error:
             return [bare(error)] * len(asked)
 
-    def send(self, asked: Sequence[Asked], results: Sequence[Tensors | Exception]) -> None:
+    def send(self, asked: Sequence[TritonRequest], results: Sequence[Tensors | Exception]) -> None:
         """Answer requests that Triton does not wait for.
 
         Theirs are `kept` elsewhere; what waits now in shared memory may be as large.
@@ -155,7 +156,7 @@ class Answering:
         with self._one_sends:  # no more shared memory than one run needs
             _send(asked, results)
 
-    def _results(self, asked: Sequence[Asked]) -> list[Tensors | Exception]:
+    def _results(self, asked: Sequence[TritonRequest]) -> list[Tensors | Exception]:
         """Return for each request its outputs, or what went wrong."""
         results: list[Tensors | Exception] = [RequestError("the request was not run.")] * len(asked)
         items: dict[int, Item] = {}
@@ -170,7 +171,7 @@ class Answering:
             self.share.reserve(sum(_size(request.tensors) for request in asked), _grow)
         except TooLarge as error:
             return [bare(error)] * len(asked)
-        run_all = run_in_pieces if self.in_pieces else run_items
+        run_all = run_in_buckets if self.in_buckets else run_items
         came = run_all(
             list(items.values()),
             self.run,
@@ -184,8 +185,8 @@ class Answering:
         return results
 
 
-def _send(asked: Sequence[Asked], results: Sequence[Tensors | Exception]) -> None:
-    """Send answers one by one: each is gone from shared memory before the next one needs room.
+def _send(asked: Sequence[TritonRequest], results: Sequence[Tensors | Exception]) -> None:
+    """Send answers one by one, so that each frees its shared memory.
 
     What fails while it is sent cannot be replaced by an error, and Triton holds the request,
     and its model, for good.
@@ -221,7 +222,7 @@ def wanted_rows(parameters: Mapping[str, Any], model: str) -> dict[str, list[int
 
 
 def wanted_above(parameters: Mapping[str, Any], model: str) -> dict[str, tuple[int, float]]:
-    """Return by which column rows are wanted of some outputs of a model, and above what.
+    """Return column and threshold for outputs of which rows are wanted so.
 
     Raises:
         RequestError: the parameter is not what it should be.
@@ -247,7 +248,7 @@ def wanted_above(parameters: Mapping[str, Any], model: str) -> dict[str, tuple[i
 
 @lru_cache(maxsize=64)  # a client says the same with every request
 def allowed_padding(text: str, model: str) -> Padding:
-    """Return how rows of a request may be made longer or shorter, from what the parameter says.
+    """Return how rows of a request may be padded, from its parameter.
 
     Raises:
         RequestError: that is not what it should be.
@@ -270,7 +271,7 @@ def allowed_padding(text: str, model: str) -> Padding:
 
 
 def refuse_unknown(padding: Padding, inputs: Collection[str], outputs: Collection[str]) -> None:
-    """Raise RequestError where there is none of the inputs or outputs that are to be filled up."""
+    """Raise RequestError where an input or output to be padded is missing."""
     for kind, named, known in (
         ("input", padding.inputs, inputs),
         ("output", padding.outputs, outputs),
@@ -333,5 +334,5 @@ def _response(result: Tensors | Exception) -> Any:
     if isinstance(result, RequestError):
         code = pb_utils.TritonError.INVALID_ARG
     elif isinstance(result, TooLarge):
-        code = pb_utils.TritonError.UNSUPPORTED  # a code that nothing else here is told by
+        code = pb_utils.TritonError.UNSUPPORTED  # no other error here has this code
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(result), code))

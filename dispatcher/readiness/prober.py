@@ -357,9 +357,10 @@ class Canary:
                 trial.hung = max(0, trial.hung - 1)
                 return
             if reason != trial.reason:
-                log.warning(
-                    "the model %s %s", model, f"does not answer: {reason}" if reason else "answers"
-                )
+                if reason:
+                    log.warning("the model %s does not answer: %s", model, reason)
+                else:
+                    log.info("the model %s answers", model)
             trial.tried_in, trial.silent = starts, silent
             trial.reason, trial.at, trial.began = reason, self.clock(), None
             if answers and not reason:

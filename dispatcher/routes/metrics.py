@@ -23,6 +23,7 @@ from dispatcher.model_control.listing import Catalogue
 from dispatcher.observability.metrics import Metrics
 from dispatcher.readiness.prober import Canary
 from dispatcher.settings import Settings
+from dispatcher.version import VERSION, revision
 
 TRITON_S = 1.0
 OK = 200
@@ -49,6 +50,11 @@ class Now(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Yield the families of metrics."""
+        yield InfoMetricFamily(
+            "dispatcher_build",
+            "The version that runs, and the commit that its image was built from.",
+            {"version": VERSION, "revision": revision()},
+        )
         yield GaugeMetricFamily(
             "dispatcher_ready",
             "Whether /ping is 200.",

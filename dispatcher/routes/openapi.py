@@ -8,6 +8,7 @@ from typing import Any
 from clients.base import Client
 from clients.plugins.registry import Registry
 from clients.tensors.client import has_example
+from dispatcher import version
 from dispatcher.auth.authorization import HEADER
 from dispatcher.codecs.content_types import LINES as LINE_TYPES
 from dispatcher.codecs.metadata import ATTRIBUTES, TARGET_MODEL
@@ -75,7 +76,7 @@ def document(settings: Settings, registry: Registry) -> Schema:
         "openapi": "3.1.0",
         "info": {
             "title": "triton-dispatcher",
-            "version": "1",
+            "version": version.VERSION,
             "description": "Many models behind one endpoint. Which model is asked: the path, then "
             "the body's `modelname`, then the custom attributes, the target model, the query, and "
             "last the default of the settings.",

@@ -19,8 +19,10 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from bench import compare, load, models, processes, work
-from bench.contenders import PRECISION
+from bench import compare
+from bench.load import load, models, work
+from bench.servers import processes
+from bench.servers.contenders import PRECISION
 from tests.conftest import PROJECT
 
 ANSWER_S = 0.02

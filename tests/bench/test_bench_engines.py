@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import __main__, engines, models, sessions, work
-from bench.limit import Figures, Limit, Way, divided, ways_of
+from bench import __main__, engines
+from bench.load import models, work
+from bench.load.limit import Figures, Limit, Way, divided, ways_of
 from bench.measure import sweep
-from bench.rival_servers import Place, environment
-from bench.sessions import Engine
+from bench.servers import sessions
+from bench.servers.rival_servers import Place, environment
+from bench.servers.sessions import Engine
 from tests.conftest import PROJECT
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import __main__, growth, plot, report, work
+from bench import __main__, plot, report
+from bench.load import growth, work
 from bench.measure import BARE, IN_HAND, LIMIT, Results, Sample, Spread
 from bench.targets import MET, MISSED, NOISE, OURS, SCALED, at_least, at_most, verdicts
 from tests.conftest import PROJECT

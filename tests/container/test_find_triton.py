@@ -114,7 +114,7 @@ def test_what_is_installed_makes_the_locale_of_text_models_where_it_is_missing(
         (programs / name).write_text(f"#!/bin/sh\n{does}\n")
         (programs / name).chmod(0o755)
     done = subprocess.run(
-        [PROJECT / "container" / "install", tmp_path / "venv"],
+        [PROJECT / "container" / "image" / "install", tmp_path / "venv"],
         env={"PATH": f"{programs}:{os.defpath}", "PYTHON": sys.executable},
         capture_output=True,
         text=True,

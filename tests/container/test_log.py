@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from container.supervisor.log import Log
+from container.supervisor.log import ERROR, Log
 
 
 def copied(written: dict[str, bytes], folder: Path, *, as_json: bool = False) -> list[str]:
@@ -47,6 +47,93 @@ def test_every_line_is_json_where_that_is_wanted(tmp_path: Path) -> None:
     for one in found:
         if "time" in one:
             assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", one["time"])
+
+
+@pytest.mark.parametrize(
+    ("program", "line", "level"),
+    [
+        ("triton", 'I1125 20:59:59.123456 77 server.cc:674] "started"', "info"),
+        ("triton", 'W1125 20:59:59.123456 77 metrics.cc:1] "no power"', "warning"),
+        ("triton", 'E1125 20:59:59.123456 77 model.cc:1] "failed to load"', "error"),
+        ("triton", 'F1125 20:59:59.123456 77 main.cc:1] "no memory"', "critical"),
+        ("triton", "+------+---------+", "info"),
+        ("triton", "Error is no mark of Triton's", "info"),
+        ("nginx", "2026/11/25 20:59:59 [notice] 7#7: signal 3 received", "info"),
+        ("nginx", "2026/11/25 20:59:59 [warn] 7#7: *1 a body is buffered", "warning"),
+        ("nginx", "2026/11/25 20:59:59 [error] 7#7: *1 connect() failed", "error"),
+        ("nginx", "2026/11/25 20:59:59 [alert] 7#7: worker exited on signal 9", "critical"),
+        ("nginx", "nginx: [emerg] bind() to 0.0.0.0:80 failed", "critical"),
+        (
+            "nginx",
+            (
+                "2026/11/25 20:59:59 [error] 7#7: *2 connect() to unix:/run/gunicorn.sock failed "
+                "(111: Connection refused) while connecting to upstream"
+            ),
+            "error",
+        ),
+        ("gunicorn", "[2026-11-25 20:59:59 +0000] [77] [INFO] Starting gunicorn", "info"),
+        ("gunicorn", "[2026-11-25 20:59:59 +0000] [77] [WARNING] Worker was sent", "warning"),
+        ("gunicorn", "[2026-11-25 20:59:59 +0000] [77] [CRITICAL] WORKER TIMEOUT", "critical"),
+        ("gunicorn", "ERROR dispatcher.errors: unforeseen error", "error"),
+        ("gunicorn", "DEBUG dispatcher.app: x", "debug"),
+        ("gunicorn", "Traceback (most recent call last):", "error"),
+        ("gunicorn", "what a client prints", "info"),
+    ],
+)
+def test_a_line_has_the_level_that_its_program_gives_it(
+    tmp_path: Path, program: str, line: str, level: str
+) -> None:
+    found = map(json.loads, copied({program: f"{line}\n".encode()}, tmp_path, as_json=True))
+    levels = {(one["program"], one["message"]): one["level"] for one in found}
+    assert levels == {(program, line): level, ("serve", "started"): "info"}
+
+
+EXPECTED = [
+    (
+        "triton",
+        'W1125 18:06:43.8 7 a.cc:1] "ignore version directory x which [error]"',
+        'I1125 18:06:43.8 7 a.cc:1] "ignore version directory x which [error]"',
+    ),
+    (
+        "nginx",
+        "2026/11/25 20:59:59 [crit] 7#7: connect() to unix:a failed (2: No such file or directory)",
+        "2026/11/25 20:59:59 [info] 7#7: connect() to unix:a failed (2: No such file or directory)",
+    ),
+    (
+        "nginx",
+        "2026/11/25 20:59:59 [alert] 7#7: initgroups(root, 0) failed",
+        "2026/11/25 20:59:59 [info] 7#7: initgroups(root, 0) failed",
+    ),
+]
+
+
+@pytest.mark.parametrize(("program", "line", "shown"), EXPECTED)
+def test_a_line_that_only_looks_like_an_error_is_marked_as_information(
+    tmp_path: Path, program: str, line: str, shown: str
+) -> None:
+    assert f"{program}: {shown}" in copied({program: f"{line}\n".encode()}, tmp_path)
+    found = map(json.loads, copied({program: f"{line}\n".encode()}, tmp_path, as_json=True))
+    levels = {one["message"]: one["level"] for one in found}
+    assert levels == {shown: "info", "started": "info"}
+
+
+def test_an_indented_line_has_the_level_of_the_line_that_it_continues(tmp_path: Path) -> None:
+    text = b"ERROR app: failed\nTraceback (most recent call last):\n  File x\nprinted\n  more\n"
+    found = map(json.loads, copied({"gunicorn": text}, tmp_path, as_json=True))
+    levels = [one["level"] for one in found if one["program"] == "gunicorn"]
+    assert levels == ["error", "error", "error", "info", "info"]
+
+
+def test_a_line_of_serve_s_own_has_the_level_that_it_is_given(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as out, Log(out.fileno(), as_json=True) as log:
+        log.say("died\nand more", ERROR)
+        log.say("ready")
+    found = map(json.loads, (tmp_path / "log").read_text().splitlines())
+    assert [(one["level"], one["message"]) for one in found] == [
+        ("error", "died"),
+        ("error", "and more"),
+        ("info", "ready"),
+    ]
 
 
 @pytest.mark.parametrize("as_json", [False, True])

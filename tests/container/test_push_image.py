@@ -28,7 +28,7 @@ def push(folder: Path, *arguments: str, absent: bool = False) -> tuple[int, str,
         (folder / name).chmod(0o755)
     notes = folder / "notes"
     done = subprocess.run(
-        [PROJECT / "container" / "push-image", *arguments],
+        [PROJECT / "container" / "image" / "push-image", *arguments],
         env={
             "PATH": f"{folder}:/usr/bin:/bin",
             "NOTES": str(notes),

@@ -31,9 +31,10 @@ from clients.plugins.dispatch_toml import aliases
 from clients.triton.client import renamed_config
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.model_control.load_unload import Hosting
-from tests.support.check_mistakes import DEADLY, Mistake, write_mistake
 from tests.support.fake_triton import FakeTriton
 from tests.support.front import front
+from tests.support.mistakes.accepted import DEADLY
+from tests.support.mistakes.mistake import Mistake, write_mistake
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from clients.plugins.dispatch_toml import authors
 from clients.repository.model_folders import authors_folder, link, models_in
 from container.repository.compose import compose
 from dispatcher.model_control.links import keep_listable
-from tests.support.check_mistakes import DEADLY, write_mistake
+from tests.support.mistakes.accepted import DEADLY
+from tests.support.mistakes.mistake import write_mistake
 
 
 @pytest.fixture

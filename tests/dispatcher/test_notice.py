@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from container.serving import Notice as Teller
+from container.serving import StatusFile as Teller
 from container.supervisor.supervisor import LONGEST_REASON
 from dispatcher.readiness.supervisor_status import Notice, reader
 
@@ -31,7 +31,7 @@ def test_a_notice_is_read_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("character", ["x", "\x00", "é", "😀"])
 def test_a_long_reason_leaves_no_tail_behind(tmp_path: Path, character: str) -> None:
     path, said = tmp_path / "notice", list[str]()
-    tell = Teller(path, said.append)
+    tell = Teller(path, lambda line, *_: said.append(line))
     reason = (character * 300)[:LONGEST_REASON]
     one = {"state": "waiting", "starts": 2, "reason": reason}
     for programs in ({"Triton": one, "gunicorn": one, "NGINX": one}, {"Triton": one}, {}):

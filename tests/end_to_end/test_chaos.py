@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from container.programs.programs import WORKER_SILENT_S
+from container.programs.gunicorn import WORKER_SILENT_S
 from container.serving import OWN
 from container.supervisor.http_probe import UnixConnection, ask
 from tests.conftest import Endpoint, alive, descendants, running, start, stop, wait_for

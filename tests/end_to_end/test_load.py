@@ -145,7 +145,7 @@ def test_however_many_stop_in_their_bodies_ping_is_answered(
 
     Who is refused comes again.
     """
-    monkeypatch.setattr("container.programs.programs.open_files", lambda: 1024)
+    monkeypatch.setattr("container.programs.nginx.open_files", lambda: 1024)
     head = b"POST /ping HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
     callers: list[socket.socket] = []
     with front(tmp_path, SLEEPERS) as endpoint, many_files():

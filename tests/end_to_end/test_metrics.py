@@ -35,6 +35,7 @@ from dispatcher.observability.request_log import AccessLog
 from dispatcher.readiness.prober import Canary
 from dispatcher.readiness.supervisor_status import Notice
 from dispatcher.settings import read_settings
+from dispatcher.version import VERSION
 from tests.conftest import PROJECT, Endpoint, alive, descendants, wait_for
 from tests.support.fake_triton import FakeTriton
 from tests.support.front import front
@@ -150,6 +151,7 @@ def test_what_is_known_at_the_moment(seen: Endpoint) -> None:
     now = scraped(seen)
     assert value(now, "dispatcher_canary_ok", model="double") == 1
     assert 0 <= value(now, "dispatcher_canary_age_seconds", model="double") < 600
+    assert value(now, "dispatcher_build_info", version=VERSION, revision="unknown") == 1
     assert value(now, "dispatcher_ready") == 1
     assert value(now, "dispatcher_triton_up") == 0, "there is none behind this one"
     memory = {key: v for key, v in now.items() if key[0] == "dispatcher_worker_resident_bytes"}

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from signal import Signals
 from typing import Any
 
-from container.supervisor.supervisor import Look, Policy, Program, Supervisor
+from container.supervisor.log import INFO
+from container.supervisor.program import Policy, ProbeResult, Program
+from container.supervisor.supervisor import Supervisor
 
 KILL, QUIT, TERM, INT = Signals.SIGKILL, Signals.SIGQUIT, Signals.SIGTERM, Signals.SIGINT
 CONT = Signals.SIGCONT
@@ -53,9 +55,9 @@ class Script:
         self.spawned_at.append((self.time, program.name))
         return len(self.spawned)
 
-    def look(self, program: Program) -> Look:
+    def probe_result(self, program: Program) -> ProbeResult:
         fault = self.time in self.faults.get(program.name, ())
-        return Look(min(self.time, self.blind_from), "it does not answer" if fault else "")
+        return ProbeResult(min(self.time, self.blind_from), "it does not answer" if fault else "")
 
     def is_stopped(self, pid: int) -> bool:
         return any(self.time >= at and pid == stopped for at, stopped in self.stops.items())
@@ -99,6 +101,7 @@ class Outcome:
     announced: list[float]
     cleaned: list[int]
     shut: list[tuple[int, bool, list[Signals]]]
+    levels: dict[str, str]
     """When NGINX's door was shut, whether it ran, and the signals that had been sent by then."""
 
 
@@ -111,7 +114,7 @@ def supervise(
     start_timeout: float = 60,
     work: Callable[[], object] = lambda: None,
 ) -> Outcome:
-    out = Outcome(-1, [], [], [], [], [])
+    out = Outcome(-1, [], [], [], [], [], {})
 
     def sent() -> list[Signals]:
         return [number for _, _, number in script.sent]
@@ -146,6 +149,11 @@ def supervise(
     policy = Policy(
         start_timeout=start_timeout, stop_timeout=25, restarts=restarts, window=600, patience=10
     )
-    supervisor = Supervisor(programs, script, policy, out.said.append, out.told.append, settled)
+
+    def say(line: str, level: str = INFO, /) -> None:
+        out.said.append(line)
+        out.levels[line] = level
+
+    supervisor = Supervisor(programs, script, policy, say, out.told.append, settled)
     out.code = supervisor.run()
     return out

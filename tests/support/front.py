@@ -22,8 +22,9 @@ from clients.base import Client, Environment
 from clients.errors import ModelFailed
 from clients.plugins.registry import Registry
 from clients.triton.client import renamed_config
-from container.programs.listening_socket import Door
-from container.programs.programs import gunicorn_program, nginx_program
+from container.programs.gunicorn import gunicorn_program
+from container.programs.listening_socket import ListeningSocket
+from container.programs.nginx import nginx_program
 from container.repository.shared_memory_plan import Plan
 from dispatcher.app import admission_of, create_app
 from dispatcher.execution.watchdog import Watch, replace_worker
@@ -136,8 +137,8 @@ def front(
     gunicorn = gunicorn_program(settings, folder, f"triton_dispatcher_{os.getpid()}_", Plan())
     command = [application if "wsgi" in word else word for word in gunicorn.command()]
     log = folder / "front.log"
-    with log.open("ab") as output, closing(Door(settings.port)) as door:
-        nginx = nginx_program(settings, folder, NGINX, door)
+    with log.open("ab") as output, closing(ListeningSocket(settings.port)) as listener:
+        nginx = nginx_program(settings, folder, NGINX, listener)
         processes = [
             subprocess.Popen(
                 command,

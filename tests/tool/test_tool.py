@@ -132,7 +132,7 @@ def test_the_template_s_model_doubles() -> None:
     node = helper.make_node("Add", ["INPUT", "INPUT"], ["OUTPUT"])
     graph = helper.make_graph([node], "double", values[:1], values[1:])
     expected = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    assert onnx.load(PROJECT / "tool" / "template" / "model.onnx") == expected
+    assert onnx.load(PROJECT / "tool" / "commands" / "template" / "model.onnx") == expected
 
 
 # models

@@ -1,4 +1,4 @@
-"""Reads a `model.tar.gz` into a temporary folder, whatever was packed into it.
+"""Unpack a `model.tar.gz` safely into a temporary folder.
 
 Only folders and plain files are made there, below that folder alone; what else the archive holds is
 a finding, since the platform does not take it either.
@@ -44,7 +44,7 @@ def unpack(archive: Path, findings: Findings) -> None:
 def unpack_member(
     packed: tarfile.TarFile, member: tarfile.TarInfo, findings: Findings, most: int
 ) -> int:
-    """Make one folder or file, or say why not; return the bytes that were written."""
+    """Make one folder or file, or note why not; return the bytes written."""
     name = PurePosixPath(member.name)
     place = findings.root / name.as_posix().lstrip("/")
     if name.is_absolute() or ".." in name.parts:

@@ -1,4 +1,4 @@
-"""`dispatcher check PATH`: the mistakes that can be found without starting anything."""
+"""`dispatcher check PATH`: find mistakes without starting anything."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-clients",
         action="store_true",
-        help="do not look at client classes: looking at them runs what stands in their files",
+        help="do not check client classes, for which their files are imported",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def folder_of(path: Path) -> Iterator[Findings]:
-    """Give the folder to be checked, and what takes the findings; an archive is unpacked first.
+    """Yield the folder to check and its findings; unpack an archive first.
 
     Raises:
         Trouble: there is no such path, or it is no archive.
@@ -100,7 +100,7 @@ def check_models(findings: Findings) -> list[str]:
     if root in found.values() and (root / CONFIG).is_file() and inside:
         findings.error(
             root / CONFIG,
-            "lies beside the model folders, so that the whole folder is taken for one model",
+            "is beside the model folders, so that the whole folder is taken for one model",
             "move it into the folder of its model",
         )
         found = {path.name: path for path in inside}
@@ -140,7 +140,7 @@ def folders(root: Path) -> list[Path]:
 
 
 def astray(left: list[Path], findings: Findings) -> None:
-    """Say of folders that are no models what would make them some."""
+    """Note what is missing in folders that are no models."""
     unknown = []
     for folder in left:
         deeper = [
@@ -152,11 +152,11 @@ def astray(left: list[Path], findings: Findings) -> None:
         for path in deeper[:1]:
             findings.error(
                 path,
-                "is a model that lies too deep to be found",
+                "is a model that is too deep to be found",
                 f"move it up, beside {folder.name}/; an archive is packed with `-C FOLDER .`",
             )
         for path in plain[: not deeper]:
-            findings.error(path, "lies too deep to be found", f"move it to {folder.name}/1/")
+            findings.error(path, "is too deep to be found", f"move it to {folder.name}/1/")
         if not (deeper or plain):
             unknown.append(folder.name)
     if unknown:

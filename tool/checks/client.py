@@ -1,4 +1,4 @@
-"""Looks for mistakes in what turns payloads into tensors: `dispatch.toml`, and client classes."""
+"""Look for mistakes in `dispatch.toml` files and client classes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tool.offline import composed, fits, load_offline
 
 
 def check_clients(findings: Findings, folders: Iterable[Path], *, instead: bool) -> None:
-    """Check every `dispatch.toml`, and every client class in some folders, which is imported.
+    """Check every `dispatch.toml` and every client class; import the classes.
 
     Args:
         findings: of the folder with the models.
@@ -42,7 +42,7 @@ def check_clients(findings: Findings, folders: Iterable[Path], *, instead: bool)
 
 
 def unread(findings: Findings, folders: Iterable[Path]) -> None:
-    """Say of what is meant for a client, but lies where nobody reads it."""
+    """Note files of clients in folders that are not read."""
     root = findings.root
     models = {folder for _, folder in models_in(root)}
     for path in sorted(one for depth in ("*", "*/*", "*/*/*") for one in root.glob(depth)):
@@ -64,14 +64,14 @@ def unread(findings: Findings, folders: Iterable[Path]) -> None:
 
 
 def has_client(path: Path) -> bool:
-    """Whether it is a Python file that is about clients, as far as its text tells."""
+    """Whether a Python file seems to be about clients, by its text."""
     if path.suffix != ".py" or not path.is_file():
         return False
     return "clients.base" in path.read_text(encoding="utf-8", errors="replace")
 
 
 def dispatch_toml(findings: Findings, path: Path, loaded: Loaded, repository: Path) -> None:
-    """Say what is wrong with the `dispatch.toml` of a model, alone or for this model."""
+    """Note what is wrong with the `dispatch.toml` of a model."""
     file = path.resolve()  # not the link in the repository
     wrong = [*loaded.broken.values(), *filter(None, map(fits, loaded.clients.values()))]
     for reason in wrong:
@@ -81,14 +81,14 @@ def dispatch_toml(findings: Findings, path: Path, loaded: Loaded, repository: Pa
 
 
 def short(reason: str, *folders: Path) -> str:
-    """Return a reason with the files in some folders, and of built-in models, named from there."""
+    """Return a reason with paths relative to the checked folders."""
     for folder in (*folders, BUILT_IN):
         reason = reason.replace(f"{folder}/", "")
     return reason
 
 
 def client_file(findings: Findings, file: Path, loaded: Loaded, repository: Path) -> None:
-    """Say what is wrong with the clients of one file."""
+    """Note what is wrong with the clients of one file."""
     for reason in dict.fromkeys(loaded.broken.values()):
         said = short(reason.replace(str(file), file.name), repository, findings.root)
         findings.error(file, said, "it is left out until it is mended")
@@ -102,7 +102,7 @@ def client_file(findings: Findings, file: Path, loaded: Loaded, repository: Path
         if not (repository / model).is_dir():
             findings.warning(
                 file,
-                f"asks the model {model!r} for {name!r}, which is not there: callers are told 404",
+                f"asks the model {model!r} for {name!r}, which is not there: callers get 404",
                 f"add the folder {model}/, or set `model` in the class",
             )
     if not (loaded.clients or loaded.broken or loaded.absent):

@@ -1,4 +1,4 @@
-"""Looks into a model's file as its backend does, and at the parameters that the backend refuses."""
+"""Look into a model's file and at the parameters that its backend refuses."""
 
 from __future__ import annotations
 
@@ -14,16 +14,11 @@ from clients.repository.config_text import Message, read
 from clients.repository.deadly import Fault
 from clients.repository.model_folders import CONFIG
 from clients.triton.client import config_dictionary
-from container.triton_backends import engine_choice as verdict
-from container.triton_backends import parameters
+from container.triton_backends import engine_choice, parameters
 from container.triton_backends.completion import ModelFile, completed
+from container.triton_backends.config_check import check, refuse_ragged
 from container.triton_backends.engine_choice import ENGINE, ONNXRUNTIME, OPENVINO, PRECISION
-from container.triton_backends.model_config import (
-    ModelConfigError,
-    check,
-    needs_completion,
-    refuse_ragged,
-)
+from container.triton_backends.model_config import ModelConfigError, needs_completion
 from container.triton_backends.onnxruntime import session as onnxruntime
 from container.triton_backends.onnxruntime.execution_providers import CPU, execution_providers
 from container.triton_backends.onnxruntime.session_settings import own_settings, session_settings
@@ -41,7 +36,7 @@ LFS = b"version https://git-lfs"
 
 
 def backend(message: Message, versions: list[Path]) -> str:
-    """Return which of the two runs a model, as Triton finds out; nothing for another backend."""
+    """Return which of the two backends runs a model; empty for another."""
     if said := message.text("backend"):
         return said if said in {ONNXRUNTIME, OPENVINO} else ""
     if platform := message.text("platform"):
@@ -70,7 +65,7 @@ def model_file(message: Message, version: Path) -> Path:
 
 
 def opened(file: Path, its: str) -> ModelFile | None:
-    """Return a file as it is opened by the engine of a backend; None where that is not installed.
+    """Return a file opened by its backend's engine; None if not installed.
 
     Raises:
         ModelConfigError: it cannot be read, or a tensor's type is not served.
@@ -82,8 +77,8 @@ def opened(file: Path, its: str) -> ModelFile | None:
 
 
 def refused(config: Mapping[str, Any], its: str) -> Iterator[ModelConfigError]:
-    """Yield what a backend refuses of a configuration when it loads the model on a CPU."""
-    steps: list[Callable[[], object]] = [partial(verdict.wish, config, {})]
+    """Yield what a backend refuses of a configuration at the load on a CPU."""
+    steps: list[Callable[[], object]] = [partial(engine_choice.preference, config, {})]
     if its == OPENVINO:
         steps.append(partial(properties, config))
     else:
@@ -110,7 +105,7 @@ def unread(config: Mapping[str, Any], its: str) -> Iterator[tuple[str, str, str]
     for key in texts.keys() - set(READ):
         if near := difflib.get_close_matches(key.lower(), names, 1, cutoff=ALIKE):
             name = names[near[0]]
-            yield key, f"parameter '{key}' is read by nobody", f"did you mean '{name}'?"
+            yield key, f"parameter '{key}' is read by no backend", f"did you mean '{name}'?"
     if its == OPENVINO and texts.get(ENGINE) == ONNXRUNTIME:
         what = f"parameter '{ENGINE}' has no effect beside backend: \"{OPENVINO}\""
         yield ENGINE, what, f'serve an ONNX model with backend: "{ONNXRUNTIME}", or leave it out'
@@ -185,19 +180,19 @@ class FileCheck:
 
 
 def is_torchscript(file: Path, text: str) -> bool:
-    """Whether the backend for PyTorch gets a model's file."""
+    """Whether a model's file is for the PyTorch backend."""
     message = read(text)
     its = message.text("backend") or message.text("platform")
     return its in {"pytorch", "pytorch_libtorch"} or (not its and file.name == "model.pt")
 
 
 def said(error: ModelConfigError) -> str:
-    """Return an error without the name of the model, which stands before it."""
+    """Return an error without the model's name at its beginning."""
     return (error.what.partition(": ")[2] or error.what).removesuffix(".")
 
 
 def compare(text: str, opened: ModelFile) -> tuple[dict[str, Any], tuple[str, str] | None]:
-    """Compare a configuration with the tensors of the model's file, as the backend does.
+    """Compare a configuration with the file's tensors, as the backend does.
 
     Returns:
         it, completed; and what its author should look at, with the fix, if anything.

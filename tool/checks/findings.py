@@ -1,10 +1,13 @@
-"""What `dispatcher check` has to say: a sentence each, with the place and the fix."""
+"""The findings of `dispatcher check`: a sentence each, with place and fix."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from clients.repository.config_text import Field, line_of
 
 Level = Literal["error", "warning"]
 
@@ -54,11 +57,11 @@ class Findings:
         self.found.append(Finding("error", self.shown(file), line, key, message, fix))
 
     def warning(self, file: Path, message: str, fix: str, *, key: str = "", line: int = 0) -> None:
-        """Note what may be meant so, but rarely is."""
+        """Note what is rarely meant so."""
         self.found.append(Finding("warning", self.shown(file), line, key, message, fix))
 
     def shown(self, file: Path) -> str:
-        """Return a path from the root, where it lies below it."""
+        """Return a path relative to the root, where it is below it."""
         if not file.is_relative_to(self.root):
             return str(file)
         return str(file.relative_to(self.root))
@@ -66,3 +69,27 @@ class Findings:
     @property
     def errors(self) -> int:
         return sum(one.level == "error" for one in self.found)
+
+
+@dataclass(frozen=True)
+class ConfigFindings:
+    """Notes what is wrong in one configuration, with the lines of its fields.
+
+    Args:
+        findings: takes it.
+        file: the configuration.
+        text: of that file.
+
+    """
+
+    findings: Findings
+    file: Path
+    text: str
+
+    def error(self, key: str, fields: Sequence[Field], message: str, fix: str) -> None:
+        """Note what keeps the model from being served."""
+        self.findings.error(self.file, message, fix, key=key, line=line_of(self.text, *fields))
+
+    def warning(self, key: str, fields: Sequence[Field], message: str, fix: str) -> None:
+        """Note what is rarely meant so."""
+        self.findings.warning(self.file, message, fix, key=key, line=line_of(self.text, *fields))

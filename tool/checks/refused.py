@@ -22,7 +22,7 @@ ANY_SIZE = -1
 PICTURE_DIMS = 3
 WARMUP_DATA = ("zero_data", "random_data", "input_data_file")
 
-# Inputs of a sequence that Triton fills with one of two values, and in which form they stand.
+# Inputs of a sequence that Triton fills with one of two values, and the fields for these.
 SWITCHES = ("CONTROL_SEQUENCE_START", "CONTROL_SEQUENCE_READY", "CONTROL_SEQUENCE_END")
 SWITCHED = ("int32_false_true", "fp32_false_true", "bool_false_true")
 
@@ -48,7 +48,7 @@ def refused(message: Message, folder: Path, inputs: Sequence[Mapping[str, Any]])
 
 
 def undescribed(message: Message) -> Iterator[Fault]:
-    """Yield what tensors lack."""
+    """Yield tensors without a name, a type or dims."""
     for kind, field, tensor in tensors(message):
         for key, such_as in TENSOR.items():
             if not tensor.all(key) or tensor.text(key) == NO_TYPE:
@@ -84,7 +84,7 @@ def of_tensors(message: Message, folder: Path) -> Iterator[Fault]:
 def of_instances(message: Message) -> Iterator[Fault]:
     for group in message.messages("instance_group"):
         if group.text("kind") == "KIND_CPU" and (gpus := group.all("gpus")):
-            yield "instance_group.gpus", gpus[0], "stands beside KIND_CPU", "leave it out"
+            yield "instance_group.gpus", gpus[0], "is set beside KIND_CPU", "leave it out"
 
 
 def of_priorities(message: Message) -> Iterator[Fault]:
@@ -127,7 +127,7 @@ def of_an_ensemble(message: Message) -> Iterator[Fault]:
 
 
 def of_steps(scheduling: Message) -> Iterator[Fault]:
-    """Yield what steps lack."""
+    """Yield steps without a model, a map or a version."""
     for field in scheduling.all("step"):
         step = field.value
         if isinstance(step, Message):
@@ -140,7 +140,7 @@ def of_steps(scheduling: Message) -> Iterator[Fault]:
 
 
 def of_the_way(message: Message, scheduling: Message) -> Iterator[Fault]:
-    """Yield the tensors of an ensemble that come from nowhere, or from two steps, or go nowhere."""
+    """Yield an ensemble's tensors that have no source, two sources, or no use."""
     key = "ensemble_scheduling.step"
     taken = [one for step in scheduling.messages("step") for one in mapped(step, "input")]
     made = [one for step in scheduling.messages("step") for one in mapped(step, "output")]
@@ -166,7 +166,7 @@ def of_the_way(message: Message, scheduling: Message) -> Iterator[Fault]:
 
 
 def of_asked_models(message: Message, models: Mapping[str, Message]) -> Iterator[Fault]:
-    """Yield where an ensemble does not fit what the models say that it asks.
+    """Yield where an ensemble does not fit its models' configurations.
 
     Args:
         message: the ensemble's configuration.
@@ -194,7 +194,7 @@ def of_batches(message: Message, model: Message, place: Field) -> Iterator[Fault
 
 
 def of_types(step: Message, kind: str, model: Message, types: dict[str, str]) -> Iterator[Fault]:
-    """Yield tensors whose type is not the one that was seen before; take up the others."""
+    """Yield tensors of another type than seen before; record the others."""
     known = {one.text("name"): one.text("data_type") for one in model.messages(kind)}
     for theirs, tensor, field in mapped(step, kind):
         if theirs in known:
@@ -206,7 +206,7 @@ def of_types(step: Message, kind: str, model: Message, types: dict[str, str]) ->
 
 
 def of_names(step: Message, kind: str, model: Message, place: Field) -> Iterator[Fault]:
-    """Yield tensors that a model has not, or that it wants besides."""
+    """Yield tensors that a model does not have, and inputs that are missing."""
     key = f"ensemble_scheduling.step.{kind}_map"
     listed = {one.text("name"): one for one in model.messages(kind)}
     given = {theirs: field for theirs, _, field in mapped(step, kind)}
@@ -275,7 +275,7 @@ def steps(message: Message) -> list[Message]:
 
 
 def mapped(step: Message, kind: str) -> Iterator[tuple[str, str, Field]]:
-    """Yield a model's tensors of a kind, the ensemble's that each is, and where that stands."""
+    """Yield a model's tensors, the ensemble's tensor of each, and its field."""
     entries = {
         field.value.text("key"): (field.value.text("value"), field)
         for field in step.all(f"{kind}_map")
@@ -286,7 +286,7 @@ def mapped(step: Message, kind: str) -> Iterator[tuple[str, str, Field]]:
 
 
 def tensors(message: Message) -> Iterator[tuple[str, Field, Message]]:
-    """Yield each input and output: which of both it is, where it stands, and the fields in it."""
+    """Yield each input and output with its kind, its field and its values."""
     for kind in KINDS:
         for field in message.all(kind):
             if isinstance(field.value, Message):
@@ -294,12 +294,12 @@ def tensors(message: Message) -> Iterator[tuple[str, Field, Message]]:
 
 
 def differ(one: str, other: str) -> bool:
-    """Whether two types are not the same, as far as they are given by their names."""
+    """Whether two types differ; types given as numbers are not compared."""
     return one != other and one.startswith("TYPE_") and other.startswith("TYPE_")
 
 
 def sizes(dims: Sequence[str]) -> list[int]:
-    """Return dims as numbers; none where one cannot be read, which Triton says."""
+    """Return dims as numbers; empty where one cannot be read."""
     try:
         return [whole(size) for size in dims]
     except NotReadable:
@@ -307,7 +307,7 @@ def sizes(dims: Sequence[str]) -> list[int]:
 
 
 def elements(dims: Sequence[str]) -> list[int]:
-    """Return how many elements there are between the dimensions of any size in one item."""
+    """Return the elements between the dynamic dimensions of one item."""
     counts = [1]
     for size in sizes(dims):
         if size == ANY_SIZE:

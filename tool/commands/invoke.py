@@ -58,14 +58,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def opener(host: str) -> urllib.request.OpenerDirector:
-    """Return what asks `host`, which no proxy knows where it is this machine."""
+    """Return a URL opener for `host`; no proxy is used for this machine."""
     name = urllib.parse.urlsplit(f"//{host}").hostname or ""
     own = name == "localhost" or name.startswith("127.") or name == "::1"
     return urllib.request.build_opener(*[urllib.request.ProxyHandler({})] * own)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask, and print or save the answer; return 0 where it is one, 1 where it is an error."""
+    """Send the request and show the answer; return 0, or 1 for an error."""
     accept = "application/json"
     if options.draw:
         accept = DRAWN.get(options.draw.suffix.lower(), "")
@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def address(url: str) -> str:
-    """Return where the endpoint is; what names no protocol is asked by HTTP."""
+    """Return the endpoint's address; HTTP where no protocol is named."""
     url = url if "://" in url else f"http://{url}"
     host: str | None = None
     with contextlib.suppress(ValueError):
@@ -114,7 +114,7 @@ def address(url: str) -> str:
 
 
 def body(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what is sent."""
+    """Return the body and the headers of the request."""
     document = {
         "modelname": options.model,
         "payload": payload(options),
@@ -164,7 +164,7 @@ def parameter(text: str) -> tuple[str, Any]:
 
 
 def failed(status: int, answer: bytes) -> int:
-    """Say what the endpoint said; return the exit code."""
+    """Print the endpoint's error; return the exit code."""
     try:
         error = json.loads(answer)["error"]
         lines = [f"{status} {error['code']}: {error['message']}"]

@@ -1,4 +1,4 @@
-"""`dispatcher models`: what the container would serve with the settings as they are."""
+"""`dispatcher models`: what the container would serve with these settings."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tool.offline import composed, load_offline, settings_here
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of one name.
+    """One line of the table: a name, its client and its model.
 
     Args:
         name: that callers use.
-        model: the folder in the repository, and whether it is not there: who asks it is told 404.
+        model: the folder in the repository, and whether it is missing: its callers get 404.
         client: the class, or that there is none.
         source: the file it comes from.
         reason: why it is not served; nothing where it is.
@@ -95,7 +95,7 @@ def rows(registry: Registry, repository: Path) -> Iterator[Row]:
 
 
 def shown(where: str) -> str:
-    """Return where its author finds a source or a folder, from here where it is below."""
+    """Return the path of a source or folder, relative where it is below here."""
     path = authors(where)
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 

@@ -1,4 +1,4 @@
-"""`dispatcher new-client NAME`: the smallest whole client, to be changed step by step."""
+"""`dispatcher new-client NAME`: write the smallest complete client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dispatcher new-key`: makes an API key, and the line that lets it in."""
+"""`dispatcher new-key`: make an API key and its line for API_KEYS_FILE."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the key on standard error, for who gets it, and its line on standard output.
+    """Print the key on stderr, for its user, and the line for the file on stdout.
 
     So `>> FILE` keeps the line, and the key itself is nowhere but on the screen.
     """

@@ -20,7 +20,7 @@ import onnx
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from tool.engines.runs import Arrays, Run, by_onnxruntime, by_openvino, opened
+from tool.engines.runs import Arrays, Run, onnxruntime_run, opened, openvino_run
 from tool.trouble import Trouble
 
 WEIGHTED = ("Conv", "MatMul", "Gemm")
@@ -50,14 +50,14 @@ LEAST_ROUNDS = 3
 
 
 def engine(before: Path, after: Path, example: Arrays) -> tuple[str, Run, Run]:
-    """Return what runs both files, and its name: OpenVINO, or ONNX Runtime where that cannot."""
+    """Return a runner for both files, and its name: OpenVINO or ONNX Runtime."""
     try:
-        runs = by_openvino(before), by_openvino(after)
+        runs = openvino_run(before), openvino_run(after)
         for run in runs:
             run(example)
     except Exception as error:  # such as a missing operator, or it is not installed
         logging.getLogger(__name__).debug("OpenVINO does not run it: %s", error)
-        return "ONNX Runtime", by_onnxruntime(opened(before)), by_onnxruntime(opened(after))
+        return "ONNX Runtime", onnxruntime_run(opened(before)), onnxruntime_run(opened(after))
     return "OpenVINO", runs[0], runs[1]
 
 
@@ -76,7 +76,7 @@ def medians(runs: Sequence[Run], given: Sequence[Arrays]) -> list[float]:
 
 
 class Feeds(CalibrationDataReader):  # type: ignore[misc]  # it has no types
-    """Hands inputs to the quantizer one by one, as it asks: all of them may not fit into memory."""
+    """Hands inputs to the quantizer one by one, to save memory."""
 
     def __init__(self, inputs: Iterator[Arrays]) -> None:
         self._inputs = inputs

@@ -1,4 +1,4 @@
-"""`dispatcher quantize MODEL`: an int8 version of a model, and how far its answers are off."""
+"""`dispatcher quantize MODEL`: write an int8 version and report its errors."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from clients.repository.config_text import Message
 from clients.repository.model_folders import CONFIG, authors_folder, has_versions
 from clients.tensors.client import TensorClient
 from dispatcher.settings import PROJECT, SettingError, Settings, read_settings
-from tool.checks.model import configured, served, version_folders
-from tool.engines.comparison import (
+from tool.checks.model import configured
+from tool.checks.versions import served, version_folders
+from tool.engines.quantize_report import (
     Answer,
     Report,
     as_text,
@@ -34,13 +35,13 @@ from tool.engines.comparison import (
     listed,
     parameters,
 )
-from tool.engines.runs import Arrays, Run, Tap, TappedModels, by_onnxruntime, opened
-from tool.engines.samples import Sample, ask, samples_in
+from tool.engines.runs import Arrays, RecordedModels, RecordingSession, Run, onnxruntime_run, opened
 from tool.offline import Offline, composed, load_offline
+from tool.samples import Sample, ask, samples_in
 from tool.trouble import Trouble
 
 FILE = "model.onnx"
-EXTRA = PROJECT / "container" / "requirements" / "quantize.txt"
+EXTRA = PROJECT / "container" / "image" / "requirements" / "quantize.txt"
 HELD_OUT = 4  # every fourth sample is kept for the comparison
 FEW = 8  # samples, with fewer of which ranges and comparison mean little
 WIDE = 10.0  # limits that the median sample is off by, from which on nothing is written
@@ -152,7 +153,7 @@ def what_next(model: Chosen, report: Report, options: argparse.Namespace) -> str
 
 
 def needed() -> None:
-    """Import what the image does not have.
+    """Import the libraries that the image does not have.
 
     Raises:
         Trouble: it is not installed.
@@ -169,7 +170,7 @@ def needed() -> None:
 
 
 def settings(repository: str | None) -> Settings:
-    """Return the settings of this environment, with another folder of models where one is named.
+    """Return this environment's settings, with the folder of models if named.
 
     Raises:
         Trouble: one of them is not allowed.
@@ -265,7 +266,7 @@ def target_of(model: Chosen, output: Path | None) -> Path:
 
 
 class Asking:
-    """Asks a model's client, and keeps what the model takes and gives.
+    """Runs a model's client, and records the model's inputs and outputs.
 
     Args:
         model: whose.
@@ -275,12 +276,12 @@ class Asking:
     """
 
     def __init__(self, model: Chosen, session: Any, run: Run) -> None:
-        self._tap = Tap(session, run)
+        self._tap = RecordingSession(session, run)
         self._version = model.version
-        self.client = model.client_on(TappedModels(model.repository, model.name, self._tap))
+        self.client = model.client_on(RecordedModels(model.repository, model.name, self._tap))
 
     def __call__(self, sample: Sample) -> tuple[list[Arrays], Answer]:
-        """Return the inputs of the model's runs for a sample, and what comes of them.
+        """Return the model's inputs for a sample, and the client's answer.
 
         Raises:
             Trouble: the client refuses the sample, or does not ask the model.
@@ -312,7 +313,7 @@ def quantized(model: Chosen, options: argparse.Namespace) -> Report:
     with bar, tempfile.TemporaryDirectory(dir=target.parent, prefix=".quantize-") as beside:
         made = Path(beside, "new")
         made.mkdir()
-        exact = Asking(model, session, by_onnxruntime(session))
+        exact = Asking(model, session, onnxruntime_run(session))
 
         def counted(
             what: str, some: list[Sample], asking: Asking
@@ -359,7 +360,7 @@ def quantized(model: Chosen, options: argparse.Namespace) -> Report:
 
 
 def apart(samples: list[Sample]) -> tuple[list[Sample], list[Sample]]:
-    """Return the samples to calibrate on, and those to compare; one by itself is for both."""
+    """Return samples for calibration and for comparison; one serves both."""
     if len(samples) < HELD_OUT:
         return samples[:-1] or samples, samples[-1:]
     held = samples[HELD_OUT - 1 :: HELD_OUT]
@@ -385,10 +386,10 @@ def size(folder: Path) -> int:
 
 
 def put(made: Path, target: Path) -> None:
-    """Give the finished folder its name.
+    """Rename the finished folder to its final name.
 
     Raises:
-        Trouble: somebody else has made one of that name meanwhile.
+        Trouble: another process has made one of that name meanwhile.
 
     """
     if os.path.lexists(target):

@@ -1,4 +1,4 @@
-"""Runs of an ONNX model by each engine, on one thread, with what went in and came out."""
+"""Run an ONNX model with each engine on one thread, and record the tensors."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Arrays = dict[str, npt.NDArray[Any]]
 Run = Callable[[Mapping[str, npt.NDArray[Any]]], Arrays]
 
 
-class Tap:
-    """What `OnnxModels` takes for a session: runs a model, and notes what goes in and comes out.
+class RecordingSession:
+    """A session for `OnnxModels` that records the inputs and the outputs.
 
     Args:
         session: ONNX Runtime's, which knows the model's tensors.
@@ -49,7 +49,7 @@ class Tap:
 
 
 class Tensors:
-    """The tensors of a file that ONNX Runtime does not read, as its session has them."""
+    """A session's view of tensors in a file that ONNX Runtime cannot read."""
 
     def __init__(self, signature: Signature) -> None:
         self._signature = signature
@@ -71,8 +71,8 @@ class _Tensor:
         self.shape = list(spec.shape)
 
 
-class TappedModels(OnnxModels):
-    """Runs one model of a repository through a tap; others as they are.
+class RecordedModels(OnnxModels):
+    """Runs one model of a repository in a recording session.
 
     Args:
         folder: the repository.
@@ -81,7 +81,7 @@ class TappedModels(OnnxModels):
 
     """
 
-    def __init__(self, folder: Path, model: str, tap: Tap) -> None:
+    def __init__(self, folder: Path, model: str, tap: RecordingSession) -> None:
         super().__init__(folder)
         self._model, self._tap = model, tap
 
@@ -90,7 +90,7 @@ class TappedModels(OnnxModels):
 
 
 def opened(file: Path) -> Any:
-    """Return ONNX Runtime's session for a file, which has one thread.
+    """Return a session of ONNX Runtime with one thread for a file.
 
     Raises:
         Trouble: it cannot be loaded.
@@ -108,12 +108,12 @@ def opened(file: Path) -> Any:
         ) from error
 
 
-def by_onnxruntime(session: Any) -> Run:
+def onnxruntime_run(session: Any) -> Run:
     names = [one.name for one in session.get_outputs()]
     return lambda given: dict(zip(names, session.run(names, given), strict=True))
 
 
-def by_openvino(file: Path, precision: str = "f32") -> Run:
+def openvino_run(file: Path, precision: str = "f32") -> Run:
     """Return what runs a model on OpenVINO, on one thread.
 
     Args:

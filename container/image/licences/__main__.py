@@ -1,4 +1,4 @@
-"""Collects the licences of what an image ships: `python -m container.image.licences FOLDER`.
+"""Collect the licences of an image: `python -m container.image.licences FOLDER`.
 
 FOLDER/README.md        what is shipped, in which version, under which licence
 FOLDER/models/          a folder per model: where its weights are from, and their licence
@@ -32,14 +32,14 @@ Row = tuple[str, str, str]  # name, version, licence
 
 
 def models(folder: Path) -> list[Row]:
-    """Write the licences of the models that are there, as far as they are this project's."""
+    """Write the licences of the models that come from this project."""
     manifest = load(MANIFEST)
     rows = []
     for path in sorted(path for path in REPOSITORY.iterdir() if path.is_dir()):
         name, model = path.name, manifest.get(path.name)
         source = model.source(Place(path).state(model).source) if model else None
         if source is None:
-            rows.append((name, "a model of whoever built this image", "not known here"))
+            rows.append((name, "a model of the image's builder", "not known here"))
             continue
         target = folder / name
         target.mkdir(parents=True)
@@ -66,7 +66,7 @@ def python_packages(folder: Path) -> list[Row]:
 
 
 def site_packages() -> list[str]:
-    """Return where the packages of this environment lie, without the project's own folder."""
+    """Return the folders of installed packages, without the project's own folder."""
     return [path for path in sys.path if path.startswith(sys.prefix)]
 
 

@@ -7,7 +7,7 @@ from container.image.weights.cli import main
 
 
 def _end(*_signal: object) -> None:
-    """End as on Ctrl-C, so that a container that is stopped leaves nothing half-written."""
+    """End as on Ctrl-C, so that nothing is left half-written."""
     raise KeyboardInterrupt
 
 

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from container.image.weights import hub, npm
+from container.image.weights import registries
 from container.image.weights.errors import ConversionError, ManifestError, WeightsError
 from container.image.weights.install import Place, State, Status
 from container.image.weights.manifest import MANIFEST, Model, load
@@ -47,7 +47,7 @@ def main(
     tools: Tools | None = None,
     manifest: Path = MANIFEST,
 ) -> int:
-    """Run the tool and return its exit code. Progress goes to stdout, failures to stderr.
+    """Run the tool and return its exit code; report failures on stderr.
 
     `arguments` are the process's own unless given; `tools` are those that reach the registries.
     """
@@ -64,7 +64,7 @@ def main(
         for model in wanted:
             _describe(model, Place(options.repository / model.name).state(model))
         return 0
-    tools = tools or Tools(npm.pack, hub.snapshot, _convert)
+    tools = tools or Tools(registries.pack, registries.snapshot, _convert)
     failures = 0
     for model in wanted:
         try:
@@ -115,7 +115,7 @@ def _wanted(
     named: Sequence[str],
     chosen: dict[str, str],
 ) -> list[Model]:
-    """Return the models to make: those named, else those a source is chosen for, else all.
+    """Return the models to make: those named, else those of `--source`, else all.
 
     Ends the program with argparse's usage message when a name is not known.
     """
@@ -141,7 +141,7 @@ def _choice(text: str) -> tuple[str, str]:
 def _provide(
     model: Model, repository: Path, chosen: str | None, tools: Tools, *, force: bool
 ) -> None:
-    """Make one model, unless what is there is right. Raises WeightsError if it cannot be made."""
+    """Make one model unless it is up to date; raise WeightsError on failure."""
     place = Place(repository / model.name)
     state = place.state(model)
 
@@ -157,7 +157,7 @@ def _provide(
         say(f"ready ({state.source})")
         return
     if current and current.on_request:
-        chosen = chosen or current.name  # the user's earlier choice stands
+        chosen = chosen or current.name  # the user's earlier choice holds
     if state.status is Status.OUTDATED:
         say(f"{_short(place.model)} was made from other weights or by another converter")
     tried: list[tuple[Source, WeightsError]] = []
@@ -189,7 +189,7 @@ def _make(source: Source, place: Place, tools: Tools, say: Say) -> None:
 
 @contextmanager
 def _heartbeat(say: Say) -> Iterator[None]:
-    """Say every few seconds that the work is still going on: npm tells no progress of its own."""
+    """Say every few seconds that the work goes on: npm shows no progress."""
     begin, done = time.monotonic(), threading.Event()
 
     def beat() -> None:
@@ -209,7 +209,7 @@ def _convert(converter: str, folder: Path) -> bytes:
     """Run the converter module of that name and return the bytes of its model."""
     # By name and late, so that a run that finds everything made needs neither onnx nor numpy.
     try:
-        module = import_module(f"container.image.weights.{converter}")
+        module = import_module(f"container.image.weights.converters.{converter}")
     except ImportError as error:
         raise ConversionError(
             f"{error}: install container/image/requirements/weights.txt"
@@ -246,7 +246,7 @@ def _describe(model: Model, state: State) -> None:
 
 
 def _short(path: Path) -> str:
-    """Return the path from the current folder where it lies below it."""
+    """Return the path relative to the current folder, where it is below it."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 

@@ -1,4 +1,4 @@
-"""What can go wrong while a model is made. The text of each is shown to the user as it is.
+"""Errors while a model is made; their texts are shown to the user as they are.
 
 WeightsError
 ├── ManifestError           manifest.toml cannot be used: the only one that stops the whole run
@@ -22,7 +22,7 @@ class SourceError(WeightsError):
 
 
 class SourceUnreachable(SourceError):
-    """The registry or hub could not be reached, refused, or took longer than the deadline."""
+    """The registry or hub was unreachable, refused, or exceeded the deadline."""
 
 
 class ChecksumMismatch(SourceError):
@@ -30,4 +30,4 @@ class ChecksumMismatch(SourceError):
 
 
 class ConversionError(WeightsError):
-    """A layer, operation or weight is not one that the converter maps; the message names it."""
+    """A layer, operation or weight has no mapping; the message names it."""

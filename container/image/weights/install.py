@@ -1,8 +1,8 @@
-"""Decides whether a model has to be made, and puts one in place without a half-written moment.
+"""Decide whether a model has to be made, and install it atomically.
 
 Beside every model that it makes, the tool keeps `model.onnx.source.json`: where it came from and
 its sha256. A `model.onnx` that does not match such a record is the user's own, and is kept. The
-record lies in the model's folder, above the version, where Triton does not look.
+record is in the model's folder, above the version, where Triton does not look.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class State:
-    """A model's status; `source` is the name of the source it is from, where one is known."""
+    """A model's status, and the name of its source where that is known."""
 
     status: Status
     source: str = ""
@@ -81,7 +81,7 @@ class Place:
         return self.folder / RECORD
 
     def state(self, model: Model) -> State:
-        """Compare what is there with the record and the manifest; read no more than needed."""
+        """Compare the file with its record and the manifest, reading little."""
         if not self.model.exists():
             return State(Status.ABSENT)
         record = self._read_record()

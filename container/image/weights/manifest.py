@@ -18,7 +18,7 @@ TYPES = {"str": str, "int": int, "bool": bool}
 
 @dataclass(frozen=True)
 class Model:
-    """One model of the repository, with the sources of its weights in order of preference."""
+    """One model of the repository, and the sources of its weights by preference."""
 
     name: str
     sources: tuple[Source, ...]

@@ -1,4 +1,4 @@
-"""`python -m container.image.weights.only [NAMES]`: the models that an image is to have.
+"""Prepare an image's models: `python -m container.image.weights.only [NAMES]`.
 
 NAMES are separated by commas; none means all. Weights are made for these, and what the manifest
 lists besides is removed from the repository. Models of one's own stay as they are.

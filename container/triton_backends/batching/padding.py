@@ -1,7 +1,7 @@
-"""Requests of unequal lengths in one run: the shorter ones are filled up, and their outputs cut.
+"""Run requests of unequal lengths together: pad the shorter, trim the outputs.
 
 Which of them had better share one is said here as well; how a request is taken apart that came
-filled up is in `pieces`.
+filled up is in `buckets`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ OWN_RUN = 30
 """What a run with all cores costs beside the arithmetic of its tokens, as so many of them.
 
 A run of BERT-base takes as long as 20 to 30 of its tokens for reading the weights with AVX-512;
-without, where arithmetic takes longer, it would be some 10, and what is then lost no more than the
+without, where arithmetic takes longer, it would be some 10, and the loss is then no more than the
 arithmetic of the other 20.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """What a request allows to be done with it.
+    """Which inputs of a request may be padded, and which outputs trimmed.
 
     Args:
         inputs: those that may be filled up along `AXIS`, all of one length, and with what; and
@@ -50,7 +50,7 @@ NONE = Padding({}, ())
 
 
 def length(tensors: Tensors, padding: Padding) -> int:
-    """Return the length of what may be filled up; 0 where nothing may be, or is of one length."""
+    """Return the length of the padded inputs; 0 where none is, or they differ."""
     sizes = {
         array.shape[AXIS] if array.ndim > AXIS else 0
         for name, array in tensors.items()
@@ -60,7 +60,7 @@ def length(tensors: Tensors, padding: Padding) -> int:
 
 
 def near(own: ArrayLike, counts: ArrayLike | None = None) -> list[Numbers]:
-    """Return places, ascending, in the groups that cost least when each is a run.
+    """Group rows by length so that the runs of all groups cost least.
 
     The group of the longest is the first. A run costs what its rows have in tokens, each as many as
     the longest, and `OWN_RUN`. Groups follow each other by length, so that the cheapest way to run
@@ -88,7 +88,7 @@ def near(own: ArrayLike, counts: ArrayLike | None = None) -> list[Numbers]:
 
 
 def shape_key(tensors: Tensors, padding: Padding) -> object:
-    """Return what requests have in common whose tensors can be concatenated, once filled up."""
+    """Return the key of requests whose tensors can be concatenated once padded."""
     loose = padding if length(tensors, padding) else NONE
     shapes = sorted(
         (
@@ -103,11 +103,11 @@ def shape_key(tensors: Tensors, padding: Padding) -> object:
 
 
 def concatenated(arrays: Sequence[NDArray[Any]], number: int) -> NDArray[Any]:
-    """Return arrays as one, along axis 0.
+    """Concatenate arrays along axis 0, padding the shorter.
 
     Args:
         arrays: of shapes that differ there, and perhaps in `AXIS`.
-        number: stands where an array is shorter than the longest.
+        number: fills an array that is shorter than the longest.
 
     """
     if len({array.shape[AXIS:] for array in arrays}) == 1:

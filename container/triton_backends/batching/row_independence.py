@@ -1,4 +1,4 @@
-"""Try whether a model answers each row of a batch as if it were alone.
+"""Find out whether a model's rows are independent of each other.
 
 Requests of different callers may share a run only then. A first axis of any size is mostly a batch,
 but it may be the nodes of a graph or the samples of a sound as well, and a model that quantizes its
@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from clients.triton.server import TOLERANCES
+from container.triton_backends.machine.shared_folder import write_json
 from container.triton_backends.model_config import DYNAMIC
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from container.triton_backends.batching.batching import Run, Tensors
+    from container.triton_backends.batching.item import Run, Tensors
     from container.triton_backends.model_config import Signature, TensorSpec
 
 SIZES = (8, 32, 64, 224, 16, 4, 3, 2, 1)
@@ -57,11 +56,11 @@ EDITION = 2
 
 
 class _NoRun(Exception):
-    """The model cannot be run with what was made up."""
+    """The model cannot be run with made-up inputs."""
 
 
-def tried(signature: Signature, run: Run, most: int) -> str:
-    """Return why rows are not known to be independent; nothing where they are.
+def row_dependence(signature: Signature, run: Run, most: int) -> str:
+    """Return why rows are not known to be independent; empty where they are.
 
     Args:
         signature: the model's tensors, whose first dimension may be a batch.
@@ -88,7 +87,7 @@ def tried(signature: Signature, run: Run, most: int) -> str:
 
 
 def made_up(signature: Signature, run: Run) -> list[Tensors]:
-    """Return rows that a model can be run with, one of each of `KINDS`; none where it cannot."""
+    """Return made-up rows, one of each of `KINDS`; empty where the model fails."""
     names = [spec.name for spec in signature.outputs]
     try:
         return _of_a_size(signature.inputs, names, run)[1]
@@ -99,7 +98,7 @@ def made_up(signature: Signature, run: Run) -> list[Tensors]:
 def _compared(
     rows: Sequence[Tensors], alone: Sequence[Tensors], names: Sequence[str], run: Run, most: int
 ) -> str:
-    """Return how outputs differ where rows are run together; nothing where they do not."""
+    """Return how outputs differ where rows are run together; empty if not at all."""
     largest = tuple(index % len(rows) for index in range(min(most, MOST_ROWS)))
     for batch in (*BATCHES, largest):
         if len(batch) > most:
@@ -114,10 +113,10 @@ def _compared(
     return ""
 
 
-def remembered(
+def cached_dependence(
     folder: Path | None, files: Iterable[Path], edition: str, try_it: Callable[[], str]
 ) -> str:
-    """Return what a trial of a model says, made once for each content of its files.
+    """Return the cached result for a model's files, or compute and cache it.
 
     Args:
         folder: where that is kept; None keeps nothing.
@@ -140,20 +139,14 @@ def remembered(
     except (OSError, ValueError, KeyError, TypeError):
         pass  # there is none, or it is damaged
     against = try_it()
-    part = kept.with_suffix(f".{os.getpid()}")
-    with suppress(OSError):  # then it is tried again next time
-        folder.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps({"against": against}), encoding="utf-8")
-        part.replace(kept)
-    with suppress(OSError):
-        part.unlink(missing_ok=True)
+    write_json(kept, {"against": against})
     return against
 
 
 def _of_a_size(
     specs: Sequence[TensorSpec], names: Sequence[str], run: Run
 ) -> tuple[int, list[Tensors], list[Tensors]]:
-    """Return a size that dimensions may have, rows of it, and what each is answered alone.
+    """Return a size of dynamic dimensions, rows of it, and the outputs of each.
 
     Raises:
         _NoRun: there are no sizes with which it can be run.
@@ -173,7 +166,7 @@ def _of_a_size(
 def _wide(
     specs: Sequence[TensorSpec], spec: TensorSpec, size: int, names: Sequence[str], run: Run
 ) -> tuple[list[Tensors], list[Tensors]] | None:
-    """Return rows in which one input has larger whole numbers, and what each is answered alone.
+    """Return rows with larger integers in one input, and the outputs of each.
 
     None where it has no whole numbers, or the model takes no larger ones.
     """
@@ -191,7 +184,7 @@ def _wide(
 
 
 def _rows(specs: Sequence[TensorSpec], size: int, tops: Mapping[str, int]) -> list[Tensors]:
-    """Return a row of each kind; `tops` has inputs whose whole numbers are other than flags."""
+    """Return a row of each kind; `tops` bounds the integers of some inputs."""
     numbers = np.random.default_rng(0)
     rows: list[Tensors] = [
         {spec.name: _row(spec, size, kind, numbers, tops.get(spec.name, FLAGS)) for spec in specs}
@@ -253,7 +246,7 @@ def _stacked(rows: Sequence[Tensors]) -> dict[str, NDArray[Any]]:
 
 
 def _differ(alone: Sequence[NDArray[Any]]) -> bool:
-    """Whether an output depends on the inputs, as far as its numbers are any."""
+    """Whether an output depends on the inputs; NaN is not compared."""
     first = alone[0]
     return any(
         other.shape != first.shape or np.any((other != first) & ~(_is_nan(other) | _is_nan(first)))
@@ -262,7 +255,7 @@ def _differ(alone: Sequence[NDArray[Any]]) -> bool:
 
 
 def _difference(alone: Sequence[NDArray[Any]], together: NDArray[Any], batch: Sequence[int]) -> str:
-    """Return how an output differs where rows are run together; nothing where it does not.
+    """Return how one output differs where rows are run together; empty if not.
 
     Args:
         alone: the output for each row by itself.

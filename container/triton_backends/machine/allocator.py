@@ -8,7 +8,7 @@ import ctypes
 def give_back() -> None:
     """Return to the system what was freed since the start.
 
-    ONNX Runtime reads a file whole and packs its weights anew for the processor, and glibc keeps
+    ONNX Runtime reads a file whole and repacks its weights for the processor, and glibc keeps
     what both leave free: with `python -m bench.start`, ResNet-50's process has 160 MB after this
     and 344 MB without.
     """

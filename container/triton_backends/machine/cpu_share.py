@@ -1,4 +1,4 @@
-"""How many cores there are, and how many of them one model instance, or one run, has."""
+"""Count the cores, and those of one model instance and of one run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 def usable_cpus(cgroups: Path = _CGROUPS, own_cgroup: Path = _OWN_CGROUP) -> int:
-    """Return the CPUs of this process's affinity, or its control group's quota where lower.
+    """Return the CPUs of the affinity, or the control group's quota if lower.
 
     A quota of one and a half CPUs counts as one: a second thread would be throttled.
     """
@@ -33,7 +33,7 @@ def threads_of_an_instance(instances: int, cpus: int) -> int:
 
 
 def threads_of_a_run(threads: int) -> int:
-    """Return how many of an instance's threads one run has; the others have runs beside it."""
+    """Return how many of an instance's threads one run has."""
     return min(threads, CORES_OF_A_RUN)
 
 

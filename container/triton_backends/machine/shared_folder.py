@@ -1,18 +1,32 @@
-"""The folder in which the model instances of one container keep what they share."""
+"""The folder that all model instances of one container share, and the files in it."""
 
 from __future__ import annotations
 
+import json
+import os
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 VARIABLE = "MODEL_INSTANCES_DIR"
-"""What `serve` names it in; without it each instance is by itself."""
+"""The variable that names the folder; without it each instance is by itself."""
 
 
 def shared_folder(environment: Mapping[str, str]) -> Path | None:
     """Return the folder, if there is one."""
     folder = environment.get(VARIABLE)
     return Path(folder) if folder else None
+
+
+def write_json(file: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file atomically, and do nothing where that fails."""
+    part = file.with_suffix(f".{os.getpid()}")
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(content), encoding="utf-8")
+        part.replace(file)
+    with suppress(OSError):
+        part.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""How much of /dev/shm this process's model instance may use, as `serve` shared it out.
+"""The share of /dev/shm that this process's model instance may use.
 
 `container/repository/shared_memory_plan.py` says why. Without the variable nothing is limited.
 
@@ -58,7 +58,7 @@ SCATTERED = 1.5
 Under mixed load 1.3 was seen."""
 
 HALVED = 2
-"""Likewise for variable shapes: a small tensor may lie in the middle of what is free."""
+"""Likewise for variable shapes: a small tensor may be in the middle of the free space."""
 
 FOLDER = Path("/dev/shm")  # noqa: S108  Triton's choice
 
@@ -99,7 +99,7 @@ class Item:
         return cls(*sizes) if all(sizes) else None
 
     def region(self, batch: int) -> int:
-        """Return how large a region becomes in which batches of that size are run.
+        """Return the bytes that a region needs for batches of a size.
 
         While one batch is answered, the inputs of the next are there already.
         """
@@ -119,7 +119,7 @@ class TooLarge(Exception):
 
 @dataclass
 class Share:
-    """What one instance may use.
+    """The shared memory that one instance may use.
 
     Args:
         size: bytes of shared memory that all models have together.
@@ -141,7 +141,7 @@ class Share:
 
     @classmethod
     def of(cls, config: Mapping[str, Any], environment: Mapping[str, str]) -> Share:
-        """Return the share of a configured model; that of one that came later is held for it.
+        """Return the share of a configured model; hold it if it was loaded later.
 
         Raises:
             ModelConfigError: there is none.
@@ -163,12 +163,12 @@ class Share:
         return share
 
     def reserve(self, taken: int, grow: Callable[[int], None]) -> None:
-        """Grow the region, the first time that this is called, and return when it has grown.
+        """Grow the region at the first call, and return when it has grown.
 
         The same model may have been loaded before, and be about to give its room back.
 
         Args:
-            taken: bytes of tensors that lie in it already.
+            taken: bytes of tensors that are in it already.
             grow: takes the bytes that are to be added; it raises where there is no room.
 
         Raises:
@@ -195,7 +195,7 @@ class Share:
                 self.held = None
 
     def has_room(self, needed: int) -> bool:
-        """Whether so many bytes of tensors may lie in the region at a time."""
+        """Whether the region holds so many bytes of tensors at a time."""
         return self.tensors is None or needed <= self.tensors
 
     def refusal(self, needed: int) -> TooLarge:
@@ -210,7 +210,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Part:
-    """What an instance of a model that came later gets.
+    """The share of an instance of a model that was loaded later.
 
     Args:
         region: bytes of shared memory.
@@ -225,28 +225,28 @@ class Part:
 
 
 def plan_of(environment: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return what `serve` has shared out; nothing where it has not."""
+    """Return the plan of `serve`; empty where there is none."""
     plan: Mapping[str, Any] = json.loads(environment.get(SHARES) or "{}")
     return plan
 
 
 def allotted(config: Mapping[str, Any], size: int) -> int:
-    """Return the bytes that one instance of a model that came later may have of `size`."""
+    """Return the bytes of `size` for an instance of a model loaded later."""
     return int(size * PART_OF_A_MODEL) // instance_count(config)
 
 
 def is_scarce(size: int) -> bool:
-    """Whether models have no more than parts of so many bytes."""
+    """Whether so many bytes are too few for models without limits."""
     return 0 < size < AMPLE
 
 
 def came_later(config: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
-    """Whether a model needs a part of what little there is, and the plan has none for it."""
+    """Whether a model needs a share that the plan does not have."""
     return is_scarce(plan.get("size", 0)) and config["name"] not in plan.get("models", {})
 
 
 def part_of(config: Mapping[str, Any], size: int) -> Part:
-    """Return what one instance of a model that came later gets of `size` bytes."""
+    """Return the share of `size` bytes for an instance of a model loaded later."""
     part = allotted(config, size)
     if item := item_of(config):
         batch = batch_of(config, item, part)
@@ -257,7 +257,7 @@ def part_of(config: Mapping[str, Any], size: int) -> Part:
 
 
 def batch_of(config: Mapping[str, Any], item: Item, part: int) -> int:
-    """Return how large batches may be that need no more than a part; at least 1."""
+    """Return the largest batch that fits a share; at least 1."""
     warmups = [int(one.get("batch_size") or 1) for one in config.get("model_warmup") or []]
     least = max([1, *warmups])
     return item.batch(part, least, max(least, max_batch_size(config)))
@@ -273,7 +273,7 @@ def item_of(config: Mapping[str, Any]) -> Item | None:
 
 
 def fit(config: dict[str, Any], environment: Mapping[str, str]) -> None:
-    """Let a model with fixed shapes that came later have batches that fit into its part.
+    """Reduce the batches of a model loaded later to what fits its share.
 
     As `container.repository.shared_memory_plan.share_of` has it for those that are there at the
     start. But of what is completed Triton takes no number of instances, and no preferred sizes of
@@ -288,7 +288,7 @@ def fit(config: dict[str, Any], environment: Mapping[str, str]) -> None:
 
 
 def hold(config: Mapping[str, Any], part: Part, size: int, environment: Mapping[str, str]) -> int:
-    """Return an open file without a name that has the room of a part; it ends with this process.
+    """Return an unnamed file that occupies a share until this process ends.
 
     What others have only while they are loaded, or until they are gone, is waited for.
 
@@ -308,7 +308,7 @@ def hold(config: Mapping[str, Any], part: Part, size: int, environment: Mapping[
 
 
 def held_now(part: Part, size: int, environment: Mapping[str, str]) -> int:
-    """Return such a file; room is left for the inputs of the first run, which come before.
+    """Return such a file, smaller by the inputs of the first run.
 
     Raises:
         OSError: there is not enough of `size`, which may be less than there is, or at all.
@@ -339,7 +339,7 @@ def nameless(environment: Mapping[str, str]) -> int:
 
 @contextmanager
 def one_at_a_time(folder: Path | None) -> Iterator[None]:
-    """Let no other process that shares the folder be in here."""
+    """Hold a lock among the processes that share the folder."""
     if folder is None:
         yield
         return
@@ -352,7 +352,7 @@ def one_at_a_time(folder: Path | None) -> Iterator[None]:
 
 
 def taken(prefix: str) -> int:
-    """Return the bytes of the regions that have this prefix, and of what is held beside them."""
+    """Return the bytes of the regions with this prefix, held ones included."""
     sizes = {}
     opened = iglob("/proc/[0-9]*/fd/*")  # noqa: PTH207  Path's fails where a process ends meanwhile
     for path in (*FOLDER.glob(f"{prefix}*"), *map(Path, opened)):

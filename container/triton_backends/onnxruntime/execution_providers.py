@@ -1,4 +1,4 @@
-"""Which of ONNX Runtime's execution providers run a model, in the native backend's spellings.
+"""ONNX Runtime's execution providers, in the native backend's spellings.
 
 https://github.com/triton-inference-server/onnxruntime_backend#onnx-runtime-with-tensorrt-optimization
 """
@@ -84,7 +84,7 @@ _CUDA_CHOICES = {
 def execution_providers(
     config: Mapping[str, Any], kind: str, device_id: int, available: Collection[str]
 ) -> tuple[list[Provider], list[str]]:
-    """Return the providers with their options, first choice first, and warnings for the log.
+    """Return the providers with options, by preference, and warnings.
 
     `kind` is the instance's, `CPU`, `GPU`, `AUTO` or `MODEL`; `available` are the providers of
     the installed ONNX Runtime. An accelerator that it lacks costs a warning, and the next

@@ -1,4 +1,4 @@
-"""Triton's `onnxruntime` backend in Python, for a Triton that is shipped without the native one.
+"""Triton's `onnxruntime` backend in Python, for a Triton without the native one.
 
 A model's configuration means here what it means to NVIDIA's native backend. On a CPU OpenVINO runs
 the model where it is faster and its answers are the same; see
@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any
 # package's home goes last, so that it hides nothing that is installed.
 sys.path.append(str(Path(__file__).resolve().parents[3]))
 
-from container.triton_backends.engine_choice import ONNXRUNTIME, OPENVINO, Verdict, of_onnxruntime
+from container.triton_backends.engine_choice import (
+    ONNXRUNTIME,
+    OPENVINO,
+    EngineChoice,
+    choice_for_onnxruntime,
+)
 from container.triton_backends.machine.shared_folder import shared_folder
 from container.triton_backends.model_config import asked_kind
 from container.triton_backends.onnxruntime import session
@@ -42,7 +47,7 @@ class TritonPythonModel(PythonModel):
 
     def open(
         self, config: Mapping[str, Any], file: Path, args: Mapping[str, str]
-    ) -> tuple[Verdict, Session]:
+    ) -> tuple[EngineChoice, Session]:
         """Return which engine runs the model, and the open model."""
         kind = asked_kind(args["model_instance_kind"], self.folder())
         providers, warnings = execution_providers(
@@ -55,9 +60,9 @@ class TritonPythonModel(PythonModel):
         if args["model_instance_kind"] == "GPU" and on_cpu:
             warnings.append("it runs on the CPU: there is a GPU, but no onnxruntime-gpu.")
         log_warnings(config["name"], warnings)
-        found = Verdict(ONNXRUNTIME, reason="on a GPU")
+        found = EngineChoice(ONNXRUNTIME, reason="on a GPU")
         if on_cpu:
-            found = of_onnxruntime(config, self.folder(), file, os.environ)
+            found = choice_for_onnxruntime(config, self.folder(), file, os.environ)
         dims = {tensor["name"]: tensor["dims"] for tensor in config["output"]}
         if found.engine == OPENVINO:
             return found, OpenVinoSession(

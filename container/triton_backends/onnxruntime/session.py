@@ -1,4 +1,4 @@
-"""A session of ONNX Runtime for one model instance: its tensors, and runs on plain arrays."""
+"""A session of ONNX Runtime for one model instance, on plain arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from container.triton_backends.batching.batching import Scalars, conform, decoded
+from container.triton_backends.batching.tensor_shapes import Scalars, conform, decoded
 from container.triton_backends.machine.cpu_share import usable_cpus
 from container.triton_backends.model_config import (
     DYNAMIC,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from container.triton_backends.batching.batching import Rows, Tensors
+    from container.triton_backends.batching.item import Rows, Tensors
     from container.triton_backends.onnxruntime.execution_providers import Provider
     from container.triton_backends.onnxruntime.session_settings import SessionSettings
 
@@ -92,7 +92,7 @@ _LOCALE = re.compile(r"Failed to construct locale with name:([\w.@-]+)")
 
 
 def model_file(folder: Path, configured: str) -> Path:
-    """Return the model's file in its version folder; a folder of that name holds `model.onnx`.
+    """Return the model's file; a folder of that name holds `model.onnx`.
 
     Raises:
         ModelConfigError: there is no such file.
@@ -107,7 +107,7 @@ def model_file(folder: Path, configured: str) -> Path:
 
 
 class ModelFile:
-    """A model's file as it is written: its tensors, and runs of its graph, not optimized.
+    """A model's file: its tensors, and runs of its graph, not optimized.
 
     Raises:
         ModelConfigError: ONNX Runtime cannot read the file, or a tensor's type is not served.
@@ -291,7 +291,7 @@ def _opened(file: Path, options: Any, providers: Sequence[Provider]) -> Any:
 
 
 def _fix(reason: str) -> str:
-    """Return what helps where a file cannot be opened; nothing where that is not known."""
+    """Return how to mend a file that cannot be opened; empty if not known."""
     if locale := _LOCALE.search(reason):
         name = locale[1]
         language = name.partition(".")[0]
@@ -327,7 +327,7 @@ def _specs(
 
 
 def _not_carried(kind: str, node: Any) -> ModelConfigError:
-    """Return the error for a tensor of a type that Triton's Python backend does not carry."""
+    """Return the error for a tensor type that Python backends do not support."""
     what = f"{kind} '{node.name}' is a {node.type} in the file, which Triton cannot carry."
     if node.type.startswith("seq(map("):
         what = f"{kind} '{node.name}' is a sequence of maps (ZipMap), which Triton cannot carry."

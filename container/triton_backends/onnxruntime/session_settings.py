@@ -1,4 +1,4 @@
-"""A model's configuration as settings of an ONNX Runtime session, in the native spellings.
+"""A model's configuration as settings of an ONNX Runtime session.
 
 https://github.com/triton-inference-server/onnxruntime_backend#model-config-options
 """
@@ -27,7 +27,7 @@ _SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning
 
 MOST_AT_ONCE = 8
 """Runs of one instance: each needs memory for what it computes, and the more there are, the longer
-nobody is answered where all began together."""
+no request is answered where all began together."""
 
 _ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 
@@ -104,7 +104,7 @@ def session_settings(
 
 
 def own_settings(config: Mapping[str, Any]) -> str:
-    """Return the first setting that no other engine than ONNX Runtime knows; nothing for none."""
+    """Return the first setting that only ONNX Runtime has; empty for none."""
     optimization = config.get("optimization") or {}
     if (config.get("model_operations") or {}).get("op_library_filename"):
         return "op_library_filename"

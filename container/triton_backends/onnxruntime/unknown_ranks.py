@@ -1,4 +1,4 @@
-"""Which tensors of a model file may have any number of dimensions, as far as it says.
+"""Find the tensors of a model file whose number of dimensions is unknown.
 
 ONNX Runtime's Python gives an empty shape for these and for scalars. In the file a scalar has a
 shape without dimensions, and they have none. The numbers are those of ONNX's onnx.proto; all else,
@@ -26,7 +26,7 @@ _WIDTHS = {1: 8, 5: 4}
 
 
 def unknown_ranks(file: Path) -> frozenset[str]:
-    """Return the names of the inputs and outputs of which a file has no shape; none if unreadable.
+    """Return the inputs and outputs without a shape; none if unreadable.
 
     ONNX Runtime, which opens the same file, says what is wrong with it.
     """

@@ -60,7 +60,7 @@ class MappedFile:
         forget(self.file.with_suffix(WEIGHTS))
 
     def close(self) -> None:
-        """Remove what was made where no other instance has it open; the lock's own file stays."""
+        """Remove the file unless another instance has it open; keep its lock."""
         if self._lock is None:
             return
         try:
@@ -89,7 +89,7 @@ def _lock_shared(lock: int, made: Path, make: Callable[[], None]) -> None:
 
 
 def forget(weights: Path) -> None:
-    """Take a mapped file out of this process's memory; what is read again comes from the disk.
+    """Drop a mapped file from memory; later reads come from the disk.
 
     Weights are packed for the processor when a model is compiled, or runs first, and mostly not
     read from there any more.

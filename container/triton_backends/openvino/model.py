@@ -1,4 +1,4 @@
-"""Triton's `openvino` backend in Python, for a Triton that is shipped without the native one.
+"""Triton's `openvino` backend in Python, for a Triton without the native one.
 
 It takes `model.xml` with `model.bin`, or `model.onnx`, and the parameters of NVIDIA's backend.
 Triton loads this file by its path and starts one process of it for each model instance.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 # package's home goes last, so that it hides nothing that is installed.
 sys.path.append(str(Path(__file__).resolve().parents[3]))
 
-from container.triton_backends.engine_choice import Verdict, of_openvino
+from container.triton_backends.engine_choice import EngineChoice, choice_for_openvino
 from container.triton_backends.machine.shared_folder import shared_folder
 from container.triton_backends.model_config import ModelConfigError, asked_kind
 from container.triton_backends.openvino import session
@@ -34,14 +34,14 @@ class TritonPythonModel(PythonModel):
 
     def open(
         self, config: Mapping[str, Any], file: Path, args: Mapping[str, str]
-    ) -> tuple[Verdict, session.OpenVinoSession]:
+    ) -> tuple[EngineChoice, session.OpenVinoSession]:
         """Return in which precision the model is run, and the open model."""
         if asked_kind(args["model_instance_kind"], self.folder()) == "GPU":
             raise ModelConfigError(
                 "the instance is of kind KIND_GPU, but OpenVINO runs on the CPU alone here.",
                 "write KIND_CPU or KIND_AUTO",
             )
-        found = of_openvino(config, self.folder(), file, os.environ)
+        found = choice_for_openvino(config, self.folder(), file, os.environ)
         dims = {tensor["name"]: tensor["dims"] for tensor in config["output"]}
         return found, session.OpenVinoSession(
             file,

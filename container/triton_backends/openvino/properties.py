@@ -1,4 +1,4 @@
-"""A model's configuration as properties of a model that OpenVINO compiles, in Triton's spellings.
+"""A model's configuration as properties of OpenVINO, in Triton's spellings.
 
 https://github.com/triton-inference-server/openvino_backend#parameters
 https://docs.openvino.ai/2026/openvino-workflow/running-inference/inference-devices-and-modes/cpu-device.html

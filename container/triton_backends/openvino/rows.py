@@ -1,4 +1,4 @@
-"""A graph whose last matrix product is computed for the rows that are wanted alone.
+"""Compute the last matrix product of a graph only for the wanted rows.
 
 A language model gives a score for each word of its vocabulary at each place of a text, of which the
 places of some masks are wanted. The product with the vocabulary is a fifth of the arithmetic of
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from container.triton_backends.batching.batching import Rows
+    from container.triton_backends.batching.item import Rows
 
 NUMBERS = "numbers of the rows wanted of "
 """Before an output's name: the input, int64 [rows]. Without any rows all are computed."""
@@ -75,7 +75,7 @@ def take_rows(model: Any) -> tuple[str, ...]:
 
 
 def _end(result: Any) -> _End | None:
-    """Return how a graph ends before an output; None where that is not as `take_rows` has it."""
+    """Return a graph's end before an output; None where `take_rows` cannot use it."""
     shape = result.get_output_partial_shape(0)
     if not _has_rank(shape, RANK) or [size.is_dynamic for size in shape] != [True, True, False]:
         return None

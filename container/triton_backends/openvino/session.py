@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from container.triton_backends.batching.batching import Scalars, conform
+from container.triton_backends.batching.tensor_shapes import Scalars, conform
 from container.triton_backends.machine import allocator
 from container.triton_backends.model_config import (
     DYNAMIC,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from container.triton_backends.batching.batching import Rows, Tensors
+    from container.triton_backends.batching.item import Rows, Tensors
 
 DEFAULT_FILES = ("model.xml", "model.onnx")
 """Triton writes the first into a configuration that names no file."""

@@ -1,4 +1,4 @@
-"""Triton's `pytorch` backend in Python, for TorchScript models (`pytorch_libtorch`).
+"""Triton's `pytorch` backend in Python, for TorchScript models.
 
 A model's configuration means here what it means to NVIDIA's native backend. Triton loads this
 file by its path and starts one process of it for each model instance.
@@ -18,7 +18,7 @@ import triton_python_backend_utils as pb_utils
 # package's home goes last, so that it hides nothing that is installed.
 sys.path.append(str(Path(__file__).resolve().parents[3]))
 
-from container.triton_backends import model_config, triton_requests
+from container.triton_backends import config_check, model_config, triton_requests
 from container.triton_backends.machine import allocator
 from container.triton_backends.machine.shared_memory import Share, fit
 from container.triton_backends.pytorch import torchscript, torchscript_settings
@@ -41,7 +41,7 @@ class TritonPythonModel:
         """
         config = auto_complete_model_config.as_dict()
         torchscript_settings.check_listed(config)
-        model_config.refuse_ragged(config)
+        config_check.refuse_ragged(config)
         fit(config, os.environ)
         return auto_complete_model_config
 
@@ -53,7 +53,7 @@ class TritonPythonModel:
 
         """
         config = json.loads(args["model_config"])
-        model_config.refuse_unsupported(config)
+        config_check.refuse_unsupported(config)
         torchscript_settings.check_listed(config)
         settings, warnings = torchscript_settings.torch_settings(config)
         triton_requests.log_warnings(config["name"], warnings)
@@ -67,7 +67,7 @@ class TritonPythonModel:
             ),
             int(args["model_instance_device_id"]),
         )
-        self._answering = triton_requests.Answering(
+        self._answering = triton_requests.RequestHandler(
             config["name"],
             [tensor["name"] for tensor in config["output"]],
             self._module.prepare,

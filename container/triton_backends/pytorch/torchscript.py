@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from container.triton_backends.batching.batching import conform, decoded
+from container.triton_backends.batching.tensor_shapes import conform, decoded
 from container.triton_backends.model_config import ModelConfigError, Signature
 from container.triton_backends.pytorch.torchscript_settings import input_order, output_indices
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from container.triton_backends.batching.batching import Tensors
+    from container.triton_backends.batching.item import Tensors
     from container.triton_backends.pytorch.torchscript_settings import TorchSettings
 
 DEFAULT_FILE = "model.pt"
@@ -56,7 +56,7 @@ def import_torch() -> Any:
         ModelConfigError: it is not installed; the sentence says what to do about it.
 
     """
-    # OpenMP's threads spin between two runs unless told not to, before they are loaded.
+    # OpenMP's threads spin between two runs unless this is set before they are loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         import torch  # noqa: PLC0415 - it takes a second, and may be absent
@@ -70,7 +70,7 @@ def import_torch() -> Any:
 
 
 def device_of(torch: Any, kind: str, device_id: int) -> Any:
-    """Return the `torch.device` of an instance; None leaves the choice to the file (KIND_MODEL).
+    """Return an instance's `torch.device`; None leaves it to the file.
 
     Raises:
         ModelConfigError: the instance is of kind GPU and PyTorch sees none.
@@ -183,7 +183,7 @@ class TorchScriptModule:
     def _argument(self, array: NDArray[Any]) -> Any:
         if array.dtype == np.object_:
             return array.tolist()
-        # Triton's arrays lie in shared memory; PyTorch wants them writable.
+        # Triton's arrays are in shared memory; PyTorch wants them writable.
         writable = array if array.flags.writeable else array.copy()
         return self._torch.from_numpy(np.ascontiguousarray(writable)).to(self._device)
 
@@ -222,7 +222,7 @@ class TorchScriptModule:
 
 
 def place_and_reason(text: str) -> tuple[str, str]:
-    """Return where in the code an error of TorchScript comes from, and what went wrong.
+    """Return the place and the message of an error of TorchScript.
 
     Of any other error that is all of its text, and no place.
     """
@@ -249,7 +249,7 @@ def _apply(torch: Any, settings: TorchSettings) -> None:
 
 
 def _arguments(module: Any, names: list[str], optional: list[str]) -> tuple[bool, list[str]]:
-    """Return whether forward takes one dictionary of tensors, and the names in its order."""
+    """Return whether forward takes one dictionary, and the names in order."""
     # The first is the module, which a class may call other than `self`.
     arguments = module.forward.schema.arguments[1:]
     kinds = [argument.type.kind() for argument in arguments]

@@ -44,7 +44,7 @@ _INDEXED = re.compile(r".*?__([0-9]+)")
 
 @dataclass(frozen=True, slots=True)
 class TorchSettings:
-    """What a TorchScript model runs with; None leaves a switch of the JIT as PyTorch has it."""
+    """Settings of a TorchScript model; None keeps PyTorch's own."""
 
     intra_op_threads: int
     inter_op_threads: int
@@ -96,7 +96,7 @@ def torch_settings(
 
 
 def check_listed(config: Mapping[str, Any]) -> None:
-    """Raise ModelConfigError where inputs or outputs are missing: no file can complete them."""
+    """Raise ModelConfigError where inputs or outputs are missing."""
     for field in ("input", "output"):
         if not config.get(field):
             raise ModelConfigError(
@@ -107,7 +107,7 @@ def check_listed(config: Mapping[str, Any]) -> None:
 
 
 def configured_signature(config: Mapping[str, Any]) -> Signature:
-    """Return the tensors as the configuration describes them, batch dimension included.
+    """Return the tensors of the configuration, with the batch dimension.
 
     Raises:
         ModelConfigError: a data type is not one of PyTorch's, or strings have more than one

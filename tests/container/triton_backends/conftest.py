@@ -3,19 +3,12 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import socket
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-_ROOT = Path(__file__).resolve().parents[3]
-if str(_ROOT) not in sys.path:
-    sys.path.append(str(_ROOT))
-
-import onnx_models  # noqa: E402 - the repository's own packages come first
-import torchscript_models  # noqa: E402 - see above
-import triton_process  # noqa: E402 - see above
+from tests.support.models import onnx_repository, torchscript_models
+from tests.support.triton import process as triton_process
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
@@ -32,7 +25,7 @@ def _verdicts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[triton_process.Triton]:
     """A real Triton that has tried to load every model; afterwards nothing of it is left."""
     folder = tmp_path_factory.mktemp("triton")
-    names = onnx_models.write_repository(folder / "models")
+    names = onnx_repository.write_repository(folder / "models")
     names += torchscript_models.write_repository(folder / "models", has_torch=HAS_TORCH)
     with triton_process.running(folder, names) as server:
         yield server

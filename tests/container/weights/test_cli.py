@@ -208,7 +208,7 @@ def test_says_what_to_install_where_there_is_no_onnx(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench.convert = cli._convert
-    monkeypatch.setitem(sys.modules, "container.image.weights.resnet50", None)
+    monkeypatch.setitem(sys.modules, "container.image.weights.converters.resnet50", None)
     assert bench.run("one") == 1
     assert "install container/image/requirements/weights.txt" in capsys.readouterr().err
 

@@ -13,7 +13,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from container.image.weights import fill_mask, hub
+from container.image.weights import registries
+from container.image.weights.converters import fill_mask
 from container.image.weights.errors import ConversionError, SourceUnreachable
 
 INPUTS = ["input_ids", "attention_mask", "token_type_ids"]
@@ -93,7 +94,7 @@ def test_asks_the_hub_for_these_files_only(tmp_path: Path, monkeypatch: pytest.M
         return str(tmp_path)
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub_module(download))
-    assert hub.snapshot("someone/text", "main", ["model.onnx", "vocab.txt"]) == tmp_path
+    assert registries.snapshot("someone/text", "main", ["model.onnx", "vocab.txt"]) == tmp_path
 
 
 @pytest.mark.parametrize("error", [ConnectionError("no route\nand more"), LookupError("no route")])
@@ -103,4 +104,4 @@ def test_a_hub_out_of_reach_is_one_line(monkeypatch: pytest.MonkeyPatch, error: 
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub_module(download))
     with pytest.raises(SourceUnreachable, match=r"^no route$"):
-        hub.snapshot("someone/text", "main", [])
+        registries.snapshot("someone/text", "main", [])

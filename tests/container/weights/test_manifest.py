@@ -46,7 +46,9 @@ def test_every_package_is_pinned_and_has_its_converter() -> None:
     for source in packages:
         assert re.fullmatch(r"[0-9a-f]{64}", source.sha256)
         assert re.fullmatch(r"\d+\.\d+\.\d+", source.version)
-        assert callable(import_module(f"container.image.weights.{source.converter}").convert)
+        assert callable(
+            import_module(f"container.image.weights.converters.{source.converter}").convert
+        )
 
 
 def test_users_are_told_whose_licence_yolov5_is_under() -> None:

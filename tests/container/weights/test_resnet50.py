@@ -11,11 +11,10 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from container.image.weights import resnet50
+from container.image.weights.converters import resnet50
 from container.image.weights.errors import ConversionError
-
-from . import plain, tfjs_files
-from .tfjs_files import layer
+from tests.support.models import plain, tfjs_files
+from tests.support.models.tfjs_files import layer
 
 RANDOM = np.random.default_rng(1)
 # Keras' "caffe" preprocessing, in the order of the channels that it makes: blue, green, red.

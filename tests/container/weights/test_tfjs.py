@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from container.image.weights import tfjs
+from container.image.weights.converters import tfjs
 from container.image.weights.errors import ConversionError
-
-from . import tfjs_files
+from tests.support.models import tfjs_files
 
 WEIGHTS = {
     "first": np.array([[1.5, -2.0], [0.25, 3.0]], np.float32),

@@ -10,11 +10,10 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from container.image.weights import yolov5s
+from container.image.weights.converters import yolov5s
 from container.image.weights.errors import ConversionError
-
-from . import plain, tfjs_files
-from .tfjs_files import node
+from tests.support.models import plain, tfjs_files
+from tests.support.models.tfjs_files import node
 
 RANDOM = np.random.default_rng(2)
 HEIGHT, WIDTH, CHANNELS, ANCHORS, FIELDS = 8, 16, 4, 2, 6

@@ -1,0 +1,235 @@
+"""The in-process limit: the whole work in one program, without HTTP.
+
+usage: python -m bench.load.limit REPOSITORY MODEL, then one JSON object a line on standard input
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, cast
+
+from bench.load import work
+from bench.servers.processes import memory_mb
+from bench.servers.sessions import Engine, opened
+from container.programs.malloc import ALLOCATOR
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the work is spread over the cores.
+
+    Args:
+        threads: that do the whole work, each for itself.
+        intra_op_threads: of one run in the engine.
+        batch: payloads that a thread runs at once.
+        spinning: whether ONNX Runtime's threads look for work in a loop before they sleep.
+        engine: that runs the model.
+        streams: runs at a time that OpenVINO has threads for; the threads share them.
+
+    """
+
+    threads: int
+    intra_op_threads: int
+    batch: int = 1
+    spinning: bool = False
+    engine: Engine = Engine.ONNXRUNTIME
+    streams: int = 1
+
+    def __str__(self) -> str:
+        spinning = " spinning" if self.spinning else ""
+        batch = f", batches of {self.batch}" if self.batch > 1 else ""
+        each = f"{self.intra_op_threads} intra-op{spinning}"
+        if self.engine is not Engine.ONNXRUNTIME:
+            each = f"{self.streams} streams of {self.intra_op_threads}"
+        return f"{self.engine}, {self.threads} threads × {each}{batch}"
+
+    @property
+    def in_hand(self) -> int:
+        """How many payloads are worked on at a time."""
+        return self.threads * self.batch
+
+
+def divided(engine: Engine, cpus: int, width: int, batch: int = 1) -> Way:
+    """Return the way in which each run has so many of the cores."""
+    count = cpus // width
+    streams = 1 if engine is Engine.ONNXRUNTIME else count
+    return Way(count, width, batch, engine=engine, streams=streams)
+
+
+def ways_of(engine: Engine, cpus: int, batch: int) -> list[Way]:
+    """Return the ways to try: a run on each core, and each run on all cores."""
+    each, whole = divided(engine, cpus, 1, batch), divided(engine, cpus, cpus, batch)
+    # With OpenVINO a second thread can prepare while the payloads of the first one run.
+    on_onnxruntime = engine is Engine.ONNXRUNTIME
+    other = replace(whole, spinning=True) if on_onnxruntime else replace(whole, threads=2)
+    more = [replace(each, threads=cpus + 1)] if batch == 1 else []
+    return [*dict.fromkeys([each, whole, other, *more])]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One measurement; times in milliseconds of one payload, or of one batch.
+
+    `engine_ms` is the processor time of a payload inside of the engine, with its own threads.
+    """
+
+    per_second: float
+    p50: float
+    p99: float
+    cpu_ms: float
+    engine_ms: float
+    memory_mb: float
+
+
+class Limit:
+    """The program, kept for many measurements; it sleeps between them."""
+
+    def __init__(self, repository: Path, modelname: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "bench.load.limit", str(repository), modelname],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=work.PROJECT,
+            # Its own best settings: the allocator's are the server's.
+            env={**os.environ, **ALLOCATOR, "TRANSFORMERS_VERBOSITY": "error"},
+        )
+
+    def measure(self, way: Way, seconds: float, payload: Any) -> Figures:
+        """Work for some seconds, over and over on the same payload."""
+        return Figures(**self._ask(way=asdict(way), seconds=seconds, payload=payload))
+
+    def answer(self, payload: Any, engine: Engine = Engine.ONNXRUNTIME) -> list[Any]:
+        """Return the right answer."""
+        return cast("list[Any]", self._ask(answer=payload, engine=engine))
+
+    def stop(self) -> None:
+        if self.process.stdin:
+            self.process.stdin.close()
+        self.process.wait()
+        if self.process.stdout:
+            self.process.stdout.close()
+
+    def _ask(self, **command: Any) -> Any:
+        if not self.process.stdin or not self.process.stdout:
+            raise RuntimeError("the limit has no pipes")
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the in-process limit ended with {self.process.wait()}")
+        return json.loads(line)
+
+
+def main(repository: str, modelname: str) -> None:
+    """Obey."""
+    kind = work.WORKS[modelname](Path(repository))
+
+    @cache
+    def session(
+        engine: Engine,
+        threads: int,
+        streams: int,
+        number: int,  # noqa: ARG001  sessions of several numbers are several
+        *,
+        spinning: bool,
+    ) -> Any:
+        how = partial(opened, engine=engine, threads=threads, streams=streams, spinning=spinning)
+        few = kind.file.resolve().with_suffix(work.FEW)
+        if isinstance(kind, work.Bert) and few.exists():
+            return work.FewRows(how(few), kind.mask)
+        return how(kind.file)
+
+    def sessions(way: Way) -> list[Any]:
+        """Return one for each thread: in ONNX Runtime, runs on several cores share none."""
+        shared = way.engine is not Engine.ONNXRUNTIME or way.intra_op_threads == 1
+        wanted = way.engine, way.intra_op_threads, way.streams
+        return [
+            session(*wanted, 0 if shared else number, spinning=way.spinning)
+            for number in range(way.threads)
+        ]
+
+    for line in sys.stdin:
+        command = json.loads(line)
+        if "answer" in command:
+            way = Way(1, 1, engine=Engine(command["engine"]))
+            reply: Any = work.answered(kind, sessions(way)[0], [command["answer"]])[0]
+        else:
+            way = Way(**{**command["way"], "engine": Engine(command["way"]["engine"])})
+            figures = worked(kind, sessions(way), way, command["seconds"], command["payload"])
+            reply = asdict(figures)
+        sys.stdout.write(json.dumps(reply) + "\n")
+        sys.stdout.flush()
+
+
+class Timed:
+    """A session that counts the processor time of the thread that runs it, meanwhile."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.seconds = 0.0
+
+    def run(self, outputs: list[str], inputs: work.Tensors) -> Any:
+        before = time.thread_time()
+        answer = self._session.run(outputs, inputs)
+        self.seconds += time.thread_time() - before
+        return answer
+
+
+class Worker(threading.Thread):
+    """One of the limit's threads: the whole work, over and over, until the time is up."""
+
+    def __init__(self, kind: work.Work, session: Any, payloads: list[Any], seconds: float) -> None:
+        super().__init__()
+        self.timed = Timed(session)
+        self.times: list[float] = []
+        self.took = 0.0
+        self.outside_s = 0.0  # of processor time, before and after the runs
+        self._job = (kind, payloads, seconds)
+
+    def run(self) -> None:
+        kind, payloads, seconds = self._job
+        began = before = time.perf_counter()
+        while before < began + seconds:
+            work.answered(kind, self.timed, payloads)
+            now = time.perf_counter()
+            self.times.append(now - before)
+            before = now
+        self.took = before - began
+        self.outside_s = time.thread_time() - self.timed.seconds
+
+
+def worked(kind: work.Work, sessions: list[Any], way: Way, seconds: float, payload: Any) -> Figures:
+    payloads = [payload] * way.batch
+    for session in {id(one): one for one in sessions}.values():
+        work.answered(kind, session, payloads)  # OpenVINO prepares itself for each new shape
+    workers = [Worker(kind, session, payloads, seconds) for session in sessions]
+    cpu = time.process_time()
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    cpu = time.process_time() - cpu
+    times = sorted(taken for worker in workers for taken in worker.times)
+    done = len(times) * way.batch
+    return Figures(
+        # Each thread by its own time: they do not end in the same moment.
+        per_second=sum(len(one.times) * way.batch / one.took for one in workers),
+        p50=times[len(times) // 2] * 1e3,
+        p99=times[min(len(times) - 1, int(len(times) * 0.99))] * 1e3,
+        cpu_ms=cpu / done * 1e3,
+        engine_ms=(cpu - sum(one.outside_s for one in workers)) / done * 1e3,
+        memory_mb=memory_mb(os.getpid())[0][1]["peak"],
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,190 @@
+"""A closed loop of callers: each asks again as soon as it is answered.
+
+One thread for all of them and requests that are made once, for what this costs is taken from the
+server on the same cores.
+"""
+
+from __future__ import annotations
+
+import re
+import selectors
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import cycle
+
+HEADER_END = b"\r\n\r\n"
+LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
+PATIENCE_S = 60
+
+
+class LoadError(Exception):
+    """An answer was not 200, or none came; the message shows it."""
+
+
+def request(path: str, body: bytes, content_type: str = "application/json") -> bytes:
+    """Return a whole POST request that keeps the connection."""
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {content_type}\r\n"
+        f"Accept: */*\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+@dataclass
+class Loop:
+    """What a closed loop has seen.
+
+    Args:
+        begin: when counting began, after the loop had got going.
+        end: when nothing was asked any more; later answers are not counted.
+        times: what each answer that is counted took, in seconds.
+        answers: all of them, counted or not.
+
+    """
+
+    begin: float
+    end: float
+    times: list[float] = field(default_factory=list)
+    answers: int = 0
+
+    @property
+    def per_second(self) -> float:
+        return len(self.times) / (self.end - self.begin)
+
+    def percentile(self, share: float) -> float:
+        """Return the time, in milliseconds, within which this share was answered."""
+        ordered = sorted(self.times)
+        return ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1e3
+
+
+class Caller:
+    """One keep-alive connection, which asks again and again."""
+
+    def __init__(self, port: int, asked: Iterator[bytes]) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.settimeout(0)
+        self.asked = asked
+        self.left = memoryview(b"")
+        self.came = bytearray()
+        self.needed = 0
+        self.since = 0.0
+
+    def ask(self) -> None:
+        self.left, self.came, self.needed = memoryview(next(self.asked)), bytearray(), 0
+        self.since = time.perf_counter()
+        self.send()
+
+    def send(self) -> None:
+        while self.left:
+            try:
+                self.left = self.left[self.socket.send(self.left) :]
+            except BlockingIOError:
+                return
+
+    def answered(self) -> bool:
+        """Take what has come; return whether it is a whole answer.
+
+        Raises:
+            LoadError: it is not 200, or the connection was closed.
+
+        """
+        try:
+            part = self.socket.recv(1 << 18)
+        except BlockingIOError:
+            return False
+        if not part:
+            raise LoadError(f"the connection was closed after {bytes(self.came[:500])!r}")
+        self.came += part
+        if not self.needed and HEADER_END in self.came:
+            head = bytes(self.came.partition(HEADER_END)[0])
+            if length := LENGTH.search(head):
+                self.needed = len(head) + len(HEADER_END) + int(length[1])
+            elif CHUNKED.search(head):
+                return self.came.endswith(b"\r\n0\r\n\r\n")
+        if not self.needed or len(self.came) < self.needed:
+            return False
+        if not self.came.startswith((b"HTTP/1.1 200", b"HTTP/1.0 200")):
+            raise LoadError(f"answered {bytes(self.came[:500])!r}")
+        return True
+
+
+def closed_loop(
+    port: int, asked: Sequence[bytes], callers: int, seconds: float, warm: float = 0.5
+) -> Loop:
+    """Let some callers ask, and count for some seconds after the first `warm` ones.
+
+    Args:
+        port: of the server, on this machine.
+        asked: requests; each caller sends the next one of them, over and over.
+        callers: how many wait for an answer at a time.
+        seconds: for which answers are counted.
+        warm: seconds before that.
+
+    Raises:
+        LoadError: an answer was not 200, or none came.
+
+    """
+    begin = time.perf_counter() + warm
+    loop, turns = Loop(begin, begin + seconds), cycle(asked)
+    with ExitStack() as stack:
+        selector = stack.enter_context(selectors.DefaultSelector())
+        for _ in range(callers):
+            caller = Caller(port, turns)
+            stack.enter_context(caller.socket)
+            selector.register(caller.socket, selectors.EVENT_READ, caller)
+            start(selector, caller)
+        while selector.get_map():
+            ready = selector.select(PATIENCE_S)
+            if not ready:
+                raise LoadError(f"no answer within {PATIENCE_S} s")
+            for key, events in ready:
+                follow(selector, key.data, events, loop)
+    if not loop.times:
+        raise LoadError(f"no answer within {seconds} s")
+    return loop
+
+
+def follow(selector: selectors.DefaultSelector, caller: Caller, events: int, loop: Loop) -> None:
+    """Go on with one caller: send more, or take what came, and ask again."""
+    if events & selectors.EVENT_WRITE:
+        caller.send()
+        if not caller.left:
+            selector.modify(caller.socket, selectors.EVENT_READ, caller)
+    if not events & selectors.EVENT_READ or not caller.answered():
+        return
+    now = time.perf_counter()
+    loop.answers += 1
+    if loop.begin <= now < loop.end:
+        loop.times.append(now - caller.since)
+    if now < loop.end:
+        start(selector, caller)
+    else:
+        selector.unregister(caller.socket)
+
+
+def start(selector: selectors.DefaultSelector, caller: Caller) -> None:
+    caller.ask()
+    both = selectors.EVENT_READ | selectors.EVENT_WRITE
+    selector.modify(caller.socket, both if caller.left else selectors.EVENT_READ, caller)
+
+
+def once(port: int, asked: bytes) -> tuple[int, bytes]:
+    """Ask once; return the status and the body, or status 0 without an answer."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
+            connection.sendall(asked.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
+            came = b""
+            while part := connection.recv(1 << 18):
+                came += part
+    except OSError:
+        return 0, b""
+    head, _, body = came.partition(HEADER_END)
+    if CHUNKED.search(head):
+        body = b"".join(body.split(b"\r\n")[1::2])
+    words = head.split(b" ", 2)
+    return (int(words[1]) if len(words) > 1 else 0), body

@@ -1,0 +1,86 @@
+"""Measure a container's processes: processor time and memory, from /proc."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
+PROC = Path("/proc")
+
+# Sizes of a process, in kB, by the file of /proc/PID that has them.
+SIZES = {
+    "rss": ("smaps_rollup", "Rss"),
+    "pss": ("smaps_rollup", "Pss"),
+    "peak": ("status", "VmHWM"),
+}
+
+
+def descendants(*roots: int) -> set[int]:
+    """Return the process ids of all that some processes started, directly or not."""
+    parents = {}
+    for stat in PROC.glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    found: set[int] = set()
+    while more := {pid for pid, parent in parents.items() if parent in found.union(roots)} - found:
+        found |= more
+    return found
+
+
+def tree(*roots: int) -> Iterator[tuple[int, str]]:
+    """Yield some processes and all their descendants, each with what it is."""
+    for pid in sorted({*roots, *descendants(*roots)}):
+        try:
+            name = described(pid)
+        except OSError:
+            continue  # it has just ended
+        if name:
+            yield pid, name
+
+
+def described(pid: int) -> str:
+    """Return what a process is, in a word or two; nothing for one that has ended."""
+    words = (PROC / str(pid) / "cmdline").read_text().replace("\0", " ")
+    if stub := re.search(r"triton_python_backend_stub \S*/([^/ ]+)/\d+/", words):
+        return f"model process of {stub[1]}"
+    known = {
+        "tritonserver": "Triton",
+        "nginx": "NGINX",
+        "gunicorn": "gunicorn",
+        "container": "serve",
+    }
+    return next((name for word, name in known.items() if word in words), words[:60])
+
+
+def cpu_ms(*roots: int) -> Counter[str]:
+    """Return the processor time of processes and their descendants, by what they are."""
+    used: Counter[str] = Counter()
+    for pid, name in tree(*roots):
+        try:
+            fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        used[name] += (int(fields[11]) + int(fields[12])) * TICK_MS  # type: ignore[assignment]
+    return used
+
+
+def memory_mb(*roots: int) -> list[tuple[str, dict[str, float]]]:
+    """Return name and memory of each process in MB: `rss`, `pss`, peak `rss`."""
+    rows = []
+    for pid, name in tree(*roots):
+        sizes = {}
+        try:
+            for kind, (file, label) in SIZES.items():
+                text = (PROC / str(pid) / file).read_text()
+                found = re.search(rf"^{label}:\s+(\d+)", text, re.MULTILINE)
+                sizes[kind] = float(found[1]) / 1e3 if found else 0.0
+        except OSError:
+            continue
+        rows.append((name, sizes))
+    return rows

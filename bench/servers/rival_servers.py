@@ -1,0 +1,349 @@
+"""The rivals: other servers with the same work.
+
+Each rival is set up for the cores as its documentation recommends: one process per core with one
+thread of the engine each for pictures; for texts, where a batch pays, one process with all the
+threads and the rival's own batching. All run the same work (`bench.load.work`) with the same
+libraries.
+LitServe has the engine that is best in the in-process limit at the precision that is measured; what
+is on a Triton has this server's own backend with the server's precision.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.load.work import PROJECT
+from bench.servers.contenders import (
+    PRECISION,
+    SHM_PREFIX,
+    Contender,
+    Skipped,
+    as_it_is,
+    free_port,
+    installed,
+    run,
+)
+from bench.servers.sessions import Engine
+from container.programs.find_triton import NoTriton, embedded
+from container.programs.malloc import ALLOCATOR
+
+BENCH = Path(__file__).parents[1]
+BATCH = 16
+LITSERVE, TRITON = "LitServe", "Triton HTTP"
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a rival is started for: a model at a precision, on so many cores.
+
+    Args:
+        repository: of models.
+        cache: where the environments of rivals are kept, and what they write.
+        modelname: that is asked.
+        cpus: cores.
+        precision: what MODEL_PRECISION this server has.
+        engine: the best one in the in-process limit.
+
+    """
+
+    repository: Path
+    cache: Path
+    modelname: str
+    cpus: int
+    precision: str
+    engine: Engine
+
+
+def environment(place: Place, engine: Engine = Engine.ONNXRUNTIME) -> dict[str, str]:
+    """Return what `bench.rivals` and `bench.load.work` read inside of a rival."""
+    # A text's batch pays more than a second process does.
+    is_text = place.modelname == "bert_base"
+    workers = 1 if is_text else place.cpus
+    return {
+        "BENCH_REPOSITORY": str(place.repository),
+        "BENCH_MODEL": place.modelname,
+        "BENCH_ENGINE": engine,
+        "BENCH_WORKERS": str(workers),
+        "BENCH_THREADS": str(max(1, place.cpus // workers)),
+        "BENCH_BATCH": str(BATCH if is_text else 1),
+        "PYTHONPATH": str(PROJECT),
+        "TRANSFORMERS_VERBOSITY": "error",
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": "1",
+        # None of them is asked to report home, to look for updates or to fetch anything.
+        "BENTOML_DO_NOT_TRACK": "True",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
+def litserve(place: Place) -> Contender:
+    python, port = installed("litserve", place.cache), free_port()
+    return Contender(
+        LITSERVE,
+        [str(python), str(BENCH / "rivals" / "litserve_app.py"), str(port)],
+        port,
+        "/predict",
+        as_it_is,
+        lambda answer: answer["result"],
+        environment(place, place.engine),
+        place.cache / "run",
+    )
+
+
+def bentoml(place: Place) -> Contender:
+    python, port = installed("bentoml", place.cache), free_port()
+    variables = environment(place)
+    batched = variables["BENCH_BATCH"] != "1"
+    return Contender(
+        "BentoML",
+        [
+            *(str(python), "-m", "bentoml", "serve", "bench.rivals.bentoml_app:Rival"),
+            *("--host", "127.0.0.1", "--port", str(port), "--working-dir", str(PROJECT)),
+        ],
+        port,
+        "/predict",
+        lambda payload: {"payloads" if batched else "payload": [payload] if batched else payload},
+        lambda answer: answer[0] if batched else answer,
+        {**variables, "BENTOML_HOME": str(place.cache / "run" / "bentoml")},
+        place.cache / "run",
+    )
+
+
+def mlserver(place: Place) -> Contender:
+    python, port = installed("mlserver", place.cache), free_port(3)
+    variables = environment(place)
+    folder = place.cache / "run" / "mlserver"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    settings = {
+        "host": "127.0.0.1",
+        "http_port": port,
+        "grpc_port": port + 1,
+        "metrics_port": port + 2,
+        # With one worker only, the work is done in the process that speaks HTTP, as recommended.
+        "parallel_workers": int(variables["BENCH_WORKERS"]),
+        "debug": False,
+    }
+    (folder / "settings.json").write_text(json.dumps(settings))
+    batch = int(variables["BENCH_BATCH"])
+    model = {"name": "rival", "implementation": "bench.rivals.mlserver_app.Rival"}
+    batching = {"max_batch_size": batch, "max_batch_time": 0.01} if batch > 1 else {}
+    (folder / "model-settings.json").write_text(json.dumps({**model, **batching}))
+    return Contender(
+        "MLServer",
+        [str(python), "-m", "mlserver.cli.main", "start", str(folder)],
+        port,
+        "/v2/models/rival/infer",
+        lambda payload: {"inputs": [text_tensor("payload", payload, [1, 1])]},
+        lambda answer: json.loads(answer["outputs"][0]["data"][0]),
+        variables,
+        folder,
+    )
+
+
+def triton(place: Place) -> Contender:
+    """Return Triton alone: an ensemble with pre- and postprocessing in Python.
+
+    The model in the middle is served as by this server, with the same backend; see `one_by_one`.
+    """
+    folder, modelname = place.cache / "run" / "triton", place.modelname
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        program = embedded(folder)
+    except NoTriton as error:
+        raise Skipped(str(error)) from error
+    lay_out_ensemble(folder / "models", place.repository, modelname, place.cpus)
+    port = free_port(3)
+    classes: dict[str, Any] = {"name": "result"}
+    if modelname == "resnet":
+        classes["parameters"] = {"classification": 3}
+    return Contender(
+        TRITON,
+        [
+            *(str(program.executable), f"--model-repository={folder / 'models'}"),
+            *(*program.options, *fronts(port)),
+            f"--backend-config=python,shm-region-prefix-name={SHM_PREFIX}",
+        ],
+        port,
+        "/v2/models/ensemble/infer",
+        lambda payload: {"inputs": [text_tensor("payload", payload, [1, 1])], "outputs": [classes]},
+        (lambda answer: answer["outputs"][0]["data"])
+        if modelname == "resnet"
+        else lambda answer: json.loads(answer["outputs"][0]["data"][0]),
+        {
+            **environment(place),
+            **ALLOCATOR,
+            PRECISION: place.precision,
+            **program.environment,
+            "BENCH_PROJECT": str(PROJECT),
+        },
+        folder,
+    )
+
+
+def text_tensor(name: str, payload: Any, shape: list[int]) -> dict[str, Any]:
+    """Return a payload, its one text, as a tensor of the Open Inference Protocol."""
+    return {"name": name, "shape": shape, "datatype": "BYTES", "data": list(payload.values())}
+
+
+# The tensors between the steps of the ensembles, without the batch's dimension.
+TENSORS = {
+    "resnet": ({"input": ("FP32", "3, 224, 224")}, ("FP32", "1000")),
+    "yolov5": ({"images": ("FP32", "3, 640, 640")}, ("FP32", "25200, 85")),
+    "bert_base": (
+        dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), ("INT64", "-1")),
+        ("FP32", "-1, 30522"),
+    ),
+}
+
+
+def lay_out_ensemble(models: Path, repository: Path, modelname: str, cpus: int) -> None:
+    inputs, output = TENSORS[modelname]
+    text = ("STRING", "1")
+    finishes = modelname != "resnet"  # its answer is made by Triton's classification extension
+    shutil.copytree(repository / modelname, models / modelname, symlinks=True)
+    one_by_one(models / modelname, cpus)
+    python_model(models / "before", {"payload": text}, {**inputs, "kept": text}, cpus)
+    steps = [
+        step("before", ["payload"], [*inputs, *(["kept"] if finishes else [])]),
+        step(modelname, [*inputs], ["output"], {"output": "output" if finishes else "result"}),
+    ]
+    if finishes:
+        python_model(models / "after", {"output": output, "kept": text}, {"result": text}, cpus)
+        steps.append(step("after", ["output", "kept"], ["result"]))
+    (models / "ensemble" / "1").mkdir(parents=True)
+    labels = ""
+    if not finishes:
+        shutil.copy(repository / modelname / "labels.txt", models / "ensemble")
+        labels = 'label_filename: "labels.txt"'
+    result = tensor("result", *(text if finishes else output), labels)
+    (models / "ensemble" / "config.pbtxt").write_text(
+        'name: "ensemble"\nplatform: "ensemble"\nmax_batch_size: 8\n'
+        f"input [ {tensor('payload', *text)} ]\noutput [ {result} ]\n"
+        f"ensemble_scheduling {{ step [ {', '.join(steps)} ] }}\n"
+    )
+
+
+def one_by_one(model: Path, cpus: int) -> None:
+    """Let a model run its requests one by one, each on one core.
+
+    With this server's shared runs of a ResNet-50 Triton's own HTTP has 0.91 to 0.95 times as many
+    answers, and a p99 of up to 1.8 times: those who prepare pictures there have the same cores.
+    """
+    config = (model / "config.pbtxt").read_text()
+    config, shared = re.subn(r"dynamic_batching \{ preferred_batch_size.*\}", "", config)
+    if shared:
+        (model / "config.pbtxt").write_text(re.sub(r"count: \d+", f"count: {cpus}", config))
+
+
+def python_model(
+    model: Path,
+    inputs: Mapping[str, tuple[str, str]],
+    outputs: Mapping[str, tuple[str, str]],
+    cpus: int,
+) -> None:
+    (model / "1").mkdir(parents=True)
+    shutil.copy(BENCH / "rivals" / f"triton_{model.name}.py", model / "1" / "model.py")
+    sides = (
+        f"{side} [ {', '.join(tensor(name, *kind) for name, kind in tensors.items())} ]\n"
+        for side, tensors in (("input", inputs), ("output", outputs))
+    )
+    (model / "config.pbtxt").write_text(
+        f'name: "{model.name}"\nbackend: "python"\nmax_batch_size: 8\n{"".join(sides)}'
+        f"instance_group [ {{ count: {cpus} kind: KIND_CPU }} ]\n"
+    )
+
+
+def tensor(name: str, datatype: str, dims: str, more: str = "") -> str:
+    return f'{{ name: "{name}" data_type: TYPE_{datatype} dims: [ {dims} ] {more} }}'
+
+
+def step(model: str, inputs: list[str], outputs: list[str], names: Mapping[str, str] = {}) -> str:
+    maps = "".join(
+        f' {side}_map {{ key: "{name}" value: "{names.get(name, name)}" }}'
+        for side, tensors in (("input", inputs), ("output", outputs))
+        for name in tensors
+    )
+    return f'{{ model_name: "{model}" model_version: -1{maps} }}'
+
+
+ARTICLE = "https://github.com/aws-samples/aws-sm-mmo.git"
+SAMPLE = "AWS sample"
+TORCH = "torch==2.13.0+cpu"  # the other builds are many times larger
+
+
+def article(place: Place) -> Contender:
+    """Return the sample of AWS's article, on Triton with our backend and models.
+
+    It is taken from the folder aws-sm-mmo of the cache, and fetched to there where it is missing.
+    """
+    sample, python, port = (
+        place.cache / "aws-sm-mmo",
+        installed("article", place.cache),
+        free_port(4),
+    )
+    if not sample.exists():
+        run("the sample cannot be fetched", "git", "clone", "--quiet", ARTICLE, str(sample))
+    pip = (sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet")
+    run("no torch for the sample", *pip, TORCH)
+    folder = place.cache / "run" / "article"
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "models").mkdir(parents=True)
+    try:
+        program = embedded(folder)
+    except NoTriton as error:
+        raise Skipped(str(error)) from error
+    for model, its in (("resnet", "resnet"), ("yolov5", "yolov5s"), ("bert_base", "bert_base")):
+        copy = shutil.copytree(place.repository / model, folder / "models" / its, symlinks=True)
+        one_by_one(copy, place.cpus)
+        config = (copy / "config.pbtxt").read_text()
+        (copy / "config.pbtxt").write_text(config.replace(f'"{model}"', f'"{its}"'))
+    return Contender(
+        SAMPLE,
+        [
+            *(str(python), str(BENCH / "rivals" / "article_app.py")),
+            *(
+                str(port),
+                str(sample),
+                str(place.repository / "bert_base" / "tokenizer"),
+                str(folder),
+            ),
+            *("env", *(f"{name}={value}" for name, value in program.environment.items())),
+            *(str(program.executable), f"--model-repository={folder / 'models'}"),
+            *(*program.options, *fronts(port + 1)),
+            f"--backend-config=python,shm-region-prefix-name={SHM_PREFIX}",
+        ],
+        port,
+        "/invocations",
+        lambda payload: {"modelname": place.modelname, "payload": payload},
+        lambda answer: answer["result"],
+        {PRECISION: place.precision, "PYTHONPATH": str(PROJECT), "HF_HUB_OFFLINE": "1"},
+        folder,
+    )
+
+
+def fronts(port: int) -> list[str]:
+    """Return the options that give Triton's fronts the ports from this one on."""
+    return [
+        f"--{front}-{kind}"
+        for place, front in enumerate(("http", "grpc", "metrics"))
+        for kind in ("address=127.0.0.1", f"port={port + place}")
+    ]
+
+
+RIVALS: Mapping[str, Callable[[Place], Contender]] = {
+    "litserve": litserve,
+    "bentoml": bentoml,
+    "mlserver": mlserver,
+    "triton": triton,
+    "article": article,
+}

@@ -1,0 +1,81 @@
+"""gunicorn: how it is started, and whether it answers."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from pathlib import Path
+
+from container.programs.malloc import ALLOCATOR, FEW_ARENAS
+from container.repository.shared_memory_plan import Plan
+from container.supervisor.http_probe import UnixConnection, ask
+from container.supervisor.program import Program
+from container.triton_backends.machine.shared_memory import PREFIX
+from dispatcher.settings import PROJECT, SCARCE, Settings
+
+THREADS_FOR_HEALTH = 4  # for health routes, besides the threads for models
+IDLE_CONNECTIONS = 1000  # from NGINX to gunicorn, besides as many as there are threads
+GUNICORN_SHARE = 0.08  # of the time to stop; see `container.programs.nginx`
+
+# gunicorn replaces a worker whose heartbeat is this old. The heartbeat does not depend on requests,
+# however long they take.
+WORKER_SILENT_S = 15
+SOCKET = "gunicorn.sock"
+WATCHED = "/ping"  # answered from memory
+
+
+def gunicorn_program(settings: Settings, run_dir: Path, shm_prefix: str, plan: Plan) -> Program:
+    """Return gunicorn: threads, a Unix socket, and an application per worker."""
+    socket_path = run_dir / SOCKET
+    command = [
+        *(sys.executable, "-m", "gunicorn", "dispatcher.wsgi:build()"),
+        "--worker-class=dispatcher.gunicorn.worker.WebWorker",
+        f"--workers={settings.workers}",
+        f"--threads={settings.web_threads + THREADS_FOR_HEALTH}",
+        f"--worker-connections={settings.web_threads + IDLE_CONNECTIONS}",
+        f"--bind=unix:{socket_path}",
+        f"--timeout={WORKER_SILENT_S}",
+        "--config=python:dispatcher.gunicorn.hooks",
+        # For workers that are replaced while they answer; at a stop no request is left.
+        f"--graceful-timeout={math.ceil(settings.proxy_timeout)}",
+        # NGINX limits the size of requests and headers, and refuses in JSON.
+        "--limit-request-line=0",
+        "--limit-request-fields=32768",
+        "--limit-request-field_size=0",
+        # Longer than NGINX keeps a connection, so that this side never closes it first.
+        "--keep-alive=75",
+        f"--worker-tmp-dir={run_dir}",
+        f"--log-level={'warning' if settings.log_level == 'info' else settings.log_level}",
+        "--no-control-socket",
+    ]
+    environment = {
+        **os.environ,
+        **ALLOCATOR,
+        **FEW_ARENAS,
+        **settings.environment(),
+        "PYTHONPATH": os.pathsep.join(
+            part for part in (str(PROJECT), os.environ.get("PYTHONPATH", "")) if part
+        ),
+        # prometheus_client reads it when it is imported.
+        "PROMETHEUS_MULTIPROC_DIR": str(run_dir / "metrics"),
+        PREFIX: shm_prefix,
+        **({SCARCE: "1"} if plan.is_scarce else {}),
+        # Models and tokenizers are local files; nothing is fetched.
+        "HF_HUB_OFFLINE": "1",
+        # Without it transformers warns at import that there is no torch.
+        "TRANSFORMERS_VERBOSITY": "error",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+    def fault() -> str:
+        answers = ask(UnixConnection(socket_path), WATCHED).status != 0
+        return "" if answers else "it does not answer"
+
+    return Program(
+        "gunicorn",
+        lambda: command,
+        environment,
+        fault,
+        stop_within=max(1.0, settings.stop_timeout * GUNICORN_SHARE),
+    )

@@ -1,0 +1,93 @@
+"""NGINX: how it is started, and whether it answers."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import string
+import subprocess
+from pathlib import Path
+
+from container.programs.listening_socket import ListeningSocket
+from container.supervisor.http_probe import ask, over_tcp
+from container.supervisor.program import Program
+from dispatcher.settings import PROJECT, Settings
+
+MOST_CONNECTIONS = 8192  # each with a second open file where a body or an answer is large
+
+# Each request has a connection from its caller and one to gunicorn; a quarter of all stays free.
+REQUESTS_SHARE = 3 / 8
+
+# The share of SERVE_STOP_TIMEOUT that each program may take in its turn; together less than 1.
+# While NGINX waits for its last callers the other two work, and have almost nothing left to do
+# after it. Requests that gunicorn has not answered by then are answered 503 by NGINX once gunicorn
+# is gone; callers that do not read this are disconnected.
+ANSWERS_SHARE = 0.7
+NGINX_SHARE = 0.75
+ALIVE = "/.alive"  # answered by NGINX itself
+
+
+def nginx_program(
+    settings: Settings, run_dir: Path, executable: str, listener: ListeningSocket
+) -> Program:
+    """Return NGINX, which inherits `listener`; write its configuration to `run_dir`."""
+    configuration = run_dir / "nginx.conf"
+    files = min(2 * MOST_CONNECTIONS, open_files())
+    connections = min(MOST_CONNECTIONS, files // 2)
+    template = ConfigurationTemplate((PROJECT / "nginx.conf").read_text())
+    configuration.write_text(
+        template.substitute(
+            run_dir=run_dir,
+            port=settings.port,
+            connections=connections,
+            requests=round(connections * REQUESTS_SHARE),
+            count="" if counts_requests(executable) else "# ",
+            files=files,
+            max_body_mb=settings.max_body // 2**20,
+            shutdown_ms=round(settings.stop_timeout * NGINX_SHARE * 1000),
+            proxy_timeout_ms=round(settings.proxy_timeout * 1000),
+            managing_timeout_ms=round(settings.managing_timeout * 1000),
+            access_log="off" if settings.access_log == "off" else "/dev/stderr own if=$own",
+            # Started by root, NGINX would switch to another user, who may not enter `run_dir`; and
+            # it cannot switch where the container's capabilities are dropped.
+            user="user root root;" if os.geteuid() == 0 else "",
+        )
+    )
+    command = [executable, "-e", "stderr", "-c", str(configuration), "-p", str(run_dir)]
+
+    def fault() -> str:
+        answers = ask(over_tcp(settings.port), ALIVE).status != 0
+        return "" if answers else "it does not answer"
+
+    return Program(
+        "NGINX",
+        lambda: command,
+        # NGINX takes the sockets that this variable names, as in an upgrade of its binary.
+        {**os.environ, "NGINX": f"{listener.fileno()};"},
+        fault,
+        files=(listener.fileno(),),
+        before_stop=lambda runs: listener.shut(accepts=runs),
+        stop_signal=signal.SIGQUIT,
+        stop_within=settings.stop_timeout * ANSWERS_SHARE,
+        instead="gunicorn",
+    )
+
+
+def counts_requests(executable: str) -> bool:
+    """Whether NGINX was built with the module that limits concurrent requests."""
+    built = subprocess.run([executable, "-V"], capture_output=True, text=True, check=False)
+    return "--without-http_limit_conn_module" not in built.stderr
+
+
+def open_files() -> int:
+    """Return how many files a process may have open: the hard limit."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return 2 * MOST_CONNECTIONS if hard == resource.RLIM_INFINITY else hard
+
+
+class ConfigurationTemplate(string.Template):
+    """`@{name}` is a setting; `$name` is NGINX's, and `@name` its locations."""
+
+    delimiter = "@"
+    pattern = r"@(?:\{(?P<braced>[a-z_]+)\}|(?P<named>(?!))|(?P<escaped>(?!))|(?P<invalid>\{))"  # type: ignore[assignment]

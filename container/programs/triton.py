@@ -1,0 +1,90 @@
+"""Triton: how it is started, and how it is probed."""
+
+from __future__ import annotations
+
+import math
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from container.programs.find_triton import Triton
+from container.programs.gunicorn import SOCKET, WATCHED
+from container.programs.malloc import ALLOCATOR
+from container.repository.shared_memory_plan import Plan
+from container.supervisor.http_probe import UnixConnection, ask, has_children, listens, over_tcp
+from container.supervisor.program import Program
+from container.triton_backends import engine_choice
+from container.triton_backends.machine import shared_folder
+from container.triton_backends.machine.shared_memory import FOLDER, PREFIX
+from dispatcher.settings import INSTANCES, WANTED, Settings
+
+TRITON_SHARE = 0.19  # of the time to stop; see `container.programs.nginx`
+STUCK = "stuck"  # the error code of /ping where a restart of Triton may help
+
+# Else ONNX Runtime reports its use to Microsoft, and keeps a database in the home folder for that.
+SILENT = {"ORT_DISABLE_TELEMETRY": "1"}
+
+
+def triton_program(
+    settings: Settings, triton: Triton, run_dir: Path, shm_prefix: str, plan: Plan
+) -> Program:
+    """Return Triton, on loopback only; it loads every wanted model it can load."""
+    wanted = run_dir / WANTED
+    ports = {
+        "http": settings.triton_http_port,
+        "grpc": settings.triton_grpc_port,
+        "metrics": settings.triton_metrics_port,
+    }
+    command = [
+        str(triton.executable),
+        f"--model-repository={settings.model_repository}",
+        "--model-control-mode=explicit",
+        "--exit-on-error=false",
+        "--strict-readiness=false",
+        # Where a model hangs it is killed before that, for it would exit with an error then.
+        f"--exit-timeout-secs={math.ceil(settings.stop_timeout)}",
+        *triton.options,
+        *plan.options(),
+    ]
+    for front, port in ports.items():
+        command += [f"--{front}-address=127.0.0.1", f"--{front}-port={port}"]
+    command.append(f"--backend-config=python,shm-region-prefix-name={shm_prefix}")
+
+    def fault() -> str:
+        if ask(over_tcp(settings.triton_http_port), "/v2/health/ready").status != 200:
+            return "it does not answer"
+        ping = ask(UnixConnection(run_dir / SOCKET), WATCHED)
+        return ping.error("message") if ping.error("code") == STUCK else ""
+
+    def clean() -> None:
+        for left in FOLDER.glob(f"{shm_prefix}*"):
+            with suppress(OSError):  # it is gone, or of another user
+                left.unlink()
+
+    instances = run_dir / INSTANCES
+    instances.mkdir(exist_ok=True)
+    return Program(
+        "Triton",
+        # A restart loads the models that are wanted by then.
+        lambda: [*command, *(f"--load-model={path.name}" for path in sorted(wanted.iterdir()))],
+        {
+            **os.environ,
+            **ALLOCATOR,
+            **SILENT,
+            **plan.environment(),
+            PREFIX: shm_prefix,
+            shared_folder.VARIABLE: str(instances),
+            engine_choice.PRECISION_VARIABLE: settings.model_precision,
+            engine_choice.CACHE_VARIABLE: str(settings.engine_cache),
+            **triton.environment,
+        },
+        fault,
+        stop_within=max(1.0, settings.stop_timeout * TRITON_SHARE),
+        # It closes its ports when all models are unloaded. After that its thread for metrics sleeps
+        # for up to 2 s, and gRPC waits 20 s for a connection on which nothing was sent.
+        is_done=lambda pid: (
+            not (listens(ports["http"]) or listens(ports["grpc"]) or has_children(pid))
+        ),
+        work=lambda: sorted(path.name for path in wanted.iterdir()),
+        clean=clean,
+    )

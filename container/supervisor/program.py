@@ -1,0 +1,115 @@
+"""A program as the supervisor knows it, and the interface to the system."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from signal import Signals
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """The result of a probe of a program.
+
+    Args:
+        began: when the probe began, on the clock of `System.now`.
+        fault: what is wrong with the program; empty where it works.
+
+    """
+
+    began: float = -math.inf
+    fault: str = "it was not probed yet"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program to run.
+
+    Args:
+        name: for the log.
+        command: returns the program and its arguments, at each start.
+        environment: all of its environment variables.
+        fault: probes it; returns what is wrong, or an empty text where it works. It takes a few
+            seconds at most, and is called in a thread of its own.
+        stop_signal: the signal that asks it to finish its work and end.
+        stop_within: seconds that it has for that; then it is killed.
+        instead: the program that is killed in its place then, because it waits for that program.
+        is_done: takes its process id after `stop_signal` was sent, and returns at once whether its
+            work is finished; it is killed soon afterwards where it does not end.
+        work: returns what it has to do at a start. Where that differs from the first start, the
+            first start's duration does not limit this one's.
+        files: numbers of open files that it inherits.
+        before_stop: called once before `stop_signal` is sent, or at the beginning of the stop where
+            the program does not run; takes whether it runs, and a second at most.
+        output: the file that its output is written to; `None` means this process's own.
+        clean: removes what its process leaves behind.
+
+    """
+
+    name: str
+    command: Callable[[], Sequence[str]]
+    environment: Mapping[str, str]
+    fault: Callable[[], str]
+    stop_signal: Signals = signal.SIGTERM
+    stop_within: float = math.inf
+    instead: str = ""
+    is_done: Callable[[int], bool] = lambda _: False
+    work: Callable[[], object] = lambda: None
+    files: tuple[int, ...] = ()
+    before_stop: Callable[[bool], None] = lambda _: None
+    output: int | None = None
+    clean: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Deadlines and limits; times are in seconds.
+
+    Args:
+        start_timeout: from a start until the program has to work.
+        stop_timeout: from a stop signal until what is left is killed.
+        restarts: how often each program may be restarted within `window`.
+        window: see `restarts`.
+        patience: how long a fault has to last before a program is restarted.
+
+    """
+
+    start_timeout: float
+    stop_timeout: float
+    restarts: int = 10
+    window: float = 600
+    patience: float = 10
+
+
+class System(Protocol):
+    """The operating system, as the supervisor uses it."""
+
+    def spawn(self, program: Program) -> int:
+        """Start a program as the leader of a process group; return its process id."""
+
+    def probe_result(self, program: Program) -> ProbeResult:
+        """Return the newest probe of a program that was started."""
+
+    def signal(self, pid: int, number: Signals) -> None:
+        """Send a signal to one process; do nothing where it is gone."""
+
+    def signal_group(self, pid: int, number: Signals) -> None:
+        """Send a signal to a leader's whole process group; do nothing where it is gone."""
+
+    def group_is_gone(self, pid: int) -> bool:
+        """Whether no process of a leader's group is left."""
+
+    def is_stopped(self, pid: int) -> bool:
+        """Whether SIGSTOP has stopped a process, and it was not continued since."""
+
+    def ended(self) -> Iterator[tuple[int, int]]:
+        """Yield process id and exit code of every child that has ended, each once."""
+
+    def wait(self, seconds: float) -> list[Signals]:
+        """Wait for signals, `seconds` at most; return those that have arrived."""
+
+    def now(self) -> float:
+        """Return the seconds of a monotonic clock."""

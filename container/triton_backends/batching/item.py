@@ -1,0 +1,96 @@
+"""One request of a batch: its tensors, its outputs, and how it may be run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+from container.triton_backends.batching.padding import NONE, Padding, length, shape_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    Tensors = Mapping[str, NDArray[Any]]
+
+
+class RequestError(ValueError):
+    """A request cannot be answered for a reason of its own; its sender reads it."""
+
+
+def bare(error: Exception) -> Exception:
+    """Return an error without its traceback, to be kept as an answer.
+
+    These hold the request's tensors, and often the error itself: what is in such a circle stays,
+    in shared memory too, until Python looks for it, for which a model's process makes too little.
+    """
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One request: its tensors by name, and the names of the wanted outputs."""
+
+    inputs: Tensors
+    outputs: tuple[str, ...]
+    rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Of which outputs only some rows are wanted, and which; see `picked`."""
+    above: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    """Likewise, where a column tells which; see `picked_above`."""
+    padding: Padding = NONE
+    """How its rows may be made longer or shorter."""
+    of_length: bool = False
+    """Whether outputs with `rows` have to be as long as `length`: these were counted so."""
+
+    @cached_property
+    def key(self) -> object:
+        """A key that is equal for requests that can share a run."""
+        return shape_key(self.inputs, self.padding)
+
+    @cached_property
+    def length(self) -> int:
+        """The length of the padded inputs; 0 where none may be padded."""
+        return length(self.inputs, self.padding)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The wanted rows of one output of a run.
+
+    Args:
+        dims: the dimensions that the output has before its last one: a batch, and rows in it.
+        numbers: of those that are wanted, at least one, counted over both.
+
+    """
+
+    dims: tuple[int, int]
+    numbers: list[int]
+
+
+class Run(Protocol):
+    """One run of the model.
+
+    Takes tensors by name and the names of the outputs that are wanted, which it returns by
+    name. Raises whatever the runtime raises.
+    """
+
+    def __call__(self, inputs: Tensors, outputs: Sequence[str], /) -> Tensors:
+        """Run the model once."""
+
+
+@dataclass(frozen=True)
+class ByRows:
+    """Runs that compute only some rows of an output.
+
+    Args:
+        outputs: the names of those of which they can.
+        run: takes the rows that are wanted besides, by output, which it returns [rows, size of the
+            last dimension].
+
+    """
+
+    outputs: Collection[str]
+    run: Callable[[Tensors, Sequence[str], Mapping[str, Rows]], Tensors]

@@ -1,0 +1,21 @@
+"""The project's version, and the commit that an image was built from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+VERSION = "0.1.0"  # pyproject.toml and the Makefile read it here
+
+REVISION_VARIABLE = "TRITON_DISPATCHER_REVISION"  # set in the image
+UNKNOWN = "unknown"
+
+
+def revision(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the commit that the image was built from; `unknown` outside of one."""
+    return environment.get(REVISION_VARIABLE) or UNKNOWN
+
+
+def described() -> str:
+    """Return the version and the revision in words, for `--version`."""
+    return f"triton-dispatcher {VERSION} (revision {revision()})"

@@ -1,0 +1,198 @@
+"""How shared memory is shared out among the models at the start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from clients.repository.config_text import NotReadable, read
+from container.repository.compose import compose
+from container.repository.shared_memory_plan import Plan, changed, configurations, lower, share_out
+from container.triton_backends.machine.shared_memory import (
+    MIB,
+    SHARES,
+    Share,
+)
+from container.triton_backends.model_config import ModelConfigError
+from tests.conftest import PROJECT
+
+TEXTS = [
+    *[path.read_text() for path in sorted(PROJECT.glob("model_repository/*/config.pbtxt"))],
+    """
+    # a comment { with a brace
+    name: "a \\"quoted\\" name" 'and more'
+    max_batch_size: 0x10,
+    input { name: "x" data_type: TYPE_FP32 dims: 3 dims: -1 }
+    input: < name: "y"; data_type: TYPE_INT64; dims: [] >
+    output [ { name: "z" data_type: TYPE_BOOL dims: [ 1, 2 ] } ]
+    parameters { key: "k" value { string_value: "v" } }
+    dynamic_batching { preferred_batch_size: [ 4, 8 ] preferred_batch_size: 16 }
+    """,
+    "",
+]
+
+
+def parsed(text: str) -> Any:
+    """What protobuf itself reads."""
+    return text_format.Parse(text, model_config_pb2.ModelConfig())
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_configuration_is_read_as_protobuf_reads_it(text: str) -> None:
+    message, expected = read(text), parsed(text)
+    assert message.number("max_batch_size") == expected.max_batch_size
+    for kind in ("input", "output"):
+        assert [
+            (m.text("name"), m.text("data_type"), [int(t) for t in m.texts("dims")])
+            for m in message.messages(kind)
+        ] == [
+            (t.name, model_config_pb2.DataType.Name(t.data_type), list(t.dims))
+            for t in getattr(expected, kind)
+        ]
+    assert [m.number("count") for m in message.messages("instance_group")] == [
+        g.count for g in expected.instance_group
+    ]
+
+
+@pytest.mark.parametrize("text", ["input {", "max_batch_size", "a: [1", "}", "a: }", "a: \x01 b"])
+def test_what_is_no_configuration_is_not_read(text: str) -> None:
+    with pytest.raises(NotReadable):
+        read(text)
+
+
+@pytest.mark.parametrize("text", [t for t in TEXTS if "max_batch_size" in t])
+def test_a_changed_configuration_differs_in_nothing_else(text: str) -> None:
+    expected, came = parsed(text), parsed(changed(text, 2))
+    assert came.max_batch_size == 2
+    assert [group.count for group in came.instance_group] == [1]
+    assert not came.dynamic_batching.preferred_batch_size
+    expected.max_batch_size = 2
+    for message in (expected, came):
+        message.ClearField("instance_group")
+        if message.HasField("dynamic_batching"):
+            message.dynamic_batching.ClearField("preferred_batch_size")
+    assert came == expected
+
+
+OURS = configurations(PROJECT / "model_repository")
+
+
+def test_a_docker_container_s_64_mb_hold_all_regions() -> None:
+    plan = share_out(OURS, 64 * MIB)
+    assert sum(share.region for share in plan.shares.values()) <= 64 * MIB
+    batches = {name: share.batch for name, share in plan.shares.items()}
+    assert batches["yolov5"] == 1
+    assert 1 <= (batches["resnet"] or 0) < 16
+    assert batches["bert_base"] is None, "how large a text is nobody knows beforehand"
+    # One YOLOv5 picture is 3 × 640 × 640 floats in and 25200 × 85 out.
+    assert plan.shares["yolov5"].tensors == 4 * (3 * 640 * 640 + 25200 * 85)
+    assert len(list(plan.changes())) == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [
+        ('backend: "onnxruntime"', 2),
+        ('platform: "onnxruntime_onnx" instance_group { kind: KIND_CPU }', 2),
+        ('backend: "onnxruntime" instance_group [ { count: 3 }, { kind: KIND_AUTO } ]', 5),
+        ('backend: "onnxruntime" instance_group { count: 1 }', 1),
+        ('backend: "pytorch"', 1),
+        ('backend: "onnxruntime" instance_group { kind: KIND_GPU }', 1),
+    ],
+)
+def test_all_instances_that_triton_starts_have_a_share(config: str, count: int) -> None:
+    """As `SetDefaultInstanceCount` in Triton's core has it where no number is configured."""
+    share = share_out({"texts": config}, 64 * MIB).shares["texts"]
+    assert share.region == 64 * MIB // count
+
+
+def test_a_model_without_batches_gets_one_instance_where_two_are_too_many() -> None:
+    text = OURS["yolov5"].replace("max_batch_size: 8", "").replace("count: 1", "")
+    assert "instance_group" in text
+    plan = share_out({"yolov5": text}, 64 * MIB)
+    share = plan.shares["yolov5"]
+    # Two pictures of 3 × 640 × 640 floats and an answer of 25200 × 85, and half as much again.
+    assert share.region == 3 * MIB // 2 + int(4 * (2 * 3 * 640 * 640 + 25200 * 85) * 1.5)
+    assert list(plan.changes()) == [
+        "yolov5: one instance, for /dev/shm has 64 MB (docker run --shm-size=1g gives enough)"
+    ]
+    came = parsed(changed(text, share.batch or 0))
+    assert (came.max_batch_size, [group.count for group in came.instance_group]) == (0, [1])
+
+
+def test_with_1_gb_everything_is_as_configured() -> None:
+    plan = share_out(OURS, 1024 * MIB)
+    assert list(plan.changes()) == []
+    assert set(plan.shares) == {"bert_base"}
+    # 16 texts of 128 tokens with a logit for each of 30522 words.
+    assert plan.shares["bert_base"].tensors > 16 * 128 * 30522 * 4
+    assert plan.options() == []
+
+
+def test_a_model_without_room_is_not_loaded_and_says_why() -> None:
+    large = OURS["yolov5"].replace("640", "4000")
+    plan = share_out({**OURS, "yolov5": large}, 64 * MIB)
+    assert plan.shares["yolov5"].tensors == 0
+    assert plan.shares["resnet"].tensors > 0, "the others are served"
+    with pytest.raises(ModelConfigError, match=r"'yolov5'.* 64 MB .*--shm-size"):
+        Share.of({"name": "yolov5"}, plan.environment())
+
+
+def test_a_comment_at_the_end_is_one() -> None:
+    """Also where there is nothing behind it, and whatever stands in it."""
+    message = read('max_batch_size: 4  # eight (was: 16)\n# max_batch_size: 2 "x')
+    assert message.number("max_batch_size") == 4
+    assert len(list(message.all("max_batch_size"))) == 1
+
+
+def test_models_of_other_backends_and_unreadable_ones_are_left_alone() -> None:
+    plan = share_out({"mine": 'backend: "python"', "broken": "input {"}, 64 * MIB)
+    assert plan.shares == {}
+
+
+def test_a_model_needs_no_word_on_its_backend(tmp_path: Path) -> None:
+    for name, file, text in (
+        ("bare", "model.onnx", None),
+        ("short", "model.onnx", "max_batch_size: 4"),
+        ("odd", "model.onnx", 'backend: "mine"'),
+        ("script", "model.pt", "max_batch_size: 4"),
+    ):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "1" / file).touch()
+        if text:
+            (tmp_path / name / "config.pbtxt").write_text(text)
+    (tmp_path / "empty").mkdir()
+    found = configurations(tmp_path)
+    backends = {name: read(text).text("backend") for name, text in found.items()}
+    onnx = {"bare": "onnxruntime", "short": "onnxruntime"}
+    assert backends == {**onnx, "odd": "mine", "script": "pytorch"}
+    assert set(share_out(found, 64 * MIB).shares) == {*onnx, "script"}
+
+
+def test_only_the_links_to_what_is_lowered_are_replaced(tmp_path: Path) -> None:
+    source, made = PROJECT / "model_repository", tmp_path / "repository"
+    compose(made, None, source, instead=False, say=lambda line: None)
+    lower(made, Plan())
+    assert all((made / name).is_symlink() for name in OURS)
+    lower(made, share_out(OURS, 64 * MIB))
+    assert parsed((made / "yolov5" / "config.pbtxt").read_text()).max_batch_size == 1
+    assert (made / "yolov5" / "labels.txt").samefile(source / "yolov5" / "labels.txt")
+    assert (made / "bert_base").is_symlink()
+    assert parsed((source / "yolov5" / "config.pbtxt").read_text()).max_batch_size == 8
+
+
+def test_an_instance_knows_its_share() -> None:
+    environment = {SHARES: json.dumps({"size": 64 * MIB, "models": {"a": [1000, 5 * MIB]}})}
+    share = Share.of({"name": "a"}, environment)
+    assert share.has_room(1000)
+    assert not share.has_room(1001)
+    grown: list[int] = []
+    for _ in range(2):
+        share.reserve(200, grown.append)
+    assert len(grown) == 1
+    assert 3 * MIB < grown[0] < 4 * MIB

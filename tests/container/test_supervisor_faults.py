@@ -1,0 +1,321 @@
+"""What the supervisor does about deaths and faults, as scripted histories."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from container.serving import Announcement
+from container.supervisor.posix import ProbeThread
+from container.supervisor.program import Policy, Program
+from container.supervisor.supervisor import Supervisor, described
+from tests.conftest import wait_for
+from tests.support.fake_machine import KILL, QUIT, TERM, Script, supervise
+
+
+def test_what_an_operator_has_to_look_at_is_logged_as_an_error_and_nothing_else_is() -> None:
+    script = Script(deaths={4: [(1, -9)]}, signals={9: [TERM]})
+    out = supervise(script)
+    assert out.levels.pop("Triton died (SIGKILL): restart 1 of at most 2 within 600 s") == "error"
+    assert set(out.levels.values()) == {"info"}
+    assert "Triton is ready again after 1.0 s" in out.levels
+
+
+@pytest.mark.parametrize("pid", [1, 2, 3])
+def test_a_program_that_dies_is_started_anew_by_itself(pid: int) -> None:
+    script = Script(deaths={4: [(pid, -9)]}, signals={9: [TERM]}, lingering=1)
+    out = supervise(script)
+    name = ["Triton", "gunicorn", "NGINX"][pid - 1]
+    assert out.code == 0
+    assert script.spawned == ["Triton", "gunicorn", "NGINX", name]
+    assert f"{name} died (SIGKILL): restart 1 of at most 2 within 600 s" in out.said
+    assert f"{name} is ready again after 1.0 s" in out.said
+    states = [told["programs"][name]["state"] for told in out.told]
+    assert [s for s, t in itertools.groupby(states)] == [
+        *("starting", "running", "ending", "waiting", "starting", "running")
+    ]
+    assert out.told[-1]["programs"][name]["starts"] == 2
+    reasons = {t["programs"][name]["reason"] for t in out.told if not t["stopping"]}
+    assert reasons == {"", "it died (SIGKILL)"}, "the reason is gone when it works again"
+
+
+def test_what_a_dead_program_leaves_behind_is_gone_before_the_next_start() -> None:
+    script = Script(deaths={4: [(1, -9)]}, signals={20: [TERM]}, lingering=3)
+    out = supervise(script)
+    assert (4, -1, KILL) in script.sent
+    assert out.cleaned == [7]
+    assert script.spawned_at[-1] == (8, "Triton")
+
+
+def test_what_never_goes_does_not_keep_the_next_start_for_ever() -> None:
+    script = Script(deaths={4: [(1, -9)]}, signals={20: [TERM]}, lingering=1000)
+    supervise(script)
+    assert script.spawned_at[-1] == (11, "Triton")
+
+
+def test_what_cannot_be_killed_ends_the_container() -> None:
+    """The kernel may never come back from a driver; another machine may do better."""
+    script = Script(faults={"Triton": range(20, 1000)}, undying=frozenset({1}))
+    out = supervise(script)
+    assert out.code == 1
+    assert "Triton was killed 60 s ago and is still there: giving up" in out.said
+    assert [(at, pid) for at, pid, n in script.sent if n in {QUIT, TERM}][:2] == [(92, 3), (93, 2)]
+    assert out.said[-1] == "Triton cannot be killed: exiting without"
+    assert script.time < 91 + 25 + 5
+
+
+def test_what_cannot_be_killed_is_not_waited_for_after_a_signal() -> None:
+    script = Script(signals={5: [TERM]}, undying=frozenset({1}))
+    assert supervise(script).code == 1
+    assert script.time < 5 + 25 + 5
+
+
+def test_every_restart_waits_longer_and_too_many_end_the_container() -> None:
+    """0.5 s, 1 s, 2 s, 4 s and 8 s, in steps of the script's whole seconds."""
+    deaths = {at: [(pid, -9)] for at, pid in zip(range(20, 300, 20), range(4, 20), strict=False)}
+    script = Script(deaths={4: [(1, -9)], **deaths})
+    out = supervise(script, restarts=6)
+    assert out.code == 137
+    starts = [at for at, name in script.spawned_at if name == "Triton"]
+    died = [4, 20, 40, 60, 80, 100]
+    assert [s - d for s, d in zip(starts[1:], died, strict=True)] == [1, 1, 2, 4, 8, 8]
+    assert "Triton died (SIGKILL) after 6 restarts within 600 s: stopping the others" in out.said
+    assert [pid for _, pid, n in script.sent if pid > 0] == [3, 2]
+
+
+@pytest.mark.parametrize(("died", "expected"), [(3, 3), (-9, 137), (0, 1)])
+def test_the_exit_code_of_one_that_dies_too_often_is_never_0(died: int, expected: int) -> None:
+    assert supervise(Script(deaths={4: [(2, died)]}), restarts=0).code == expected
+
+
+def test_restarts_of_long_ago_do_not_count() -> None:
+    deaths = {4: [(1, -9)], 10: [(4, -9)], 700: [(5, -9)], 710: [(6, -9)]}
+    script = Script(deaths=deaths, signals={720: [TERM]})
+    out = supervise(script, restarts=2)
+    assert out.code == 0
+    assert script.spawned.count("Triton") == 5
+
+
+@pytest.mark.parametrize(("died", "expected"), [(3, 3), (-9, 137), (0, 1)])
+def test_one_that_dies_before_it_ever_worked_ends_the_start(died: int, expected: int) -> None:
+    script = Script(faults={"gunicorn": range(100)}, deaths={4: [(2, died)]})
+    out = supervise(script)
+    assert out.code == expected
+    assert f"gunicorn died ({described(died)}): stopping the others" in out.said
+    assert out.announced == []
+
+
+def test_a_signal_without_a_name_is_a_death_like_any_other() -> None:
+    out = supervise(Script(deaths={4: [(3, -40)]}, signals={20: [TERM]}), restarts=2)
+    assert out.code == 0
+    assert "NGINX died (signal 40): restart 1 of at most 2 within 600 s" in out.said
+
+
+def test_the_first_death_decides() -> None:
+    script = Script(deaths={4: [(1, 3), (2, 7)]})
+    out = supervise(script, restarts=0)
+    assert out.code == 3
+    assert len([line for line in out.said if "stopping the others" in line]) == 1
+
+
+def test_the_end_of_an_orphan_is_nobody_s_business() -> None:
+    script = Script(deaths={4: [(99, 1)]}, signals={6: [TERM]})
+    out = supervise(script)
+    assert out.code == 0
+    assert not any("died" in line for line in out.said)
+
+
+# Faults
+
+
+def test_a_fault_that_stays_is_mended_by_a_new_start() -> None:
+    script = Script(faults={"Triton": range(20, 33)}, signals={50: [TERM]})
+    out = supervise(script)
+    assert out.code == 0
+    assert (30, -1, KILL) in script.sent
+    assert "Triton does not do its work: it does not answer; killing it" in out.said
+    assert script.spawned_at[3:] == [(32, "Triton")]
+    assert "Triton is ready again after 1.0 s" in out.said
+
+
+def test_a_fault_that_passes_is_left_alone() -> None:
+    faults = {"gunicorn": range(20, 29), "NGINX": range(30, 39)}
+    script = Script(faults=faults, signals={50: [TERM]})
+    supervise(script)
+    assert script.spawned == ["Triton", "gunicorn", "NGINX"]
+
+
+def test_one_that_is_stopped_is_one_that_hangs() -> None:
+    """The master of gunicorn or NGINX is not missed by anyone, until a worker dies."""
+    script = Script(stops={20: 2}, signals={50: [TERM]})
+    out = supervise(script)
+    assert out.code == 0
+    assert "gunicorn does not do its work: it is stopped; killing it" in out.said
+    assert script.spawned[3:] == ["gunicorn"]
+
+
+def test_a_program_that_is_never_ready_ends_the_start() -> None:
+    out = supervise(Script(faults={"Triton": range(1000)}))
+    assert out.code == 1
+    assert out.announced == []
+    assert any(
+        "Triton is not ready after 61 s: it does not answer; giving up" in s for s in out.said
+    )
+
+
+def test_one_that_is_never_ready_again_is_killed_and_started_once_more() -> None:
+    script = Script(deaths={4: [(1, -9)]}, faults={"Triton": range(5, 1000)})
+    out = supervise(script, restarts=2)
+    assert out.code == 137
+    assert script.spawned.count("Triton") == 3
+    assert any("is not ready after 61 s: it does not answer; killing it" in s for s in out.said)
+
+
+@pytest.mark.parametrize(("first", "expected"), [(1, 61), (30, 91), (300, 481)])
+def test_a_later_start_may_take_three_times_as_long_as_the_first(first: int, expected: int) -> None:
+    script = Script(
+        deaths={first + 4: [(1, -9)]},
+        faults={"Triton": range(first)},
+        signals={first + expected + 8: [TERM]},
+    )
+    at_first, again = script.faults["Triton"], range(first + 5, 1000)
+    script.faults["Triton"] = [*at_first, *again]  # type: ignore[assignment]
+    out = supervise(script, start_timeout=480)
+    assert f"Triton is not ready after {expected} s: it does not answer; killing it" in out.said
+
+
+def test_a_later_start_that_has_more_to_do_has_all_the_time() -> None:
+    script = Script(deaths={4: [(1, -9)]}, faults={"Triton": range(5, 300)}, signals={310: [TERM]})
+    counts = itertools.count()
+    out = supervise(script, start_timeout=480, work=lambda: next(counts))
+    assert out.code == 0
+    assert script.spawned.count("Triton") == 2
+
+
+def test_a_probe_that_does_not_return_is_a_fault() -> None:
+    script = Script(blind_from=50, signals={90: [TERM]})
+    out = supervise(script)
+    text = "NGINX does not do its work: its probe does not return; killing it"
+    assert text in out.said
+    assert min(t for t, _, n in script.sent if n == KILL) == 81  # 50 + 20 + 10, and more
+
+
+def test_a_probe_that_raises_is_a_fault() -> None:
+    probed = threading.Event()
+
+    def fault() -> str:
+        if probed.is_set():
+            return ""
+        probed.set()
+        raise ValueError("not HTTP")
+
+    probe = ProbeThread(Program("Triton", lambda: ["t"], {}, fault))
+    assert probed.wait(5)
+    wait_for(lambda: probe.result.fault == "", 5, "the next probe")
+
+
+def test_the_supervisor_does_not_wait_for_the_first_ping() -> None:
+    """A worker may be stopped meanwhile; signals are heard all the same."""
+    said: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        announcement = Announcement(server.getsockname()[1], lambda line, *_: said.append(line))
+        began = time.monotonic()
+        assert not announcement(7)
+        assert time.monotonic() - began < 2, "a look may take 4 s"
+        connection, _ = server.accept()
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        wait_for(lambda: announcement(8), 10, "the end of it")
+        connection.close()
+    assert [re.sub(r"\d+", "0", line) for line in said] == [
+        "ready after 0.0 s: POST http://0.0.0.0:0/invocations"
+    ]
+
+
+def test_one_that_cannot_be_started_again_is_tried_later() -> None:
+    script = Script(deaths={4: [(2, -9)]}, no_memory=range(5, 7), signals={20: [TERM]})
+    out = supervise(script, restarts=4)
+    assert out.code == 0
+    assert script.spawned == ["Triton", "gunicorn", "NGINX", "gunicorn"]
+    reason = "cannot be started ([Errno 12] Cannot allocate memory)"
+    assert f"gunicorn {reason}: restart 2 of at most 4 within 600 s" in out.said
+    assert f"it {reason}" in {told["programs"]["gunicorn"]["reason"] for told in out.told}
+    assert "gunicorn is ready again after 1.0 s" in out.said
+
+
+def test_one_that_cannot_be_started_again_and_again_ends_the_container() -> None:
+    script = Script(deaths={4: [(2, -9)]}, no_memory=range(5, 1000))
+    out = supervise(script)
+    assert out.code == 1
+    assert any("gunicorn cannot be started" in s and "after 2 restarts" in s for s in out.said)
+
+
+def test_one_that_cannot_be_started_at_all_ends_the_start() -> None:
+    out = supervise(Script(no_memory=range(1000)))
+    assert out.code == 1
+    assert "Triton cannot be started ([Errno 12] Cannot allocate memory): stopping" in out.said[0]
+
+
+ENDS_WHEN_IT_RUNS = """
+import os, runpy, signal
+from container import serving
+serving.run = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+ENDS_WHEN_IT_IMPORTS = """
+import os, runpy, signal, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "container.serving":
+            os.kill(os.getpid(), signal.SIGTERM)
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.parametrize("when", [ENDS_WHEN_IT_RUNS, ENDS_WHEN_IT_IMPORTS], ids=["run", "import"])
+def test_a_signal_that_comes_before_anything_was_started_ends_it(tmp_path: Path, when: str) -> None:
+    """As process 1 of a container there is nobody to end it but itself."""
+    code = f"{when}runpy.run_module('container', run_name='__main__')"
+    environment = {**os.environ, "RUN_DIR": str(tmp_path / "run")}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (0, b""), ended.stderr
+
+
+# Signals while something is being restarted
+
+
+@pytest.mark.parametrize("at", [5, 6, 7, 8, 9, 10])
+def test_a_signal_during_a_restart_ends_all_in_order_and_exits_0(at: int) -> None:
+    script = Script(deaths={4: [(1, -9)]}, signals={at: [TERM]}, lingering=4)
+    out = supervise(script)
+    assert out.code == 0
+    assert [pid for _, pid, n in script.sent if pid > 0][:2] == [3, 2]
+
+
+def test_a_signal_that_comes_with_the_kill_of_a_hanging_program_exits_0() -> None:
+    script = Script(faults={"Triton": range(20, 33)}, signals={30: [TERM]})
+    assert supervise(script).code == 0
+
+
+def test_nothing_is_left_when_the_supervisor_itself_fails() -> None:
+    script = Script()
+
+    def broken(told: object) -> None:
+        raise RuntimeError("a bug")
+
+    program = Program("Triton", lambda: ["t"], {}, lambda: "")
+    policy = Policy(start_timeout=60, stop_timeout=25)
+    with pytest.raises(RuntimeError, match="a bug"):
+        Supervisor([program], script, policy, lambda line: None, broken, lambda took: True).run()
+    assert (0, -1, KILL) in script.sent

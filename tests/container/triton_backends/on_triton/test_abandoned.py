@@ -1,0 +1,67 @@
+"""What was asked of a model whose process is gone."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from clients.errors import ModelFailed
+from clients.triton.client import Triton
+from tests.support.triton import process as triton_process
+
+X = np.zeros((1, 1), np.float32)
+WAITS = "batch_size"  # for four rows, ten seconds
+
+
+def test_it_fails_at_once_and_what_is_asked_of_others_does_not(
+    triton: triton_process.Triton,
+) -> None:
+    client = Triton(f"127.0.0.1:{triton.ports[0]}")
+    four = np.zeros((4, 1), np.float32)
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(2):  # after the first answer, and after it was given up once
+            assert client.infer(WAITS, {"x": four}, timeout=30)["rows"].tolist() == [[4]] * 4
+            asked = pool.submit(client.infer, WAITS, {"x": X}, timeout=30)
+            other = pool.submit(client.infer, "total", {"x": X}, timeout=30)  # waits for two
+            time.sleep(0.5)
+            began = time.monotonic()
+            client.abandon(WAITS, "it is gone")
+            with pytest.raises(ModelFailed, match="it is gone"):
+                asked.result(5)
+            assert time.monotonic() - began < 5
+            assert WAITS in client.failing()
+            assert client.infer("total", {"x": X}, timeout=30)["total"].tolist() == [[0]]
+            assert other.result(5)["total"].tolist() == [[0]]
+
+
+def test_a_model_that_was_never_asked_can_be_abandoned(triton: triton_process.Triton) -> None:
+    client = Triton(f"127.0.0.1:{triton.ports[0]}")
+    client.abandon("bare", "it is gone")
+    answer = client.infer("bare", {"x": np.zeros((1, 3), np.float32)}, timeout=30)
+    assert answer["y"].tolist() == [[1, 1, 1]]
+    assert "bare" not in client.failing()
+
+
+def test_what_is_answered_in_time_stays_and_what_is_not_fails(
+    triton: triton_process.Triton,
+) -> None:
+    client = Triton(f"127.0.0.1:{triton.ports[0]}")
+    four = np.zeros((4, 1), np.float32)
+    assert client.infer(WAITS, {"x": four}, timeout=30)["rows"].tolist() == [[4]] * 4
+    with ThreadPoolExecutor(3) as pool:
+        few = [pool.submit(client.infer, WAITS, {"x": X}, timeout=30) for _ in range(3)]
+        time.sleep(0.5)
+        client.abandon(WAITS, "it is gone", within=3)
+        assert client.infer(WAITS, {"x": X}, timeout=30)["rows"].tolist() == [[4]]
+        assert [one.result(5)["rows"].tolist() for one in few] == [[[4]]] * 3
+        assert client.infer(WAITS, {"x": four}, timeout=30)["rows"].tolist() == [[4]] * 4
+        late = pool.submit(client.infer, WAITS, {"x": X}, timeout=30)
+        time.sleep(0.5)
+        began = time.monotonic()
+        client.abandon(WAITS, "it is gone", within=1)
+        with pytest.raises(ModelFailed, match="it is gone"):
+            late.result(5)
+        assert time.monotonic() - began > 0.9

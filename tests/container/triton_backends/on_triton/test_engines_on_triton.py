@@ -1,0 +1,228 @@
+"""Which engine runs a model, and the backend `openvino`, as a client of the real Triton sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from tests.support.models import onnx_models, onnx_repository, openvino_models
+from tests.support.models.onnx_repository import parameter
+from tests.support.models.openvino_models import CLASSES, WIDTH
+from tests.support.triton import process as triton_process
+from tests.support.triton.calls import (
+    ask,
+    ask_together,
+    configuration,
+    counted,
+)
+from tests.support.triton.process import Triton
+
+MIB = 2**20
+ACCELERATED = (
+    'optimization { execution_accelerators { cpu_execution_accelerator { name: "openvino" } } }\n'
+)
+LINES = onnx_repository.X + onnx_repository.Y
+
+Writer = Callable[[Path], None]
+
+ONNX: dict[str, tuple[Writer, str]] = {
+    "by_parameter": (openvino_models.two_layers, parameter("engine", "openvino")),
+    "by_accelerator": (openvino_models.two_layers, ACCELERATED + onnx_repository.ONE),
+    "pinned": (
+        openvino_models.two_layers,
+        parameter("engine", "onnxruntime") + onnx_repository.ONE,
+    ),
+    "own_setting": (
+        openvino_models.two_layers,
+        parameter("session.set_denormal_as_zero", "1") + ACCELERATED + onnx_repository.ONE,
+    ),
+    "texts": (onnx_models.words, parameter("engine", "openvino") + onnx_repository.ONE),
+    "no_operator": (openvino_models.scaled, parameter("engine", "openvino") + onnx_repository.ONE),
+    "long": (
+        onnx_models.columns,
+        "max_batch_size: 8\n" + parameter("engine", "openvino") + onnx_repository.ONE,
+    ),
+    "wrong_engine": (openvino_models.two_layers, parameter("engine", "tensorrt")),
+    "wrong_precision": (openvino_models.two_layers, parameter("precision", "fp16")),
+}
+IR: dict[str, tuple[Writer, str]] = {
+    "bare_ir": (openvino_models.line, ""),
+    "batched_ir": (
+        openvino_models.line,
+        "max_batch_size: 8\n"
+        + LINES
+        + onnx_repository.together(3)
+        + parameter("NUM_STREAMS", "2")
+        + parameter("INFERENCE_NUM_THREADS", "2")
+        + parameter("HINT_BF16", "no")
+        + onnx_repository.ONE,
+    ),
+    "scalar_ir": (openvino_models.total, onnx_repository.ONE),
+    "no_weights": (openvino_models.line, onnx_repository.ONE),
+    "corrupt": (openvino_models.line, onnx_repository.ONE),
+    "wrong_hint": (openvino_models.line, parameter("PERFORMANCE_HINT", "fast")),
+}
+
+REFUSED = {
+    "wrong_engine": [
+        "parameter 'engine' is 'tensorrt', but expected is one of auto, openvino, onnxruntime."
+    ],
+    "wrong_precision": ["parameter 'precision' is 'fp16', but expected is one of exact, auto."],
+    "no_weights": ["the weights of '", "were expected at '", "put it there: OpenVINO saves both"],
+    "corrupt": ["OpenVINO cannot open '", "save it again with "],
+    "wrong_hint": ["parameter 'PERFORMANCE_HINT' is 'fast', but expected is "],
+}
+
+
+@pytest.fixture(scope="module")
+def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
+    folder = tmp_path_factory.mktemp("engines_on_triton")
+    for backend, file, models in (
+        ("onnxruntime", "model.onnx", ONNX),
+        ("openvino", "model.xml", IR),
+    ):
+        for name, (write, config) in models.items():
+            write(folder / "models" / name / "1" / file)
+            text = f'backend: "{backend}"\n{config}'
+            (folder / "models" / name / "config.pbtxt").write_text(text)
+    (folder / "models" / "no_weights" / "1" / "model.bin").unlink()
+    (folder / "models" / "corrupt" / "1" / "model.xml").write_text("<net>")
+    with triton_process.running(folder, [*ONNX, *IR]) as server:
+        yield server
+    assert not triton_process.stubs(folder)
+
+
+def rows(count: int) -> Any:
+    return np.random.default_rng(count).normal(size=(count, WIDTH)).astype(np.float32)
+
+
+def said(triton: Triton, model: str) -> str:
+    """Return the one line of the log about the engine of a model; each instance writes one."""
+    begin = f"model '{model}': run by "
+    lines = {
+        line.partition(begin)[2].rstrip('"') for line in triton.log().splitlines() if begin in line
+    }
+    assert len(lines) == 1, lines
+    return lines.pop()
+
+
+def test_every_model_that_should_load_is_ready(triton: Triton) -> None:
+    states = triton.states()
+    good = [name for name in (*ONNX, *IR) if name not in REFUSED]
+    assert {name: states[name] for name in good} == dict.fromkeys(good, ("READY", ""))
+
+
+@pytest.mark.parametrize("model", REFUSED)
+def test_refusal_says_what_is_wrong(triton: Triton, model: str) -> None:
+    state, reason = triton.states()[model]
+    assert state == "UNAVAILABLE"
+    for part in REFUSED[model]:
+        assert part in reason
+
+
+class TestTheChoice:
+    @pytest.mark.parametrize("model", ["by_parameter", "by_accelerator"])
+    def test_openvino_answers_as_onnx_runtime_does(self, triton: Triton, model: str) -> None:
+        file = triton.log_file.parent / "models" / model / "1" / "model.onnx"
+        session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+        assert said(triton, model).startswith("OpenVINO in f32, ")
+        assert "times as fast as ONNX Runtime in f32; worst difference on samples: `y`" in (
+            said(triton, model)
+        )
+        for count in (1, 3):
+            (expected,) = session.run(["y"], {"x": rows(count)})
+            answer = ask(triton, model, x=rows(count)).as_numpy("y")
+            assert answer.shape == (count, CLASSES)
+            assert np.abs(answer - expected).max() < 1e-3 * np.ptp(expected)
+
+    @pytest.mark.parametrize(
+        ("model", "reason"),
+        [
+            ("pinned", "(as its configuration says)"),
+            ("own_setting", "(which alone knows session.set_denormal_as_zero)"),
+            ("texts", "(it has tensors of text)"),
+            ("no_operator", "(OpenVINO in f32 cannot: "),
+        ],
+    )
+    def test_onnx_runtime_runs_the_others(self, triton: Triton, model: str, reason: str) -> None:
+        assert said(triton, model).startswith(f"ONNX Runtime in f32 {reason}")
+
+    def test_what_openvino_cannot_load_is_answered(self, triton: Triton) -> None:
+        x = np.array([[1, 2, 3]], np.float32)
+        assert ask(triton, "no_operator", x=x).as_numpy("y").tolist() == [[0, 2, 4]]
+        words = np.array([[b"a", b"b"]], object)
+        assert ask(triton, "texts", text=words).as_numpy("same").tolist() == [[b"a", b"b"]]
+
+    def test_the_weights_are_there_once_for_all_instances(self, triton: Triton) -> None:
+        folder = triton.log_file.parent
+        assert len(triton_process.stubs(folder, "by_parameter")) == 2
+        made = sorted((folder / "ir").glob("*.xml"))
+        assert len(made) == 3  # by_parameter, by_accelerator, long
+        assert all(file.with_suffix(".bin").is_file() for file in made)
+        maps = [
+            Path("/proc", str(process), "maps").read_text()
+            for process in triton_process.stubs(folder, "by_parameter")
+        ]
+        assert not any("/models/by_parameter/1/model.onnx" in one for one in maps)
+
+    def test_shared_memory_is_free_again(self, triton: Triton) -> None:
+        """Of forty requests with 2 MiB each, and answers of as many, few are there at a time."""
+        (process,) = triton_process.stubs(triton.log_file.parent, "long")
+        name = Path("/proc", str(process), "cmdline").read_text().split("\0")[2]
+        x = np.ones((1, MIB // 2), np.float32)
+        for _ in range(40):
+            answer = ask(triton, "long", x=x)
+            assert answer.as_numpy("total").tolist() == [[MIB // 2]]
+        assert Path("/dev/shm", name).stat().st_size <= 24 * MIB
+
+
+class TestItsOwnFormat:
+    def test_a_configuration_is_completed_from_the_file(self, triton: Triton) -> None:
+        config = configuration(triton, "bare_ir")
+        assert config["max_batch_size"] == 4
+        assert "dynamic_batching" in config
+        assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": ["3"]}]
+        assert config["output"] == [{"name": "y", "data_type": "TYPE_FP32", "dims": ["3"]}]
+        assert said(triton, "bare_ir") == "OpenVINO in f32 (as its configuration says)"
+
+    def test_answers_are_those_of_numpy(self, triton: Triton) -> None:
+        x = np.array([[1, 2, 3], [-1, 0.5, 4]], np.float32)
+        answer = ask(triton, "bare_ir", x=x).as_numpy("y")
+        assert answer.tolist() == [[3, 6, 9], [-1, 3, 11]]
+
+    def test_requests_share_a_run_and_each_has_its_own_rows(self, triton: Triton) -> None:
+        requests = [{"x": np.full((1, 3), number, np.float32)} for number in (5, 6, 7)]
+        answers = ask_together(triton, "batched_ir", requests)
+        assert [answer.as_numpy("y").tolist() for answer in answers] == [
+            [[11, 12, 13]],
+            [[13, 14, 15]],
+            [[15, 16, 17]],
+        ]
+        assert counted(triton, "batched_ir", 3) == (3, 1)
+
+    def test_nobody_gets_the_rows_of_others(self, triton: Triton) -> None:
+        """Who shares a run, or has one beside it."""
+        generator = np.random.default_rng(0)
+        sizes = generator.integers(1, 5, 200).tolist()
+        requests = [generator.integers(-99, 99, (size, 3)).astype(np.float32) for size in sizes]
+        with ThreadPoolExecutor(16) as pool:
+            answers = list(pool.map(lambda x: ask(triton, "bare_ir", x=x), requests))
+        for x, answer in zip(requests, answers, strict=True):
+            assert answer.as_numpy("y").tolist() == (2 * x + [1, 2, 3]).tolist()
+
+    def test_a_scalar_is_declared_as_one(self, triton: Triton) -> None:
+        config = configuration(triton, "scalar_ir")
+        assert config.get("max_batch_size", 0) == 0
+        assert config["output"] == [{"name": "total", "data_type": "TYPE_FP32", "dims": ["1"]}]
+        answer = ask(triton, "scalar_ir", x=np.array([1, 2, 3.5], np.float32))
+        assert answer.as_numpy("total").tolist() == [6.5]
+
+    def test_a_wrong_shape_is_the_senders_error(self, triton: Triton) -> None:
+        error = ask(triton, "scalar_ir", x=np.zeros(2, np.float32))
+        assert error.status() == "StatusCode.INVALID_ARGUMENT"

@@ -1,0 +1,126 @@
+"""What only looks like a mistake, and what Triton ends over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.mistakes.mistake import (
+    STEP,
+    Mistake,
+    accelerated_by,
+    all_of,
+    beside,
+    config,
+    ensemble,
+    ir,
+    move,
+    parameter,
+    warmed_up_with,
+)
+
+# What only looks like a mistake: Triton takes it, and nothing is said of it, but for `WARNED`.
+TAKEN = {
+    "version_0": move("1", "0"),
+    "octal_count": config("dynamic", "instance_group { count: 01 }\ndynamic"),
+    "octal_dims": config("dims: [ 3 ]", "dims: [ 03 ]"),
+    "octal_sizes": config("[ 4, 8 ]", "[ 04, 010 ]"),
+    "warmup_passed_over": warmed_up_with("dims: [ 4 ]", "x", batch_size=0),
+    "warmup_of_false": warmed_up_with("dims: [ 3 ] zero_data: false"),
+    "output_twice": config(
+        "dynamic", 'output { name: "OUTPUT" data_type: TYPE_FP32 dims: -1 }\ndynamic'
+    ),
+    "reshaped_around": config("dims: [ 3 ]", "dims: [ 3 ] reshape { shape: [ 3 ] }"),
+    "priorities_taken": config("8 ] }", "8 ] priority_levels: 2 default_priority_level: 2 }"),
+    "output_of_an_input": all_of(
+        ensemble(),
+        config("output [", 'output [ { name: "INPUT" data_type: TYPE_FP32 dims: 3 } ] output ['),
+    ),
+    "ensemble_over_unbatched": all_of(
+        beside("unbatched_model"), ensemble(STEP.replace("right", "unbatched_model"))
+    ),
+    "ensemble_unbatched": all_of(ensemble(), config("max_batch_size: 8", "max_batch_size: 0")),
+    "engine_pinned": all_of(parameter("engine", "onnxruntime"), parameter("NUM_STREAMS", "many")),
+    "engine_chosen": all_of(accelerated_by("openvino"), parameter("precision", "auto")),
+    "ir": all_of(ir(), parameter("NUM_STREAMS", "AUTO"), parameter("HINT_BF16", "NO")),
+    "ir_found": all_of(ir(), config('backend: "openvino"', "")),
+    "onnx_by_openvino": all_of(
+        config('backend: "onnxruntime"', 'backend: "openvino"'),
+        config("max_batch_size", 'default_model_filename: "model.onnx"\nmax_batch_size'),
+        config("dims: [ 3 ]", "dims: [ -1 ]"),
+    ),
+    "hexadecimal": config("dynamic", "version_policy { specific { versions: 0x1 } }\ndynamic"),
+}
+
+WARNED = {"version_0": ["cannot be asked for by its number: callers name versions from 1"]}
+
+
+def without_config(folder: Path) -> None:
+    (folder / "config.pbtxt").unlink()
+    (folder / "config.pbtxt").mkdir()
+
+
+# Of these Triton dies, so that it must not be asked what it says of them.
+DEADLY = [
+    Mistake(
+        "passive",
+        config("dynamic", "instance_group [ { count: 1 passive: true } ]\ndynamic"),
+        "passive/config.pbtxt:6",
+        "`instance_group.passive` leaves no instance for requests, over which Triton ends",
+        "leave it out",
+    ),
+    Mistake(
+        "label_folder",
+        config("labels.txt", r"\061"),
+        "label_folder/config.pbtxt:5",
+        '`label_filename` is "1", which is no file, over which Triton ends',
+        "a label in each line",
+    ),
+    Mistake(
+        "label_dot",
+        config("labels.txt", "."),
+        "label_dot/config.pbtxt:5",
+        'is ".", which is no file',
+        "a label in each line",
+    ),
+    Mistake(
+        "warmup_folder",
+        lambda folder: (
+            warmed_up_with('dims: [ 3 ] input_data_file: "x"')(folder),
+            (folder / "warmup" / "x").mkdir(parents=True),
+        ),
+        "warmup_folder/config.pbtxt:6",
+        'input_data_file` is "x", which is no file in warmup/',
+        "name one",
+    ),
+    Mistake(
+        "warmup_unnamed",
+        lambda folder: (
+            warmed_up_with('dims: [ 3 ] input_data_file: ""')(folder),
+            (folder / "warmup").mkdir(),
+        ),
+        "warmup_unnamed/config.pbtxt:6",
+        'input_data_file` is "", which is no file in warmup/',
+        "name one",
+    ),
+    Mistake(
+        "warmup_huge",
+        warmed_up_with("dims: [ 1000000, 1000000 ] zero_data: true"),
+        "warmup_huge/config.pbtxt:6",
+        "dims` and batch_size make more than 2,147,483,648 numbers",
+        "write smaller ones",
+    ),
+    Mistake(
+        "warmup_batch",
+        config("dynamic", "model_warmup [ { batch_size: 9 } ]\ndynamic"),
+        "warmup_batch/config.pbtxt:6",
+        "`model_warmup.batch_size` is 9, but max_batch_size is 8",
+        "write at most 8",
+    ),
+    Mistake(
+        "config_folder",
+        without_config,
+        "config_folder/config.pbtxt",
+        "is a folder, over which Triton ends",
+        "put the file there",
+    ),
+]

@@ -1,0 +1,134 @@
+"""Mistakes in what the engines read."""
+
+from __future__ import annotations
+
+from tests.support.mistakes.mistake import (
+    Mistake,
+    accelerated_by,
+    all_of,
+    config,
+    ir,
+    move,
+    parameter,
+)
+
+ENGINES = [
+    Mistake(
+        "unknown_engine",
+        parameter("engine", "openvin"),
+        "unknown_engine/config.pbtxt:6",
+        "parameter 'engine' is 'openvin', but expected is one of auto, openvino, onnxruntime",
+        "leave it out",
+    ),
+    Mistake(
+        "unknown_precision",
+        parameter("precision", "bf16"),
+        "unknown_precision/config.pbtxt:6",
+        "parameter 'precision' is 'bf16', but expected is one of exact, auto",
+        'write "auto"',
+    ),
+    Mistake(
+        "unknown_accelerator",
+        accelerated_by("opnvino"),
+        "unknown_accelerator/config.pbtxt",
+        "the CPU execution accelerator 'opnvino' is unknown, but expected is 'openvino'",
+        "write that",
+    ),
+    Mistake(
+        "streams_of_onnx",
+        parameter("NUM_STREAMS", "many"),
+        "streams_of_onnx/config.pbtxt:6",
+        "parameter 'NUM_STREAMS' is 'many', but expected is a whole number",
+        "",
+    ),
+    Mistake(
+        "ir_hint",
+        all_of(ir(), parameter("PERFORMANCE_HINT", "fast")),
+        "ir_hint/config.pbtxt:6",
+        "parameter 'PERFORMANCE_HINT' is 'fast', but expected is LATENCY or THROUGHPUT",
+        "write that",
+    ),
+    Mistake(
+        "ir_reshaped",
+        all_of(ir(), parameter("RESHAPE_IO_LAYERS", "yes")),
+        "ir_reshaped/config.pbtxt:6",
+        "parameter 'RESHAPE_IO_LAYERS' is 'yes', but expected is nothing",
+        "leave it out",
+    ),
+    Mistake(
+        "ir_precision",
+        all_of(ir(), parameter("precision", "bf16")),
+        "ir_precision/config.pbtxt:6",
+        "parameter 'precision' is 'bf16'",
+        "leave it out",
+    ),
+    Mistake(
+        "ir_without_weights",
+        ir("model.xml"),
+        "ir_without_weights/1/model.xml",
+        "model.bin', but there is no such file",
+        "put it there",
+    ),
+    Mistake(
+        "ir_cut",
+        ir("model.xml", "model.bin", cut=300),
+        "ir_cut/1/model.xml",
+        "cannot be served: OpenVINO cannot open",
+        "save it again with openvino.save_model",
+    ),
+    Mistake(
+        "ir_weights_cut",
+        ir("model.bin", "model.xml", cut=8),
+        "ir_weights_cut/1/model.xml",
+        "Incorrect weights in bin file",
+        "copy 'model.bin' again",
+    ),
+    Mistake(
+        "ir_of_text",
+        all_of(ir(), lambda folder: (folder / "1" / "model.xml").write_text("hello")),
+        "ir_of_text/1/model.xml",
+        "is no XML, as a model of OpenVINO is",
+        "fetch it again",
+    ),
+    Mistake(
+        "ir_without_file",
+        all_of(ir(), move("1/model.xml", "1/net.xml")),
+        "ir_without_file/1",
+        "has no model.xml or model.onnx; it has model.bin, net.xml",
+        "rename net.xml to model.xml",
+    ),
+    Mistake(
+        "ir_pointer",
+        all_of(
+            ir(),
+            lambda folder: (folder / "1" / "model.bin").write_bytes(
+                b"version https://git-lfs.github.com/spec/v1\n"
+            ),
+        ),
+        "ir_pointer/1/model.bin",
+        "is a pointer of Git LFS",
+        "git lfs pull",
+        refused=False,  # it has as many bytes as the weights
+    ),
+    Mistake(
+        "ir_tensor",
+        all_of(ir(), config('name: "INPUT"', 'name: "input"')),
+        "ir_tensor/config.pbtxt",
+        "the configuration has input 'input', but the file's inputs are 'INPUT'",
+        "write it as the file has it",
+    ),
+    Mistake(
+        "ir_type",
+        all_of(ir(), config("TYPE_FP32 dims: [ 3 ] }", "TYPE_FP16 dims: [ 3 ] }")),
+        "ir_type/config.pbtxt",
+        "input 'INPUT' is TYPE_FP16 in the configuration, but TYPE_FP32 in the file",
+        "write it as the file has it",
+    ),
+    Mistake(
+        "platform_openvino",
+        all_of(ir(), config("backend:", "platform:")),
+        "platform_openvino/config.pbtxt:2",
+        '`platform` is "openvino", which is the name of a backend',
+        'write backend: "openvino"',
+    ),
+]

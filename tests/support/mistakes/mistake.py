@@ -1,0 +1,196 @@
+"""Mistakes that people make in a model folder, each made in a copy of one that is right."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import openvino
+from openvino import opset13 as opset
+
+from tool.commands.new_client import contents
+
+RIGHT = """\
+name: "{name}"
+backend: "onnxruntime"
+max_batch_size: 8
+input [ {{ name: "INPUT" data_type: TYPE_FP32 dims: [ 3 ] }} ]
+output [ {{ name: "OUTPUT" data_type: TYPE_FP32 dims: [ -1 ] label_filename: "labels.txt" }} ]
+dynamic_batching {{ preferred_batch_size: [ 4, 8 ] }}
+"""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A mistake, and what is to be said about it.
+
+    Args:
+        name: of the model that has it.
+        make: makes it in a right model folder.
+        where: the file, and the line where there is one.
+        words: of the message.
+        fix: words of the fix.
+        refused: whether Triton itself refuses the model.
+
+    """
+
+    name: str
+    make: Callable[[Path], object]
+    where: str
+    words: str
+    fix: str
+    refused: bool = True
+
+
+def write_right(repository: Path, name: str) -> Path:
+    """Write a model folder without a mistake."""
+    folder = repository / name
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(RIGHT.format(name=name))
+    (folder / "labels.txt").write_text("a\nb\nc\n")
+    (folder / "1" / "model.onnx").write_bytes(contents("x")[Path("x", "1", "model.onnx")])
+    return folder
+
+
+def write_mistake(repository: Path, mistake: Mistake) -> Path:
+    """Write a model folder with one mistake."""
+    folder = write_right(repository, mistake.name)
+    mistake.make(folder)
+    return folder
+
+
+def config(old: str, new: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        file = folder / "config.pbtxt"
+        text = file.read_text()
+        assert old in text
+        file.write_text(text.replace(old, new))
+
+    return change
+
+
+def move(old: str, new: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        (folder / new).parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(folder / old, folder / new)
+
+    return change
+
+
+def model(data: bytes) -> Callable[[Path], object]:
+    return lambda folder: (folder / "1" / "model.onnx").write_bytes(data)
+
+
+def parameter(key: str, value: str) -> Callable[[Path], object]:
+    return config(
+        "dynamic", f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\ndynamic'
+    )
+
+
+def accelerated_by(name: str) -> Callable[[Path], object]:
+    accelerator = (
+        f'execution_accelerators {{ cpu_execution_accelerator: [ {{ name: "{name}" }} ] }}'
+    )
+    return config("dynamic", f"optimization {{ {accelerator} }}\ndynamic")
+
+
+def ir(*names: str, cut: int | None = None) -> Callable[[Path], object]:
+    """Make it a model of OpenVINO.
+
+    Args:
+        names: of the files that stay in the version folder; none means both of the model.
+        cut: how many bytes of the first of them stay.
+
+    """
+
+    def change(folder: Path) -> None:
+        file = folder / "1" / "model.onnx"
+        given = opset.parameter([-1, 3], openvino.Type.f32, name="INPUT")
+        given.output(0).set_names({"INPUT"})
+        added = opset.add(given, opset.constant([[1.0, 2.0, 3.0]], openvino.Type.f32))
+        added.output(0).set_names({"OUTPUT"})
+        model = openvino.Model([added], [given], "added")
+        openvino.save_model(model, file.with_suffix(".xml"), compress_to_fp16=False)
+        config('backend: "onnxruntime"', 'backend: "openvino"')(folder)
+        config("dims: [ -1 ]", "dims: [ 3 ]")(folder)
+        names_left = names or ("model.xml", "model.bin")
+        for path in file.parent.iterdir():
+            if path.name not in names_left:
+                path.unlink()
+        if cut is not None:
+            first = file.parent / names_left[0]
+            first.write_bytes(first.read_bytes()[:cut])
+
+    return change
+
+
+def warmed_up_with(
+    tensor: str, name: str = "INPUT", type_: str = "TYPE_FP32", batch_size: int = 1
+) -> Callable[[Path], object]:
+    sample = f'inputs {{ key: "{name}" value {{ data_type: {type_} {tensor} }} }}'
+    return config("dynamic", f"model_warmup [ {{ batch_size: {batch_size} {sample} }} ]\ndynamic")
+
+
+def controlled(control: str) -> Callable[[Path], object]:
+    return config(
+        "dynamic_batching { preferred_batch_size: [ 4, 8 ] }",
+        f'sequence_batching {{ control_input {{ name: "START" control {{ {control} }} }} }}',
+    )
+
+
+def torchscript(text: str | None) -> Callable[[Path], object]:
+    """Make it a model of TorchScript, with this configuration or none."""
+
+    def change(folder: Path) -> None:
+        (folder / "1" / "model.onnx").unlink()
+        (folder / "1" / "model.pt").write_bytes(b"PK\3\4")
+        (folder / "config.pbtxt").unlink()
+        if text is not None:
+            (folder / "config.pbtxt").write_text(text)
+
+    return change
+
+
+STEP = (
+    'step { model_name: "right" model_version: -1 input_map { key: "INPUT" value: "INPUT" } '
+    'output_map { key: "OUTPUT" value: "OUTPUT" } }'
+)
+
+
+def mapping(step: str, taken: str, made: str) -> str:
+    """Return a step with other tensors of the ensemble."""
+    return step.replace('value: "INPUT"', f'value: "{taken}"').replace(
+        'value: "OUTPUT"', f'value: "{made}"'
+    )
+
+
+def beside(name: str) -> Callable[[Path], object]:
+    """Write a model that does not batch beside it."""
+
+    def write(folder: Path) -> None:
+        other = write_right(folder.parent, name)
+        config("dynamic_batching { preferred_batch_size: [ 4, 8 ] }", "")(other)
+        config("max_batch_size: 8", "max_batch_size: 0")(other)
+        config("dims: [ 3 ]", "dims: [ -1, 3 ]")(other)
+        config("dims: [ -1 ]", "dims: [ -1, -1 ]")(other)
+
+    return write
+
+
+def all_of(*makes: Callable[[Path], object]) -> Callable[[Path], object]:
+    return lambda folder: [make(folder) for make in makes]
+
+
+def ensemble(step: str = STEP, platform: str = 'platform: "ensemble"') -> Callable[[Path], object]:
+    """Make an ensemble of it, which asks the model "right"."""
+
+    def change(folder: Path) -> None:
+        config(
+            "dynamic_batching { preferred_batch_size: [ 4, 8 ] }",
+            f"ensemble_scheduling {{ {step} }}",
+        )(folder)
+        config('backend: "onnxruntime"', platform)(folder)
+
+    return change

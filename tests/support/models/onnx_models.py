@@ -1,0 +1,219 @@
+"""Small ONNX models, made here so that every answer can be worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+Tensor = tuple[str, int, Sequence[int | str] | None]
+
+
+FLOAT, INT64, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
+
+
+EVERY_TYPE = {
+    "BOOL": TensorProto.BOOL,
+    "UINT8": TensorProto.UINT8,
+    "UINT16": TensorProto.UINT16,
+    "UINT32": TensorProto.UINT32,
+    "UINT64": TensorProto.UINT64,
+    "INT8": TensorProto.INT8,
+    "INT16": TensorProto.INT16,
+    "INT32": TensorProto.INT32,
+    "INT64": TensorProto.INT64,
+    "FP16": TensorProto.FLOAT16,
+    "FP32": TensorProto.FLOAT,
+    "FP64": TensorProto.DOUBLE,
+}
+
+
+def save(
+    file: Path,
+    nodes: list[Any],
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    **initializers: np.ndarray[Any, Any],
+) -> None:
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info(*tensor) for tensor in inputs],
+        [helper.make_tensor_value_info(*tensor) for tensor in outputs],
+        [numpy_helper.from_array(array, name) for name, array in initializers.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, file)
+
+
+def plus_one(file: Path, shape: Sequence[int | str] | None = ("n", 3)) -> None:
+    """x, float32 -> y = x + 1"""
+    nodes = [helper.make_node("Add", ["x", "one"], ["y"])]
+    save(file, nodes, [("x", FLOAT, shape)], [("y", FLOAT, shape)], one=np.float32(1)[...])
+
+
+def shares(file: Path) -> None:
+    """x [n, 2] float32 -> y, the softmax down the rows: a row of zeros alone has ones"""
+    nodes = [helper.make_node("Softmax", ["x"], ["y"], axis=0)]
+    save(file, nodes, [("x", FLOAT, ("n", 2))], [("y", FLOAT, ("n", 2))])
+
+
+def nonzero(file: Path) -> None:
+    """x, float32 -> where it is not 0, int64 of shape [2, so many]"""
+    nodes = [helper.make_node("NonZero", ["x"], ["where"])]
+    save(file, nodes, [("x", FLOAT, ("n", 3))], [("where", TensorProto.INT64, (2, "found"))])
+
+
+def scalar_rows(file: Path) -> None:
+    plus_one(file, ["n"])
+
+
+def scalar(file: Path) -> None:
+    plus_one(file, [])
+
+
+def fixed_batch(file: Path) -> None:
+    plus_one(file, [1, 3])
+
+
+def batch_size(file: Path) -> None:
+    """x [n, 1] float32 -> rows [n, 1] = n everywhere, the rows that were run together"""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"], start=0, end=1),
+        helper.make_node("Cast", ["shape"], ["size"], to=FLOAT),
+        helper.make_node("Mul", ["x", "zero"], ["nothing"]),
+        helper.make_node("Add", ["nothing", "size"], ["rows"]),
+    ]
+    tensors: tuple[list[Tensor], list[Tensor]] = (
+        [("x", FLOAT, ["n", 1])],
+        [("rows", FLOAT, ["n", 1])],
+    )
+    save(file, nodes, *tensors, zero=np.float32(0)[...])
+
+
+def total(file: Path) -> None:
+    """x [n, m] float32 -> total [n, 1], the sum of each row"""
+    nodes = [helper.make_node("ReduceSum", ["x", "axes"], ["total"], keepdims=1)]
+    save(file, nodes, [("x", FLOAT, ["n", "m"])], [("total", FLOAT, ["n", 1])], axes=np.array([1]))
+
+
+def columns(file: Path) -> None:
+    """x [n, m] float32 -> same [n, m] = x, total [n, 1], width [n, 1] = m, as it was run"""
+    nodes = [
+        helper.make_node("Identity", ["x"], ["same"]),
+        helper.make_node("ReduceSum", ["x", "axes"], ["total"], keepdims=1),
+        helper.make_node("Shape", ["x"], ["shape"], start=1, end=2),
+        helper.make_node("Cast", ["shape"], ["size"], to=FLOAT),
+        helper.make_node("Mul", ["total", "zero"], ["nothing"]),
+        helper.make_node("Add", ["nothing", "size"], ["width"]),
+    ]
+    one: Sequence[int | str] = ["n", 1]
+    save(
+        file,
+        nodes,
+        [("x", FLOAT, ["n", "m"])],
+        [("same", FLOAT, ["n", "m"]), ("total", FLOAT, one), ("width", FLOAT, one)],
+        axes=np.array([1]),
+        zero=np.float32(0)[...],
+    )
+
+
+def lookup(file: Path) -> None:
+    """index [n, 1] int64 -> value [n, 1] = (10, 20, 30)[index], echo = index"""
+    nodes = [
+        helper.make_node("Gather", ["table", "index"], ["value"]),
+        helper.make_node("Identity", ["index"], ["echo"]),
+    ]
+    save(
+        file,
+        nodes,
+        [("index", INT64, ["n", 1])],
+        [("value", FLOAT, ["n", 1]), ("echo", INT64, ["n", 1])],
+        table=np.array([10, 20, 30], np.float32),
+    )
+
+
+def words(file: Path) -> None:
+    nodes = [helper.make_node("Identity", ["text"], ["same"])]
+    save(file, nodes, [("text", STRING, ["n", "m"])], [("same", STRING, ["n", "m"])])
+
+
+def every_type(file: Path) -> None:
+    save(
+        file,
+        [helper.make_node("Identity", [f"in_{name}"], [f"out_{name}"]) for name in EVERY_TYPE],
+        [(f"in_{name}", code, ["n", 2]) for name, code in EVERY_TYPE.items()],
+        [(f"out_{name}", code, ["n", 2]) for name, code in EVERY_TYPE.items()],
+    )
+
+
+def with_default(file: Path) -> None:
+    """x [3], bias [3] (1, 2, 3 where it is not given) -> y = x + bias"""
+    save(
+        file,
+        [helper.make_node("Add", ["x", "bias"], ["y"])],
+        [("x", FLOAT, [3]), ("bias", FLOAT, [3])],
+        [("y", FLOAT, [3])],
+        bias=np.array([1, 2, 3], np.float32),
+    )
+
+
+def two_inputs(file: Path) -> None:
+    nodes = [helper.make_node("Add", ["x", "start"], ["y"])]
+    tensors: list[Tensor] = [("x", FLOAT, ["n", 1]), ("start", FLOAT, ["n", 1])]
+    save(file, nodes, tensors, [("y", FLOAT, ["n", 1])])
+
+
+def unknown_ranks(file: Path) -> None:
+    """x, of any number of dimensions -> y = x + x, of as many, as far as the file says"""
+    save(
+        file,
+        [helper.make_node("Add", ["x", "x"], ["y"])],
+        [("x", FLOAT, None)],
+        [("y", FLOAT, None)],
+    )
+
+
+def reshaped(file: Path) -> None:
+    """x [n, m], dims [k] -> y = x with these dims"""
+    nodes = [helper.make_node("Reshape", ["x", "dims"], ["y"])]
+    inputs: list[Tensor] = [("x", FLOAT, ["n", "m"]), ("dims", INT64, ["k"])]
+    save(file, nodes, inputs, [("y", FLOAT, None)])
+
+
+def zipmap(file: Path) -> None:
+    """x [n, 2] -> a map of both for each row, as of a classifier of scikit-learn"""
+    node = helper.make_node(
+        "ZipMap", ["x"], ["probabilities"], domain="ai.onnx.ml", classlabels_int64s=[0, 1]
+    )
+    row = helper.make_map_type_proto(INT64, helper.make_tensor_type_proto(FLOAT, None))
+    maps = helper.make_value_info("probabilities", helper.make_sequence_type_proto(row))
+    graph = helper.make_graph(
+        [node], "graph", [helper.make_tensor_value_info("x", FLOAT, ["n", 2])], [maps]
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), file)
+
+
+def bfloat16(file: Path) -> None:
+    nodes = [helper.make_node("Cast", ["x"], ["y"], to=FLOAT)]
+    save(file, nodes, [("x", TensorProto.BFLOAT16, ["n"])], [("y", FLOAT, ["n"])])
+
+
+def small_letters(file: Path, **attributes: str) -> None:
+    """text [n] -> small [n]"""
+    node = helper.make_node(
+        "StringNormalizer", ["text"], ["small"], case_change_action="LOWER", **attributes
+    )
+    save(file, [node], [("text", STRING, ["n"])], [("small", STRING, ["n"])])
+
+
+def broken(file: Path) -> None:
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"not a model")

@@ -1,0 +1,69 @@
+"""The version is written in one place, and shown wherever a reader looks for it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from dispatcher.version import VERSION
+from tests.conftest import PROJECT
+from tests.test_docs import openapi_app
+
+PROGRAMS = (PROJECT / "serve", PROJECT / "tool" / "dispatcher")
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.name)
+@pytest.mark.parametrize("revision", ["", "4b3a0a4"])
+def test_each_program_says_which_version_it_is(program: object, revision: str) -> None:
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "PYTHON": sys.executable,
+        "TRITON_DISPATCHER_REVISION": revision,
+    }
+    done = subprocess.run(
+        [str(program), "--version"], env=environment, capture_output=True, text=True, check=True
+    )
+    expected = f"triton-dispatcher {VERSION} (revision {revision or 'unknown'})\n"
+    assert (done.stdout, done.stderr) == (expected, "")
+
+
+def test_the_openapi_document_has_it() -> None:
+    document = openapi_app().test_client().get("/openapi.json").json
+    assert document["info"]["version"] == VERSION
+
+
+def test_no_other_file_spells_the_version() -> None:
+    """A release changes one line; the package and the image's label are made from it."""
+    table = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+    assert table["tool"]["setuptools"]["dynamic"]["version"]["attr"] == "dispatcher.version.VERSION"
+    assert re.search(r"^ARG VERSION=unknown$", (PROJECT / "Dockerfile").read_text(), re.MULTILINE)
+    for name in ("pyproject.toml", "Dockerfile", "Makefile", "compose.yaml"):
+        assert f'"{VERSION}"' not in (PROJECT / name).read_text(), name
+
+
+@pytest.mark.parametrize("label", ["version", "revision", "source", "created"])
+def test_the_image_has_a_label_that_make_image_fills_in(label: str) -> None:
+    argument = label.upper()
+    dockerfile = (PROJECT / "Dockerfile").read_text()
+    assert f'org.opencontainers.image.{label}="${argument}"' in dockerfile
+    assert re.search(rf"^ARG {argument}=unknown$", dockerfile, re.MULTILINE)
+    assert f"--build-arg {argument}=" in (PROJECT / "Makefile").read_text()
+
+
+def test_make_image_hands_the_version_to_the_build() -> None:
+    done = subprocess.run(
+        ["make", "--no-print-directory", "--dry-run", "image"],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (command,) = re.findall(r"VERSION=\"\$\((.*)\)\" ", done.stdout)
+    said = subprocess.run(
+        ["/bin/sh", "-c", command], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    assert said.stdout == f"{VERSION}\n"

@@ -1,0 +1,237 @@
+"""`dispatcher check` on client classes and `dispatch.toml`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import onnx.helper
+import onnx.numpy_helper
+import pytest
+
+from tests.conftest import PROJECT
+from tests.support.check import Check, write_classes
+from tests.support.family_bench import tokenizer_at
+from tests.support.mistakes import MISTAKES
+from tests.support.mistakes.mistake import (
+    write_mistake,
+    write_right,
+)
+from tool.commands.new_client import TEMPLATE
+
+CLIENT = """
+from clients.base import Client, Parameter
+
+class Mine(Client):
+    modelname = "right"
+    example = {"x": 1}
+    parameters = {"top_k": Parameter(3, 1, 10, "how many")}
+
+    def inference(self, payload):
+        return 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "level", "words"),
+    [
+        ('modelname = "right"', "", "error", "it has no name"),
+        ("example = ", "sample = ", "error", "it has no example"),
+        ('{"x": 1}', '{"x": b"1"}', "error", "its example is not JSON"),
+        ('{"x": 1}', "[1, 2]", "error", "its example is [1, 2]; write `example = {…}`"),
+        ("(self, payload)", "(payload)", "error", "write `def inference(self, payload)`"),
+        ("Parameter(3, 1,", "Parameter(0, 1,", "error", "default of its parameter 'top_k'"),
+        (
+            "Parameter(3, 1, 10,",
+            "Parameter('a', choices=('a', 5), meaning=",
+            "error",
+            "its choices no texts",
+        ),
+        ('"how many"', "{1, 2}", "error", "the meaning of its parameter 'top_k' is no text"),
+        ('{"top_k"', "{5", "error", "the name or the meaning of its parameter 5 is no text"),
+        ("parameters =", "media =", "error", 'write `media = {"picture": "img"}`'),
+        ("parameters =", "media = {'image': 'x'}; other =", "error", "its media have 'image'"),
+        ("import Client,", "import Clint,", "error", "cannot be imported: ImportError"),
+        ("def inference", "async def inference", "error", "its inference is async"),
+        ("def inference", "def infer", "error", "it lacks the method inference"),
+        ('"right"', '"wrong"', "warning", "asks the model 'wrong'"),
+        ('"right"', '"resnet"', "error", "belongs to the client in resnet/dispatch.toml"),
+        ("class Mine(Client)", "class Mine(object)", "warning", "has no client"),
+    ],
+)
+def test_a_mistake_in_a_client_is_named(
+    tmp_path: Path, check: Check, old: str, new: str, level: str, words: str
+) -> None:
+    write_right(tmp_path, "right")
+    clients = tmp_path / "code" / "clients"
+    clients.mkdir(parents=True)
+    (clients / "mine.py").write_text(CLIENT)
+    assert check(tmp_path) == (0, [])
+    (clients / "mine.py").write_text(CLIENT.replace(old, new))
+    code, (one,) = check(tmp_path)
+    assert (code, one["level"], one["file"]) == (level == "error", level, "code/clients/mine.py")
+    assert words in one["message"]
+    assert check(tmp_path, "--no-clients") == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "words"),
+    [
+        ("dispatch.toml", "", "is not read here"),
+        ("right/1/dispatch.toml", "", "is not read here"),
+        ("right/dispatch.tml", "", "is not read under this name"),
+        ("right/mine.py", CLIENT, "is not looked for here"),
+        ("mine.py", CLIENT, "is not looked for here"),
+        ("code/mine.py", CLIENT, "is not looked for here"),
+    ],
+)
+def test_what_lies_where_nobody_reads_it_is_named(
+    tmp_path: Path, check: Check, place: str, text: str, words: str
+) -> None:
+    write_right(tmp_path, "right")
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text(text)
+    code, (one,) = check(tmp_path)
+    assert (code, one["level"], one["file"]) == (0, "warning", place)
+    assert words in one["message"]
+
+
+def test_a_dispatch_toml_beside_a_plain_model_is_read(tmp_path: Path, check: Check) -> None:
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    shutil.copy(TEMPLATE / "model.onnx", folder)
+    (folder / "dispatch.toml").write_text('aliases = ["other"]')
+    assert check(tmp_path) == check(folder) == (0, [])
+
+
+def test_a_built_in_name_is_free_where_mounted_models_are_served_instead(
+    tmp_path: Path, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_right(tmp_path, "right")
+    (folder / "dispatch.toml").write_text('aliases = ["resnet"]')
+    code, (one,) = check(tmp_path)
+    assert (code, one["file"]) == (1, "right/dispatch.toml")
+    assert "Tensors in right/dispatch.toml: the name 'resnet' belongs" in one["message"]
+    monkeypatch.setenv("MODEL_DIR_USE", "instead")
+    assert check(tmp_path) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('family = "classification', "cannot be read"),
+        ('family = "classifcation"', "did you mean `classification`?"),
+        ('family = "classification"\nlabel = "labels.txt"', "did you mean `labels`?"),
+        ('family = "classification"\nlabels = "labels.txt"', "takes no pictures"),
+    ],
+)
+def test_a_mistake_in_a_dispatch_toml_is_named(
+    tmp_path: Path, check: Check, text: str, words: str
+) -> None:
+    folder = write_right(tmp_path, "right")
+    (folder / "dispatch.toml").write_text(text)
+    code, (one,) = check(tmp_path)
+    assert (code, one["file"]) == (1, "right/dispatch.toml")
+    assert words in one["message"], one
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ""),
+        ('example = { text = "the cat" }', ""),
+        ('example = { txt = "x" }', "`example` is refused: `text`"),
+        ("max_tokens = 4", "`example` is refused: `text` has 5 tokens; the model takes at most 4"),
+    ],
+)
+def test_an_example_that_is_refused_is_named(
+    tmp_path: Path, check: Check, text: str, words: str
+) -> None:
+    """As far as that shows without the model."""
+    folder = tmp_path / "some"
+    tokenizer_at(folder / "tokenizer")
+    (folder / "1").mkdir()
+    (folder / "1" / "model.py").write_text("class TritonPythonModel: ...")
+    (folder / "config.pbtxt").write_text(
+        'backend: "python"\n'
+        'input { name: "input_ids" data_type: TYPE_INT64 dims: [ -1, -1 ] }\n'
+        'output { name: "y" data_type: TYPE_FP32 dims: [ -1, -1, 8 ] }\n'
+    )
+    (folder / "dispatch.toml").write_text(f'family = "embedding"\n{text}\n')
+    code, found = check(tmp_path)
+    assert code == bool(words)
+    assert [one["file"] for one in found] == ["some/dispatch.toml"] * bool(words)
+    assert all(words in one["message"] for one in found), found
+
+
+def test_labels_are_counted_for_a_family_too(models: None, tmp_path: Path, check: Check) -> None:
+    """Against the configuration and the model's file, without Triton."""
+    source = PROJECT / "model_repository" / "resnet"
+    for name in ("config.pbtxt", "1/model.onnx", "dispatch.toml"):
+        (tmp_path / "resnet" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "resnet" / name).symlink_to(source / name)
+    config = (source / "config.pbtxt").read_text().replace('label_filename: "labels.txt"', "")
+    (tmp_path / "resnet" / "config.pbtxt").unlink()
+    (tmp_path / "resnet" / "config.pbtxt").write_text(config)
+    labels = (source / "labels.txt").read_text().splitlines()
+    (tmp_path / "resnet" / "labels.txt").write_text("\n".join([*labels, "one too many"]))
+    _, found = check(tmp_path)
+    (said,) = [one["message"] for one in found if "labels" in one["message"]]
+    assert "1001 lines" in said
+    assert "1000 classes" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "classes"),
+    [
+        (lambda folder: (folder / "1" / "model.onnx").rename(folder / "1" / "net.onnx"), 4),
+        (lambda folder: shutil.copytree(folder / "1", folder / "old"), 4),
+        (lambda folder: write_classes(folder / "2", 3), 4),
+        (lambda folder: write_classes(folder / "2", 3), 3),
+    ],
+    ids=["another file name", "a folder beside", "the policy's version", "the latest version"],
+)
+def test_a_family_is_compared_with_the_file_that_triton_serves(
+    tmp_path: Path, check: Check, change: Callable[[Path], object], classes: int
+) -> None:
+    """There are three labels: whatever has four classes is a finding."""
+    folder = tmp_path / "some"
+    write_classes(folder / "1", 4)
+    change(folder)
+    (file,) = {path.name for path in folder.glob("1/*")}
+    policy = "version_policy { specific { versions: [ 1 ] } }\n" if classes == 4 else ""
+    (folder / "config.pbtxt").write_text(
+        f'backend: "onnxruntime"\ndefault_model_filename: "{file}"\n{policy}'
+    )
+    (folder / "labels.txt").write_text("a\nb\nc\n")
+    (folder / "dispatch.toml").write_text('family = "classification"\nlabels = "labels.txt"\n')
+    _, found = check(tmp_path)
+    said = [one["message"] for one in found]
+    assert len(said) == (classes == 4)
+    assert all("file of 3 lines" in one and "4 classes" in one for one in said)
+
+
+def test_what_does_not_fit_is_a_finding_beside_a_dispatch_toml_as_well(
+    tmp_path: Path, check: Check
+) -> None:
+    """A graph of one item at a time, and letters of Windows: what is made of them fails."""
+    fixed = write_right(tmp_path, "fixed")
+    graph = onnx.load(fixed / "1" / "model.onnx")
+    for value in (*graph.graph.input, *graph.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 1
+    onnx.save(graph, fixed / "1" / "model.onnx")
+    (fixed / "config.pbtxt").write_text('backend: "onnxruntime"\nmax_batch_size: 8\n')
+    letters = write_right(tmp_path, "letters")
+    with (letters / "config.pbtxt").open("ab") as file:
+        file.write("# schön\n".encode("latin-1"))
+    for folder in (fixed, letters):
+        (folder / "dispatch.toml").write_text('family = "classification"\n')
+    write_mistake(tmp_path, next(one for one in MISTAKES if one.name == "preferred"))
+    code, found = check(tmp_path)
+    assert code == 1
+    said = {one["file"]: one["message"] for one in found}
+    assert "max_batch_size is 8 in the configuration" in said["fixed/config.pbtxt"]
+    assert "letters/config.pbtxt" in said
+    assert "preferred/config.pbtxt" in said

@@ -1,0 +1,281 @@
+"""What `dispatcher quantize` refuses, what it leaves behind, and what it warns of."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from PIL import Image
+
+from tests.conftest import PICTURES, PROJECT
+from tests.support.quantize import CONFIG, SIZE, asked, conv_net
+from tool.__main__ import main
+from tool.engines import int8
+
+
+def left(here: Path) -> list[str]:
+    return sorted(str(path.relative_to(here)) for path in (here / "models").rglob("*"))
+
+
+def broken_picture(here: Path) -> None:
+    (here / "samples" / "01.png").write_bytes(b"\x89PNG no more")
+
+
+def broken_json(here: Path) -> None:
+    (here / "samples" / "a.json").write_text("{oh")
+
+
+def other_json(here: Path) -> None:
+    (here / "samples" / "a.json").write_text("[1]")
+
+
+def no_samples(here: Path) -> None:
+    for path in (here / "samples").iterdir():
+        path.rename(path.with_suffix(".tiff"))
+
+
+def torch_model(here: Path) -> None:
+    file = here / "models" / "net" / "1" / "model.onnx"
+    file.rename(file.with_suffix(".pt"))
+
+
+def no_onnx(here: Path) -> None:
+    (here / "models" / "net" / "1" / "model.onnx").write_bytes(b"<html>")
+
+
+def nothing_to_do(here: Path) -> None:
+    file = here / "models" / "net" / "1" / "model.onnx"
+    model = onnx.load(file)
+    del model.graph.node[:], model.graph.initializer[:]
+    model.graph.node.append(helper.make_node("GlobalAveragePool", ["in"], ["p"]))
+    model.graph.node.append(helper.make_node("Flatten", ["p"], ["out"]))
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 3
+    onnx.save(model, file)
+    config = here / "models" / "net" / "config.pbtxt"
+    config.write_text(CONFIG.replace("[ 5 ]", "[ 3 ]"))
+    (here / "models" / "net" / "labels.txt").write_text("a\nb\nc\n")
+
+
+def plain(here: Path) -> None:
+    folder = here / "models" / "net"
+    (folder / "1" / "model.onnx").rename(folder / "model.onnx")
+    (folder / "1").rmdir()
+
+
+def locked(here: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    (here / "models" / "net").chmod(0o555)
+
+
+def broken_client(here: Path) -> None:
+    (here / "models" / "net" / "labels.txt").unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "words"),
+    [
+        (broken_picture, [], "the client refuses the sample 01.png: "),
+        (broken_json, [], "the sample a.json cannot be read: "),
+        (other_json, [], "the sample a.json cannot be read: it holds no payload"),
+        (no_samples, [], "there are no samples in "),
+        (torch_model, [], "net is no ONNX model: there is no file 1/model.onnx"),
+        (no_onnx, [], "is no ONNX file that can be read"),
+        (nothing_to_do, [], "nothing to be computed in int8: no Conv, MatMul, Gemm"),
+        (plain, [], "has no version folders; move its model.onnx into"),
+        (locked, [], "must not be written to; name another place with --output"),
+        (broken_client, [], "the client of 'net' does not work: "),
+        (None, ["--samples", "/no/such"], "--samples is '/no/such', which is no folder; expected"),
+        (None, ["--repository", "/no/such"], "MODEL_DIR is /no/such"),
+        (None, ["--version", "7"], "--version is '7'; "),
+        (None, ["--output", "samples"], "samples is there already; name another folder"),
+        (None, ["--output", "no/such"], "there is no folder "),
+        (None, ["--exclude", "nothing*"], "--exclude is 'nothing*', which fits none of the 5"),
+        (None, ["--exclude", "*"], "no Conv, MatMul, Gemm that --exclude leaves"),
+    ],
+)
+def test_it_says_what_is_wrong_and_leaves_nothing(
+    here: Path,
+    change: Callable[[Path], None] | None,
+    options: list[str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(here)
+    if change:
+        change(here)
+    before = left(here)
+    assert asked(here, *options) == 2
+    out, err = capsys.readouterr()
+    assert words in err
+    assert (out, err.count("\n")) == ("", 1)
+    assert left(here) == before
+
+
+def test_it_names_the_models_that_there_are(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--samples", str(here / "samples"), "--repository", str(here / "models")]
+    assert main(["quantize", "nett", *given]) == 2
+    err = capsys.readouterr().err
+    assert "there is no model 'nett'" in err
+    assert "net, resnet, yolov5" in err
+
+
+def test_int8_is_not_quantized_again(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked(here) == 0
+    assert asked(here) == 2
+    assert "'net', version 2, is int8 already; name one" in capsys.readouterr().err
+    weights = PROJECT / "model_repository" / "bert_base" / "1" / "model.onnx"
+    if weights.is_file():  # its operators compute in single precision
+        assert int8.is_int8(weights)
+
+
+def test_few_samples_are_warned_of(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in sorted((here / "samples").iterdir())[3:]:
+        path.unlink()
+    assert asked(here, "--json", "--output", str(here / "three")) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["calibrated_on"], report["compared_on"]) == (2, 1)
+    (warning,) = report["warnings"]
+    assert warning.startswith("3 samples are few: a hundred")
+    for path in sorted((here / "samples").iterdir())[1:]:
+        path.unlink()
+    asked(here, "--output", str(here / "one"), "--keep")
+    assert "the one sample was calibrated on and compared" in capsys.readouterr().out
+
+
+def test_what_is_far_off_is_written_only_on_demand(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of nearly black pictures come ranges in which others are nearly black too."""
+    file = here / "models" / "net" / "1" / "model.onnx"
+    file.unlink()
+    file.parent.rmdir()
+    conv_net(file, head=7.0, bias=-1.0)
+    random = np.random.default_rng(2)
+    for path in sorted((here / "samples").iterdir()):
+        if int(path.stem) % 4 != 3:
+            Image.fromarray(random.integers(0, 3, (SIZE, SIZE, 3), np.uint8)).save(path)
+    before = left(here)
+    assert asked(here) == 1
+    out = capsys.readouterr().out
+    assert "in int8: not written" in out
+    assert "--keep writes it all the same" in out
+    assert left(here) == before
+    assert asked(here, "--keep") == 0
+    assert (file.parent.parent / "2" / "model.onnx").is_file()
+
+
+def test_what_somebody_makes_meanwhile_stays(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = here / "models" / "net" / "2" / "model.onnx"
+
+    def measured(*_: Any) -> list[float]:
+        theirs.parent.mkdir()
+        theirs.write_text("theirs")
+        return [1.0, 1.0]
+
+    monkeypatch.setattr(int8, "medians", measured)
+    assert asked(here) == 2
+    assert "has been made meanwhile" in capsys.readouterr().err
+    assert theirs.read_text() == "theirs"
+
+
+def program(here: Path, code: str, **variables: str) -> subprocess.Popen[str]:
+    given = ["quantize", "net", "--samples", here / "samples", "--repository", here / "models"]
+    arguments = [str(one) for one in given]
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"{code}\nfrom tool.__main__ import main\nsys.exit(main({arguments}))",
+        ],
+        cwd=PROJECT,
+        env={"PATH": "/usr/bin:/bin", **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_ctrl_c_leaves_nothing(here: Path, tmp_path: Path) -> None:
+    before, temporary = left(here), tmp_path / "temporary"
+    temporary.mkdir()
+    # A shell that runs the tests in the background has SIGINT ignored.
+    waits = (
+        "import signal, sys, time; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from tool import int8; int8.medians = lambda *_: time.sleep(600)"
+    )
+    with program(here, waits, TMPDIR=str(temporary)) as process:
+        end = time.monotonic() + 120
+        while not list((here / "models" / "net").glob(".quantize-*/new/model.onnx")):
+            assert time.monotonic() < end
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (out, err) == ("", "")
+    assert left(here) == before
+    # ONNX Runtime's own file is there from its import on.
+    assert [path for path in temporary.iterdir() if path.name != ".ses"] == []
+
+
+def test_what_is_missing_is_named_with_the_command_that_installs_it(here: Path) -> None:
+    with program(here, "import sys; sys.modules['onnx'] = None") as process:
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, "")
+    extra = PROJECT / "container" / "image" / "requirements" / "quantize.txt"
+    assert "needs the package onnx, which is not installed" in err
+    assert f"`{sys.executable} -m pip install --require-hashes -r {extra}`" in err
+    assert extra.is_file()
+
+
+def test_the_image_does_not_install_it() -> None:
+    assert "quantize.txt" not in (PROJECT / "Dockerfile").read_text()
+
+
+def test_a_terminal_gets_a_progress_bar(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert asked(here) == 0
+    assert "0/15" in terminal.getvalue(), "9 to calibrate on, 3 to compare twice"
+
+
+@pytest.mark.slow
+def test_resnet_50_is_quantized(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = PROJECT / "model_repository" / "resnet" / "1" / "model.onnx"
+    if not weights.is_file():
+        pytest.skip("the weights of resnet are not there; `make weights` fetches them")
+    samples = tmp_path / "samples"
+    samples.mkdir()
+    for name in ("chelsea.png", "coffee.png"):
+        shown = Image.open(PICTURES / name).convert("RGB")
+        width, height = shown.size
+        for number in range(6):  # parts of it, each a little smaller
+            cut = 12 * number
+            part = shown.crop((cut, cut, width - cut, height - cut))
+            part.save(samples / f"{number}-{name}")
+    given = ["--samples", samples, "--output", tmp_path / "int8", "--json"]
+    assert main(["quantize", "resnet", *map(str, given)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["compared_on"] == 3
+    assert report["agree"] == 3
+    assert report["bytes_after"] < 0.27 * report["bytes_before"]

@@ -1,0 +1,176 @@
+"""Look for mistakes in a model's versions: folders, policy and files."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from clients.repository.config_text import Message, whole
+from clients.repository.files import is_litter
+from clients.repository.model_folders import CONFIG, PLAIN_MODELS
+from container.triton_backends.openvino.session import DEFAULT_FILES as OPENVINO_FILES
+from tool.checks.file import FileCheck
+from tool.checks.findings import ConfigFindings, Findings
+
+# What a backend looks for in a version folder, where the configuration names nothing else.
+# https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_repository.md
+FILES = {
+    "onnxruntime": "model.onnx",
+    "pytorch": "model.pt",
+    "python": "model.py",
+    "tensorrt": "model.plan",
+    "openvino": "model.xml",
+    "onnxruntime_onnx": "model.onnx",
+    "pytorch_libtorch": "model.pt",
+    "tensorrt_plan": "model.plan",
+    "tensorflow_savedmodel": "model.savedmodel",
+    "tensorflow_graphdef": "model.graphdef",
+}
+
+VERSION = re.compile(r"0|[1-9][0-9]*")
+
+
+@dataclass(frozen=True)
+class VersionCheck:
+    """Checks the versions of one model folder.
+
+    Args:
+        folder: with the versions in it.
+        findings: takes what is wrong.
+        files: checks the file of a version.
+
+    """
+
+    folder: Path
+    findings: Findings
+    files: FileCheck
+
+    def run(self, message: Message, text: str) -> None:
+        """Look for the model's file in each version that is served."""
+        versions = version_folders(self.folder)
+        free = max((int(path.name) for path in versions), default=0) + 1
+        for path in folders(self.folder):
+            if path not in versions and (path.name.isdigit() or looks_like_a_version(path.name)):
+                self.findings.error(
+                    path,
+                    "is no version: Triton passes over what is no number, or begins with a zero",
+                    f"rename it to {free}",
+                )
+            elif path.name == "0":
+                self.findings.warning(
+                    path,
+                    "cannot be asked for by its number: callers name versions from 1",
+                    f"rename it to {free}, unless no caller names it",
+                )
+        plain = any((self.folder / name).is_file() for name in PLAIN_MODELS)
+        if not (versions or plain):
+            self.findings.error(
+                self.folder,
+                "has no version folder",
+                f"put the model's file into {self.folder.name}/1/",
+            )
+        config = ConfigFindings(self.findings, self.folder / CONFIG, text)
+        self.policy(config, message, [int(path.name) for path in versions] or [1] * plain)
+        backend = message.text("backend") or message.text("platform")
+        wanted = message.text("default_model_filename") or FILES.get(backend, "")
+        if message.text("platform") == "ensemble":
+            return
+        for version in served(message, versions) or [self.folder] * (plain and not versions):
+            self.version(version, wanted, text)
+
+    def policy(self, config: ConfigFindings, message: Message, versions: list[int]) -> None:
+        """Note versions that are to be served, but are not there."""
+        for policy in message.messages("version_policy"):
+            for latest in policy.all("latest"):
+                value = latest.value
+                if isinstance(value, Message) and value.readable_number("num_versions") < 1:
+                    config.error(
+                        "version_policy.latest.num_versions",
+                        [latest],
+                        "is 0: no version is served",
+                        "write 1 or more",
+                    )
+            for place in policy.all("specific"):
+                specific = place.value if isinstance(place.value, Message) else Message()
+                if not specific.all("versions"):
+                    config.error(
+                        "version_policy.specific.versions",
+                        [place],
+                        "is missing: no version is served",
+                        f"write it; there are {', '.join(map(str, versions)) or 'none'}",
+                    )
+                for field in specific.all("versions"):
+                    if whole(str(field.value)) not in versions:
+                        config.error(
+                            "version_policy.specific.versions",
+                            [field],
+                            f"names {field.value}, which is not there",
+                            f"there are {', '.join(map(str, versions)) or 'none'}",
+                        )
+
+    def version(self, version: Path, wanted: str, text: str) -> None:
+        """Look for the model's file in one version, and into it."""
+        if not wanted:  # Triton finds the backend by the name of the file
+            wanted = next((n for n in dict.fromkeys(FILES.values()) if (version / n).exists()), "")
+        file = version / wanted
+        names = OPENVINO_FILES if wanted == OPENVINO_FILES[0] else (wanted,)
+        if not exists(file) and (others := [name for name in names if exists(version / name)]):
+            file = version / others[0]
+            self.findings.warning(
+                self.folder / CONFIG,
+                f"names no file, for which NVIDIA's image takes {wanted} alone",
+                f'write default_model_filename: "{file.name}"',
+            )
+        if not wanted or not exists(file):
+            there = sorted(path.name for path in version.iterdir() if path.name != CONFIG)
+            what = " or ".join(names if wanted else dict.fromkeys(FILES.values()))
+            suffixes = {Path(name).suffix: name for name in names}
+            alike = [name for name in there if Path(name).suffix in suffixes]
+            self.findings.error(
+                version,
+                f"has no {what}" + (f"; it has {', '.join(there[:5])}" if there else ""),
+                f"rename {alike[0]} to {suffixes[Path(alike[0]).suffix]}, or name it with "
+                "default_model_filename"
+                if wanted and alike
+                else "put the model's file there",
+            )
+            return
+        if file.is_file():
+            self.files.contents(file, text)
+
+
+def folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not is_litter(path))
+
+
+def version_folders(folder: Path) -> list[Path]:
+    """Return the folders of a model that Triton takes for its versions."""
+    return [path for path in folders(folder) if VERSION.fullmatch(path.name)]
+
+
+def served(message: Message, versions: list[Path]) -> list[Path]:
+    """Return the versions that Triton serves: the latest, where there is no policy."""
+    versions = sorted(versions, key=lambda path: int(path.name))
+    count = 1
+    for policy in message.messages("version_policy"):
+        if policy.all("all"):
+            return versions
+        for specific in policy.messages("specific"):
+            wanted = {whole(version) for version in specific.texts("versions")}
+            return [path for path in versions if int(path.name) in wanted]
+        for latest in policy.messages("latest"):
+            count = latest.readable_number("num_versions")
+    return versions[-count:] if count > 0 else []
+
+
+def exists(path: Path) -> bool:
+    """Whether something is there; Path's own method raises where a name is too long."""
+    return os.path.exists(path)  # noqa: PTH110
+
+
+def looks_like_a_version(name: str) -> bool:
+    """Whether a folder seems to be meant as one, such as `v1`, `version_2` or `1.0`."""
+    letters = name.lower().strip("0123456789._-")
+    return letters in {"", "v", "ver", "version"} and any(one.isdigit() for one in name)

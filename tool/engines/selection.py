@@ -1,0 +1,326 @@
+"""Select the engine that runs a model best on this machine."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from clients.base import Client, Environment
+from clients.tensors.agreement import SPREAD, Agreement, tensors, worst_of
+from clients.tensors.client import has_example
+from container.triton_backends import engine_choice
+from container.triton_backends.batching.item import Rows
+from container.triton_backends.batching.row_independence import made_up
+from container.triton_backends.engine_choice import (
+    F32,
+    ONNXRUNTIME,
+    OPENVINO,
+    EngineChoice,
+    EnginePreference,
+)
+from container.triton_backends.model_config import ModelConfigError, Signature
+from container.triton_backends.onnxruntime.session import ModelFile
+from container.triton_backends.openvino import session as openvino
+from container.triton_backends.openvino.properties import computing_in
+from container.triton_backends.openvino.rows import take_rows
+from tool.engines.quantize_report import difference, parameters
+from tool.engines.runs import (
+    Arrays,
+    RecordedModels,
+    RecordingSession,
+    Run,
+    Tensors,
+    onnxruntime_run,
+    opened,
+    openvino_run,
+)
+from tool.offline import load_offline, settings_here
+from tool.samples import Sample, ask, samples_in
+from tool.trouble import Trouble
+
+LIMIT = 1e-3
+"""Of an output's spread: how far it may be from ONNX Runtime's in f32, to be the same."""
+
+LEAST_GAIN = 0.97
+"""OpenVINO runs what it runs at this speed of ONNX Runtime's at least: it has all cores for a run
+that is alone, and its weights are mapped."""
+
+INT8 = ("i8", "u8", "i4", "u4")
+"""OpenVINO's names of the types of such weights."""
+
+BEYOND = {
+    "TYPE_STRING": "it has tensors of text",
+    "TYPE_FP64": "it has tensors in double precision, which OpenVINO computes in single",
+}
+"""Why OpenVINO does not run a model with tensors of a type."""
+
+WIDE = 2**40 + 5
+REPEATS = ("Loop", "TensorIterator")
+"""OpenVINO's names of the operators that would run so many times."""
+
+EXAMPLE = "the example"
+
+TIMED_S = 1.5  # for each engine, at most
+TIMES = 5
+LEAST_TIMES = 2
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The reference: outputs of ONNX Runtime in f32.
+
+    Args:
+        client: the model's, if it has one that can be run.
+        results: of the client, with the samples that they are of.
+        given: what the model was given.
+        outputs: what it answered, for each of these.
+        tap: through which the client asks the model.
+        is_int8: whether the model has weights in int8.
+
+    """
+
+    client: Client | None
+    results: Sequence[tuple[Sample, tuple[Any, list[Arrays]], list[Arrays]]]
+    given: Sequence[Arrays]
+    outputs: Sequence[Arrays]
+    tap: RecordingSession | None
+    is_int8: bool
+
+
+def select_engine(folder: Path, file: Path, asked: EnginePreference) -> EngineChoice:
+    """Compare the engines on this machine and return the best for a model.
+
+    Args:
+        folder: the model's.
+        file: of one of its versions.
+        asked: what its configuration allows.
+
+    """
+    opened_file: Any = openvino.OpenVinoFile(file) if file.suffix == ".xml" else ModelFile(file)
+    signature: Signature = opened_file.signature
+    its_own = OPENVINO if file.suffix == ".xml" else ONNXRUNTIME
+    stays = partial(EngineChoice, its_own, F32, signature=signature)
+    types = {spec.data_type for spec in (*signature.inputs, *signature.outputs)}
+    if beyond := [reason for kind, reason in BEYOND.items() if kind in types]:
+        return stays(beyond[0])
+    session = Tensors(signature) if file.suffix == ".xml" else opened(file)
+    exact = openvino_run(file) if file.suffix == ".xml" else onnxruntime_run(session)
+    known = answers(folder, file, signature, session, exact)
+    if not known.given:
+        return stays("it has no samples, and cannot be run with made-up inputs")
+    wide = answered_to_wide(file, known.given[0], exact)
+    fastest, reasons = stays(""), []
+    candidates = engine_choice.precisions(asked, engine_choice.processor())
+    for precision in candidates:
+        if (its_own, precision) == (OPENVINO, F32):
+            continue
+        name = f"OpenVINO in {precision}"
+        try:
+            run = openvino_run(file, precision)
+            found = compared(known, run, file, is_exact=precision == F32)
+            if wide and found.passes:
+                found = worst_of([found, tensors(wide[1], run(wide[0]))])
+            if not found.passes:
+                reasons.append(f"{name} answers otherwise: {found.worst}")
+                continue
+            served_by = as_served(file, precision, signature) or run
+            speedup = faster(exact, served_by, known.given[0])
+        except Exception as error:  # such as an operator that is missing
+            reasons.append(f"{name} cannot: {openvino.unreadable(file, error).what}")
+            continue
+        one = EngineChoice(OPENVINO, precision, "", round(speedup, 2), found.worst, signature)
+        is_allowed = speedup >= LEAST_GAIN or asked.engine == OPENVINO
+        if not is_allowed:
+            reasons.append(f"{name} has {speedup:.2f} of its speed")
+        elif speedup > fastest.speedup:
+            fastest = one
+    is_first = (fastest.engine, fastest.precision) == (OPENVINO, candidates[0])
+    return fastest if is_first else replace(fastest, reason="; ".join(reasons))
+
+
+def answers(folder: Path, file: Path, signature: Signature, session: Any, exact: Run) -> Reference:
+    """Return a model's outputs for its samples, or for made-up inputs.
+
+    Raises:
+        Trouble: one of the model's own samples cannot be read, or its client refuses it.
+
+    """
+    is_int8 = has_int8(file)
+    tap = RecordingSession(session, exact)
+    client = None
+    with suppress(Trouble):  # it has none, or a class that is broken
+        client = client_of(folder, tap)
+    results = results_of(client, folder, file, tap) if client else []
+    if given := [one for *_, some in results for one in some]:
+        outputs = [one for _, (_, some), _ in results for one in some]
+        return Reference(client, results, given, outputs, tap, is_int8)
+    rows = made_up(signature, lambda inputs, names: {n: exact(inputs)[n] for n in names})
+    given = [dict(row) for row in rows]
+    return Reference(None, (), given, [exact(one) for one in given], None, is_int8)
+
+
+def results_of(
+    client: Client, folder: Path, file: Path, tap: RecordingSession
+) -> list[tuple[Sample, tuple[Any, list[Arrays]], list[Arrays]]]:
+    """Return a client's result for each sample, with the model's tensors.
+
+    Raises:
+        Trouble: one of the model's own samples cannot be read, or the client refuses it.
+
+    """
+    results = []
+    for sample in samples_of(folder, client):
+        try:
+            result = ask(client, sample, parameters(client), file.parent.name)
+        except Trouble:
+            if sample.name != EXAMPLE:
+                raise
+            continue  # the class asks other models too
+        given, outputs = tap.emptied()
+        results.append((sample, (result, outputs), given))
+    return results
+
+
+def has_int8(file: Path) -> bool:
+    """Whether a model has weights in int8, which each engine rounds otherwise."""
+    try:
+        nodes = openvino.read(file).get_ops()
+    except ModelConfigError:  # which is the reason why OpenVINO does not run it
+        return False
+    constants = (node.output(0) for node in nodes if node.get_type_name() == "Constant")
+    return any(
+        one.get_element_type().get_type_name() in INT8 and one.get_partial_shape().rank.get_length()
+        for one in constants
+    )
+
+
+def answered_to_wide(file: Path, given: Arrays, exact: Run) -> tuple[Arrays, Arrays] | None:
+    """Return inputs with integers beyond 32 bits, and the outputs for them.
+
+    OpenVINO computes in 32 bits, and says nothing where a number has more.
+
+    Args:
+        file: the model's.
+        given: what it can be run with.
+        exact: runs it.
+
+    Returns:
+        None where it takes no such numbers, as where they are those of words, or of repetitions.
+
+    """
+    wide = {
+        name: np.full_like(array, WIDE)
+        for name, array in given.items()
+        if array.dtype in (np.int64, np.uint64)
+    }
+    try:
+        if not wide or any(
+            node.get_type_name() in REPEATS for node in openvino.read(file).get_ops()
+        ):
+            return None
+        return {**given, **wide}, exact({**given, **wide})
+    except Exception:  # each engine has its own
+        return None
+
+
+def client_of(folder: Path, tap: RecordingSession) -> Client:
+    """Return a model's client, which uses the recording session.
+
+    Raises:
+        Trouble: it has none that works.
+
+    """
+    with tempfile.TemporaryDirectory(prefix="dispatcher-") as beside:
+        repository = Path(beside).resolve()
+        (repository / folder.name).symlink_to(folder.resolve())
+        registry = load_offline(repository, settings_here().client_folders)
+        found = [one for one in registry.clients.values() if one.served_by == folder.name]
+        if not found:
+            raise Trouble(f"{folder.name} has no client that works")
+        server = RecordedModels(repository, folder.name, tap)
+        return type(found[0])(Environment(server, repository))
+
+
+def samples_of(folder: Path, client: Client) -> list[Sample]:
+    """Return the client's example, and what is in the model's folder of samples.
+
+    Raises:
+        Trouble: one of these cannot be read.
+
+    """
+    example = [Sample(EXAMPLE, lambda: client.example)] if has_example(client) else []
+    own = folder / engine_choice.SAMPLES
+    return [*example, *(samples_in(own) if own.is_dir() else [])]
+
+
+def compared(known: Reference, run: Run, file: Path, *, is_exact: bool) -> Agreement:
+    """Compare an engine's outputs with the reference.
+
+    In f32 outputs have to be the same, to `LIMIT`; in another precision, or where weights are in
+    int8, callers have to see the same: see `clients.tensors.agreement`.
+    """
+    outputs = [run(one) for one in known.given]
+    limit = LIMIT if is_exact and not known.is_int8 else SPREAD
+    found = worst_of([tensors(*pair, limit) for pair in zip(known.outputs, outputs, strict=True)])
+    client, tap = known.client, known.tap
+    if client is None or tap is None or (is_exact and not known.is_int8):
+        return found
+    if not math.isfinite(found.difference):  # another shape, or what is no number
+        return found
+    # However near the tensors are: of two classes that are nearly equal the other may be first.
+    tap.by = run
+    return worst_of(
+        [
+            difference(
+                client,
+                expected,
+                (ask(client, sample, parameters(client), file.parent.name), tap.emptied()[1]),
+            )
+            for sample, expected, _ in known.results
+        ]
+    )
+
+
+def as_served(file: Path, precision: str, signature: Signature) -> Run | None:
+    """Return runs that compute one row of the outputs that take rows.
+
+    Returns:
+        None where there is no such output: see `container.triton_backends.openvino.rows`.
+
+    """
+    if not take_rows(openvino.read(file)):
+        return None
+    options = {**computing_in(precision), "INFERENCE_NUM_THREADS": 1}
+    session = openvino.OpenVinoSession(file, options, {}, signature)
+    names = [spec.name for spec in signature.outputs]
+
+    def run(given: Mapping[str, npt.NDArray[Any]]) -> Arrays:
+        texts, places = next(iter(given.values())).shape[:2]
+        rows = {name: Rows((texts, places), [0]) for name in session.by_rows}
+        return session.run(given, names, rows)
+
+    return run
+
+
+def faster(exact: Run, run: Run, given: Arrays) -> float:
+    """Return the speedup of a run by processor time."""
+    best = [math.inf, math.inf]
+    end = time.monotonic() + 2 * TIMED_S
+    for number in range(TIMES):
+        for place, one in enumerate((exact, run)):
+            begun = time.process_time()
+            one(given)
+            best[place] = min(best[place], time.process_time() - begun)
+        if number + 1 >= LEAST_TIMES and time.monotonic() > end:
+            break
+    return best[0] / best[1]
