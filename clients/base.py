@@ -33,7 +33,7 @@ from clients.images.pictures import EXPECTED, Picture, decode_base64, decode_pic
 from clients.parameters import FORMAT, Parameter
 from clients.request import Media, Request, current
 from clients.tensors.nested import flattened
-from clients.tensors.shown import brief, encodable
+from clients.tensors.quoting import brief, encodable
 from clients.triton.server import Above, ModelServer, Padding, Rows, Signature, Tensors, picked
 
 # All that the author of a client imports.

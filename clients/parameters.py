@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from clients.errors import BadParameter
-from clients.tensors.shown import brief
+from clients.tensors.quoting import brief
 
 # Python's own readers take more: `1_000`, blanks around it, the digits of other scripts, `nan`.
 WHOLE = re.compile(r"[+-]?[0-9]+")

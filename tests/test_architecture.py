@@ -17,7 +17,7 @@ ARROWS = {
     # of keys before the start, and reads models' folders with the same eyes, nothing else.
     "container": {
         "clients.repository.config_text",
-        "clients.repository.deadly",
+        "clients.repository.crash_causes",
         "clients.repository.files",
         "clients.repository.model_folders",
         "clients.triton.server",

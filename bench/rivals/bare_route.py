@@ -22,8 +22,8 @@ from flask import Flask, request
 from bench.rivals.flask_route import serve
 from bench.work import WORKS, Bert, Work, YoloV5
 from clients.triton.client import Triton
-from clients.triton.regions import affordable
 from clients.triton.server import Padding
+from clients.triton.shared_memory import affordable
 from dispatcher.observability.memory import all_memory
 
 TIMEOUT_S = 60.0

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from clients.errors import ClientDisabled
 from clients.repository.files import text_of
 from clients.repository.model_folders import NAME
-from clients.tensors.shown import brief
+from clients.tensors.quoting import brief
 
 FILE = "dispatch.toml"
 COPIED = "dispatch.toml.json"  # beside a copy of one: what it is a copy of

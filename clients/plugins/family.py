@@ -18,7 +18,7 @@ from clients.base import Client, Environment, Payload
 from clients.errors import BadParameter, BadPayload, ClientDisabled
 from clients.plugins.dispatch_toml import Keys, copied, mistake, nearest, read_keys, read_table
 from clients.repository.files import text_of
-from clients.tensors.shown import brief
+from clients.tensors.quoting import brief
 from clients.triton.server import Signature, TensorSpec
 
 K = TypeVar("K", bound=Keys)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from clients.repository.config_text import read
-from clients.repository.deadly import deadly
+from clients.repository.crash_causes import deadly
 from clients.repository.files import is_litter, text_of, unmarked
 
 CONFIG = "config.pbtxt"

@@ -23,8 +23,8 @@ from clients.base import Client, Environment, Payload
 from clients.errors import BadPayload, TensorsRefused, UnsupportedMedia
 from clients.request import Media
 from clients.tensors.nested import flattened
+from clients.tensors.quoting import brief, encodable
 from clients.tensors.scores import NotFinite
-from clients.tensors.shown import brief, encodable
 from clients.triton.server import Signature, TensorSpec
 
 Array = npt.NDArray[Any]

@@ -48,7 +48,6 @@ from clients.errors import (
 from clients.repository.config_text import NotReadable, no_number, read
 from clients.tensors.classes import classified, labels_at
 from clients.tensors.client import zeros
-from clients.triton.regions import Region, Regions, free_bytes
 from clients.triton.server import (
     Above,
     ModelServer,
@@ -61,6 +60,7 @@ from clients.triton.server import (
     is_filtered,
     is_picked,
 )
+from clients.triton.shared_memory import Region, Regions, free_bytes
 from clients.triton.shared_tensors import Arrays, Layout, large, layout_of
 
 BACKENDS = ("onnxruntime", "pytorch")
@@ -279,7 +279,7 @@ class Triton(ModelServer):
     """A Triton on this machine.
 
     Large tensors go through shared memory where there is room for them; see
-    `clients.triton.regions`.
+    `clients.triton.shared_memory`.
 
     Args:
         address: where it listens for gRPC ("host:port").

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from clients.triton.regions import Region
 from clients.triton.server import Tensors
+from clients.triton.shared_memory import Region
 
 Arrays = dict[str, npt.NDArray[np.generic]]
 

@@ -32,7 +32,7 @@ from clients.plugins.registry import Registry
 from clients.request import Media, Once, Request, Timings
 from clients.tensors.client import V2_FIELDS, TensorClient, TensorResult
 from clients.tensors.nested import unshared
-from clients.tensors.shown import brief
+from clients.tensors.quoting import brief
 from clients.triton.server import ModelState
 from dispatcher import errors
 from dispatcher.codecs.content_types import told

@@ -27,7 +27,7 @@ from clients.errors import (
 from clients.plugins.dispatch_toml import COPIED, Copied, aliases, note_copied
 from clients.plugins.dispatch_toml import FILE as CLIENT_FILE
 from clients.repository.config_text import NotReadable, line_of, read
-from clients.repository.deadly import deadly
+from clients.repository.crash_causes import deadly
 from clients.repository.files import is_litter, locked, text_of
 from clients.repository.model_folders import (
     CONFIG,

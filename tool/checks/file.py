@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from clients.repository.config_text import Message, read
-from clients.repository.deadly import Fault
+from clients.repository.crash_causes import Fault
 from clients.repository.model_folders import CONFIG
 from clients.triton.client import config_dictionary
 from container.triton_backends import engine_choice as verdict

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clients.repository.config_text import Message, NotReadable, line_of, read, whole
-from clients.repository.deadly import Fault, deadly
+from clients.repository.crash_causes import Fault, deadly
 from clients.repository.files import is_litter, text_of
 from clients.repository.model_folders import CONFIG, PLAIN_MODELS, is_model
 from clients.tensors.classes import labels_at

@@ -17,9 +17,9 @@ import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException
 
 from clients.errors import InferenceError, ModelFailed, ModelUnavailable, TensorsRefused
-from clients.triton import regions
+from clients.triton import shared_memory as regions
 from clients.triton.client import Triton
-from clients.triton.regions import FOLDER, MIB, NAME, Regions
+from clients.triton.shared_memory import FOLDER, MIB, NAME, Regions
 
 ROWS = 200_000  # of three float32: 2.4 MB
 X = np.arange(3 * ROWS, dtype=np.float32).reshape(ROWS, 3)
