@@ -23,7 +23,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Never, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,10 +34,10 @@ from clients.parameters import FORMAT, Parameter
 from clients.request import Media, Request, current
 from clients.tensors.nested import flattened
 from clients.tensors.quoting import brief, encodable
-from clients.triton.server import Above, ModelServer, Padding, Rows, Signature, Tensors, picked
+from clients.triton.server import NO_HINTS, Hints, Inference, Padding, Signature, Tensors, picked
 
 # All that the author of a client imports.
-__all__ = ["FORMAT", "Client", "Environment", "Padding", "Parameter", "Payload"]
+__all__ = ["FORMAT", "Client", "Environment", "Hints", "Padding", "Parameter", "Payload"]
 
 Payload = Mapping[str, Any]
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class Environment:
 
     """
 
-    server: ModelServer
+    server: Inference
     model_repository: Path
     max_pixels: int = 50_000_000
 
@@ -197,17 +197,16 @@ class Client(ABC):
         """The most payloads that `inference_batch` is given at once, at least 1."""
         return max(1, self.signature().max_batch_size)
 
-    def infer(  # noqa: PLR0913  as in the seam
+    def infer(  # noqa: PLR0913  all that belongs to one run
         self,
         inputs: Tensors,
         *,
         outputs: Sequence[str] = (),
         classes: Mapping[str, int] | None = None,
-        rows: Rows | None = None,
-        above: Above | None = None,
-        padding: Padding | None = None,
         model: str = "",
         version: str = "",
+        hints: Hints = NO_HINTS,
+        **unknown: Never,
     ) -> dict[str, npt.NDArray[Any]]:
         """Run a model on Triton, within the time of the request.
 
@@ -216,36 +215,25 @@ class Client(ABC):
             outputs: the output tensors wanted; none named means all.
             classes: for an output with labels, how many of its best classes are wanted instead of
                 the numbers: `bytes` of the form `score:index:label`, shape [batch, classes].
-            rows: the rows that are wanted of some outputs, by number, ascending, each once: the
-                array that comes has no others. All axes but the last are counted as one, the batch
-                included: of [2, 9, 30522], row 9 is the first of the second text. Only they are
-                copied from model to client, where the model runs in the container's own backend,
-                and with most models on OpenVINO only they are scored of a vocabulary, where
-                `padding` says that the output is as long as the inputs (docs/performance.md).
-            above: of which outputs only rows are looked at that have more than a number, 0 or
-                more, in one column: `{"output": (4, 0.5)}`. The container's own backend leaves out
-                others: [batch, most rows of an item, columns], in order, with rows of zeros at the
-                end of an item that has fewer. Any other answers all, so look at the column again.
-            padding: how inputs may be made longer, by some places, so that requests of unequal
-                lengths share a run in the container's own backend, and rows of one request that
-                end in such filling shorter, so that it runs short ones by themselves. What
-                comes has the length that was sent, and nothing to be read behind a row's own end.
-                Some thirty places are weighed against reading the weights once more. Only for a
-                model that has the same answers then, as one of texts has where it is given an
-                attention mask.
             model: another model than the client's own, by its name in the repository.
             version: of the model; nothing means the request's own for the client's own model, and
                 the latest for another.
+            hints: what the backend may skip or combine.
+            unknown: not allowed; see TypeError.
 
         Returns:
             an array per output tensor, in the order in which they are named here, else in that of
-            the model's configuration; mostly a read-only view of the answer: `scores - 1`, or a
-            `copy()`, for `scores -= 1`. Texts are `bytes`.
+            the model's configuration; mostly a read-only view of the answer: write `scores - 1`, or
+            take a `copy()`, instead of `scores -= 1`. Texts are `bytes`.
 
         Raises:
             InferenceError: one of its subclasses, as `clients.triton.server` says.
+            TypeError: there is no such argument.
 
         """
+        for name in unknown:
+            fix = f"write hints=Hints({name}=…)" if hasattr(hints, name) else "leave it out"
+            raise TypeError(f"infer() takes no {name}=; {fix}")
         timings = self.request.timings
         timings.lap()
         asked = model or self.triton_model()
@@ -255,9 +243,7 @@ class Client(ABC):
                 inputs,
                 outputs=outputs,
                 classes=classes,
-                rows=rows,
-                above=above,
-                padding=padding,
+                hints=hints,
                 version=version or ("" if model else self.request.version),
                 timeout=self.request.time_left(),
             )
@@ -266,10 +252,7 @@ class Client(ABC):
             raise
         finally:
             timings.lap(inference=True)
-        return {
-            **answer,
-            **{name: picked(answer[name], some) for name, some in (rows or {}).items()},
-        }
+        return {**answer, **{name: picked(answer[name], rows) for name, rows in hints.rows.items()}}
 
     def each(self, payloads: Sequence[Payload], read: Callable[[Payload], T]) -> list[T]:
         """Apply `read` to every payload; an error says which of them it was."""

@@ -37,7 +37,7 @@ from clients.images.pictures import EXAMPLE
 from clients.images.resizing import Letterbox
 from clients.plugins.dispatch_toml import COUNT, FLAG, INSIDE, SIZE, TENSOR, Keys, key, one_of
 from clients.plugins.family import Family, shown
-from clients.triton.server import Signature, TensorSpec
+from clients.triton.server import Hints, Signature, TensorSpec
 
 # What the authors of classes import from here.
 __all__ = ["Detection", "Letterbox", "best_objects", "yolov5_candidates", "yolov8_candidates"]
@@ -270,7 +270,8 @@ class Detection(Family[DetectionKeys, Plan]):
         name, above = plan.output.name, {}
         if self.layout.objectness is not None:
             above[name] = self.layout.objectness, self.request.parameters["confidence"]
-        answer = self.infer(plan.input.tensor(pixels), outputs=[name], above=above)[name]
+        hints = Hints(above=above)
+        answer = self.infer(plan.input.tensor(pixels), outputs=[name], hints=hints)[name]
         tables = answer.reshape(len(payloads), *answer.shape[-2:])
         if plan.turned:
             tables = tables.swapaxes(1, 2)

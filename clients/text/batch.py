@@ -14,7 +14,7 @@ from clients.errors import BadPayload, ClientDisabled, InferenceError, TensorsRe
 from clients.plugins.dispatch_toml import COUNT, FLAG, INSIDE, TENSOR, Keys, key
 from clients.plugins.family import Family, shown
 from clients.text.tokenizer import NotReadable, load_tokenizer
-from clients.triton.server import TOLERANCES, Padding, Signature, Tensors, TensorSpec
+from clients.triton.server import TOLERANCES, Hints, Padding, Signature, Tensors, TensorSpec
 
 # A text with more characters than this for each token has too many tokens in any language; it is
 # refused before the time is spent on counting them.
@@ -239,20 +239,17 @@ class TextFamily(Family[K, TextPlan]):
     ) -> Sequence[npt.NDArray[np.float32]]:
         """Return the model's output for each text of one run, as `outputs` does."""
         inputs = self.inputs(plan, encodings)
-        rows = None
+        rows = {}
         if places is not None:
             tokens = inputs[plan.inputs[0].name].shape[-1]
-            rows = [
+            rows[plan.output] = [
                 text * tokens + self.begin(encodings[text], tokens) + place
                 for text, some in enumerate(places)
                 for place in some
             ]
-        answer = self.infer(
-            inputs,
-            outputs=[plan.output],
-            rows=None if rows is None else {plan.output: rows},
-            padding=plan.padding if self.heeds_mask(plan, encodings[0]) else None,
-        )[plan.output]
+        padding = plan.padding if self.heeds_mask(plan, encodings[0]) else None
+        hints = Hints(rows=rows, padding=padding)
+        answer = self.infer(inputs, outputs=[plan.output], hints=hints)[plan.output]
         if places is not None:
             return np.split(answer, np.cumsum([len(some) for some in places])[:-1])
         return [answer] if plan.single else list(answer)

@@ -39,7 +39,7 @@ from clients.repository.model_folders import (
     linked_by,
     unservable,
 )
-from clients.triton.server import ModelServer
+from clients.triton.server import Control
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.observability.memory import free_memory
 from dispatcher.settings import ASIDE, UNLOAD_S
@@ -74,7 +74,7 @@ class Hosting:
 
     def __init__(  # noqa: PLR0913, PLR0917  all that there is to know, once
         self,
-        server: ModelServer,
+        server: Control,
         repository: Path,
         roots: tuple[Path, ...],
         renamed_config: Callable[[str, str], str],

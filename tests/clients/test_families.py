@@ -176,10 +176,10 @@ def test_of_yolov5_only_boxes_that_hold_something_are_asked_for(bench: Bench) ->
         bench.answers(lambda inputs, answer=answer: {"y": answer})
         found.append(bench.ask(picture(plain(64, 64, [0, 0, 0]))))
     assert found == [[[0, 0.9, 24, 40, 28, 36, 64, 64]]] * 3
-    assert bench.server.calls[-1]["above"] == {"y": (4, 0.5)}
+    assert bench.server.calls[-1]["hints"].above == {"y": (4, 0.5)}
     bench.answers(lambda inputs: {"y": table[:, :0]})
     assert bench.ask(picture(plain(64, 64, [0, 0, 0])), confidence=0.95) == []
-    assert bench.server.calls[-1]["above"] == {"y": (4, 0.95)}
+    assert bench.server.calls[-1]["hints"].above == {"y": (4, 0.95)}
 
 
 def test_a_detector_of_whole_numbers_is_sent_them(bench: Bench) -> None:
@@ -495,7 +495,7 @@ def test_a_mask_of_its_own_and_the_inputs_that_the_model_has(bench: Bench) -> No
         "input_ids": [[3, 2, 5]],
         "attention_mask": [[1, 1, 1]],
     }
-    assert bench.server.calls[-1]["rows"] == {"y": [1]}
+    assert bench.server.calls[-1]["hints"].rows == {"y": [1]}
     bench.answers(lambda inputs: {"y": run(inputs)["y"][:, -1]})  # by a backend that picks the rows
     assert bench.ask({"text": "the <mask> sat"})[0] == {"token": "the cat sat", "score": 0.75}
     assert bench.client().example == {"text": "The world has <mask> people."}
@@ -630,7 +630,7 @@ def test_texts_that_are_filled_up_on_the_left_share_runs_of_one_length(bench: Be
     assert vectors == [[3], [3.5], [4]]
     rows = [call["inputs"]["input_ids"].tolist() for call in bench.server.calls]
     assert rows == [[[3], [4]], [[4, 3]]]
-    assert all(call["padding"] is None for call in bench.server.calls)
+    assert all(call["hints"].padding is None for call in bench.server.calls)
 
 
 def test_a_model_of_one_length_needs_a_token_that_fills_up(bench: Bench) -> None:
@@ -680,7 +680,7 @@ def test_texts_may_be_made_as_long_as_others_where_a_mask_tells_their_end(
     tokenizer_at(bench.folder / "tokenizer", pad_token="here")
     bench.answers(run)
     bench.ask({"text": "the <mask> sat"})
-    padding = bench.server.calls[-1]["padding"]
+    padding = bench.server.calls[-1]["hints"].padding
     if expected is None:
         assert padding is None
     else:
@@ -729,7 +729,7 @@ def test_texts_are_filled_up_only_where_that_is_found_to_change_nothing(
         assert client.inference_batch([{"text": text} for text in texts]) == alone
     rows = [call["inputs"]["input_ids"].shape for call in bench.server.calls]
     assert rows == ([(4, 3)] if together else [(1, 3), (2, 1), (1, 2)])
-    allowed = [call["padding"] is not None for call in bench.server.calls]
+    allowed = [call["hints"].padding is not None for call in bench.server.calls]
     assert allowed == [together] * len(rows)
     if together:
         assert [number for (number,) in alone] == [4, 4, 3, 4.5]
@@ -748,7 +748,7 @@ def test_a_model_that_cannot_be_asked_is_tried_again(bench: Bench) -> None:
     bench.answers(heeds)
     with Request().active():
         client.inference({"text": "the cat"})
-    assert bench.server.calls[-1]["padding"] is not None
+    assert bench.server.calls[-1]["hints"].padding is not None
 
 
 def test_a_text_without_tokens_is_refused_and_a_vector_of_zeros_stays_one(bench: Bench) -> None:

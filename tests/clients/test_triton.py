@@ -26,7 +26,8 @@ from clients.errors import (
     UnknownModel,
     UnknownVersion,
 )
-from clients.triton.client import Triton, renamed_config
+from clients.triton.client import Triton
+from clients.triton.configuration import renamed_config
 from clients.triton.server import ModelState, Signature, TensorSpec
 from container.triton_backends.model_config import TO_MEND
 
@@ -446,7 +447,7 @@ def test_a_model_that_finds_no_room_is_not_loaded(
         if not unloads:
             raise DeadlineExceeded("still in use")
 
-    monkeypatch.setattr(server._client, "load_model", lambda *_, **__: None)
+    monkeypatch.setattr(server, "_call", lambda *_, **__: None)
     monkeypatch.setattr(server, "signature", lambda *_, **__: Signature(0, backend="onnxruntime"))
     monkeypatch.setattr(server, "knock", knock)
     monkeypatch.setattr(server, "unload", unload)
@@ -460,7 +461,7 @@ def test_a_model_whose_inputs_have_no_room_is_not_asked(monkeypatch: pytest.Monk
     server, done = Triton("127.0.0.1:9", scarce=True), list[str]()
     large = Signature(0, (TensorSpec("x", "FP32", (2**18,)),), backend="onnxruntime")
     small = Signature(0, (TensorSpec("x", "FP32", (-1,)),), backend="onnxruntime")
-    monkeypatch.setattr(server._client, "load_model", lambda *_, **__: None)
+    monkeypatch.setattr(server, "_call", lambda *_, **__: None)
     monkeypatch.setattr(server, "knock", lambda *_, **__: done.append("knocked"))
     monkeypatch.setattr(server, "unload", lambda *_, **__: done.append("unloaded"))
     monkeypatch.setattr("clients.triton.client.free_bytes", lambda: 2**20 - 1)

@@ -11,16 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
-from tritonclient.utils import InferenceServerException
 
 from clients.base import Client, Environment, Payload
 from clients.errors import TooLargeAtOnce
 from clients.plugins.registry import Registry
 from clients.repository.config_text import NotReadable, read
-from clients.triton.client import translated
+from clients.triton.errors import TRANSLATION
 from container.repository.compose import compose
 from container.repository.shared_memory_plan import Plan, changed, configurations, lower, share_out
 from container.triton_backends.machine import shared_folder, shared_memory
@@ -484,8 +484,7 @@ def test_a_payload_that_has_no_room_by_itself_is_named() -> None:
 
 
 def test_what_the_backends_refuse_is_told_by_its_status_alone() -> None:
-    error = InferenceServerException("whatever", status="StatusCode.UNIMPLEMENTED")
-    assert isinstance(translated(error), TooLargeAtOnce)
+    assert TRANSLATION[grpc.StatusCode.UNIMPLEMENTED] is TooLargeAtOnce
 
 
 @pytest.fixture(scope="module")

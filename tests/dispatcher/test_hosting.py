@@ -28,7 +28,7 @@ from clients.errors import (
     UnknownModel,
 )
 from clients.plugins.dispatch_toml import aliases
-from clients.triton.client import renamed_config
+from clients.triton.configuration import renamed_config
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.model_control.load_unload import Hosting
 from tests.support.check_mistakes import DEADLY, Mistake, write_mistake

@@ -13,7 +13,7 @@ from typing import Any
 from clients.repository.config_text import Message, read
 from clients.repository.crash_causes import Fault
 from clients.repository.model_folders import CONFIG
-from clients.triton.client import config_dictionary
+from clients.triton.configuration import config_dictionary
 from container.triton_backends import engine_choice as verdict
 from container.triton_backends import parameters
 from container.triton_backends.completion import ModelFile, completed

@@ -14,7 +14,7 @@ from clients.repository.crash_causes import Fault, deadly
 from clients.repository.files import is_litter, text_of
 from clients.repository.model_folders import CONFIG, PLAIN_MODELS, is_model
 from clients.tensors.classes import labels_at
-from clients.triton.client import config_dictionary, config_fault
+from clients.triton.configuration import config_dictionary, config_fault
 from container.triton_backends.engine_choice import SAMPLES
 from container.triton_backends.openvino.session import DEFAULT_FILES as OPENVINO_FILES
 from dispatcher.settings import PROJECT

@@ -30,7 +30,7 @@ from clients.repository.files import text_of
 from clients.repository.model_folders import CONFIG
 from clients.tensors.agreement import SPREAD, Agreement, tensors, worst_of
 from clients.tensors.client import has_example
-from clients.triton.client import config_dictionary, config_fault
+from clients.triton.configuration import config_dictionary, config_fault
 from container.triton_backends import engine_choice as verdicts
 from container.triton_backends.batching.batching import Rows
 from container.triton_backends.batching.row_independence import made_up

@@ -17,8 +17,8 @@ from triton_process import Triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from clients.errors import ModelFailed, UnknownModel
-from clients.triton import client as own_client
-from clients.triton.server import Padding
+from clients.triton.client import Triton as OwnTriton
+from clients.triton.server import Hints, Padding
 
 ROW = np.zeros((1, 2), np.float32)
 
@@ -164,7 +164,7 @@ class TestRowsThatChangeEachOther:
 
 
 def test_what_mends_a_model_is_the_hint(triton: Triton) -> None:
-    client = own_client.Triton(f"127.0.0.1:{triton.ports[0]}")
+    client = OwnTriton(f"127.0.0.1:{triton.ports[0]}")
     with pytest.raises(ModelFailed) as caught:
         client.load("zipmap", timeout=20)
     assert caught.value.message.endswith(
@@ -247,7 +247,7 @@ class TestBatching:
         self, triton: Triton
     ) -> None:
         """Filled up with zeros, which add nothing to a total; `width` says how long it was run."""
-        client = own_client.Triton(f"127.0.0.1:{triton.ports[0]}")
+        client = OwnTriton(f"127.0.0.1:{triton.ports[0]}")
         generator = np.random.default_rng(0)
         rows = [
             generator.integers(-9, 10, size).astype(np.float32)
@@ -256,7 +256,9 @@ class TestBatching:
 
         def ask_padded(x: np.ndarray[Any, Any]) -> Any:
             padding = Padding({"x": np.int64(0)}, ["same"])
-            return client.infer("columns_beside", {"x": x}, padding=padding, timeout=20)
+            return client.infer(
+                "columns_beside", {"x": x}, hints=Hints(padding=padding), timeout=20
+            )
 
         until, widened = time.monotonic() + 20, False
         with ThreadPoolExecutor(16) as pool:
@@ -277,13 +279,13 @@ class TestBatching:
         self, triton: Triton
     ) -> None:
         """Beside others and alone; rows of zeros only are what was sent."""
-        client = own_client.Triton(f"127.0.0.1:{triton.ports[0]}")
+        client = OwnTriton(f"127.0.0.1:{triton.ports[0]}")
         x = np.zeros((5, 40), np.float32)
         x[0, :2], x[1], x[2, :4], x[4, :39] = 5, 1, 2, 3
 
         def ask_padded(model: str) -> Any:
             padding = Padding({"x": 0}, ["same"])
-            return client.infer(model, {"x": x}, padding=padding, timeout=20)
+            return client.infer(model, {"x": x}, hints=Hints(padding=padding), timeout=20)
 
         with ThreadPoolExecutor(8) as pool:
             beside = pool.map(ask_padded, ["columns_beside"] * 50)
@@ -315,13 +317,13 @@ class TestBatching:
         assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
 
     def test_padding_with_what_is_no_whole_number_is_not_asked_for(self, triton: Triton) -> None:
-        client = own_client.Triton(f"127.0.0.1:{triton.ports[0]}")
+        client = OwnTriton(f"127.0.0.1:{triton.ports[0]}")
         half = cast("int", 0.5)
         with pytest.raises(TypeError):
             client.infer(
                 "columns_beside",
                 {"x": np.zeros((1, 2), np.float32)},
-                padding=Padding({"x": half}, []),
+                hints=Hints(padding=Padding({"x": half}, [])),
                 timeout=20,
             )
 
@@ -405,7 +407,7 @@ class TestTensors:
 class TestInstances:
     def test_every_instance_has_a_process(self, triton: Triton) -> None:
         folder = triton.log_file.parent
-        client = own_client.Triton(f"127.0.0.1:{triton.ports[0]}")
+        client = OwnTriton(f"127.0.0.1:{triton.ports[0]}")
         for model, instances in (("trio", 3), ("batch_size", 1)):
             assert len(triton_process.stubs(folder, model)) == instances
             assert client.instances(model, timeout=5) == instances
@@ -437,7 +439,7 @@ def test_what_nobody_waits_for_is_refused(triton: Triton) -> None:
     answer = triton.client.infer("bare", [tensor], parameters={"deadline_us": now + 10**7})
     assert answer.as_numpy("y").shape == (1, 3)
     # So a model gives a sign of life.
-    client = own_client.Triton(f"127.0.0.1:{triton.ports[0]}")
+    client = OwnTriton(f"127.0.0.1:{triton.ports[0]}")
     index = np.array([[7]])  # fails where it is run
     client.knock("lookup_beside", {"index": index}, timeout=10)
     with ThreadPoolExecutor(8) as pool:  # and beside others
