@@ -11,9 +11,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from clients.errors import BadPayload
-from clients.images.pictures import (
-    header_of_plain_jpeg,
-)
+from clients.images.jpeg import header_of_plain_jpeg
 from tests.clients.test_pictures import COLOURS, decode, encoded
 
 

@@ -19,7 +19,8 @@ from PIL import Image
 
 from clients.base import Client, Environment
 from clients.errors import BadPayload
-from clients.images.pictures import decode_picture, scans
+from clients.images.jpeg import scans
+from clients.images.pictures import decode_picture
 from clients.plugins.registry import load_clients
 from clients.request import Request
 from clients.tensors.client import MOST_NUMBERS, TensorResult
