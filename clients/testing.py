@@ -1,4 +1,4 @@
-"""For the tests of authors: ask a class as the endpoint does, and run models without Triton.
+"""For the tests of authors: ask a class as the endpoint does, without Triton.
 
 from clients.base import Environment
 from clients.testing import OnnxModels, answer, clients_in
@@ -160,7 +160,7 @@ class OnnxModels(Inference):
 
 
 def datatype(kind: str) -> str:
-    """Return the V2 protocol's name for a type of ONNX Runtime, such as `tensor(float)`."""
+    """Return the V2 name for a type of ONNX Runtime, such as `tensor(float)`."""
     inner = kind.removeprefix("tensor(").removesuffix(")")
     return DATATYPES.get(inner, inner.upper())
 
@@ -170,7 +170,7 @@ def sizes(shape: Sequence[int | str | None]) -> tuple[int, ...]:
 
 
 def as_taken(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an input as ONNX Runtime takes it: contiguous, writable, with `str` for texts."""
+    """Return an input for ONNX Runtime: contiguous, writable, `str` for texts."""
     if array.dtype.kind not in "OS":
         return np.array(array)
     texts = [one.decode() if isinstance(one, bytes) else one for one in array.flat]
@@ -187,7 +187,7 @@ def as_served(output: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def best_classes(scores: npt.NDArray[Any], most: int) -> npt.NDArray[np.object_]:
-    """Return the best classes of each row as Triton writes them without labels: "score:index"."""
+    """Return the best classes of each row as Triton writes them: "score:index"."""
     rows = scores.reshape(len(scores), -1)
     best = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :most]
     texts = [

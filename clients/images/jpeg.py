@@ -74,7 +74,7 @@ AFTER_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # neither pixels, stuffin
 
 
 def scans(data: bytes) -> int:
-    """Return an upper bound for the scans of a JPEG; above `MOST_SCANS` the exact number.
+    """Return the most scans that a JPEG may have; above `MOST_SCANS` their number.
 
     The two bytes that begin a scan may also be in data outside of the picture, such as the film
     that some telephones append; so a large number is checked by following the segments.
@@ -101,7 +101,7 @@ MOST_OF_SEGMENT = 1000  # bytes; a frame or a scan of 255 components has fewer
 
 
 def lacks_its_end_alone(data: bytes) -> bool:
-    """Whether a JPEG is complete but for its end marker and perhaps a part of its last scan.
+    """Whether a JPEG lacks only its end marker, and perhaps a part of its last scan.
 
     B.2 and G.1.1.1: each scan has some coefficients of some components, in a progressive JPEG down
     to a certain bit. Only the decoder can tell whether the last scan is complete.

@@ -38,8 +38,8 @@ Image.MAX_IMAGE_PIXELS = None
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")  # of a GIF the first frame
 JPEG = frozenset({"JPEG", "MPO"})  # MPO files of telephones have more pictures behind the first
-# The most that libjpeg writes. 100 kB of PNG can hold a line of 50,000,000 pixels: resizing it takes
-# 24 s, drawing on it minutes.
+# The most that libjpeg writes. 100 kB of PNG can hold a line of 50,000,000 pixels, which takes 24 s
+# to resize, and minutes to draw on.
 MOST_SIDE = 65_500
 
 NO_DIGIT = re.compile(r"[^A-Za-z0-9+/]")
@@ -84,7 +84,7 @@ It is `coffee.png` of scikit-image (CC0), cut to (64, 2, 541, 325) and resized t
 
 
 def decode_base64(text: str, name: str) -> bytes:
-    """Return the bytes that `text` encodes; line breaks and a `data:` prefix are allowed.
+    """Return the bytes of a base64 text, with or without line breaks and `data:` prefix.
 
     The URL-safe alphabet with `-` and `_` is allowed too. The padding may be missing: Go's
     RawStdEncoding and Java's withoutPadding() write none.
@@ -302,7 +302,7 @@ class Room:
         return self._entered.get(thread, -math.inf)
 
     def was_left(self) -> bool:
-        """Whether large pictures were decoded, and none in the last seconds; true only once.
+        """Whether large pictures were decoded, but none lately; true only once each time.
 
         It is the time to return free memory to the system.
         """
@@ -328,7 +328,7 @@ UPRIGHT: Mapping[int, Callable[[Picture], Picture]] = {
 
 
 def upright(pixels: Picture, picture: Image.Image | None) -> Picture:
-    """Return the pixels turned as the EXIF orientation says; unchanged if it cannot be read."""
+    """Return the pixels turned by the EXIF orientation; unchanged if that is unreadable."""
     if picture is None:  # it has no EXIF data
         return pixels
     try:
@@ -339,7 +339,7 @@ def upright(pixels: Picture, picture: Image.Image | None) -> Picture:
 
 
 def planes(picture: Picture) -> Picture:
-    """Return the channels one after the other: [3, height, width] from [height, width, 3]."""
+    """Return [3, height, width] from [height, width, 3]."""
     whole = np.empty((3, *picture.shape[:2]), np.uint8)
     cv2.split(picture, list(whole))  # into it
     return whole

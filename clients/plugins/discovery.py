@@ -85,7 +85,7 @@ class Source:
 
 
 def sources(repository: Path, folders: Iterable[Path] = ()) -> Iterator[Source]:
-    """Yield where clients may be at present; of two clients with one name the first counts."""
+    """Yield all sources; of two clients with one name the first counts."""
     for path in client_files(OWN_FOLDER):
         if stem(path) not in LIBRARY:
             yield file_source(path, built_in=True)
@@ -152,7 +152,7 @@ def model_source(path: Path) -> Source:
 
 
 def model_files(path: Path) -> Iterator[Path]:
-    """Yield the files that a `dispatch.toml` may use: those beside it, and those it names."""
+    """Yield the files that a `dispatch.toml` may use: beside it, and named in it."""
     try:
         beside = [one for one in path.parent.iterdir() if not one.name.isdigit()]
         inside = [one for folder in beside if folder.is_dir() for one in folder.iterdir()]
@@ -211,7 +211,7 @@ def tried(source: Source) -> Mark:
 
 
 def file_mark(path: Path) -> str:
-    """Return a text that differs after a file was written; empty for files of Python's cache."""
+    """Return a text that changes with a file; empty for Python's own cache."""
     try:
         if "__pycache__" in path.parts or path.is_dir():
             return ""
@@ -236,7 +236,7 @@ def entry_source(point: EntryPoint) -> Source:
 
 
 def classes_of_entry_point(point: EntryPoint) -> list[type[Client]]:
-    """Return the class that an entry point names, or the classes of the module that it names."""
+    """Return the class that an entry point names, or the classes of its module."""
     importlib.invalidate_caches()  # the package may have been installed since the start
     found = point.load()
     if isinstance(found, ModuleType):
@@ -249,7 +249,7 @@ def classes_of_entry_point(point: EntryPoint) -> list[type[Client]]:
 
 
 def classes_of_built_in(path: Path, mark: Mark) -> list[type[Client]]:
-    """Return the clients in a file of `clients/`; a file without any is imported only once."""
+    """Return the clients in a file of `clients/`; one without any is imported once."""
     name = f"{clients.__name__}.{stem(path)}"
     module = importlib.import_module(name)
     if imported.setdefault(name, mark) != mark and client_classes(module):
@@ -275,7 +275,7 @@ def stem(path: Path) -> str:
 
 @contextmanager
 def nothing_written() -> Iterator[None]:
-    """Keep Python from caching bytecode: its cache does not notice two edits in one second."""
+    """Stop Python from caching bytecode, which misses a second edit in one second."""
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         yield
@@ -284,7 +284,7 @@ def nothing_written() -> Iterator[None]:
 
 
 def client_classes(module: ModuleType) -> list[type[Client]]:
-    """Return the client classes that a module defines, in the order of their definition.
+    """Return the client classes that a module defines, in their order.
 
     Classes whose `modelname` is the empty text are bases for others, and left out.
     """

@@ -107,13 +107,13 @@ class Registry:
         return self.aliases.get(asked, asked)
 
     def source(self, name: str) -> str:
-        """Return the source of a model's client, or of its broken client if it has no other."""
+        """Return the source of a model's client, or of its broken client."""
         made = (where for where, one in self.loaded.items() if name in one.clients)
         broken = (where for where, one in self.loaded.items() if name in one.broken)
         return next(made, next(broken, "an unknown place"))
 
     def disabled(self, name: str) -> str:
-        """Return why a model's client is disabled; empty if the model may be run without it."""
+        """Return why a model's client is disabled; empty if the model can be used."""
         return "" if name in self.late else self.broken.get(name, "")
 
 
@@ -122,7 +122,7 @@ def load_clients(
     folders: Iterable[Path] = (),
     verdicts: Mapping[str, Verdict] | None = None,
 ) -> Registry:
-    """Register the clients of all sources; those that a trial found to be bad are left out."""
+    """Register the clients of all sources, but for those that a verdict calls bad."""
     registry = Registry()
     take(registry, environment, sources(environment.model_repository, folders), verdicts or {})
     return registry
@@ -135,17 +135,17 @@ def take(
     verdicts: Mapping[str, Verdict],
     there: Iterable[str] = (),
 ) -> None:
-    """Update a registry from its sources; requests under way keep the objects that they have.
+    """Update a registry from its sources; requests under way keep their objects.
 
-    A source that has not changed keeps its objects. After the first time only clients that a trial
-    has accepted are added. A source that already has clients is replaced as a whole or not at all;
+    A source that has not changed keeps its objects. After the first time only clients that were
+    tried and found good are added. A source that already has clients is replaced as a whole or not at all;
     of a new one the good classes are added. The clients of a source that is not found are removed.
 
     Args:
         registry: which.
         environment: what the clients are made with.
         found: the sources at present.
-        verdicts: the results of trials, by source.
+        verdicts: the results of trying sources, by source.
         there: sources to keep although they are not among those found.
 
     """
@@ -181,7 +181,7 @@ def take(
 
 
 def verdict_of(source: Source, verdicts: Mapping[str, Verdict]) -> Verdict | None:
-    """Return the result of a source's trial; `None` where it has changed since."""
+    """Return the verdict on a source; `None` if the source has changed since."""
     verdict = verdicts.get(source.where)
     return verdict if verdict and not changes(verdict.mark, source.mark) else None
 
@@ -212,7 +212,7 @@ def load(
     taken: Mapping[str, str],
     bad: Mapping[str, str] | None = None,
 ) -> Loaded:
-    """Import a source and make its clients; log and note the reason for each that fails.
+    """Import a source and make its clients; log and note the reasons of failures.
 
     Args:
         source: which.
@@ -288,7 +288,7 @@ def register(
 
 
 def may_lack(folder: Path, error: BaseException | None) -> bool:
-    """Whether an error, or its cause, may have been raised because a folder is missing.
+    """Whether a missing folder may be the reason of an error, or of its cause.
 
     Libraries that do not name the missing file raise no more than these: `transformers` an
     `OSError`, `tokenizers` an `Exception`, `onnxruntime` a `NoSuchFile`. A mistake in the class
@@ -311,7 +311,7 @@ def may_lack(folder: Path, error: BaseException | None) -> bool:
 
 
 def name_fault(client: type[Client], environment: Environment, taken: Mapping[str, str]) -> str:
-    """Return which of a class's names belongs to another client or model; empty if none does."""
+    """Return the name of a class that another client or model has; empty if there is none."""
     for name in (client.modelname, *client.aliases):
         if name in taken:
             return (
