@@ -84,7 +84,7 @@ It is `coffee.png` of scikit-image (CC0), cut to (64, 2, 541, 325) and resized t
 
 
 def decode_base64(text: str, name: str) -> bytes:
-    """Return the bytes of a base64 text, with or without line breaks and `data:` prefix.
+    """Return the bytes of a base64 text; it may have line breaks and a `data:` prefix.
 
     The URL-safe alphabet with `-` and `_` is allowed too. The padding may be missing: Go's
     RawStdEncoding and Java's withoutPadding() write none.
@@ -328,7 +328,7 @@ UPRIGHT: Mapping[int, Callable[[Picture], Picture]] = {
 
 
 def upright(pixels: Picture, picture: Image.Image | None) -> Picture:
-    """Return the pixels turned by the EXIF orientation; unchanged if that is unreadable."""
+    """Return the pixels turned by the EXIF orientation, if that can be read."""
     if picture is None:  # it has no EXIF data
         return pixels
     try:

@@ -52,7 +52,7 @@ def is_whole(value: object, low: int = 1, high: int = 100_000) -> bool:
 
 
 def is_list(value: object, fits: Callable[[Any], bool], count: int = 0) -> bool:
-    """Whether it is a list of such values: `count` of them, or any number if that is 0."""
+    """Whether it is a list of such values: `count` of them, or any number for 0."""
     return isinstance(value, list) and len(value) == (count or len(value)) and all(map(fits, value))
 
 
@@ -120,7 +120,7 @@ K = TypeVar("K", bound=Keys)
 
 @dataclass(frozen=True)
 class Copied:
-    """The original of a copied `dispatch.toml`, of a model that was loaded at run time.
+    """The original of a copied `dispatch.toml`: a model loaded at run time has a copy.
 
     Args:
         file: the author's own file.

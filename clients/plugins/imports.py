@@ -1,4 +1,4 @@
-"""Lets a class import the files beside its own by bare names: `from base import Base`.
+"""Lets a class import files beside its own by bare names: `from base import Base`.
 
 Older classes do, because they were started in their own folder. Two authors may both have a file of
 the same name beside theirs: the files of each author are in a package of their own. Modules that

@@ -138,8 +138,9 @@ def take(
     """Update a registry from its sources; requests under way keep their objects.
 
     A source that has not changed keeps its objects. After the first time only clients that were
-    tried and found good are added. A source that already has clients is replaced as a whole or not at all;
-    of a new one the good classes are added. The clients of a source that is not found are removed.
+    tried and found good are added. A source that has clients already is replaced as a whole or not
+    at all; of a new one the good classes are added. The clients of a source that is not found are
+    removed.
 
     Args:
         registry: which.
@@ -311,7 +312,7 @@ def may_lack(folder: Path, error: BaseException | None) -> bool:
 
 
 def name_fault(client: type[Client], environment: Environment, taken: Mapping[str, str]) -> str:
-    """Return the name of a class that another client or model has; empty if there is none."""
+    """Return the mistake in a class whose name another client or model has, if any."""
     for name in (client.modelname, *client.aliases):
         if name in taken:
             return (

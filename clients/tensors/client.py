@@ -42,10 +42,10 @@ class TensorResult:
     classes: Collection[str] = ()
 
     def body(self) -> dict[str, Any]:
-        """Return the V2 body; numbers that JSON cannot hold are still NaN or infinite in it.
+        """Return the V2 body; NaN and infinity are left for the JSON encoder.
 
         Raises:
-            BadPayload: there are too many of them.
+            BadPayload: there are too many numbers.
 
         """
         count = sum(array.size for array in self.outputs.values())
@@ -71,10 +71,10 @@ class TensorResult:
         return body
 
     def npy(self) -> bytes:
-        """Return the one output as a NumPy file.
+        """Return the only output as a NumPy file.
 
         Raises:
-            BadPayload: the model has several outputs, or one of texts.
+            BadPayload: there are several outputs, or it holds texts.
 
         """
         if len(self.outputs) != 1:
@@ -91,12 +91,12 @@ class TensorResult:
 
 
 class TensorClient(Client):
-    """Serves one model by its tensors alone. Made for a model, not found in a file.
+    """Serves a model's tensors. It is made for a model, not found in a file.
 
     Args:
         environment: as for any client.
         model: its name in the repository.
-        check: as `Client.check_tensors`; that of the model's own client, where it has one.
+        check: as `Client.check_tensors`; that of the model's own client, if it has one.
 
     """
 
@@ -129,8 +129,8 @@ class TensorClient(Client):
         """Run the model on a V2 body, or on the bytes of a NumPy file in `npy`.
 
         Raises:
-            TensorsRefused: the tensors are not the model's; Triton was not asked.
-            BadPayload: the body is no V2 body, or the bytes no NumPy file.
+            TensorsRefused: the tensors do not match the model's inputs; it was not run.
+            BadPayload: the body is no V2 body, or the bytes are no NumPy file.
 
         """
         signature = self.signature()

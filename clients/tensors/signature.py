@@ -38,7 +38,7 @@ MOST_OF_NOTHING = 2**20
 
 
 def the_one_input(signature: Signature) -> str:
-    """Return the name of a model's only input; raise TensorsRefused where it has several."""
+    """Return the name of the only input; raise TensorsRefused if there are several."""
     if len(signature.inputs) != 1:
         raise TensorsRefused(
             f"one array came; the model has the inputs {described(signature.inputs)}",
@@ -131,7 +131,7 @@ def at_most(most: int) -> str:
 
 
 def zeros(signature: Signature) -> dict[str, Array]:
-    """Return the smallest inputs of a model: zeros, with 1 for every size that may vary.
+    """Return the smallest inputs of a model: zeros, and 1 for every size that varies.
 
     Raises:
         TensorsRefused: an input has a type that NumPy lacks.

@@ -1,4 +1,4 @@
-"""Bodies of the Open Inference Protocol, version 2, and NumPy's file format, as arrays.
+"""Bodies of the Open Inference Protocol (V2), and NumPy's file format, as arrays.
 
 https://kserve.github.io/website, "Open Inference Protocol (V2) - REST"
 """
@@ -41,7 +41,7 @@ def read_v2(payload: Payload) -> dict[str, Array]:
     """Return the arrays of a V2 body, by name.
 
     Raises:
-        BadPayload: it is no such body, or a tensor's data are not as it says.
+        BadPayload: it is no V2 body, or a tensor's data do not match its shape and type.
 
     """
     content_type(payload, "", (*AS_THEY_ARE, "pd"))
@@ -54,7 +54,7 @@ def read_v2(payload: Payload) -> dict[str, Array]:
         if not isinstance(tensor, dict) or not isinstance(tensor.get("name"), str):
             raise BadPayload(f"`{where}` is {brief(tensor)}", hint=V2_EXPECTED)
         if tensor["name"] in arrays:
-            raise BadPayload(f"`{where}`: the name {tensor['name']!r} stands there twice")
+            raise BadPayload(f"`{where}`: the name {tensor['name']!r} is there twice")
         arrays[tensor["name"]] = read_tensor(tensor, where)
     return arrays
 
@@ -90,15 +90,15 @@ def read_tensor(tensor: Mapping[str, Any], where: str) -> Array:
         refuse_overflow(flat, datatype, where)
     try:
         return array.reshape(shape)
-    except ValueError as error:  # nothing at all, in a shape beyond any memory
+    except ValueError as error:  # no elements, in a shape beyond any memory
         raise BadPayload(f"`{where}.shape` {shape} is too large") from error
 
 
 def content_type(stated: Mapping[str, Any], where: str, taken: Sequence[str]) -> str:
-    """Return the content type in the `parameters` of a tensor or a body; nothing where it has none.
+    """Return the content type in the `parameters` of a tensor or a body, if any.
 
     Raises:
-        BadPayload: it is not taken there.
+        BadPayload: it is not allowed there.
 
     """
     parameters = stated.get("parameters")
@@ -112,10 +112,10 @@ def content_type(stated: Mapping[str, Any], where: str, taken: Sequence[str]) ->
 
 
 def from_base64(array: Array, where: str) -> Array:
-    """Return the bytes that the texts of a tensor encode.
+    """Return the bytes that a tensor has as base64.
 
     Raises:
-        BadPayload: they are no texts, or one is not base64.
+        BadPayload: its elements are no texts, or one is not base64.
 
     """
     if array.dtype != np.object_:
@@ -135,10 +135,10 @@ def from_base64(array: Array, where: str) -> Array:
 
 
 def refuse_overflow(flat: Sequence[float], datatype: str, where: str) -> None:
-    """Refuse a number such as 1e400, which is infinite when it was read. `Infinity` is taken.
+    """Refuse numbers such as 1e400, which Python reads as infinity; allow `Infinity`.
 
     Raises:
-        BadPayload: there is one.
+        BadPayload: there is such a number.
 
     """
     for number in flat:
@@ -196,7 +196,7 @@ def texts(flat: list[str], where: str) -> Array:
 
 
 def read_npy(data: bytes) -> Array:
-    """Return the array of a NumPy file. Nothing in it is ever unpickled.
+    """Return the array of a NumPy file; nothing is unpickled.
 
     Raises:
         BadPayload: it is no such file, is cut off, or holds Python objects.
@@ -207,7 +207,7 @@ def read_npy(data: bytes) -> Array:
         version, _ = numpy_format.read_magic(file)
         read = {1: numpy_format.read_array_header_1_0, 2: numpy_format.read_array_header_2_0}
         shape, fortran, dtype = read[version](file)
-    except Exception as error:  # whatever NumPy's reader of a header lets out
+    except Exception as error:  # NumPy's reader raises many kinds
         raise BadPayload(
             f"the body is no NumPy file: {len(data)} bytes that begin with {data[:8]!r}",
             hint="expected what numpy.save writes, format 1.0 or 2.0",
@@ -219,7 +219,7 @@ def read_npy(data: bytes) -> Array:
         if (little := dtype.newbyteorder("<")) in DATATYPES and not dtype.hasobject:
             hint = f"send it little-endian: array.astype('{little.str}')"
         raise BadPayload(f"the array is of {dtype}", hint=hint)
-    # Compared before anything is made: a header of 100 bytes may promise terabytes.
+    # Compared before memory is taken: a header of 100 bytes may state terabytes.
     wanted = math.prod(shape) * dtype.itemsize
     if len(data) - file.tell() != wanted:
         raise BadPayload(
@@ -230,7 +230,7 @@ def read_npy(data: bytes) -> Array:
 
 
 def wanted_outputs(payload: Payload, signature: Signature) -> tuple[list[str], dict[str, int]]:
-    """Return the outputs a V2 body asks for, and how many classes of which."""
+    """Return the outputs that a V2 body asks for, and the classes wanted of each."""
     asked = payload.get("outputs") or []
     known = [spec.name for spec in signature.outputs]
     if not isinstance(asked, list):
@@ -245,7 +245,7 @@ def wanted_outputs(payload: Payload, signature: Signature) -> tuple[list[str], d
                 what = f"`outputs[{place}]`: there is no output {brief(name)}"
             raise BadPayload(what, hint=f"the model has {', '.join(known)}")
         if name in names:
-            raise BadPayload(f"`outputs[{place}]`: {name!r} stands there twice")
+            raise BadPayload(f"`outputs[{place}]`: {name!r} is there twice")
         names.append(name)
         content_type(output, f"outputs[{place}].", AS_THEY_ARE)
         parameters = output.get("parameters")
@@ -264,7 +264,7 @@ def class_texts(array: Array) -> list[Any]:
 
 
 def json_data(array: Array) -> list[Any]:
-    """Return the elements in order, as JSON has them; bytes become text."""
+    """Return the elements in order, for JSON; bytes become texts."""
     flat: list[Any] = array.ravel().tolist()
     if array.dtype == np.object_ or array.dtype.kind == "S":
         return [e.decode(errors="replace") if isinstance(e, bytes) else str(e) for e in flat]

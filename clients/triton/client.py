@@ -33,7 +33,7 @@ FITS = 2**19  # bytes of inputs for which there is always room
 
 @dataclass(frozen=True)
 class TritonEnvironment(Environment):
-    """The environment of clients, for a process that controls and probes the models as well."""
+    """The environment of clients in a process that controls and probes models too."""
 
     server: ModelServer
 

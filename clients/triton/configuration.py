@@ -1,4 +1,4 @@
-"""Triton's model configuration: protobuf's own reader judges `config.pbtxt` as Triton does.
+"""Triton's model configuration, judged by protobuf's own reader as in Triton.
 
 `clients/repository/config_text.py` reads the same files without protobuf, for processes in which
 protobuf and gRPC would take too much memory and time, and says where in the text a field is.
@@ -84,7 +84,7 @@ def renamed_config(text: str, name: str) -> str:
 
 
 def config_fault(text: str) -> tuple[int, str, str] | None:
-    """Return line, reason and fix of the first mistake that Triton finds in a `config.pbtxt`."""
+    """Return line, reason and fix of the first mistake in a `config.pbtxt`, if any."""
     try:
         text_format.Parse(text, model_config_pb2.ModelConfig())
     except text_format.ParseError as error:
@@ -97,7 +97,7 @@ def config_fault(text: str) -> tuple[int, str, str] | None:
 
 
 def config_fix(reason: str) -> str:
-    """Return how to mend a mistake that protobuf's parser has found in a `config.pbtxt`."""
+    """Return how to mend a mistake that protobuf's parser has found."""
     pool = model_config_pb2.ModelConfig.DESCRIPTOR.file.pool
     if unknown := NO_FIELD.search(reason):
         known = [field.name for field in pool.FindMessageTypeByName(unknown[1]).fields]

@@ -1,4 +1,4 @@
-"""A connection to Triton over gRPC, with what inference, control and probe have in common.
+"""The connection to Triton, for inference, control and probe.
 
 The channels are made in each process after the fork, which gRPC does not survive. All threads share
 them: they are thread-safe except for streams.
@@ -46,7 +46,7 @@ LISTING_TRIES = 5
 
 
 class ModelChannel:
-    """A channel of one model, over the connection that all share; it can be closed by itself.
+    """A gRPC channel of one model, which can be closed without the others.
 
     Args:
         address: Triton's ("host:port").
@@ -64,7 +64,7 @@ class ModelChannel:
 
         Args:
             request: the request.
-            timeout: seconds to wait for the response; Triton is told them as well.
+            timeout: seconds to wait for the response; gRPC passes them on to Triton.
 
         Raises:
             grpc.RpcError: Triton refused it, or did not answer.

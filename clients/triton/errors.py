@@ -1,6 +1,6 @@
 """Translate Triton's gRPC errors into the contract's, once and by status code.
 
-Where one status stands for several things and only Triton's text tells them apart, the text is read
+Where one status has several meanings and only Triton's text tells them apart, the text is read
 here and nowhere else.
 """
 
@@ -132,13 +132,13 @@ def not_ready(model: str, states: Collection[ModelState]) -> ModelUnavailable:
 
 
 def reason_and_fix(text: str) -> tuple[str, str]:
-    """Split the one line that the container's backends write into the reason and the fix."""
+    """Split the line that the container's backends write into reason and fix."""
     reason, _, fix = text.partition(FIX)
     return reason, fix
 
 
 def first_line(text: object) -> str:
-    """Return an error's text without the traceback of a Python backend and the unset request id."""
+    """Return an error's first line, without the traceback and the unset request id."""
     return str(text or "").partition("\n")[0].strip().replace(NO_ID, "")
 
 

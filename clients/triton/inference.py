@@ -1,4 +1,4 @@
-"""Run models on Triton; large tensors go through shared memory where there is room for them."""
+"""Runs models on Triton; large tensors go through shared memory if there is room."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ MOST_CALLS = 1000  # of which the sizes of the answers are remembered
 
 @dataclass(frozen=True)
 class Call:
-    """One run, without its tensors. Calls are equal whose answers should have the same sizes.
+    """One run, without its tensors. Equal calls have answers of the same sizes.
 
     Args:
         model: its name.
@@ -168,7 +168,7 @@ class TritonInference(Connection, Inference):
         return known
 
     def _labels(self, model: str, version: str, output: str, timeout: float) -> Sequence[bytes]:
-        """Return the labels of an output; for an ensemble those of the step that computes it."""
+        """Return the labels of an output; an ensemble has those of its step."""
         if not self._repository:
             return ()
         config = self._config(model, version, timeout)
@@ -262,7 +262,7 @@ class TritonInference(Connection, Inference):
         return arrays
 
     def _remember_sizes(self, call: Call, inputs: Tensors, arrays: Arrays) -> None:
-        """Remember the sizes of an answer, so that the next one gets room in shared memory."""
+        """Remember the sizes of an answer, to reserve shared memory for the next one."""
         if len(self._sizes) >= MOST_CALLS:
             self._sizes.clear()
         sent = sum(array.nbytes for array in inputs.values())
@@ -304,7 +304,7 @@ class Registration:
 
 
 def in_order(arrays: Arrays, wanted: Sequence[str], signature: Signature) -> Arrays:
-    """Return outputs in the order in which they were asked for, else in the configuration's.
+    """Return outputs in the order of the request, else of the configuration.
 
     A model process answers in the order in which Triton passes it their names, which differs from
     process to process.
@@ -314,9 +314,10 @@ def in_order(arrays: Arrays, wanted: Sequence[str], signature: Signature) -> Arr
 
 
 def missing_output(arrays: Arrays, wanted: Collection[str], signature: Signature) -> str:
-    """Return which output a model did not give, as the Python backend allows; empty if none.
+    """Return the outputs that a model did not give, in words; empty if it gave all.
 
-    Where no output is named, any output of the configuration is enough: some may depend on inputs.
+    A model of the Python backend may leave some out. If no output is named, any output of the
+    configuration is enough: some may depend on inputs.
     """
     has = [spec.name for spec in signature.outputs]
     missing = sorted(name for name in wanted if name not in arrays)
@@ -329,9 +330,9 @@ def missing_output(arrays: Arrays, wanted: Collection[str], signature: Signature
 def refuse_what_harms(
     model: str, inputs: Tensors, classes: Mapping[str, int], signature: Signature
 ) -> None:
-    """Raise TensorsRefused for requests that Triton 2.51 does not refuse, or not in time.
+    """Raise TensorsRefused for requests that harm Triton 2.51.
 
-    It never answers some batches of no items.
+    It does not refuse them itself, or not in time: it never answers some batches of no items.
     """
     if signature.decoupled:
         raise TensorsRefused(

@@ -64,7 +64,7 @@ def infer_request(  # noqa: PLR0913, PLR0917  the parts of a request
     parameters: Mapping[str, int | str],
     layout: Layout | None = None,
 ) -> Any:
-    """Return a `ModelInferRequest`, with inputs in shared memory where the layout has them.
+    """Return a `ModelInferRequest`; inputs of the layout go into shared memory.
 
     Raises:
         TensorsRefused: Triton has no type for an array's dtype, or a text cannot be UTF-8.
@@ -107,7 +107,7 @@ def set_place(tensor: Any, layout: Layout, size: int, offset: int) -> None:
 
 
 def text_bytes(name: str, array: npt.NDArray[np.generic]) -> bytes:
-    """Return an input of texts as Triton expects it: the length, then the text, for each.
+    """Return an input of texts for Triton: for each its length, then its bytes.
 
     Raises:
         TensorsRefused: a text cannot be UTF-8.

@@ -287,7 +287,7 @@ class Probe(ABC):
 
     @abstractmethod
     def answered(self, model: str, *, timeout: float) -> int:
-        """Return how many requests a model has answered since it was loaded, from any caller.
+        """Return how many requests a model has answered since it was loaded.
 
         Raises:
             UnknownModel, ModelUnavailable.

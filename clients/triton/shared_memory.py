@@ -1,9 +1,9 @@
-"""Regions of shared memory in which large tensors go to Triton and come back.
+"""Shared memory for large tensors of requests and responses.
 
-Through gRPC a tensor of 8 MB is copied five times on its way; here the web worker writes or reads
-it where Triton has it. A region is told to Triton once and used again and again, by one request at
-a time. Its name is gone from /dev/shm as soon as Triton knows it; where a worker is killed before
-that, the others remove what it left, and `serve` does at the end.
+gRPC copies a tensor of 8 MB five times; in shared memory the web worker writes it where Triton
+reads it. A region is registered with Triton once, and used again and again, by one request at a
+time. Its name is removed from /dev/shm as soon as Triton has mapped it. If a worker is killed
+before, other workers remove the name, and `serve` does at its end.
 """
 
 from __future__ import annotations
@@ -29,60 +29,60 @@ from clients.triton.server import Tensors
 
 log = logging.getLogger(__name__)
 
-FOLDER = Path("/dev/shm")  # noqa: S108  where Triton looks for the names it is told
+FOLDER = Path("/dev/shm")  # noqa: S108  where Triton looks for a region's name
 
 MIB = 2**20
 
 Arrays = dict[str, npt.NDArray[np.generic]]
 
 LEAST = 256 * 1024
-"""Bytes from which on a tensor is worth it."""
+"""Bytes of the smallest tensor that gains from shared memory."""
 
-ALIGNED = 64  # a cache line, and what vector instructions want
+ALIGNED = 64  # a cache line; vector instructions need it too
 
 AMPLE = 1024 * MIB
-"""Where /dev/shm is smaller, all of it is for Triton's own hand-over to its Python backends; where
-the memory is, for the models."""
+"""Below this size of /dev/shm, Triton's Python backends need all of it for their own tensors; below
+this size of memory, the models need all of it."""
 
 PART = 1 / 8
 MOST = 512 * MIB
 
-# For so long a request that nobody waits for any more may still write its answer.
+# How long a request that was given up may still write its answer.
 QUARANTINE_S = 600.0
 
 SWEEP_S = 10.0
 
-# Triton is told of a region at once: what is older than this nobody tells it of any more. (Another
-# container that shares the folder may have workers that are not seen here.)
+# A region is registered at once, so an older file belongs to no live worker. (Workers of another
+# container that shares the folder are not visible here.)
 LEFT_S = 60.0
 
 AGAIN_S = 60.0  # after a failure, until shared memory is tried again
 
 NAME = (os.environ.get("SHARED_MEMORY_PREFIX") or "triton_dispatcher_") + "web_"
-"""What the names of all regions begin with: `serve` says what its programs' names begin with."""
+"""The prefix of all names; `serve` sets the first part for all of its programs."""
 
 
 class Server(Protocol):
-    """What Triton has to be told."""
+    """Registers regions with Triton."""
 
     def register(self, name: str, size: int) -> None:
         """Map the region `name` of `size` bytes."""
 
     def unregister(self, name: str) -> None:
-        """Forget it."""
+        """Remove a region."""
 
     def registered(self) -> list[str]:
-        """Return the names of all regions that it has."""
+        """Return the names of all registered regions."""
 
 
 @dataclass
 class Region:
-    """Some bytes that this process and Triton both have.
+    """Memory that this process shares with Triton.
 
     Args:
-        name: what Triton knows it as.
+        name: its name in Triton.
         memory: the bytes.
-        usable_at: on the clock of `time.monotonic()`; until then Triton may write to it.
+        usable_at: until then, by `time.monotonic()`, Triton may write to it.
 
     """
 
@@ -96,12 +96,12 @@ class Region:
 
 
 def affordable(memory: int, folder: Path = FOLDER) -> int:
-    """Return how many bytes may be used for tensors: 0 where there is not enough for all.
+    """Return how many bytes may be used for tensors: 0 if there is too little memory.
 
     Args:
-        memory: bytes that the container may take in all. What lies in the folder counts there, and
-            who goes over it is killed.
-        folder: where they are taken.
+        memory: bytes that the container may use in all, shared memory included; a process that
+            exceeds it is killed.
+        folder: where shared memory is taken.
 
     """
     try:
@@ -113,7 +113,7 @@ def affordable(memory: int, folder: Path = FOLDER) -> int:
 
 
 def free_bytes(folder: Path = FOLDER) -> int:
-    """Return how many bytes of shared memory are free, as far as there is any."""
+    """Return the free bytes of shared memory."""
     try:
         status = os.statvfs(folder)
     except OSError:
@@ -125,8 +125,8 @@ class Regions:
     """The regions of one web worker.
 
     Args:
-        server: where they are told.
-        limit: how many bytes they may have together; 0 is for none.
+        server: where they are registered.
+        limit: the bytes that all of them may have; 0 means none.
         folder: where they are made.
 
     """
@@ -143,7 +143,7 @@ class Regions:
         self._lock = threading.Lock()
 
     def take(self, size: int) -> Region | None:
-        """Return a region of at least `size` bytes; `None` where there is none to be had."""
+        """Return a region of at least `size` bytes; `None` if there is none."""
         size = -(-size // MIB) * MIB
         now = time.monotonic()
         if size > self.limit or now < self._off_until:
@@ -169,14 +169,14 @@ class Regions:
         return self._make(f"{NAME}{os.getpid()}_{number}", size)
 
     def give_back(self, region: Region, *, idle: bool = True) -> None:
-        """Let a region be taken again; later, where Triton may still write to it."""
+        """Make a region usable again; later, if Triton may still write to it."""
         if not idle:
             region.usable_at = time.monotonic() + QUARANTINE_S
         with self._lock:
             self._free.append(region)
 
     def drop(self, region: Region) -> None:
-        """Take a region that Triton does not know any more out of use."""
+        """Stop using a region that is no longer registered."""
         with self._lock:
             self._total -= region.size
 
@@ -185,7 +185,7 @@ class Regions:
         try:
             opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             try:
-                # Taken now: memory that is missing later is a SIGBUS.
+                # Reserved now: memory that is missing later would be a SIGBUS.
                 os.posix_fallocate(opened, 0, size)
                 memory = mmap.mmap(opened, size)
                 self._server.register(name, size)
@@ -208,22 +208,21 @@ class Regions:
         try:
             self._server.unregister(name)
         except InferenceError:
-            pass  # Triton was restarted, and knows none, or is not done with it
+            pass  # Triton was restarted, or still uses it
 
     def tidy(self) -> None:
-        """Sweep, where the last time is a while ago."""
+        """Sweep, at most once in `SWEEP_S`."""
         if self.limit and time.monotonic() >= self._swept_at + SWEEP_S:
             self._swept_at = time.monotonic()
             self.sweep()
 
     def sweep(self) -> None:
-        """Remove the regions of workers that are gone, and let Triton forget them.
+        """Remove the regions of workers that have ended, from the folder and from Triton.
 
-        It refuses where it has not done yet with what such a worker asked for: the next sweep is
-        soon enough.
+        Triton refuses while it still runs a request of such a worker; the next sweep tries again.
         """
         for left in self._folder.glob(f"{NAME}*"):
-            with suppress(OSError):  # another worker was sooner; or it is another user's
+            with suppress(OSError):  # another worker was faster, or it belongs to another user
                 if is_gone(left.name) and time.time() > left.stat().st_mtime + LEFT_S:
                     left.unlink()
         try:
@@ -235,20 +234,20 @@ class Regions:
 
 
 def is_gone(name: str) -> bool:
-    """Whether a name is of a region whose worker is gone."""
+    """Whether a name is that of a region whose worker has ended."""
     pid = name.removeprefix(NAME).partition("_")[0]
     return name.startswith(NAME) and pid.isdigit() and not Path("/proc", pid).exists()
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The places of one call's tensors.
+    """The places of one run's large tensors in a region.
 
     Args:
-        size: bytes of the region that are needed; 0 where no tensor is large.
-        inputs: the place of each large input, in bytes from the start.
-        outputs: place and room of each output that is foreseen to be large.
-        region: where all this is.
+        size: the bytes needed; 0 if no tensor is large.
+        inputs: the offset of each large input, in bytes.
+        outputs: offset and size of each output that is expected to be large.
+        region: the region.
 
     """
 
@@ -269,17 +268,17 @@ class Layout:
         return self.region
 
     def write(self, name: str, array: npt.NDArray[np.generic]) -> None:
-        """Put an input into its place, in the order of C."""
+        """Write an input to its place, in C order."""
         place = np.frombuffer(self._region.memory, array.dtype, array.size, self.inputs[name])
         np.copyto(place.reshape(array.shape), array)
 
     def read(
         self, name: str, dtype: npt.DTypeLike, shape: Sequence[int]
     ) -> npt.NDArray[np.generic]:
-        """Return a copy of an output: the region is another call's soon.
+        """Return a copy of an output, because another run will use the region.
 
         Raises:
-            ValueError: it is of a type that does not lie in memory as it is, such as texts.
+            ValueError: its type has no fixed size in memory, such as texts.
 
         """
         offset, _ = self.outputs[name]
@@ -288,7 +287,7 @@ class Layout:
 
 
 def large(array: npt.NDArray[np.generic]) -> int:
-    """Return the bytes of an array that is better handed over in shared memory, else 0."""
+    """Return the bytes of an array that gains from shared memory, else 0."""
     return (
         array.nbytes
         if array.nbytes >= LEAST and array.dtype.kind in "biuf" and array.dtype.isnative
@@ -297,13 +296,13 @@ def large(array: npt.NDArray[np.generic]) -> int:
 
 
 def layout_of(inputs: Tensors, sizes: Mapping[str, tuple[int, int]]) -> Layout:
-    """Return the places for a call.
+    """Return the places for a run.
 
     Args:
         inputs: its tensors.
-        sizes: of each output of an earlier call, the bytes and those of all inputs then. More
-            input is taken to give as much more output, unless these are 0. 0 bytes stand for an
-            output that goes through gRPC.
+        sizes: for each output of an earlier run, its bytes and those of all inputs. An output is
+            expected to grow with the inputs, unless the latter are 0. 0 bytes mean that the output
+            goes through gRPC.
 
     """
     end = 0

@@ -27,7 +27,7 @@ from clients.errors import (
 from clients.plugins.dispatch_toml import COPIED, Copied, aliases, note_copied
 from clients.plugins.dispatch_toml import FILE as CLIENT_FILE
 from clients.repository.config_text import NotReadable, line_of, read
-from clients.repository.crash_causes import deadly
+from clients.repository.crash_causes import crash_causes
 from clients.repository.files import is_litter, locked, text_of
 from clients.repository.model_folders import (
     CONFIG,
@@ -398,7 +398,7 @@ class Hosting:
             raise BadModel(f"{now} has changed since POST /models, which copied it", hint=hint)
 
     def _load(self, name: str) -> None:
-        if faults := deadly(self.repository / name):
+        if faults := crash_causes(self.repository / name):
             raise ModelFailed("; ".join(map(str, faults)))
         try:
             self.server.load(name, timeout=self.timeout)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clients.repository.config_text import Message, NotReadable, line_of, read, whole
-from clients.repository.crash_causes import Fault, deadly
+from clients.repository.crash_causes import Fault, crash_causes
 from clients.repository.files import is_litter, text_of
 from clients.repository.model_folders import CONFIG, PLAIN_MODELS, is_model
 from clients.tensors.classes import labels_at
@@ -76,7 +76,7 @@ class ModelCheck:
                     "lies in a version folder, where nobody reads it",
                     f"move it up into {self.folder.name}/",
                 )
-        for fault in deadly(self.folder):
+        for fault in crash_causes(self.folder):
             self.findings.error(config, fault.what, fault.fix, key=fault.key, line=fault.line)
         if not config.is_file():
             self.versions(Message(), "")
@@ -306,7 +306,7 @@ class ModelCheck:
                     )
                     continue
                 if file.is_dir():
-                    continue  # that it is deadly was said
+                    continue  # it was reported as a cause of a crash
                 count = len(labels_at(file))
                 dims = [whole(dim) for dim in output.texts("dims")]
                 classes = next((dim for dim in reversed(dims) if dim != 1), -1)
