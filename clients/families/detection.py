@@ -64,7 +64,7 @@ class DetectionKeys(Keys):
     )
     extra_columns: int | None = key(
         COUNT,
-        "the count of numbers behind the classes of a box, such as the keypoints of a pose; nothing "
+        "the count of numbers behind a box's classes, such as the keypoints of a pose; nothing "
         "means none, or the coefficients of a model with masks",
         None,
     )

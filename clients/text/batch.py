@@ -26,8 +26,8 @@ PARTS = {"input_ids": "ids", MASK: "attention_mask", TYPES: "type_ids"}
 
 TRIED_TOKENS = (16, 2, 1)
 FILLED_TOKENS = 3
-"""With how many tokens a model's mask is tested, and how many padding tokens follow. Few tokens show
-an effect of the padding that many would hide, as in a maximum."""
+"""With how many tokens a model's mask is tested, and how many padding tokens follow. Among few
+tokens an effect of the padding is visible that many would hide, as in a maximum."""
 
 DTYPES = {"INT64": np.int64, "INT32": np.int32}
 
