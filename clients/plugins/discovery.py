@@ -52,7 +52,6 @@ ENTRY_POINTS = "triton_dispatcher.clients"
 DECLARED = re.compile(r"""^[ \t]+modelname\b[^=\n]*=\s*["']([^"'\n]+)""", re.MULTILINE)
 
 log = logging.getLogger(__name__)
-imported: dict[str, Mark] = {}  # the marks of the files that were added to `clients/`, by module
 
 Mark: TypeAlias = Mapping[str, str]
 """The state of each file of a source, by path: it differs when the source was changed."""
@@ -88,14 +87,14 @@ def sources(repository: Path, folders: Iterable[Path] = ()) -> Iterator[Source]:
     """Yield all sources; of two clients with one name the first counts."""
     for path in client_files(OWN_FOLDER):
         if stem(path) not in LIBRARY:
-            yield file_source(path, built_in=True)
+            yield file_source(path, foreign=False)
     for path in sorted(repository.glob(f"*/{FILE}")):
         yield model_source(path)
     found = entry_points(group=ENTRY_POINTS)
     yield from map(entry_source, sorted(found, key=lambda point: (point.name, point.value)))
     for folder in folders:
         for path in client_files(folder):
-            yield file_source(path, built_in=False)
+            yield file_source(path, foreign=True)
 
 
 def names_in(source: Source) -> list[str]:
@@ -127,19 +126,12 @@ def client_files(folder: Path) -> Iterator[Path]:
             yield path / "__init__.py"
 
 
-def file_source(path: Path, *, built_in: bool) -> Source:
+def file_source(path: Path, *, foreign: bool) -> Source:
     def look() -> Mark:
         files = [path] if path.name != "__init__.py" else path.parent.rglob("*")
-        return marked([*files, *(() if built_in else beside.imports_beside(path))])
+        return marked([*files, *beside.imports_beside(path)])
 
-    mark = look()
-    return Source(
-        str(path),
-        mark,
-        look,
-        lambda: classes_of_built_in(path, mark) if built_in else classes_of_file(path),
-        foreign=not built_in,
-    )
+    return Source(str(path), look(), look, lambda: classes_of_file(path), foreign=foreign)
 
 
 def model_source(path: Path) -> Source:
@@ -248,20 +240,8 @@ def classes_of_entry_point(point: EntryPoint) -> list[type[Client]]:
     )
 
 
-def classes_of_built_in(path: Path, mark: Mark) -> list[type[Client]]:
-    """Return the clients in a file of `clients/`; one without any is imported once."""
-    name = f"{clients.__name__}.{stem(path)}"
-    module = importlib.import_module(name)
-    if imported.setdefault(name, mark) != mark and client_classes(module):
-        del sys.modules[name]
-        imported[name] = mark
-        with nothing_written():
-            module = importlib.import_module(name)
-    return client_classes(module)
-
-
 def classes_of_file(path: Path) -> list[type[Client]]:
-    """Return the clients in a file of another folder."""
+    """Return the clients in a file, or in a package by its `__init__.py`."""
     with nothing_written():
         module = beside.imported(path)
     if not (found := client_classes(module)):

@@ -321,26 +321,11 @@ class TextFamily(Family[K, TextPlan]):
         inputs = {}
         for spec in plan.inputs:
             rows = [getattr(encoding, PARTS[spec.name]) for encoding in encodings]
-            array = self.padded(rows, self.filler(spec), plan.length)
+            from_left = self.tokenizer.from_left
+            array = padded(rows, self.filler(spec), plan.length, from_left=from_left)
             array = array.astype(DTYPES[spec.datatype], copy=False)
             inputs[spec.name] = array[0] if plan.single else array
         return inputs
-
-    def padded(
-        self, rows: Sequence[Sequence[int]], padding: int, length: int = 0
-    ) -> npt.NDArray[np.int64]:
-        """Return rows of unequal lengths as one array, padded on the tokenizer's side.
-
-        Args:
-            rows: the numbers of each text.
-            padding: the padding value.
-            length: of the result; 0 means that of the longest row.
-
-        Returns:
-            int64 [texts, length].
-
-        """
-        return padded(rows, padding, length, from_left=self.tokenizer.from_left)
 
 
 def padded(
