@@ -60,11 +60,11 @@ def crash_causes(folder: Path) -> list[CrashCause]:
         text = unmarked((folder / CONFIG).read_bytes()).decode(errors="replace")
         message = read(text)
     except IsADirectoryError:
-        return [CrashCause("", 0, "is a folder, over which Triton ends", "put the file there")]
+        return [CrashCause("", 0, "is a folder, and crashes Triton", "put the file there")]
     except (OSError, ValueError):  # there is none, or Triton refuses it
         return []
     return [
-        CrashCause(key, line_of(text, field), f"{what}, over which Triton ends", fix)
+        CrashCause(key, line_of(text, field), f"{what}, and crashes Triton", fix)
         for key, field, what, fix in found(message, folder)
     ]
 

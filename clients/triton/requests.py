@@ -49,7 +49,7 @@ def plain(hints: Hints) -> Hints:
 
 def hint_parameters(model: str, hints: Hints) -> dict[str, str]:
     """Return the hints as parameters of a request."""
-    parameters = {ROWS: hints.rows, ABOVE: hints.above, PADDING: None}
+    parameters: dict[str, object] = {ROWS: hints.rows, ABOVE: hints.above}
     if padding := hints.padding:
         inputs = {name: index(number) for name, number in padding.inputs.items()}
         parameters[PADDING] = {"inputs": inputs, "outputs": list(padding.outputs)}

@@ -858,14 +858,14 @@ DEADLY = [
         "passive",
         config("dynamic", "instance_group [ { count: 1 passive: true } ]\ndynamic"),
         "passive/config.pbtxt:6",
-        "`instance_group.passive` leaves no instance for requests, over which Triton ends",
+        "`instance_group.passive` leaves no instance for requests, and crashes Triton",
         "leave it out",
     ),
     Mistake(
         "label_folder",
         config("labels.txt", r"\061"),
         "label_folder/config.pbtxt:5",
-        '`label_filename` is "1", which is no file, over which Triton ends',
+        '`label_filename` is "1", which is no file, and crashes Triton',
         "a label in each line",
     ),
     Mistake(
@@ -913,7 +913,7 @@ DEADLY = [
         "config_folder",
         without_config,
         "config_folder/config.pbtxt",
-        "is a folder, over which Triton ends",
+        "is a folder, and crashes Triton",
         "put the file there",
     ),
 ]
