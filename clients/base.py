@@ -329,7 +329,7 @@ class Client(ABC):
         if not (array.ndim and np.abs(array).max() < INFINITE):
             raise BadPayload(
                 f"`{name}` is {brief(value)}",
-                hint=f"expected a list of numbers in `payload.{name}`, or nested lists of equal lengths",
+                hint=f"expected a list of numbers in `payload.{name}`, nested evenly",
             )
         return array.astype(np.float32)
 
