@@ -1,4 +1,4 @@
-"""Which class has the text? For language models that give a score per class."""
+"""Which class does the text belong to? For language models with a score per class."""
 
 from __future__ import annotations
 
