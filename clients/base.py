@@ -1,4 +1,4 @@
-"""The contract that the author of a client lives by: a class with one method.
+"""The contract for the author of a client: a class with one method.
 
 The smallest whole client:
 
@@ -23,7 +23,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Never, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,31 +33,31 @@ from clients.images.pictures import EXPECTED, Picture, decode_base64, decode_pic
 from clients.parameters import FORMAT, Parameter
 from clients.request import Media, Request, current
 from clients.tensors.nested import flattened
-from clients.tensors.shown import brief, encodable
-from clients.triton.server import Above, ModelServer, Padding, Rows, Signature, Tensors, picked
+from clients.tensors.quoting import brief, encodable
+from clients.triton.server import NO_HINTS, Hints, Inference, Padding, Signature, Tensors, picked
 
-# All that the author of a client imports.
-__all__ = ["FORMAT", "Client", "Environment", "Padding", "Parameter", "Payload"]
+# What the author of a client imports from here.
+__all__ = ["FORMAT", "Client", "Environment", "Hints", "Padding", "Parameter", "Payload"]
 
 Payload = Mapping[str, Any]
 T = TypeVar("T")
 
 INFINITE = (2 - 2**-24) * 2.0**127
-"""From here on a number is rounded to infinity in single precision; IEEE 754, 4.3.1."""
+"""The least number that single precision rounds to infinity; IEEE 754, 4.3.1."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """What the container hands to every client it makes.
+    """What every client is made with.
 
     Args:
-        server: where the models run.
+        server: runs the models.
         model_repository: the folder with one folder per model.
         max_pixels: the largest picture that is decoded, in pixels.
 
     """
 
-    server: ModelServer
+    server: Inference
     model_repository: Path
     max_pixels: int = 50_000_000
 
@@ -65,37 +65,37 @@ class Environment:
 class Client(ABC):
     """Turns payloads into tensors and tensors into results, for one model.
 
-    Lifetime: one object per web worker, made once when the worker has started; what is costly
-    (a tokenizer, labels) is made in `__init__`. Threads: many call `inference` at the same time
-    on the same object, so nothing about a request is kept on `self`. Time: whatever is waited for
-    is given at most `self.request.time_left()` seconds; a call that does not come back costs the
-    worker a thread, and four of them the model. Errors: raise those of `clients.errors` for what
-    the caller should know; everything else is answered with a constant text and logged.
+    Lifetime: one object per web worker, made once when the worker has started; load what is costly
+    (a tokenizer, labels) in `__init__`. Threads: many call `inference` of the same object at the
+    same time, so keep nothing of a request on `self`. Time: wait for nothing longer than
+    `self.request.time_left()` seconds; a call that does not return blocks a thread of the worker,
+    and four of them disable the model. Errors: raise those of `clients.errors` for what the caller
+    should know; any other exception is logged, and answered with a constant text.
     """
 
     modelname: ClassVar[str]
-    """The name that callers use."""
+    """The name that callers use: any text that is no path."""
 
     example: Payload
-    """A payload that works: shown to people and used to try the model."""
+    """A payload that works: it is shown in the documentation, and the model is probed with it."""
 
     model: ClassVar[str] = ""
-    """The model's name in the repository, where it is not `modelname`."""
+    """The model's name in the repository, if it is not `modelname`."""
 
     aliases: ClassVar[tuple[str, ...]] = ()
     """Other names that callers may use."""
 
     parameters: ClassVar[Mapping[str, Parameter]] = {}
-    """What a caller may set in `parameters`. Anything else is refused before `inference`."""
+    """What callers may set in `parameters`; anything else is refused before `inference`."""
 
     media: ClassVar[Mapping[str, str]] = {}
-    """Where a picture or a text belongs in the payload, when it comes as it is and not as JSON:
+    """The payload's field for a picture or a text that is sent raw, not in JSON:
     `{"picture": "img"}`, `{"text": "text"}`."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self.folder = environment.model_repository / self.triton_model()
-        """The model's folder in the repository: labels and tokenizers lie there."""
+        """The model's folder in the repository, with its labels or tokenizer."""
 
     def triton_model(self) -> str:
         """Return the model's name in the repository."""
@@ -103,34 +103,34 @@ class Client(ABC):
 
     @cached_property
     def served_by(self) -> str:
-        """What `triton_model` said when the client was registered.
+        """What `triton_model` returned when the client was registered.
 
-        Whoever goes through all clients asks this: one that fails must not take the others along.
+        Code that goes through all clients reads this, because `triton_model` of one may raise.
         """
         return self.triton_model()
 
     @abstractmethod
     def inference(self, payload: Payload) -> Any:
-        """Return the result for one payload, as JSON can hold it: no arrays, no numpy numbers.
+        """Return the result for one payload, as JSON: no arrays, no NumPy numbers.
 
         Raises:
-            InferenceError: or a subclass, where the caller should know what was wrong.
+            InferenceError: one of its subclasses, for what the caller should know.
 
         """
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
-        """Return the results for some payloads, in their order; at most `max_batch_size` of them.
+        """Return the results for at most `max_batch_size` payloads, in their order.
 
-        Override it where the model can run them at once; this one runs them one by one.
+        This one runs them one by one; override it if the model can run them together.
         """
         return self.each(payloads, self.inference)
 
     @property
     def request(self) -> Request:
-        """The request that is being answered in this thread.
+        """The request that this thread answers.
 
         Raises:
-            LookupError: there is none.
+            LookupError: there is none, as in `__init__`.
 
         """
         try:
@@ -141,24 +141,32 @@ class Client(ABC):
                 "own has it where it is run by `contextvars.copy_context().run`"
             ) from None
 
-    def draw(self, payload: Payload, result: Any, media_type: str) -> bytes:  # noqa: ARG002  for those who override it
-        """Return the payload's picture with the result drawn on it, as a file of a media type.
+    def draw(self, payload: Payload, result: Any, media_type: str) -> bytes:  # noqa: ARG002  for overriding
+        """Return the payload's picture with the result drawn on it, as an image file.
 
-        Only for clients that find things in pictures: they override it. `media_type` is image/jpeg
-        or image/png. What holds bytes as `bytes` does, as cv2.imencode's array, is taken as well.
+        Override it in clients that find things in pictures.
+
+        Args:
+            payload: what the caller sent.
+            result: what `inference` returned for it.
+            media_type: image/jpeg or image/png.
+
+        Returns:
+            the bytes of the file, or an object with the buffer protocol, such as cv2.imencode's.
+
         """
         raise UnsupportedMedia(f"{self.modelname} draws no pictures")
 
     @classmethod
     def draws(cls) -> bool:
-        """Whether `draw` does anything."""
+        """Whether the class overrides `draw`."""
         return cls.draw is not Client.draw
 
     def payload_of(self, media: Media) -> Payload:
-        """Return the payload for a picture or a text that came as it is.
+        """Return the payload for a picture or a text that was sent raw.
 
         Raises:
-            UnsupportedMedia: the client takes no such thing.
+            UnsupportedMedia: the client takes none.
 
         """
         if media.kind not in self.media:
@@ -168,19 +176,19 @@ class Client(ABC):
             )
         return {self.media[media.kind]: media.content}
 
-    def check_tensors(self, inputs: Tensors) -> None:  # noqa: B027  most models need no look
-        """Look at tensors that a caller made himself, before the client's model is asked.
+    def check_tensors(self, inputs: Tensors) -> None:  # noqa: B027  most models need no check
+        """Check tensors that a caller sends instead of a payload, before the model runs.
 
-        Their names, types and shapes are the model's already. Override it where a model should not
-        be asked all that it takes, such as a text of a million tokens.
+        Their names, types and shapes are the model's already. Override it to refuse tensors that
+        the model would accept but should not run, such as a text of a million tokens.
 
         Raises:
-            TensorsRefused: the model is not to be asked these.
+            TensorsRefused: the model must not be run with these.
 
         """
 
     def signature(self, model: str = "", version: str = "") -> Signature:
-        """Return what a model takes and gives; which one, and in which version, as for `infer`."""
+        """Return the inputs and outputs of a model; the arguments are as for `infer`."""
         asked = model or self.triton_model()
         try:
             return self._environment.server.signature(
@@ -194,20 +202,19 @@ class Client(ABC):
 
     @property
     def max_batch_size(self) -> int:
-        """The most payloads that `inference_batch` is given at once, at least 1."""
+        """The most payloads that `inference_batch` gets in one call, at least 1."""
         return max(1, self.signature().max_batch_size)
 
-    def infer(  # noqa: PLR0913  as in the seam
+    def infer(  # noqa: PLR0913  all that belongs to one run
         self,
         inputs: Tensors,
         *,
         outputs: Sequence[str] = (),
         classes: Mapping[str, int] | None = None,
-        rows: Rows | None = None,
-        above: Above | None = None,
-        padding: Padding | None = None,
         model: str = "",
         version: str = "",
+        hints: Hints = NO_HINTS,
+        **unknown: Never,
     ) -> dict[str, npt.NDArray[Any]]:
         """Run a model on Triton, within the time of the request.
 
@@ -216,36 +223,25 @@ class Client(ABC):
             outputs: the output tensors wanted; none named means all.
             classes: for an output with labels, how many of its best classes are wanted instead of
                 the numbers: `bytes` of the form `score:index:label`, shape [batch, classes].
-            rows: the rows that are wanted of some outputs, by number, ascending, each once: the
-                array that comes has no others. All axes but the last are counted as one, the batch
-                included: of [2, 9, 30522], row 9 is the first of the second text. Only they are
-                copied from model to client, where the model runs in the container's own backend,
-                and with most models on OpenVINO only they are scored of a vocabulary, where
-                `padding` says that the output is as long as the inputs (docs/performance.md).
-            above: of which outputs only rows are looked at that have more than a number, 0 or
-                more, in one column: `{"output": (4, 0.5)}`. The container's own backend leaves out
-                others: [batch, most rows of an item, columns], in order, with rows of zeros at the
-                end of an item that has fewer. Any other answers all, so look at the column again.
-            padding: how inputs may be made longer, by some places, so that requests of unequal
-                lengths share a run in the container's own backend, and rows of one request that
-                end in such filling shorter, so that it runs short ones by themselves. What
-                comes has the length that was sent, and nothing to be read behind a row's own end.
-                Some thirty places are weighed against reading the weights once more. Only for a
-                model that has the same answers then, as one of texts has where it is given an
-                attention mask.
             model: another model than the client's own, by its name in the repository.
             version: of the model; nothing means the request's own for the client's own model, and
                 the latest for another.
+            hints: what the backend may skip or combine.
+            unknown: not allowed; see TypeError.
 
         Returns:
             an array per output tensor, in the order in which they are named here, else in that of
-            the model's configuration; mostly a read-only view of the answer: `scores - 1`, or a
-            `copy()`, for `scores -= 1`. Texts are `bytes`.
+            the model's configuration; mostly a read-only view of the answer: write `scores - 1`, or
+            take a `copy()`, instead of `scores -= 1`. Texts are `bytes`.
 
         Raises:
             InferenceError: one of its subclasses, as `clients.triton.server` says.
+            TypeError: there is no such argument.
 
         """
+        for name in unknown:
+            fix = f"write hints=Hints({name}=…)" if hasattr(hints, name) else "leave it out"
+            raise TypeError(f"infer() takes no {name}=; {fix}")
         timings = self.request.timings
         timings.lap()
         asked = model or self.triton_model()
@@ -255,9 +251,7 @@ class Client(ABC):
                 inputs,
                 outputs=outputs,
                 classes=classes,
-                rows=rows,
-                above=above,
-                padding=padding,
+                hints=hints,
                 version=version or ("" if model else self.request.version),
                 timeout=self.request.time_left(),
             )
@@ -266,13 +260,10 @@ class Client(ABC):
             raise
         finally:
             timings.lap(inference=True)
-        return {
-            **answer,
-            **{name: picked(answer[name], some) for name, some in (rows or {}).items()},
-        }
+        return {**answer, **{name: picked(answer[name], rows) for name, rows in hints.rows.items()}}
 
     def each(self, payloads: Sequence[Payload], read: Callable[[Payload], T]) -> list[T]:
-        """Apply `read` to every payload; an error says which of them it was."""
+        """Apply `read` to every payload; an error gets the position of its payload."""
         done: list[T] = []
         for position, payload in enumerate(payloads):
             try:
@@ -282,14 +273,14 @@ class Client(ABC):
         return done
 
     def picture(self, payload: Payload, name: str = "img") -> Picture:
-        """Decode a picture, sent as base64 of a JPEG, PNG, WebP, BMP or GIF, or as such a file.
+        """Decode a picture of the payload: base64 of a file, or the raw file.
 
         Returns:
-            uint8 of shape [height, width, 3], RGB, upright (the EXIF orientation is applied). Not
-            to be written to: another client may look at the same one.
+            uint8 of shape [height, width, 3], RGB, upright (the EXIF orientation is applied).
+            Do not write to it: another client may use the same array.
 
         Raises:
-            BadPayload: the field is missing or is no such picture.
+            BadPayload: the field is missing, or no JPEG, PNG, WebP, BMP or GIF picture.
 
         """
         value = payload.get(name)
@@ -319,15 +310,16 @@ class Client(ABC):
         return value
 
     def numbers(self, payload: Payload, name: str) -> npt.NDArray[np.float32]:
-        """Return a field that holds a list of numbers, or lists of them, as a float32 array.
+        """Return a field with numbers in a list, or in nested lists, as a float32 array.
 
         Raises:
-            BadPayload: the field is missing, or is no list of numbers of even shape, or is empty.
+            BadPayload: the field is missing or empty, or has not the same count of numbers in
+                every inner list.
 
         """
         value = self._field(payload, name, "a list of numbers")
         try:
-            # NumPy would make room for the longest of some texts for each of them.
+            # For texts NumPy would take memory for the longest of them, times their count.
             flat = flattened(value) if isinstance(value, list) else [value]
             array = np.array(
                 value if flat and set(map(type, flat)) <= {int, float} else math.nan, np.float64
@@ -354,15 +346,14 @@ class Client(ABC):
     def read_parameters(
         cls, given: Mapping[str, Any], texts: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        """Return a value for every parameter the client declares: the caller's, or the default.
+        """Return the value of every declared parameter: the caller's, or the default.
 
         Args:
-            given: from the body, where each must be one that the client declares.
-            texts: from headers and the query, which may hold other things as well; where both
-                have one, that of the body counts.
+            given: the parameters of the body; each must be declared.
+            texts: headers and the query, of which other names are ignored; the body has priority.
 
         Raises:
-            BadParameter: one is not declared, of the wrong type or out of range.
+            BadParameter: a parameter is not declared, of the wrong type or out of range.
 
         """
         texts = texts or {}
@@ -385,7 +376,7 @@ class Client(ABC):
 
 
 def placed(error: InferenceError, position: int) -> InferenceError:
-    """Return a copy that says which payload of a batch it was: its author may raise it again."""
+    """Return a copy with a position: the client may raise the same object again."""
     copied = copy(error)
     copied.position = position
     return copied

@@ -2,22 +2,21 @@
 
     InferenceError
     ├── BadRequest
-    │   ├── BadPayload          the payload is not what the model's client takes
+    │   ├── BadPayload          the payload is not what the model's client expects
     │   ├── BadParameter        a parameter is unknown, of the wrong type or out of range
     │   ├── TensorsRefused      the tensors are not the model's: name, type or shape
-    │   └── UnsupportedMedia    the client takes no picture, or no text, or draws none
+    │   └── UnsupportedMedia    the client takes no pictures, or no texts, or draws none
     ├── UnknownModel            there is no such model
     ├── UnknownVersion          the model has no such version
     ├── ModelUnavailable        the model, or Triton, is not ready
-    │   ├── ModelBusy           the model has no room for more requests just now
+    │   ├── ModelBusy           the model cannot take more requests at present
     │   └── ClientDisabled      the model's class or its dispatch.toml has a mistake
     ├── ModelFailed             the model ran and failed
-    │   └── TooLargeAtOnce      the model has no room for so much in one run
+    │   └── TooLargeAtOnce      one run has no memory for so many items
     └── DeadlineExceeded        the time for this request is used up
 
-A client raises these, or its own subclasses of them: the dispatcher answers a subclass as it
-answers the class. Any other exception is a bug in the client, and answered so: the caller gets a
-constant text, the log gets the traceback.
+A client raises these, or its own subclasses of them; a subclass is answered as its base. Any other
+exception is a bug in the client: the caller gets a constant text, the log gets the traceback.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from typing import Any, Self
 
 
 class InferenceError(Exception):
-    """The base of all errors that a caller is told about.
+    """The base of all errors whose message is sent to the caller.
 
     Args:
-        message: what was wrong, and what came.
+        message: what was wrong, with the value that was sent.
         hint: what was expected, or how to mend it.
-        position: which payload of a batch it was, counted from 0; `None` for all of them.
+        position: the payload of a batch, counted from 0; `None` for all of them.
 
     """
 
@@ -39,10 +38,10 @@ class InferenceError(Exception):
     hint: str = ""
     position: int | None = None
     model: str = ""
-    """Which model was asked, where that is how it failed."""
+    """The model whose run failed, if one did."""
 
     def __new__(cls, *arguments: Any, **_: Any) -> Self:
-        """Make one that can be told, also where an author's `__init__` does not call this one's."""
+        """Set `message` even if a subclass's `__init__` does not call this class's."""
         error = super().__new__(cls, *arguments)
         if not hasattr(cls, "message"):
             error.message = ": ".join([cls.__name__, *map(str, arguments)])
@@ -50,13 +49,13 @@ class InferenceError(Exception):
 
     def __init__(self, message: str, *, hint: str = "", position: int | None = None) -> None:
         super().__init__(message)
-        # Authors pass the error that they caught, or nothing.
+        # Some authors pass the exception that they caught, or `None`.
         self.message = str(message)
         self.hint = str(hint or "")
         self.position = position
 
     def __copy__(self) -> Self:
-        """Copy what it holds: an author's `__init__` may want other arguments than `args`."""
+        """Copy without `__init__`: a subclass's may need other arguments than `args`."""
         copied = super().__new__(type(self), *self.args)
         vars(copied).update(vars(self))
         return copied
@@ -67,7 +66,7 @@ class BadRequest(InferenceError):
 
 
 class BadPayload(BadRequest):
-    """The payload is not what the model's client takes."""
+    """The payload is not what the model's client expects."""
 
 
 class BadParameter(BadRequest):
@@ -79,7 +78,7 @@ class TensorsRefused(BadRequest):
 
 
 class UnsupportedMedia(BadRequest):
-    """The client takes no such thing as came, or gives none of what was asked for."""
+    """The client does not take what was sent, or cannot answer in the form asked for."""
 
 
 class UnknownModel(InferenceError):
@@ -95,11 +94,11 @@ class ModelUnavailable(InferenceError):
 
 
 class ModelBusy(ModelUnavailable):
-    """The model is ready, but has no room for more requests just now, or let one wait too long."""
+    """The model is ready, but cannot take more requests, or kept one waiting too long."""
 
 
 class ClientDisabled(ModelUnavailable):
-    """The model's client class could not be loaded, or its dispatch.toml has a mistake."""
+    """The model's client could not be loaded, or its dispatch.toml has a mistake."""
 
 
 class ModelFailed(InferenceError):
@@ -107,7 +106,7 @@ class ModelFailed(InferenceError):
 
 
 class TooLargeAtOnce(ModelFailed):
-    """The model has no room for so much in one run: half of it may succeed."""
+    """One run has no memory for so many items; half of them may succeed."""
 
 
 class DeadlineExceeded(InferenceError):

@@ -1,4 +1,4 @@
-"""For classes that were written before this contract: `inference(self, img)`, a decoded picture.
+"""Serves a class that was written before this contract: `inference(self, img)`.
 
 from clients.older_class import OlderClass
 from .inference import Resnet
@@ -19,12 +19,11 @@ from clients.images.pictures import EXAMPLE
 
 
 class OlderClass(Client):
-    """Asks a class that takes a picture and knows nothing of payloads.
+    """Passes pictures to a class that knows nothing of payloads.
 
-    The class is made without arguments, once for every picture, as those that were written for it
-    expect: nothing is shared between threads. It is given uint8 [height, width, 3], BGR, as
-    `cv2.imdecode` gives it, writable, and upright. Arrays and numpy numbers in what it returns
-    become lists and numbers.
+    The class is made without arguments, once for every picture, so that no two threads share an
+    object. It gets uint8 [height, width, 3], BGR as from `cv2.imdecode`, writable and upright.
+    Arrays and NumPy numbers in its result become lists and numbers.
     """
 
     modelname = ""
@@ -45,7 +44,7 @@ class OlderClass(Client):
 
 
 def as_json(value: Any) -> Any:
-    """Return a value with lists in place of arrays, and Python's numbers in place of numpy's."""
+    """Return a value with lists for arrays, and Python's numbers for NumPy's."""
     if isinstance(value, np.ndarray | np.generic):
         return as_json(value.tolist())
     if isinstance(value, dict):

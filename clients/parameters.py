@@ -1,4 +1,4 @@
-"""What a caller may set for one request, declared by each client with type and range."""
+"""Parameters of a request: declared by each client, with type and range."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from clients.errors import BadParameter
-from clients.tensors.shown import brief
+from clients.tensors.quoting import brief
 
-# Python's own readers take more: `1_000`, blanks around it, the digits of other scripts, `nan`.
+# Python's `int` and `float` accept more: `1_000`, blanks, digits of other scripts, `nan`.
 WHOLE = re.compile(r"[+-]?[0-9]+")
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A setting that a caller may give with one request, with its default and what is allowed.
+    """A parameter that callers may set in a request.
 
     Args:
-        default: used where the caller gives none; its type is the parameter's: `int`, `float`, or
-            `str` where there are choices.
+        default: used where the caller sets none; its type is the parameter's: `int`, `float`, or
+            `str` if there are choices.
         low: the least number allowed.
         high: the greatest number allowed.
-        meaning: what it does, for the documentation and the error message.
-        choices: the texts allowed, for a parameter that is one of some words.
+        meaning: what it does, for the documentation and error messages.
+        choices: the texts allowed, for a parameter that is a text.
 
     """
 
@@ -38,7 +38,7 @@ class Parameter:
 
     @property
     def expected(self) -> str:
-        """What may be given, in words."""
+        """The values allowed, in words."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         kind = "a whole number" if isinstance(self.default, int) else "a number"
@@ -59,7 +59,7 @@ class Parameter:
             fits = False
         else:
             whole = isinstance(self.default, int)
-            # NaN fails every comparison; 1e400 is infinite, which no caller means.
+            # NaN fails every comparison; 1e400 is read as infinity, which is not meant.
             finite = abs(value) <= sys.float_info.max or value == self.default
             fits = self.low <= value <= self.high and finite
             fits = fits and (not whole or isinstance(value, int))
@@ -71,12 +71,12 @@ class Parameter:
         return float(value) if isinstance(self.default, float) else value  # type: ignore[arg-type,return-value]
 
     def read_text(self, name: str, text: str) -> float | str:
-        """Return a value that came in a header or in the query, checked likewise."""
+        """Return a value from a header or the query, checked as by `read`."""
         value: object = text
         whole = isinstance(self.default, int)
-        # What is not read stays a text, which is refused and shown in the error.
+        # Anything else stays a text, which is refused and shown in the error.
         if not self.choices and (WHOLE if whole else NUMBER).fullmatch(text):
-            with suppress(ValueError):  # more digits than Python reads
+            with suppress(ValueError):  # too many digits for Python
                 value = int(text) if whole else float(text)
         if value in (math.inf, -math.inf):  # 1e400
             value = text

@@ -1,4 +1,4 @@
-"""What belongs to one request besides its payload, from the dispatcher to the client and back."""
+"""What a client can read about a request besides its payload, and send back."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Media:
-    """A picture or a text that came as it is, not inside of JSON.
+    """A picture or a text that was sent raw, not in JSON.
 
     Args:
-        kind: "picture" or "text"; "file" where nobody has said which, and the model takes neither.
+        kind: "picture" or "text"; "file" where the content type names neither.
         content: the file's bytes, or the text.
 
     """
@@ -32,7 +32,7 @@ class Media:
 
 @dataclass
 class Timings:
-    """Seconds that one request has spent in each phase."""
+    """The seconds that a request has spent in each phase."""
 
     decode: float = 0.0
     inference: float = 0.0
@@ -41,17 +41,17 @@ class Timings:
     _asked: bool = False
 
     def add(self, other: Timings) -> None:
-        """Add what another one has counted, beside or after this one."""
+        """Add the seconds of another one."""
         self.decode += other.decode
         self.inference += other.inference
         self.postprocess += other.postprocess
 
     def begin(self) -> None:
-        """Begin to read payloads."""
+        """Begin the first phase, in which payloads are read."""
         self._since, self._asked = time.monotonic(), False
 
     def lap(self, *, inference: bool = False) -> None:
-        """Count the time since the last call: the model's, or the client's before or after it."""
+        """Add the time since the last call to a phase; `inference` is the model's own."""
         now = time.monotonic()
         took, self._since = now - self._since, now
         if inference:
@@ -65,20 +65,20 @@ class Timings:
 
 @dataclass
 class Once:
-    """What several clients make of one payload, made by the first of them.
+    """Decodes a value of a payload once for several clients.
 
-    A key is a value's identity: to compare pictures of 20 MB would cost more. The value is kept
-    beside what was made of it, or another one would come to have the same identity.
+    The key is the value's `id`, because comparing pictures of 20 MB would cost more. The value is
+    kept beside its result, so that no other object gets the same `id`.
     """
 
     _made: dict[int, tuple[object, Any]] = field(default_factory=dict)
     _locks: dict[int, threading.Lock] = field(default_factory=dict)
 
     def __call__(self, value: object, make: Callable[[], T]) -> T:
-        """Return what `make` returned for this very object before, or returns now.
+        """Return what `make` returned for this object the first time, or call it now.
 
         Raises:
-            DeadlineExceeded: another thread is at it, and not done within the time of the request.
+            DeadlineExceeded: another thread calls it, and does not end within the deadline.
 
         """
         key = id(value)
@@ -98,18 +98,18 @@ class Once:
 
 @dataclass(frozen=True)
 class Request:
-    """What belongs to one request besides its payload. Clients read it as `self.request`.
+    """One request without its payload. Clients read it as `self.request`.
 
     Args:
-        parameters: a value for every parameter that the client declares, checked.
+        parameters: the value of every parameter that the client declares, checked.
         version: the model's version that was asked for; the empty text means the latest.
-        deadline: when the time for this request is used up, on the clock of `time.monotonic()`.
-        request_id: what the log and the answer call it.
-        attributes: the caller's custom attributes, as they came.
-        response_attributes: a client may put its own custom attributes here; they go back in the
-            header `X-Amzn-SageMaker-Custom-Attributes`.
-        timings: where the time went.
-        once: set where several clients are asked about the same payload.
+        deadline: when the time for this request is used up, by `time.monotonic()`.
+        request_id: its name in the log and in the answer.
+        attributes: the caller's custom attributes.
+        response_attributes: custom attributes that a client sends back, in the header
+            `X-Amzn-SageMaker-Custom-Attributes`.
+        timings: the seconds spent in each phase.
+        once: decodes what several clients need, where several are asked about one payload.
 
     """
 
@@ -124,7 +124,7 @@ class Request:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Make this the `self.request` of every client that is called inside the block."""
+        """Make this the `self.request` of all clients that are called inside the block."""
         token = current.set(self)
         try:
             yield
@@ -135,7 +135,7 @@ class Request:
         """Return the seconds until the deadline.
 
         Raises:
-            DeadlineExceeded: there are none left.
+            DeadlineExceeded: it has passed.
 
         """
         left = self.deadline - time.monotonic()
@@ -152,10 +152,10 @@ current: ContextVar[Request] = ContextVar("request")
 
 
 def time_to_wait() -> float:
-    """Return the seconds that this thread may wait for others: until its request's deadline.
+    """Return the seconds that this thread may wait: until its request's deadline.
 
     Raises:
-        DeadlineExceeded: there are none left.
+        DeadlineExceeded: it has passed.
 
     """
     request = current.get(None)

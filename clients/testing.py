@@ -1,4 +1,4 @@
-"""For an author's own tests: a class asked as the endpoint asks it, and models run without Triton.
+"""For the tests of authors: ask a class as the endpoint does, without Triton.
 
 from clients.base import Environment
 from clients.testing import OnnxModels, answer, clients_in
@@ -23,25 +23,16 @@ from clients.errors import ClientDisabled, ModelFailed, TensorsRefused, UnknownM
 from clients.plugins.discovery import classes_of_file
 from clients.plugins.validation import declaration_fault, object_fault
 from clients.repository.config_text import read
+from clients.repository.crash_causes import CONFIG, DEFAULT_MAX_BATCH_SIZE
 from clients.repository.files import text_of
 from clients.request import Request
-from clients.tensors.client import at_most
 from clients.tensors.scores import digits
-from clients.triton.server import (
-    Above,
-    ModelServer,
-    ModelState,
-    Padding,
-    Rows,
-    Signature,
-    Tensors,
-    TensorSpec,
-)
+from clients.tensors.signature import at_most
+from clients.triton.server import NO_HINTS, Hints, Inference, Signature, Tensors, TensorSpec
 
 TIME_S = 60.0  # for one answer
-DEFAULT_MAX_BATCH_SIZE = 4  # where the configuration leaves it to the model's file
 
-# ONNX Runtime calls the others as Triton does, in small letters.
+# ONNX Runtime's other names are Triton's, in small letters.
 DATATYPES = {"float16": "FP16", "float": "FP32", "double": "FP64", "string": "BYTES"}
 
 
@@ -69,8 +60,8 @@ def answer(
         version: of the model.
 
     Raises:
-        ClientDisabled: the class is declared so that it would not be served.
-        InferenceError: what the caller would be told.
+        ClientDisabled: the class has a mistake, and would not be served.
+        InferenceError: the caller would get this error.
         TypeError: the result is not JSON.
 
     """
@@ -88,11 +79,11 @@ def answer(
         return json.loads(json.dumps(made.inference(payload)))
 
 
-class OnnxModels(ModelServer):
-    """Runs the ONNX models of a repository in this process.
+class OnnxModels(Inference):
+    """Runs the ONNX models of a repository in this process, without Triton.
 
     Args:
-        folder: with a folder per model, as Triton wants it.
+        folder: with a folder per model, laid out as Triton wants it.
 
     """
 
@@ -100,19 +91,21 @@ class OnnxModels(ModelServer):
         self.folder = Path(folder).resolve()
         self._sessions: dict[Path, Any] = {}
 
-    def infer(  # noqa: PLR0913  as in the seam
+    def infer(  # noqa: PLR0913  as in the interface
         self,
         model: str,
         inputs: Tensors,
         *,
         outputs: Sequence[str] = (),
         classes: Mapping[str, int] | None = None,
-        rows: Rows | None = None,  # noqa: ARG002  whoever asks picks them
-        above: Above | None = None,  # noqa: ARG002  likewise
-        padding: Padding | None = None,  # noqa: ARG002  there is nobody to share a run with
+        hints: Hints = NO_HINTS,  # noqa: ARG002  there is nothing to skip or to combine
         version: str = "",
         timeout: float,  # noqa: ARG002  nothing here is waited for
     ) -> dict[str, npt.NDArray[np.generic]]:
+        from onnxruntime.capi.onnxruntime_pybind11_state import (  # noqa: PLC0415  as below
+            InvalidArgument,
+        )
+
         session, classes = self._session(model, version), classes or {}
         most = self._max_batch_size(model, session)
         if most and any(array.ndim and len(array) > most for array in inputs.values()):
@@ -123,12 +116,12 @@ class OnnxModels(ModelServer):
         try:
             given = {name: as_taken(array) for name, array in inputs.items()}
             results = [as_served(result) for result in session.run(names, given)]
-        except ValueError as error:  # a name that is not there, or is missing
+        except ValueError as error:  # an unknown or missing name
             raise TensorsRefused(f"the model {model!r}: {error}") from error
-        except Exception as error:
-            # ONNX Runtime's own exceptions have no documented base.
-            refused = type(error).__name__ == "InvalidArgument"
-            raise (TensorsRefused if refused else ModelFailed)(f"{model!r}: {error}") from error
+        except InvalidArgument as error:
+            raise TensorsRefused(f"{model!r}: {error}") from error
+        except Exception as error:  # ONNX Runtime's exceptions have no common base
+            raise ModelFailed(f"{model!r}: {error}") from error
         return {
             name: best_classes(result, classes[name]) if name in classes else result
             for name, result in zip(names, results, strict=True)
@@ -143,60 +136,31 @@ class OnnxModels(ModelServer):
         return Signature(self._max_batch_size(model, session), inputs, outputs)
 
     def _max_batch_size(self, model: str, session: Any) -> int:
-        """Return it as Triton has it, which completes what lists no inputs or outputs."""
-        config = read(text(self.folder / model / "config.pbtxt"))
+        """Return it as Triton completes it, where the configuration leaves it out."""
+        config = read(text(self.folder / model / CONFIG))
         if config.all("max_batch_size") or (config.all("input") and config.all("output")):
             return config.readable_number("max_batch_size")
         sides = (*session.get_inputs(), *session.get_outputs())
         return DEFAULT_MAX_BATCH_SIZE * all(sizes(one.shape)[:1] == (-1,) for one in sides)
 
-    def instances(self, model: str, *, timeout: float) -> int:  # noqa: ARG002
-        return 1
-
-    def answered(self, model: str, *, timeout: float) -> int:  # noqa: ARG002
-        return 0
-
-    def knock(self, model: str, inputs: Tensors, *, timeout: float) -> None:
-        """Do nothing: a file is always there."""
-
-    def abandon(self, model: str, reason: str, *, within: float = 0.0) -> None:
-        """Do nothing: nobody waits."""
-
-    def failing(self) -> frozenset[str]:
-        return frozenset()
-
-    def is_ready(self, *, timeout: float) -> bool:  # noqa: ARG002
-        return True
-
-    def models(self, *, timeout: float) -> list[ModelState]:  # noqa: ARG002
-        files = sorted(self.folder.glob("*/[1-9]*/model.onnx"))
-        return [ModelState(f.parent.parent.name, f.parent.name, "READY") for f in files]
-
-    def load(self, model: str, *, timeout: float) -> None:
-        pass
-
-    def unload(self, model: str, *, timeout: float) -> None:
-        pass
-
     def _session(self, model: str, version: str) -> Any:
-        import onnxruntime  # noqa: PLC0415  a web worker does without
+        import onnxruntime  # noqa: PLC0415  web workers do without it
 
         if not isinstance(version, str):
             raise TensorsRefused("model version must be a string")
-        states = [state for state in self.models(timeout=TIME_S) if state.name == model]
-        if not states:
+        files = {file.parent.name: file for file in (self.folder / model).glob("[1-9]*/model.onnx")}
+        if not files:
             raise UnknownModel(f"there is no file {self.folder}/{model}/1/model.onnx")
-        versions = [state.version for state in states if version in ("", state.version)]
-        if not versions:
+        if version and version not in files:
             raise UnknownVersion(f"the model {model!r} has no version {version!r}")
-        file = self.folder / model / max(versions, key=int) / "model.onnx"
+        file = files[version or max(files, key=int)]
         if file not in self._sessions:
             self._sessions[file] = onnxruntime.InferenceSession(file)
         return self._sessions[file]
 
 
 def datatype(kind: str) -> str:
-    """Return the V2 protocol's name for what ONNX Runtime calls `tensor(float)`."""
+    """Return the V2 name for a type of ONNX Runtime, such as `tensor(float)`."""
     inner = kind.removeprefix("tensor(").removesuffix(")")
     return DATATYPES.get(inner, inner.upper())
 
@@ -206,7 +170,7 @@ def sizes(shape: Sequence[int | str | None]) -> tuple[int, ...]:
 
 
 def as_taken(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an input as ONNX Runtime takes it: in one piece, not read only, texts no bytes."""
+    """Return an input for ONNX Runtime: contiguous, writable, `str` for texts."""
     if array.dtype.kind not in "OS":
         return np.array(array)
     texts = [one.decode() if isinstance(one, bytes) else one for one in array.flat]
@@ -214,7 +178,7 @@ def as_taken(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def as_served(output: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an output as it comes from Triton: texts as bytes, and not to be written into."""
+    """Return an output as Triton gives it: read-only, with `bytes` for texts."""
     if output.dtype == np.object_:
         texts = [one.encode() if isinstance(one, str) else one for one in output.flat]
         output = np.array(texts, np.object_).reshape(output.shape)
@@ -223,7 +187,7 @@ def as_served(output: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def best_classes(scores: npt.NDArray[Any], most: int) -> npt.NDArray[np.object_]:
-    """Return the best of each row, as they come where there are no labels: "score:index"."""
+    """Return the best classes of each row as Triton writes them: "score:index"."""
     rows = scores.reshape(len(scores), -1)
     best = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :most]
     texts = [

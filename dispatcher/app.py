@@ -14,9 +14,9 @@ from flask import Flask, Request, Response, g, request
 from werkzeug.datastructures import Headers
 from werkzeug.exceptions import ClientDisconnected
 
-from clients.base import Environment
 from clients.plugins.registry import Registry
 from clients.repository.model_folders import available
+from clients.triton.client import TritonEnvironment
 from dispatcher import errors
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.auth.authorization import Gate
@@ -48,7 +48,7 @@ STARTED = "X-Request-Start"  # when NGINX had the whole request, in seconds sinc
 def create_app(  # noqa: PLR0913, PLR0917  all that the application is put together from
     settings: Settings,
     registry: Registry,
-    environment: Environment,
+    environment: TritonEnvironment,
     renamed_config: Callable[[str, str], str],
     canary: Canary,
     admission: Admission | None = None,

@@ -12,8 +12,8 @@ from pathlib import Path
 from flask import Flask
 
 from clients.plugins.registry import Registry, load_clients
-from clients.triton.client import renamed_config
-from clients.triton.regions import affordable
+from clients.triton.configuration import renamed_config
+from clients.triton.shared_memory import affordable
 from dispatcher.app import admission_of, create_app
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.execution.admission import nothing

@@ -17,7 +17,7 @@ from flask import Flask
 
 from clients.base import Client, Environment, Payload
 from clients.plugins.registry import Registry, load_clients
-from clients.triton.client import renamed_config
+from clients.triton.configuration import renamed_config
 from dispatcher.app import create_app
 from dispatcher.codecs.content_types import LINES as LINE_TYPES
 from dispatcher.codecs.content_types import READERS

@@ -29,7 +29,7 @@ from clients.repository.model_folders import CONFIG
 from clients.request import Request
 from clients.tensors.client import has_example
 from clients.testing import OnnxModels
-from clients.triton.client import config_dictionary, config_fault, config_signature
+from clients.triton.configuration import config_dictionary, config_fault, config_signature
 from clients.triton.server import Signature, Tensors
 from container.repository.compose import compose
 from container.triton_backends.completion import ModelFile, completed

@@ -22,8 +22,8 @@ from flask import Flask, request
 from bench.load.work import WORKS, Bert, Work, YoloV5
 from bench.rivals.flask_route import serve
 from clients.triton.client import Triton
-from clients.triton.regions import affordable
-from clients.triton.server import Padding
+from clients.triton.server import NO_HINTS, Hints, Padding
+from clients.triton.shared_memory import affordable
 from dispatcher.observability.memory import all_memory
 
 TIMEOUT_S = 60.0
@@ -54,12 +54,13 @@ def program() -> Flask:
 def worked(triton: Triton, work: Work, payload: Mapping[str, Any]) -> list[Any]:
     """Return a model's answer."""
     inputs, kept = work.prepare(payload)
-    few: dict[str, Any] = {}
+    hints = NO_HINTS
     if isinstance(work, Bert):
-        few = {"rows": {OUTPUT: kept[1]}, "padding": FILLING}
+        hints = Hints(rows={OUTPUT: kept[1]}, padding=FILLING)
     elif isinstance(work, YoloV5):
-        few = {"above": {OUTPUT: (OBJECTNESS, CONFIDENCE)}}
-    rows = triton.infer(work.modelname, inputs, outputs=[OUTPUT], timeout=TIMEOUT_S, **few)[OUTPUT]
+        hints = Hints(above={OUTPUT: (OBJECTNESS, CONFIDENCE)})
+    answer = triton.infer(work.modelname, inputs, outputs=[OUTPUT], hints=hints, timeout=TIMEOUT_S)
+    rows = answer[OUTPUT]
     if isinstance(work, Bert):
         return work.finish(dict(zip(kept[1], rows, strict=True)), kept)
     return work.finish(rows[0], kept)

@@ -39,23 +39,23 @@ class ClassificationKeys(Keys):
     labels: str = key(INSIDE, "the file with a class name per line", "labels.txt")
     resize: int | tuple[int, int] | None = key(
         SIZE,
-        "to what a picture is resized: its shorter side to one number, or to [height, width] "
-        "whatever its shape; nothing means the crop's height and width",
+        "the new size: of the shorter side, or [height, width] for any shape; nothing means the "
+        "crop's",
         None,
     )
     crop: int | tuple[int, int] | None = key(
-        SIZE, "the middle of it that the model sees; nothing means what the model takes", None
+        SIZE, "the middle part that the model gets; nothing means the size of its input", None
     )
     interpolation: str = key(
-        one_of(*FILTERS), "the filter, as Pillow has it, with antialiasing", "bicubic"
+        one_of(*FILTERS), "the filter, as in Pillow, with antialiasing", "bicubic"
     )
     pixels: str = key(one_of("0-1", "0-255"), "the range of a channel", "0-1")
     mean: Colour | None = key(COLOUR, "subtracted from the channels, in that range", None)
-    std: Colour | None = key(SPREAD, "by what they are divided then", None)
+    std: Colour | None = key(SPREAD, "the channels are divided by it afterwards", None)
     channels: str = key(one_of("RGB", "BGR"), "their order", "RGB")
-    layout: str = key(one_of("NCHW", "NHWC"), "where they stand in the model's input", "NCHW")
+    layout: str = key(one_of("NCHW", "NHWC"), "the axes of the model's input", "NCHW")
     softmax: bool = key(
-        FLAG, "whether scores are probabilities, or as the model gives them", default=False
+        FLAG, "whether scores become probabilities, or stay as the model gives them", default=False
     )
     input: str = key(TENSOR, "the input, where there are several", "")
     output: str = key(TENSOR, "the output, where there are several", "")
@@ -63,10 +63,10 @@ class ClassificationKeys(Keys):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a model's tensors mean for its pictures.
+    """How a model takes pictures.
 
     Args:
-        input: how it takes them.
+        input: the input tensor.
         resize: see `resized`.
         crop: height and width, in pixels.
         output: the tensor with the scores.
@@ -141,15 +141,15 @@ class Classification(Family[ClassificationKeys, Plan]):
         return [self.answer(row) for row in rows]
 
     def pixels(self, picture: Picture, plan: Plan) -> npt.NDArray[Any]:
-        """Return a picture as the model takes it, without the batch."""
+        """Return a picture as the model takes it, without the batch axis."""
         grey = plan.input.channels == 1
-        if grey:  # before it is resized, as those do who train on grey pictures
+        if grey:  # before it is resized, as in training on grey pictures
             picture = np.asarray(Image.fromarray(picture).convert("L"))
             picture = np.repeat(picture[..., None], 3, 2)
         small = resized(picture, plan.resize, plan.crop, self.keys.interpolation)
         first = plan.input.layout == "NCHW"
-        # A channel after the other, where the model takes them so: numpy takes several times as
-        # long where the numbers of a mean, one for each channel, alternate.
+        # Channels one after the other if the model takes them so: with interleaved channels NumPy
+        # takes several times as long to subtract a mean of three numbers.
         whole = planes(small) if first else small
         if grey:
             whole = whole[:1] if first else whole[..., :1]

@@ -37,15 +37,15 @@ from clients.images.pictures import EXAMPLE
 from clients.images.resizing import Letterbox
 from clients.plugins.dispatch_toml import COUNT, FLAG, INSIDE, SIZE, TENSOR, Keys, key, one_of
 from clients.plugins.family import Family, shown
-from clients.triton.server import Signature, TensorSpec
+from clients.triton.server import Hints, Signature, TensorSpec
 
 # What the authors of classes import from here.
 __all__ = ["Detection", "Letterbox", "best_objects", "yolov5_candidates", "yolov8_candidates"]
 
-# A request is answered in one thread of the web worker; the cores belong to the models.
+# One thread of the web worker answers a request; the cores are for the models.
 cv2.setNumThreads(1)
 
-PIXEL = 1.0  # by which the sides of a box may be wrong in half precision
+PIXEL = 1.0  # the error of a box's side in half precision
 INSIDE_OUT = "the right side of a box is left of its left side, or its lower above"
 ROTATED = (
     "rotated boxes (OBB) are not served: leave `family` out, with its keys, to serve plain "
@@ -57,20 +57,20 @@ ROTATED = (
 class DetectionKeys(Keys):
     """The keys of this family."""
 
-    output_layout: str = key(one_of(*LAYOUTS), "what the numbers of a box in the output are")
+    output_layout: str = key(one_of(*LAYOUTS), "the meaning of the numbers of a box in the output")
     labels: str = key(INSIDE, "the file with a class name per line", "labels.txt")
     size: int | tuple[int, int] | None = key(
-        SIZE, "of the letterboxed picture; nothing means what the model takes", None
+        SIZE, "of the letterboxed picture; nothing means the size of the model's input", None
     )
     extra_columns: int | None = key(
         COUNT,
-        "how many numbers of a box follow that are neither its place nor its classes, such as the "
-        "keypoints of a pose; nothing means none, or the coefficients of a model with masks",
+        "the count of numbers behind a box's classes, such as the keypoints of a pose; nothing "
+        "means none, or the coefficients of a model with masks",
         None,
     )
     normalised: bool = key(
         FLAG,
-        "whether boxes are parts of the letterboxed picture's sides, 0 to 1, and no pixels",
+        "whether boxes are parts of the letterboxed picture's sides, 0 to 1, not pixels",
         default=False,
     )
     input: str = key(TENSOR, "the input, where there are several", "")
@@ -79,16 +79,15 @@ class DetectionKeys(Keys):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a model's tensors mean for its pictures.
+    """How a model takes pictures and answers boxes.
 
     Args:
-        input: how it takes them.
+        input: the input tensor.
         size: height and width of the letterboxed picture, in pixels.
         output: the tensor with the boxes.
-        masks: the coefficients of a box, where another output has masks; else 0.
-        turned: whether rows and columns of the output are the other way round.
-        extra: how many numbers of a box come behind its classes; `None` where only an answer shows
-            how many it has.
+        masks: the count of coefficients of a box if another output has masks; else 0.
+        turned: whether rows and columns of the output are swapped.
+        extra: the count of numbers behind the classes of a box; `None` if only an answer shows it.
 
     """
 
@@ -101,9 +100,10 @@ class Plan:
 
 
 class Detection(Family[DetectionKeys, Plan]):
-    """Answers `[class_id, score, x1, x2, y1, y2, width, height]` per object, best first.
+    """Answers `[class_id, score, x1, x2, y1, y2, width, height]` per object.
 
-    Coordinates are pixels of the picture that was sent, and width and height are that picture's.
+    The best comes first. Coordinates are pixels of the picture that was sent, and width and height
+    are those of that picture.
     """
 
     keys_type = DetectionKeys
@@ -138,7 +138,7 @@ class Detection(Family[DetectionKeys, Plan]):
         """Return the output with the boxes: the one that is named, or the only table.
 
         Raises:
-            ClientDisabled: there is none, or it is not said which.
+            ClientDisabled: there is none, or several and no key.
 
         """
         tables = [one for one in signature.outputs if len(taken.rest_of(one)) == 2]
@@ -153,7 +153,7 @@ class Detection(Family[DetectionKeys, Plan]):
             places = [one for one in tables if list(taken.rest_of(one)) == [sizes[0], 4]]
             extra = self.keys.extra_columns or 0
             is_open = self.laid(self.layout, sizes)[self.layout.axis] == -1
-            # One that has all that the file says may have another beside it.
+            # A table that matches the file may have another one beside it.
             if output in places or not places or is_open or self.left(self.layout, sizes) == extra:
                 return output
             raise self.misfit(f"it has no table of boxes with their scores, but {there}")
@@ -162,14 +162,14 @@ class Detection(Family[DetectionKeys, Plan]):
         return self.tensor(tables, "output")
 
     def behind(self, sizes: Sequence[int], plan: Plan) -> int:
-        """Return how many numbers of a box come behind its classes.
+        """Return the count of numbers behind the classes of a box.
 
         Args:
             sizes: of the output for one picture.
-            plan: what else is known of the model.
+            plan: the model's other tensors.
 
         Raises:
-            ClientDisabled: they do not go with `labels`, or are another layout's.
+            ClientDisabled: it does not match `labels`, or is another layout's.
 
         """
         left = self.left(self.layout, sizes)
@@ -181,16 +181,16 @@ class Detection(Family[DetectionKeys, Plan]):
         raise self.another_layout(sizes, plan) or self.other_columns(sizes, plan, extra)
 
     def left(self, layout: OutputLayout, sizes: Sequence[int]) -> int:
-        """Return how many numbers of a box are left when its place and its classes are read."""
+        """Return the count of numbers of a box besides its place and its classes."""
         numbers = self.laid(layout, sizes)[layout.axis]
         return numbers - layout.before - layout.classes * len(self.labels)
 
     def laid(self, layout: OutputLayout, sizes: Sequence[int]) -> Sequence[int]:
-        """Return the sizes of an output as a layout has them."""
+        """Return the sizes of an output in the order of a layout."""
         return sizes[::-1] if is_turned(layout, sizes, len(self.labels)) else sizes
 
     def another_layout(self, sizes: Sequence[int], plan: Plan) -> ClientDisabled | None:
-        """Return the error that names the layouts which the output may have, if it may."""
+        """Return the error that names other layouts that suit the output, if any do."""
         left = {name: self.left(one, sizes) for name, one in LAYOUTS.items()}
         known = {0, plan.masks, self.keys.extra_columns}
         there = {
@@ -218,7 +218,7 @@ class Detection(Family[DetectionKeys, Plan]):
         )
 
     def other_columns(self, sizes: Sequence[int], plan: Plan, extra: int) -> ClientDisabled:
-        """Return the error for a box that has more numbers than are known, or fewer."""
+        """Return the error for a box with too many or too few numbers."""
         left, output = self.left(self.layout, sizes), shown(plan.output)
         sizes = self.laid(self.layout, sizes)
         numbers = sizes[self.layout.axis] - self.layout.before
@@ -270,7 +270,8 @@ class Detection(Family[DetectionKeys, Plan]):
         name, above = plan.output.name, {}
         if self.layout.objectness is not None:
             above[name] = self.layout.objectness, self.request.parameters["confidence"]
-        answer = self.infer(plan.input.tensor(pixels), outputs=[name], above=above)[name]
+        hints = Hints(above=above)
+        answer = self.infer(plan.input.tensor(pixels), outputs=[name], hints=hints)[name]
         tables = answer.reshape(len(payloads), *answer.shape[-2:])
         if plan.turned:
             tables = tables.swapaxes(1, 2)
@@ -295,10 +296,10 @@ class Detection(Family[DetectionKeys, Plan]):
         ]
 
     def found(self, output: Array, plan: Plan) -> Objects:
-        """Return the objects of one picture, best first; their corners are of the rectangle.
+        """Return the objects of one picture, best first, in pixels of the rectangle.
 
         Raises:
-            ModelFailed: no model with this layout gives such boxes, scores or classes.
+            ModelFailed: a model with this layout cannot answer such boxes, scores or classes.
 
         """
         layout, confidence = self.layout, self.request.parameters["confidence"]
@@ -325,7 +326,7 @@ class Detection(Family[DetectionKeys, Plan]):
         """Return boxes in pixels of the rectangle.
 
         Raises:
-            ModelFailed: they have no end, or are not in what the file says.
+            ModelFailed: they are not finite, or not in the unit that the file says.
 
         """
         if not boxes.size:
@@ -333,7 +334,7 @@ class Detection(Family[DetectionKeys, Plan]):
         if not np.isfinite(boxes).all():
             raise not_this_head("a box is not finite")
         sides = boxes[:, 2:] if self.layout.classes else boxes[:, 2:] - boxes[:, :2]
-        # One that is hardly sure may be so with any model; those that are answered may not.
+        # Unsure boxes may be inside out with any model; boxes that are answered must not be.
         if (sides.min(1) < -PIXEL).mean() > 0.5:
             raise not_this_head(INSIDE_OUT)
         shares = self.layout.shares or self.keys.normalised
@@ -343,9 +344,9 @@ class Detection(Family[DetectionKeys, Plan]):
         return boxes.astype(np.float32) * (width, height, width, height) if shares else boxes
 
     def other_unit(self, plan: Plan, *, shares: bool) -> ModelFailed:
-        """Return the error for boxes that are pixels where `shares` were expected, or the reverse.
+        """Return the error for boxes in pixels instead of shares, or the reverse.
 
-        Some hundreds of boxes are RT-DETR's, which has the numbers of YOLOv8 in YOLOv5's order.
+        An output of some hundreds of boxes is RT-DETR's: YOLOv8's numbers in YOLOv5's order.
         """
         if shares:
             fix = (
@@ -370,7 +371,7 @@ class Detection(Family[DetectionKeys, Plan]):
 
 
 def right_way_round(corners: Array) -> Array:
-    """Return the corners of boxes, right and below at least where left and above are.
+    """Return the corners of boxes, with no right side left of the left side.
 
     Raises:
         ModelFailed: a box is inside out by more than a pixel.

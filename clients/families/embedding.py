@@ -1,4 +1,4 @@
-"""Where a text lies among others: one vector for each, near for texts that mean the same."""
+"""A vector for each text: the vectors of texts with the same meaning are near."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clients.plugins.family import shown
 from clients.text.batch import TextFamily, TextKeys
 from clients.triton.server import TensorSpec
 
-LEAST_LENGTH = 1e-12  # as PyTorch's `normalize`; a vector of zeros stays one
+LEAST_LENGTH = 1e-12  # as in PyTorch's `normalize`; a vector of zeros stays zero
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,11 +24,11 @@ class EmbeddingKeys(TextKeys):
 
     pooling: str = key(
         one_of("mean", "first", "none"),
-        "which tokens make the text's vector: the mean of all, the first one's, or none where the "
-        "model's output is the vector",
+        "how tokens become the text's vector: their mean, the first one's, or none if the model's "
+        "output is the vector",
         "mean",
     )
-    normalised: bool = key(FLAG, "whether vectors get the length 1", default=True)
+    normalised: bool = key(FLAG, "whether vectors are scaled to length 1", default=True)
 
 
 class Embedding(TextFamily[EmbeddingKeys]):
@@ -58,13 +58,13 @@ class Embedding(TextFamily[EmbeddingKeys]):
         )
         if self.keys.normalised:
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-            with np.errstate(invalid="ignore"):  # infinity by infinity is no number
+            with np.errstate(invalid="ignore"):  # infinity by infinity is not a number
                 vectors = vectors / np.maximum(lengths, LEAST_LENGTH)
         # Models compute in float32, which has seven digits.
         return [[round(number, 7) for number in vector] for vector in vectors.tolist()]
 
     def pooled(self, output: npt.NDArray[np.float32], encoding: Any) -> npt.NDArray[np.float64]:
-        """Return a text's vector from the model's output for it: [width], or [tokens, width]."""
+        """Return a text's vector from its output: [width], or [tokens, width]."""
         vectors: npt.NDArray[np.float64] = output.astype(np.float64)
         if self.keys.pooling == "none":
             return vectors

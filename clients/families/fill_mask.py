@@ -1,4 +1,4 @@
-"""Which word belongs in the blank? For language models with a fill-mask head."""
+"""Which word fits the mask? For language models with a fill-mask head."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clients.tensors.scores import likeliest
 from clients.text.batch import TextFamily, TextKeys
 from clients.triton.server import TensorSpec
 
-# Characters: a text of 500 masks filled in with 1000 words for each would be 1.5 GB.
+# In characters: a text of 500 masks with 1000 words for each would be 1.5 GB.
 LONGEST_ANSWER = 2**20
 
 NO_TOKEN = -1
@@ -24,8 +24,7 @@ NO_TOKEN = -1
 class FillMask(TextFamily[TextKeys]):
     """Answers `{"token": the sentence filled in, "score": probability}`, best first.
 
-    Where the text has several masks the result is one such list per mask, each filled in by
-    itself.
+    For a text with several masks the result is one such list per mask; each fills in that mask.
     """
 
     keys_type = TextKeys
@@ -48,7 +47,7 @@ class FillMask(TextFamily[TextKeys]):
             self.example = {"text": f"The world has {self.tokenizer.mask} people."}
 
     def how_to_name_one(self) -> str:
-        """Return how to mend a tokenizer that does not say which of its tokens is the mask."""
+        """Return how to mend a tokenizer that names no mask token."""
         added = self.tokenizer.backend.get_added_tokens_decoder().values()
         masks = [one.content for one in added if one.special and "mask" in one.content.lower()]
         if len(masks) != 1:
@@ -84,10 +83,10 @@ class FillMask(TextFamily[TextKeys]):
         return self.outputs(encodings, places)
 
     def masked(self, payload: Payload, longest: int) -> tuple[str, Any]:
-        """Return the payload's text, which has a mask and fits the model, and its encoding.
+        """Return the payload's text, with at least one mask, and its encoding.
 
         Raises:
-            BadPayload: there is no text, no mask in it, or too much of it.
+            BadPayload: there is no text, no mask in it, or it is too long.
 
         """
         mask = self.tokenizer.mask
@@ -128,7 +127,7 @@ class FillMask(TextFamily[TextKeys]):
 
 
 def most_likely(logits: npt.NDArray[np.float32], count: int) -> list[tuple[int, float]]:
-    """Return the `count` most likely tokens and their probabilities, most likely first.
+    """Return the most likely tokens and their probabilities, most likely first.
 
     The probability is the softmax over the whole vocabulary.
 

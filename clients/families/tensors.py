@@ -1,4 +1,4 @@
-"""Tensors in, tensors out, as for a model without a `dispatch.toml`: for other names alone."""
+"""Tensors in, tensors out: for a `dispatch.toml` that has only aliases."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Tensors(TensorClient, Family[Keys, None]):
     """Answers the model's outputs to bodies of the Open Inference Protocol."""
 
     keys_type = Keys
-    example = {}  # any would be another model's
+    example = {}  # no payload suits every model
 
-    def fit(self, signature: Signature) -> None:  # any model fits
+    def fit(self, signature: Signature) -> None:  # every model suits
         pass
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:

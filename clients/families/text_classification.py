@@ -1,4 +1,4 @@
-"""Of what kind is the text? For language models that give a score per class."""
+"""Which class does the text belong to? For language models with a score per class."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class TextClassificationKeys(TextKeys):
 
     labels: str = key(INSIDE, "the file with a class name per line", "labels.txt")
     softmax: bool = key(
-        FLAG, "whether scores are probabilities, or as the model gives them", default=True
+        FLAG, "whether scores become probabilities, or stay as the model gives them", default=True
     )
 
 
 class TextClassification(TextFamily[TextClassificationKeys]):
-    """Answers `{"label": the class, "index": its place, "score": …}`, best first."""
+    """Answers `{"label": the class, "index": its number, "score": …}`, best first."""
 
     keys_type = TextClassificationKeys
     parameters = {

@@ -1,4 +1,4 @@
-"""What a detector's output says, by its layout: boxes, scores and classes."""
+"""Reads a detector's output by its layout: boxes, scores and classes."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ Array = npt.NDArray[np.float32]
 Objects = tuple[npt.NDArray[np.intp], Array, Array]
 """Class ids [M], scores [M] and corners x1, y1, x2, y2 in pixels of the rectangle [M, 4]."""
 
-MOST_CANDIDATES = 3000  # whose boxes are compared with each other: 3000 take 50 ms, all take 4 s
-MOST_QUERIES = 1000  # boxes of a model that gives each object once; 300 is usual
+MOST_CANDIDATES = 3000  # for non-maximum suppression: 3000 take 50 ms, all boxes 4 s
+MOST_QUERIES = 1000  # boxes of a model that answers each object once; 300 is usual
 
 ROUNDING = 0.004
-"""By how much a probability may be beyond 0 or 1: one step of eight bits."""
+"""How far a probability may be below 0 or above 1: one step of eight bits."""
 
 MOST_SHARE = 2.0
-"""No part of a picture's side is larger, and no box in pixels is so small at the very corner."""
+"""The largest coordinate of boxes as parts of a picture's sides; in pixels they are larger."""
 
 
 @dataclass(frozen=True)
 class OutputLayout:
-    """Where a detector's output has its numbers.
+    """The meaning of the numbers in a detector's output.
 
     Args:
-        box: what the numbers of a box are, in words.
-        axis: along which they stand.
-        before: how many of them come before the classes.
-        candidates: takes the output for one picture and the least score; returns four numbers of
-            each box that may be sure enough [N, 4], and a probability per class [N, classes]. Where
-            there are no classes in a row: a score and the number of a class [N, 2].
-        objectness: the number of a box that has to be more than the least score as well, if any.
+        box: the numbers of a box, in words.
+        axis: the axis of the numbers of a box.
+        before: how many numbers come before the classes.
+        candidates: gets the output for one picture and the least score; returns four coordinates of
+            each box that may reach it [N, 4], and a probability per class [N, classes]; without
+            classes in a row, a score and the number of a class [N, 2].
+        objectness: the column that must exceed the least score as well, if any.
         classes: whether a box has a probability for each class.
-        queries: whether the model gives each object once: some hundreds of boxes, none of which
-            is to be left out for another.
-        shares: whether boxes are parts of the picture's sides rather than pixels, and the picture
-            is stretched rather than letterboxed.
+        queries: whether the model answers each object once, with some hundreds of boxes, so that
+            no non-maximum suppression is needed.
+        shares: whether boxes are parts of the picture's sides, not pixels, and the picture is
+            stretched, not letterboxed.
 
     """
 
@@ -56,12 +56,12 @@ class OutputLayout:
 
 
 def yolov5_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
-    """Read [N, 5 + classes]: box, objectness, and a probability per class if there is an object.
+    """Read [N, 5 + classes]: box, objectness, and a conditional probability per class.
 
-    As in YOLOv5's own `non_max_suppression` the objectness must be above `confidence` as well.
+    As in YOLOv5's own `non_max_suppression` the objectness must exceed `confidence` as well.
 
     Raises:
-        ModelFailed: they are no probabilities.
+        ModelFailed: a score is no probability.
 
     """
     checked(output[:, 4])
@@ -80,7 +80,7 @@ def yolov8_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
     """Read [4 + classes, N]: box, and a probability per class. There is no objectness.
 
     Raises:
-        ModelFailed: they are no probabilities.
+        ModelFailed: a score is no probability.
 
     """
     best = checked(output[4:].max(0))
@@ -97,7 +97,7 @@ def end2end_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
     """Read [N, 6]: corners x1, y1, x2, y2, score, class.
 
     Raises:
-        ModelFailed: a score is no probability, or a class no number of one.
+        ModelFailed: a score is no probability, or a class no whole number from 0.
 
     """
     rows = output[checked(output[:, 4]) > confidence]
@@ -133,10 +133,10 @@ LAYOUTS: Mapping[str, OutputLayout] = {
 
 
 def checked(scores: Array) -> Array:
-    """Return scores as they are, where they are probabilities.
+    """Return scores unchanged.
 
     Raises:
-        ModelFailed: one is below 0, above 1 or not a number.
+        ModelFailed: a score is below 0, above 1 or not a number.
 
     """
     if scores.size and not (scores.min() >= -ROUNDING and scores.max() <= 1 + ROUNDING):
@@ -152,28 +152,28 @@ NOT_THIS_HEAD = (
 
 
 def not_this_head(what: str, hint: str = NOT_THIS_HEAD) -> ModelFailed:
-    """Return the error for an output that is not what `output_layout` says."""
+    """Return the error for an output that does not match `output_layout`."""
     return ModelFailed(what, hint=hint)
 
 
 def boxes_of(layout: OutputLayout, sizes: Sequence[int]) -> int:
-    """Return how many boxes an output has for a picture."""
+    """Return the number of boxes of an output for a picture."""
     return sizes[1 - layout.axis]
 
 
 def is_likely(layout: OutputLayout, sizes: Sequence[int]) -> bool:
-    """Whether an output has the boxes of this layout along the axis of this layout."""
+    """Whether an output's sizes suit this layout: more boxes than numbers per box."""
     boxes, numbers = boxes_of(layout, sizes), sizes[layout.axis]
     return -1 in sizes or (numbers <= boxes and not (layout.queries and boxes > MOST_QUERIES))
 
 
 def is_end2end(layout: OutputLayout, sizes: Sequence[int]) -> bool:
-    """Whether an output would have as few boxes as those of "end2end" have numbers."""
+    """Whether an output has the sizes of "end2end" rather than of this layout."""
     return layout.axis == 0 and sizes[1] == LAYOUTS["end2end"].before
 
 
 def is_turned(layout: OutputLayout, sizes: Sequence[int], classes: int) -> bool:
-    """Whether rows and columns are the other way round, as in some exports of YOLOv8.
+    """Whether rows and columns are swapped, as in some exports of YOLOv8.
 
     Only thousands of boxes show it.
     """
@@ -182,7 +182,7 @@ def is_turned(layout: OutputLayout, sizes: Sequence[int], classes: int) -> bool:
 
 
 def described(name: str, extra: int) -> str:
-    """Return a layout in words, for those who choose one."""
+    """Return a layout in words, for a hint."""
     more = f", and `extra_columns = {extra}` for those that follow" if extra else ""
     return f'"{name}" where a box is {LAYOUTS[name].box}{more}'
 
@@ -193,7 +193,7 @@ def best_first(classes: npt.NDArray[np.intp], scores: Array, corners: Array) -> 
 
 
 def sure_objects(boxes: Array, probabilities: Array, confidence: float) -> Objects:
-    """Return what is sure enough, each of its likeliest class.
+    """Return the boxes with a score above `confidence`, with their likeliest class.
 
     Args:
         boxes: [N, 4]: centre x, centre y, width, height in pixels of the rectangle.
@@ -210,7 +210,7 @@ def sure_objects(boxes: Array, probabilities: Array, confidence: float) -> Objec
 
 
 def best_objects(boxes: Array, probabilities: Array, *, confidence: float, iou: float) -> Objects:
-    """Keep the objects that are sure enough, and of those that overlap the best of each class.
+    """Return the objects above `confidence`, after non-maximum suppression by class.
 
     Args:
         boxes: [N, 4]: centre x, centre y, width, height in pixels of the rectangle.
@@ -226,8 +226,8 @@ def best_objects(boxes: Array, probabilities: Array, *, confidence: float, iou: 
     if len(scores) > MOST_CANDIDATES:
         best = np.argsort(-scores, kind="stable")[:MOST_CANDIDATES]
         classes, scores, corners = classes[best], scores[best], corners[best]
-    # OpenCV takes x, y, width, height and answers the kept ones, best first within a class.
-    # It keeps classes apart by moving them by the largest corner, which takes corners from 0 on.
+    # OpenCV takes x, y, width, height, and returns the indices kept, best first within a class. It
+    # separates classes by adding a multiple of the largest corner, so corners must not be below 0.
     lowest = corners.min(initial=0)
     moved = np.concatenate([corners[:, :2] - lowest, corners[:, 2:] - corners[:, :2]], axis=1)
     kept = np.asarray(

@@ -1,4 +1,4 @@
-"""Draws what a detector found onto the picture it was found in."""
+"""Draws the objects that a detector found on the picture."""
 
 from __future__ import annotations
 
@@ -31,9 +31,14 @@ class Box:
 def draw_boxes(
     picture: Picture, boxes: Iterable[Box], media_type: str, look: Callable[[], object]
 ) -> bytes:
-    """Return the picture, uint8 [height, width, 3], with the boxes, as a file of `media_type`.
+    """Return a picture with boxes drawn on it, as an image file.
 
-    `look` is called before each box, and raises where there is no more time.
+    Args:
+        picture: uint8 [height, width, 3].
+        boxes: what is drawn.
+        media_type: image/jpeg or image/png.
+        look: called before each box; raises when the time is used up.
+
     """
     drawn = Image.fromarray(picture)
     draw = ImageDraw.Draw(drawn)
@@ -45,7 +50,7 @@ def draw_boxes(
         draw.rectangle((box.x1, box.y1, box.x2, box.y2), outline=colour, width=max(2, size // 8))
         text = f" {box.label} {box.score:.2f} "
         left, _, right, bottom = draw.textbbox((box.x1, box.y1), text, font_size=size)
-        # Inside of the picture, where the box begins at its edge.
+        # Labels stay inside the picture.
         across = min(0, drawn.width - right)
         draw.rectangle((left + across, box.y1, right + across, bottom + 2), fill=colour)
         draw.text((box.x1 + across, box.y1), text, font_size=size, fill="white")

@@ -1,4 +1,4 @@
-"""How a model takes pictures, read from its own tensors."""
+"""The input tensor of a model that takes pictures."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class PictureInput:
 
     Args:
         name: the tensor's.
-        height: in pixels; -1 where any will do.
-        width: likewise.
-        dtype: what the pixels are sent as.
+        height: in pixels; -1 for any.
+        width: in pixels; -1 for any.
+        dtype: of the pixels.
         layout: "NCHW" or "NHWC".
-        channels: 3, or 1 of grey.
-        single: it takes one picture and has no axis for several.
+        channels: 3, or 1 for grey.
+        single: whether it takes one picture, without an axis for several.
 
     """
 
@@ -51,13 +51,13 @@ class PictureInput:
         layout: str = "NCHW",
         taken: Sequence[int] = (3,),
     ) -> PictureInput:
-        """Read the model's input.
+        """Read a model's input from its signature.
 
         Args:
             family: serves the model.
-            signature: the model's tensors.
+            signature: the model's.
             layout: "NCHW" or "NHWC".
-            taken: how many channels the family can send.
+            taken: the numbers of channels that the family can send.
 
         Raises:
             ClientDisabled: it takes no pictures, or not in this layout.
@@ -92,11 +92,10 @@ class PictureInput:
         )
 
     def size(self, family: Family[Any, Any], name: str) -> tuple[int, int]:
-        """Return height and width of what is sent: the model's own, else what the key `name` says.
+        """Return height and width of the pictures: the model's, else the key's.
 
         Raises:
-            ClientDisabled: the key contradicts the model, or is missing where the model leaves it
-                open.
+            ClientDisabled: the key contradicts the model, or is missing for a model of any size.
 
         """
         wanted = both(getattr(family.keys, name)) or (self.height, self.width)
@@ -120,15 +119,15 @@ class PictureInput:
         return wanted
 
     def rest_of(self, output: TensorSpec) -> tuple[int, ...]:
-        """Return an output's sizes for one picture."""
+        """Return the sizes of an output for one picture."""
         return output.shape if self.single else output.shape[1:]
 
     def tensor(self, pictures: Sequence[npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-        """Return pictures as the model takes them.
+        """Return the input tensor for some pictures.
 
         Args:
-            pictures: [channels, height, width] or [height, width, channels] each, as the layout has
-                it; one only where the model has no batch.
+            pictures: [channels, height, width] or [height, width, channels] each, as the layout
+                says; only one if `single`.
 
         """
         if self.single:
@@ -141,5 +140,5 @@ class PictureInput:
 
 
 def both(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
-    """Return height and width of a size, which is one number where it is a square's."""
+    """Return height and width of a size; one number means a square."""
     return (size, size) if isinstance(size, int) else size

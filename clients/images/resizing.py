@@ -1,6 +1,6 @@
-"""Pictures in the size that a model takes.
+"""Resizes pictures to the size that a model takes.
 
-A classifier's with Pillow's own filters, in a quarter of Pillow's time; a detector's letterboxed.
+For classifiers with Pillow's filters, in a quarter of Pillow's time; for detectors letterboxed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ FILTERS: Mapping[str, ResizeAlg] = {
     "bicubic": ResizeAlg.convolution(FilterType.catmull_rom),  # as Pillow's, with a = -0.5
     "lanczos": ResizeAlg.convolution(FilterType.lanczos3),
 }
-REACH = 3  # pixels of the smaller picture to either side of one: Lanczos reads the furthest
-BAND = 2**20  # bytes that are copied at a time: they stay in a core's cache
+REACH = 3  # pixels of the smaller picture that Lanczos, the widest filter, reads on each side
+BAND = 2**20  # bytes that are copied at a time, to stay in a core's cache
 FILL = 114  # the grey around a letterboxed picture that YOLO was trained with
-LEAST_ROWS = 32  # of a band: for each one the filter is computed anew
+LEAST_ROWS = 32  # of a band, because the filter is computed again for each band
 
 # Left, top, width and height, in pixels, which need not be whole.
 Box = tuple[float, float, float, float]
@@ -39,24 +39,24 @@ def resized(
     crop: tuple[int, int],
     interpolation: str = "bicubic",
 ) -> Picture:
-    """Resize a picture and cut the middle out, as torchvision's `Resize` and `CenterCrop`.
+    """Resize a picture and crop its middle, as torchvision's Resize and CenterCrop.
 
-    The filter decides the answer: others than the one a model was trained with move logits by 3.
-    Rows first and then columns, as Pillow always did up to 12, and does for all but portraits: a
-    pixel of a photograph is one shade off at most, two with Lanczos, and the logits of a ResNet-50
-    by 0.03; in the other order they are by 0.15. What is cut off is not computed.
+    The filter matters: another one than in training moves logits by 3. Rows are resized before
+    columns, as Pillow did up to version 12, and does since for all but portraits: pixels of a
+    photograph differ by at most one shade (two with Lanczos), and logits of a ResNet-50 by 0.03; in
+    the other order by 0.15. Only the crop is computed.
 
     Args:
         picture: uint8 [height, width, 3].
-        resize: length of its shorter side then, or [height, width]; not less than the crop.
-        crop: height and width of what is returned.
+        resize: the new length of the shorter side, or [height, width]; not less than the crop.
+        crop: height and width of the result.
         interpolation: one of `FILTERS`; all but "nearest" antialias.
 
     Returns:
-        uint8 [height, width, 3] of the crop, read only.
+        uint8 [height, width, 3] of the crop, read-only.
 
     Raises:
-        ValueError: it is resized to less than the crop.
+        ValueError: the picture would be smaller than the crop.
 
     """
     height, width = picture.shape[:2]
@@ -69,8 +69,8 @@ def resized(
     y, x = height / resize[0], width / resize[1]  # pixels of the picture for one of the small one
     way = FILTERS[interpolation]
     if x < 1 < y:
-        # Wider rows of a picture one pixel wide and millions high would be gigabytes. The library
-        # makes columns first.
+        # Wider rows of a picture that is one pixel wide and millions high would be gigabytes. The
+        # library resizes columns first.
         return resampled(picture, crop, (left * x, top * y, crop[1] * x, crop[0] * y), way)
     reach = REACH * max(1, y) + 1
     first = max(0, math.floor(top * y - reach))
@@ -89,13 +89,13 @@ def resampled(picture: Picture, size: tuple[int, int], box: Box, way: ResizeAlg)
 
     Args:
         picture: uint8 [height, width, 3].
-        size: height and width of what is returned.
+        size: height and width of the result.
         box: the part.
-        way: how pixels are read.
+        way: the filter.
 
     """
     (left, top, wide, high), (height, width) = box, picture.shape[:2]
-    # A product may be the last digit beyond the picture.
+    # Rounding may put an edge just outside of the picture.
     part = CropBox(left, top, min(wide, width - left), min(high, height - top))
     source = ImageData(width, height, PixelType.U8x3, picture.tobytes())
     target = ImageData(size[1], size[0], PixelType.U8x3)
@@ -105,16 +105,16 @@ def resampled(picture: Picture, size: tuple[int, int], box: Box, way: ResizeAlg)
 
 @dataclass(frozen=True)
 class Letterbox:
-    """A picture inside the model's rectangle, and the way back to the picture's own pixels.
+    """A picture in the rectangle of a model, with the way back to its own pixels.
 
     Args:
         pixels: float32 [3, height, width] of the rectangle, RGB, 0 to 1.
         width: of the picture, in pixels.
         height: of the picture, in pixels.
-        scale: pixels of the rectangle per pixel of the picture, downwards.
-        left: where the picture begins in the rectangle, in pixels of the rectangle.
-        top: likewise.
-        wider: by how much more the picture is scaled across; 1 keeps its shape.
+        scale: pixels of the rectangle per pixel of the picture, vertically.
+        left: the left edge of the picture in the rectangle, in pixels of the rectangle.
+        top: its top edge.
+        wider: the horizontal scale divided by the vertical one; 1 keeps the picture's shape.
 
     """
 
@@ -137,7 +137,7 @@ class Letterbox:
         """
         height, width = picture.shape[:2]
         scale = min(size[0] / height, size[1] / width)
-        # A line of pixels must not vanish.
+        # A picture one pixel wide must not vanish.
         inner_width, inner_height = max(1, round(width * scale)), max(1, round(height * scale))
         left, top = (size[1] - inner_width) // 2, (size[0] - inner_height) // 2
         whole = np.full((*size, 3), FILL, np.uint8)
@@ -149,9 +149,9 @@ class Letterbox:
 
     @classmethod
     def stretched(cls, picture: Picture, size: tuple[int, int]) -> Letterbox:
-        """Scale a picture to a rectangle, whatever its shape; the arguments are those of `around`.
+        """Scale a picture to fill a rectangle; the arguments are those of `around`.
 
-        So does Ultralytics for RT-DETR (`LetterBox(scale_fill=True)`).
+        Ultralytics does so for RT-DETR (`LetterBox(scale_fill=True)`).
         """
         height, width = picture.shape[:2]
         whole = np.empty((*size, 3), np.uint8)
@@ -161,7 +161,7 @@ class Letterbox:
         return cls(pixels, width, height, scale, 0, 0, size[1] / width / scale)
 
     def back(self, corners: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        """Return corners in pixels of the picture, clipped to it.
+        """Return corners in pixels of the picture, clipped to the picture.
 
         Args:
             corners: [N, 4], x1, y1, x2, y2 in pixels of the rectangle.

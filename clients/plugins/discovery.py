@@ -1,8 +1,8 @@
 """Finds the client classes.
 
-They come from four places: the files of this folder, the `dispatch.toml` of each model, the entry
-points of installed packages, and the files of other folders. Every file and every folder of a
-folder is imported, and each `Client` class defined there counts.
+They come from four places: files that were added to `clients/`, the `dispatch.toml` of each model,
+the entry points of installed packages, and the files of other folders. Of a folder every Python
+file and every package is imported, and each `Client` class defined there counts.
 """
 
 from __future__ import annotations
@@ -28,15 +28,33 @@ from clients.plugins.dispatch_toml import FILE, is_inside, read_table
 from clients.plugins.family import client_class
 from clients.repository.files import is_litter
 
-BUILT_IN = Path(clients.__file__).parent
+OWN_FOLDER = Path(clients.__file__).parent
+LIBRARY = frozenset(
+    {
+        "base",
+        "errors",
+        "families",
+        "images",
+        "older_class",
+        "parameters",
+        "plugins",
+        "repository",
+        "request",
+        "tensors",
+        "testing",
+        "text",
+        "triton",
+    }
+)
+"""The modules and packages of `clients/` that belong to this project, and hold no clients."""
+
 ENTRY_POINTS = "triton_dispatcher.clients"
 DECLARED = re.compile(r"""^[ \t]+modelname\b[^=\n]*=\s*["']([^"'\n]+)""", re.MULTILINE)
 
 log = logging.getLogger(__name__)
-imported: dict[str, Mark] = {}  # the marks that the files of this folder had, by module
 
 Mark: TypeAlias = Mapping[str, str]
-"""What differs when a source was changed: the state of each of its files, by path."""
+"""The state of each file of a source, by path: it differs when the source was changed."""
 
 WRITTEN = "written by the source itself"
 
@@ -50,9 +68,9 @@ class Source:
         mark: what `look` returned when it was found.
         look: returns its mark as it is now.
         classes: imports it; returns the classes, or raises whatever the import raises.
-        foreign: it is code that is no part of this project.
+        foreign: it is not in `clients/`, and is tried in a process of its own first.
         installed: it belongs to an installed package, of which a process sees one state only.
-        model: the model that it is about, where that is known before.
+        model: the model that it serves, where that is known before the import.
 
     """
 
@@ -66,22 +84,23 @@ class Source:
 
 
 def sources(repository: Path, folders: Iterable[Path] = ()) -> Iterator[Source]:
-    """Yield where clients may be, as things are now, in the order in which names are given away."""
-    for path in client_files(BUILT_IN):
-        yield file_source(path, built_in=True)
+    """Yield all sources; of two clients with one name the first counts."""
+    for path in client_files(OWN_FOLDER):
+        if stem(path) not in LIBRARY:
+            yield file_source(path, foreign=False)
     for path in sorted(repository.glob(f"*/{FILE}")):
         yield model_source(path)
     found = entry_points(group=ENTRY_POINTS)
     yield from map(entry_source, sorted(found, key=lambda point: (point.name, point.value)))
     for folder in folders:
         for path in client_files(folder):
-            yield file_source(path, built_in=False)
+            yield file_source(path, foreign=True)
 
 
 def names_in(source: Source) -> list[str]:
-    """Return the models that a source is about, though it cannot be imported.
+    """Return the names of the models that a source serves, without importing it.
 
-    Without a model in it that can be seen, the source itself.
+    The source's own name, if none can be seen in its text.
     """
     if source.model:
         return [source.model]
@@ -96,30 +115,23 @@ def client_files(folder: Path) -> Iterator[Path]:
     """Yield the Python files of a folder, and the folders in it that are packages."""
     try:
         paths = sorted(folder.iterdir())
-    except OSError:  # it was there at the start
+    except OSError:  # it was removed since the start
         return
     for path in paths:
-        if is_litter(path):  # of a copy of macOS `._double.py`, which is no Python
+        if is_litter(path):  # such as `._double.py` of macOS, which is no Python
             continue
         if path.suffix == ".py" and path.stem != "__init__":
             yield path
-        elif os.path.isfile(path / "__init__.py"):  # noqa: PTH113  Path's raises where it may not look
+        elif os.path.isfile(path / "__init__.py"):  # noqa: PTH113  Path's raises for a folder without access
             yield path / "__init__.py"
 
 
-def file_source(path: Path, *, built_in: bool) -> Source:
+def file_source(path: Path, *, foreign: bool) -> Source:
     def look() -> Mark:
         files = [path] if path.name != "__init__.py" else path.parent.rglob("*")
-        return marked([*files, *(() if built_in else beside.imports_beside(path))])
+        return marked([*files, *beside.imports_beside(path)])
 
-    mark = look()
-    return Source(
-        str(path),
-        mark,
-        look,
-        lambda: classes_of_built_in(path, mark) if built_in else classes_of_file(path),
-        foreign=not built_in,
-    )
+    return Source(str(path), look(), look, lambda: classes_of_file(path), foreign=foreign)
 
 
 def model_source(path: Path) -> Source:
@@ -132,23 +144,23 @@ def model_source(path: Path) -> Source:
 
 
 def model_files(path: Path) -> Iterator[Path]:
-    """Yield what a `dispatch.toml` may be about: what lies beside it, and what it names."""
+    """Yield the files that a `dispatch.toml` may use: beside it, and named in it."""
     try:
         beside = [one for one in path.parent.iterdir() if not one.name.isdigit()]
         inside = [one for folder in beside if folder.is_dir() for one in folder.iterdir()]
-    except OSError:  # it is being unloaded
+    except OSError:  # the model is being unloaded
         beside, inside = [path], []
     yield from beside
     yield from inside
-    with suppress(OSError, ValueError):  # no text that can be a path; or as above
+    with suppress(OSError, ValueError):  # a value that can be no path; or as above
         yield from named(path)
 
 
 def named(path: Path) -> Iterator[Path]:
-    """Yield the files that a `dispatch.toml` names, wherever in the model's folder they lie."""
+    """Yield the files that a `dispatch.toml` names, anywhere in the model's folder."""
     try:
         values = read_table(path).values()
-    except ClientDisabled:  # it says so when it is loaded
+    except ClientDisabled:  # loading it reports the mistake
         return
     for place in (path.parent / value for value in values if is_inside(value)):
         yield from place.rglob("*") if place.is_dir() else [place]
@@ -159,10 +171,10 @@ def marked(files: Iterable[Path]) -> Mark:
 
 
 def changes(mark: Mark, now: Mark) -> Mark:
-    """Return the state that files have now and had not when a source had a mark.
+    """Return the new state of the files that have changed since a source had a mark.
 
-    What the source has written itself does not count, nor what else was added to a folder in
-    which it has: else it would be another one each time that it is used.
+    Files that the source has written itself do not count, nor other files that were added to a
+    folder in which it writes: else it would have changed after each use.
     """
     own = {path for path, state in mark.items() if state == WRITTEN}
     return {
@@ -174,10 +186,10 @@ def changes(mark: Mark, now: Mark) -> Mark:
 
 
 def tried(source: Source) -> Mark:
-    """Return the mark for a source that was tried since it was found.
+    """Return the mark of a source after it was tried.
 
-    What has been written meanwhile it has written itself: a log, a cache, a vocabulary. Code and
-    what stands for it are never taken for that, and what is no code writes nothing.
+    Files written meanwhile count as written by itself: a log, a cache, a vocabulary. Python files
+    and the source's own path do not, and a source that is no code writes nothing.
     """
     if not source.foreign:
         return source.mark
@@ -191,12 +203,12 @@ def tried(source: Source) -> Mark:
 
 
 def file_mark(path: Path) -> str:
-    """Return what differs when a file was written anew; nothing for what Python itself writes."""
+    """Return a text that changes with a file; empty for Python's own cache."""
     try:
         if "__pycache__" in path.parts or path.is_dir():
             return ""
         found = path.stat()
-    except (OSError, ValueError):  # it is being replaced, or can be no path
+    except (OSError, ValueError):  # it is being replaced, or the name can be no path
         return "gone"
     return f"{found.st_ino}.{found.st_mtime_ns}.{found.st_size}"
 
@@ -216,7 +228,7 @@ def entry_source(point: EntryPoint) -> Source:
 
 
 def classes_of_entry_point(point: EntryPoint) -> list[type[Client]]:
-    """Return the class that an entry point names, or those in the module that it names."""
+    """Return the class that an entry point names, or the classes of its module."""
     importlib.invalidate_caches()  # the package may have been installed since the start
     found = point.load()
     if isinstance(found, ModuleType):
@@ -228,20 +240,8 @@ def classes_of_entry_point(point: EntryPoint) -> list[type[Client]]:
     )
 
 
-def classes_of_built_in(path: Path, mark: Mark) -> list[type[Client]]:
-    """Return the clients in a file of this folder; what they are built on is imported once only."""
-    name = f"{clients.__name__}.{stem(path)}"
-    module = importlib.import_module(name)
-    if imported.setdefault(name, mark) != mark and client_classes(module):
-        del sys.modules[name]
-        imported[name] = mark
-        with nothing_written():
-            module = importlib.import_module(name)
-    return client_classes(module)
-
-
 def classes_of_file(path: Path) -> list[type[Client]]:
-    """Return the clients in a file of another folder."""
+    """Return the clients in a file, or in a package by its `__init__.py`."""
     with nothing_written():
         module = beside.imported(path)
     if not (found := client_classes(module)):
@@ -255,7 +255,7 @@ def stem(path: Path) -> str:
 
 @contextmanager
 def nothing_written() -> Iterator[None]:
-    """Keep Python from caching what it compiles: its cache does not tell two edits in a second."""
+    """Stop Python from caching bytecode, which misses a second edit in one second."""
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         yield
@@ -264,9 +264,9 @@ def nothing_written() -> Iterator[None]:
 
 
 def client_classes(module: ModuleType) -> list[type[Client]]:
-    """Return the client classes that are defined in a module, in the order they stand there.
+    """Return the client classes that a module defines, in their order.
 
-    One whose `modelname` is the empty text is meant for others to build on.
+    Classes whose `modelname` is the empty text are bases for others, and left out.
     """
     return [
         value

@@ -1,7 +1,7 @@
-"""Reads `dispatch.toml`: which family serves a model, and how it is set up for it.
+"""Reads `dispatch.toml`: the family that serves a model, and its settings.
 
-The keys that a file may have are the fields of a dataclass, which each family extends by its own.
-What is wrong is said in one sentence with the file, the key and the fix.
+The keys of a file are the fields of a dataclass, which each family extends. An error is one
+sentence with the file, the key and the fix.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Any, TypeVar
 from clients.errors import ClientDisabled
 from clients.repository.files import text_of
 from clients.repository.model_folders import NAME
-from clients.tensors.shown import brief
+from clients.tensors.quoting import brief
 
 FILE = "dispatch.toml"
-COPIED = "dispatch.toml.json"  # beside a copy of one: what it is a copy of
+COPIED = "dispatch.toml.json"  # beside a copy: the original
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What may stand behind a key.
+    """The values that a key may have.
 
     Args:
         expected: in words.
-        fits: whether a value may.
+        fits: whether a value is one of them.
 
     """
 
@@ -52,7 +52,7 @@ def is_whole(value: object, low: int = 1, high: int = 100_000) -> bool:
 
 
 def is_list(value: object, fits: Callable[[Any], bool], count: int = 0) -> bool:
-    """Whether it is a list of such values, as many as `count` where that is not 0."""
+    """Whether it is a list of such values: `count` of them, or any number for 0."""
     return isinstance(value, list) and len(value) == (count or len(value)) and all(map(fits, value))
 
 
@@ -61,7 +61,7 @@ def is_number(value: object) -> bool:
 
 
 def is_inside(value: object) -> bool:
-    """Whether it is the path of something in the model's own folder."""
+    """Whether it is a path inside the model's own folder."""
     return isinstance(value, str) and bool(value) and not {"..", "/"} & set(Path(value).parts)
 
 
@@ -90,12 +90,12 @@ TABLE = Kind("a table", lambda value: isinstance(value, dict))
 
 
 def key(kind: Kind, meaning: str, default: Any = MISSING) -> Any:
-    """Declare a key; one without a default must be there.
+    """Declare a key; a key without a default is required.
 
     Args:
-        kind: what may stand behind it.
+        kind: the values allowed.
         meaning: what it does, for the documentation.
-        default: counts where it is not there.
+        default: used where the file lacks the key.
 
     """
     return field(default=default, metadata={"kind": kind, "meaning": meaning})
@@ -103,7 +103,7 @@ def key(kind: Kind, meaning: str, default: Any = MISSING) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
-    """What any `dispatch.toml` may have."""
+    """The keys of every `dispatch.toml`."""
 
     family: str = key(FAMILY, "the family that serves the model", "tensors")
     aliases: tuple[str, ...] = key(NAMES, "other names for the same model", ())
@@ -120,11 +120,11 @@ K = TypeVar("K", bound=Keys)
 
 @dataclass(frozen=True)
 class Copied:
-    """What a `dispatch.toml` is a copy of, which came with a model that was loaded at run time.
+    """The original of a copied `dispatch.toml`: a model loaded at run time has a copy.
 
     Args:
-        file: its author's.
-        aliases: those in it that the model has; others may have been taken.
+        file: the author's own file.
+        aliases: those of its aliases that the model has; others belonged to other models.
 
     """
 
@@ -133,24 +133,24 @@ class Copied:
 
 
 def note_copied(path: Path, copied: Copied) -> None:
-    """Note beside a copy what it is a copy of."""
+    """Write the original of a copy beside it."""
     noted = {"file": str(copied.file), "aliases": copied.aliases}
     path.with_name(COPIED).write_text(json.dumps(noted), encoding="utf-8")
 
 
 def copied(path: Path) -> Copied | None:
-    """Return what a file is a copy of; `None` where it is its author's own."""
+    """Return the original of a copied file; `None` for an author's own file."""
     try:
         noted = json.loads(path.with_name(COPIED).read_text(encoding="utf-8"))
         return Copied(Path(noted["file"]), tuple(noted["aliases"]))
-    except (OSError, ValueError, KeyError, TypeError):  # there is none, or it is not ours
+    except (OSError, ValueError, KeyError, TypeError):  # there is none, or another program wrote it
         return None
 
 
 def authors(where: str | Path) -> Path:
-    """Return the file that its author has: not a link in the repository, and no copy.
+    """Return the author's own file for a `dispatch.toml` that is a link or a copy.
 
-    What is no `dispatch.toml` stays as it is, also what is no path.
+    Anything else is returned unchanged, even if it is no path.
     """
     path = Path(where)
     if path.name != FILE:
@@ -160,16 +160,16 @@ def authors(where: str | Path) -> Path:
 
 
 def remedy(path: Path, name: str) -> str:
-    """Return how a model is mended whose file, or class, has a mistake."""
-    if not path.is_absolute():  # an installed package, of which Python keeps what it imported
-        return "install one that is mended, then start the container again"
+    """Return how to mend a model whose file, or class, has a mistake."""
+    if not path.is_absolute():  # an installed package, which Python imports only once
+        return "install a mended version, then start the container again"
     if copied(path):
         return f"mend it, DELETE /models/{name}, then POST /models again: its file was copied then"
     return "mend it, then POST /reload"
 
 
 def aliases(folder: Path) -> tuple[str, ...]:
-    """Return the aliases in the file of a model's folder, as far as there are any."""
+    """Return the aliases in the `dispatch.toml` of a model's folder, if any."""
     if copy := copied(folder / FILE):
         return copy.aliases
     with suppress(ClientDisabled):
@@ -180,7 +180,7 @@ def aliases(folder: Path) -> tuple[str, ...]:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Return what is in a file.
+    """Return the content of a file.
 
     Raises:
         ClientDisabled: it is not TOML.
@@ -198,7 +198,7 @@ def read_keys(kind: type[K], table: Mapping[str, Any], path: Path) -> K:
     """Return the keys of a file, checked; lists become tuples.
 
     Raises:
-        ClientDisabled: one is unknown, is missing or is not what is expected.
+        ClientDisabled: a key is unknown or missing, or has a wrong value.
 
     """
     known = {one.name: one for one in fields(kind)}
@@ -223,13 +223,13 @@ def read_keys(kind: type[K], table: Mapping[str, Any], path: Path) -> K:
 
 
 def mistake(path: Path, name: str, what: str, fix: str) -> ClientDisabled:
-    """Return the error for a mistake in a file: one sentence with the file, the key and the fix."""
+    """Return the error for a mistake in a file, with the file, the key and the fix."""
     return ClientDisabled(
         f"{authors(path)}: `{name}` {what}; {fix}", hint=remedy(path, path.parent.name)
     )
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return which names there are, or the one that was meant."""
+    """Return the name that was probably meant, or all names."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean `{near[0]}`?" if near else f"there are {', '.join(sorted(known))}"

@@ -1,7 +1,7 @@
-"""What ready-made clients are built on: one class serves every model of a kind.
+"""The base of the families: one class serves all models of a kind.
 
-A `dispatch.toml` in a model's folder says which family serves it. From its keys a class is made,
-which is registered, asked and tried as one that somebody wrote.
+A `dispatch.toml` in a model's folder names the family that serves it. From its keys a class is
+made, which is registered and probed as an author's own class.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from clients.base import Client, Environment, Payload
 from clients.errors import BadParameter, BadPayload, ClientDisabled
 from clients.plugins.dispatch_toml import Keys, copied, mistake, nearest, read_keys, read_table
 from clients.repository.files import text_of
-from clients.tensors.shown import brief
+from clients.tensors.quoting import brief
 from clients.triton.server import Signature, TensorSpec
 
 K = TypeVar("K", bound=Keys)
@@ -35,13 +35,13 @@ LINES_UNREAD: dict[type[Exception], tuple[str, str]] = {
 class Family(Client, Generic[K, P]):
     """Serves a model as its `dispatch.toml` says.
 
-    `keys` are what stands there. What they mean for the model is known when Triton has told its
-    tensors: `fit` compares both, and what it returns is kept for as long as they stay the same.
+    `keys` are those of the file. `fit` compares them with the model's tensors, which only Triton
+    knows; its result is kept until they change.
     """
 
     modelname = ""  # made for a model, not found in a file
     keys_type: type[K]
-    """The keys of this family; each is documented by its own declaration."""
+    """The keys of this family; each declaration documents itself."""
 
     keys: K
     file: Path
@@ -54,24 +54,24 @@ class Family(Client, Generic[K, P]):
 
     @abstractmethod
     def fit(self, signature: Signature) -> P:
-        """Return what `inference` needs to know of the model's tensors.
+        """Return what `inference` has to know of the model's tensors.
 
         Raises:
-            ClientDisabled: they are not what the family, or a key, wants.
+            ClientDisabled: they do not suit the family, or a key.
 
         """
 
     def fitted(self) -> P:
-        """Return what `fit` returned for the model as it is now."""
+        """Return the result of `fit` for the model as it is now."""
         signature = self.signature()
-        fitted = self._fitted  # other threads may put another one there
+        fitted = self._fitted  # other threads may replace it
         if fitted is None or fitted[0] != signature:
             self._fitted = fitted = signature, self.fit(signature)
         return fitted[1]
 
     @property
     def max_batch_size(self) -> int:
-        """The most payloads of a list that share a run; 1 where rows may change each other."""
+        """The most payloads of a list in one run; 1 if rows may change each other."""
         return super().max_batch_size if self.signature().shares_runs else 1
 
     def inference(self, payload: Payload) -> Any:
@@ -82,11 +82,11 @@ class Family(Client, Generic[K, P]):
 
     @property
     def fields(self) -> Collection[str]:
-        """What a payload may have; nothing where it is a body of tensors."""
+        """The fields that a payload may have; none where it is a body of tensors."""
         return self.media.values()
 
     def _field(self, payload: Payload, name: str, expected: str) -> Any:
-        """Return a field of a payload that has no others than the family reads."""
+        """Return a field of a payload; refuse payloads with unknown fields."""
         value = super()._field(payload, name, expected)
         if self.fields and (unknown := [other for other in payload if other not in self.fields]):
             raise BadPayload(
@@ -96,7 +96,7 @@ class Family(Client, Generic[K, P]):
         return value
 
     def place_of(self, field: str) -> str:
-        """Return where something belongs that is no field of the payload."""
+        """Return the hint for a field that does not belong into the payload."""
         if field in self.parameters:
             return (
                 f'it goes into `parameters`, beside `payload`: {{"parameters": {{"{field}": …}}}}'
@@ -108,11 +108,11 @@ class Family(Client, Generic[K, P]):
         return f"the payload may have {', '.join(self.fields)}{beside}"
 
     def mistake(self, name: str, what: str, fix: str) -> ClientDisabled:
-        """Return the error for a key that does not fit."""
+        """Return the error for a wrong key."""
         return mistake(self.file, name, what, fix)
 
     def misfit(self, what: str) -> ClientDisabled:
-        """Return the error for a model that is none for this family."""
+        """Return the error for a model that this family cannot serve."""
         return self.mistake(
             "family",
             f'is "{self.keys.family}", but {what}',
@@ -123,7 +123,7 @@ class Family(Client, Generic[K, P]):
         """Return the tensor that the key `name` names, or the only one.
 
         Raises:
-            ClientDisabled: there is no such tensor, or several to choose from, or it has texts.
+            ClientDisabled: there is no such tensor, or several and no key, or it holds texts.
 
         """
         wanted = getattr(self.keys, name)
@@ -145,7 +145,7 @@ class Family(Client, Generic[K, P]):
         """
         path: Path = self.folder / getattr(self.keys, name)
         try:
-            # Not `splitlines`: a name may hold what that takes for the end of a line.
+            # Not `splitlines`: a name may hold characters that it takes for line ends.
             return text_of(path).rstrip("\n").split("\n")
         except (OSError, ValueError) as error:
             what, fix = LINES_UNREAD.get(
@@ -154,7 +154,7 @@ class Family(Client, Generic[K, P]):
             raise self.mistake(name, f"is {path.name}, which {what}", fix) from error
 
     def count_labels(self, labels: Sequence[str], classes: int, where: str) -> None:
-        """Raise ClientDisabled where there is not a label for each class of the model."""
+        """Raise ClientDisabled unless there is one label for each class of the model."""
         if len(labels) != classes:
             fix = f"give it {classes} lines, one for each class"
             if classes - len(labels) == 1:
@@ -177,13 +177,13 @@ def shown(spec: TensorSpec) -> str:
 
 
 def names() -> list[str]:
-    """Return the families that there are: a file each."""
+    """Return the names of the families: one for each file."""
     files = (path for folder in families.__path__ for path in Path(folder).glob("*.py"))
     return sorted(path.stem.replace("_", "-") for path in files if path.stem != "__init__")
 
 
 def family(name: str, path: Path) -> type[Family[Any, Any]]:
-    """Return a family; its file is imported only now, for it may need much.
+    """Return a family; its file, which may need large libraries, is imported only now.
 
     Raises:
         ClientDisabled: there is none of that name.
@@ -230,10 +230,10 @@ def client_class(path: Path) -> type[Client]:
 
 
 def defaults(base: type[Client], keys: Keys, path: Path) -> Mapping[str, Any]:
-    """Return a family's parameters, with the defaults that a file gives them.
+    """Return a family's parameters, with the defaults of a file.
 
     Raises:
-        ClientDisabled: the family has no such parameter, or it cannot be that.
+        ClientDisabled: the family has no such parameter, or the default is not allowed.
 
     """
     parameters = dict(base.parameters)

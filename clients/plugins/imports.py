@@ -1,8 +1,8 @@
-"""Lets a class import what lies beside its file by its bare name: `from base import Base`.
+"""Lets a class import files beside its own by bare names: `from base import Base`.
 
-So do classes that were written before, which were started in their own folder. Files of one name
-may lie beside those of several authors: each has its own, in a package that nobody else sees. What
-Python finds by itself comes first, such as an installed package.
+Older classes do, because they were started in their own folder. Two authors may both have a file of
+the same name beside theirs: the files of each author are in a package of their own. Modules that
+Python finds without this, such as installed packages, come first.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-PREFIX = "client_"  # of the modules of authors
+PREFIX = "client_"  # of the names of authors' modules
 
 count = itertools.count(1)
 
 
 def imported(path: Path) -> ModuleType:
-    """Import an author's file, or his package by its `__init__.py`.
+    """Import an author's file, or a package by its `__init__.py`.
 
-    It is imported again each time, under a name that cannot hide a module.
+    Each call imports it again, under a name that cannot hide another module.
     """
-    importlib.invalidate_caches()  # what lies beside it may just have come
+    importlib.invalidate_caches()  # files beside it may be new
     is_package = path.name == "__init__.py"
     folder = path.parent.parent if is_package else path.parent
     around = ModuleSpec(f"{PREFIX}{next(count)}", None, is_package=True)
@@ -53,7 +53,7 @@ def imported(path: Path) -> ModuleType:
 
 
 class Loader(SourceFileLoader):
-    """Runs an author's file with an `import` that looks beside it as well."""
+    """Runs an author's file with an `import` that also looks beside the file."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Run the file."""
@@ -62,7 +62,7 @@ class Loader(SourceFileLoader):
 
 
 class Finder(MetaPathFinder):
-    """Has the modules in an author's packages run in the same way."""
+    """Loads the modules of an author's packages in the same way."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -86,20 +86,20 @@ def import_of(
     fromlist: Sequence[str] | None = (),
     level: int = 0,
 ) -> ModuleType:
-    """Do what `import` does in an author's file: what is nowhere else is looked for beside it."""
+    """Import a module for an author's file: from beside it, if it is nowhere else."""
     first = name.partition(".")[0]
     if level == 0 and globals and not is_found(first):
         for package in packages(str(globals["__name__"])):
             if is_found(f"{package}.{first}"):
                 whole = importlib.import_module(f"{package}.{name}")
-                if fromlist:  # names in it may be modules too
+                if fromlist:  # names in it may be submodules
                     return __import__(whole.__name__, globals, locals, fromlist, 0)
                 return sys.modules[f"{package}.{first}"]
     return __import__(name, globals, locals, fromlist or (), level)
 
 
 def packages(module: str) -> Iterator[str]:
-    """Yield the packages of an author that a module lies in, the innermost first."""
+    """Yield the author's packages that contain a module, the innermost first."""
     parts = module.split(".")
     for end in range(len(parts), 0, -1):
         package = ".".join(parts[:end])
@@ -109,18 +109,18 @@ def packages(module: str) -> Iterator[str]:
 
 
 def is_found(name: str) -> bool:
-    """Whether there is a module of this name; a mere folder is none."""
+    """Whether there is a module of this name; a folder without `__init__.py` is none."""
     try:
         spec = importlib.util.find_spec(name)
-    except ValueError:  # one that was made by hand
+    except ValueError:  # a module that a program has made
         return True
     return spec is not None and spec.origin is not None
 
 
 def imports_beside(path: Path) -> set[Path]:
-    """Return the files beside an author's file, or package, that it imports by their bare names.
+    """Return the files beside an author's file that it imports by bare names.
 
-    Those count as well that are imported by these.
+    The files that these import are included.
     """
     is_package = path.name == "__init__.py"
     folder = path.parent.parent if is_package else path.parent
@@ -145,11 +145,11 @@ def file_state(path: Path) -> tuple[int, int]:
 
 @lru_cache(maxsize=1024)
 def bare_names(path: Path, state: tuple[int, int]) -> frozenset[str]:  # noqa: ARG001  a key
-    """Return the first names of the modules that a file imports."""
+    """Return the top-level names of the modules that a file imports."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return frozenset()  # its import says what is wrong
+        return frozenset()  # importing it reports the mistake
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -1,13 +1,14 @@
 """Makes one object of each client class, and registers it under its `modelname`.
 
-All are registered in the same way, wherever they come from (`clients/plugins/discovery.py`). One
-that cannot be used is disabled by itself, with the reason.
+All are registered in the same way, wherever they come from (`clients/plugins/discovery.py`). A
+class that cannot be used is disabled, with the reason; the others are not affected.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,15 +25,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Loaded:
-    """What became of one source.
+    """The clients that were made from one source.
 
     Args:
-        mark: the source's, when it was loaded or tried before that.
+        mark: the source's, when it was loaded, or tried before that.
         clients: by model name.
-        broken: why others are not among them; by model name where one is known, else by the
-            source.
-        absent: model folders that are not there, without which some clients cannot be made.
-        late: which of the broken ones came after the start, when their models had no client.
+        broken: the reasons why other clients could not be made; by model name where it is known,
+            else by source.
+        absent: missing model folders, without which some clients cannot be made; by model name.
+        late: the broken clients that were added after the start, when their models had none.
 
     """
 
@@ -50,14 +51,14 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a trial said of a source in the state that `mark` stands for.
+    """The result of trying a source in a process of its own.
 
     Args:
         mark: the source's, when it was tried, as `clients.plugins.discovery.tried` returns it.
         good: the clients in it that work.
-        bad: why others do not; by model name where one is known, else by the source.
-        late: which of the bad ones came after the start, when their models had no client: those
-            are served as before, as plain tensors.
+        bad: the reasons why others do not; by model name where it is known, else by source.
+        late: the bad clients that were added after the start, when their models had none: these
+            models are served as before, as plain tensors.
 
     """
 
@@ -68,24 +69,31 @@ class Verdict:
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> Verdict:
-        """Return what was written as JSON, which has lists alone."""
+        """Return a verdict from JSON, which has lists in place of tuples."""
         late = tuple(fields.get("late", ()))
         return cls(fields["mark"], tuple(fields["good"]), fields["bad"], late)
 
     @property
     def reason(self) -> str:
-        """Why not all of it works; nothing where it does."""
+        """Why some clients do not work; empty where all do."""
         return "; ".join(dict.fromkeys(self.bad.values()))
 
 
 @dataclass
 class Registry:
-    """The clients by model name, and why others are not among them.
+    """The clients by model name, and the reasons why others are disabled.
 
-    All are replaced as a whole, never changed: who looks while others are taken up sees the old
-    ones or the new ones. `loaded` is what they were made of, by source; `aliases` are other names
-    for some of the clients; `late` are those of the broken that came when their models had none,
-    which are served as plain tensors, as before.
+    A reload replaces each of these mappings and never changes one, so a thread that reads them
+    meanwhile sees either the old clients or the new ones.
+
+    Args:
+        clients: by model name.
+        broken: why clients are disabled, by model name.
+        loaded: what was made from each source.
+        aliases: model names by alias.
+        late: the broken clients that were added when their models had none: these models are
+            served as before, as plain tensors.
+
     """
 
     clients: dict[str, Client] = field(default_factory=dict)
@@ -95,17 +103,17 @@ class Registry:
     late: frozenset[str] = frozenset()
 
     def name(self, asked: str) -> str:
-        """Return the model name for one that may be an alias."""
+        """Return the model name for a model name or an alias."""
         return self.aliases.get(asked, asked)
 
     def source(self, name: str) -> str:
-        """Return where the client of a model comes from; a broken one where there is no other."""
+        """Return the source of a model's client, or of its broken client."""
         made = (where for where, one in self.loaded.items() if name in one.clients)
         broken = (where for where, one in self.loaded.items() if name in one.broken)
         return next(made, next(broken, "an unknown place"))
 
     def disabled(self, name: str) -> str:
-        """Return why a model must not be asked without its client; nothing where it may be."""
+        """Return why a model's client is disabled; empty if the model can be used."""
         return "" if name in self.late else self.broken.get(name, "")
 
 
@@ -114,10 +122,7 @@ def load_clients(
     folders: Iterable[Path] = (),
     verdicts: Mapping[str, Verdict] | None = None,
 ) -> Registry:
-    """Register the built-in clients, then installed ones, then those in `folders`.
-
-    What a trial found to be bad is left out.
-    """
+    """Register the clients of all sources, but for those that a verdict calls bad."""
     registry = Registry()
     take(registry, environment, sources(environment.model_repository, folders), verdicts or {})
     return registry
@@ -130,12 +135,20 @@ def take(
     verdicts: Mapping[str, Verdict],
     there: Iterable[str] = (),
 ) -> None:
-    """Bring a registry up to date; what is under way goes on with the objects that it has.
+    """Update a registry from its sources; requests under way keep their objects.
 
-    A source that has not changed keeps its objects. A registry that was filled before takes only
-    what a trial has accepted. Of a source that is new to it those classes count that are good; one
-    of which it serves something is replaced as a whole or kept as a whole. One that is not found
-    is gone, unless it is among those that are `there` all the same.
+    A source that has not changed keeps its objects. After the first time only clients that were
+    tried and found good are added. A source that has clients already is replaced as a whole or not
+    at all; of a new one the good classes are added. The clients of a source that is not found are
+    removed.
+
+    Args:
+        registry: which.
+        environment: what the clients are made with.
+        found: the sources at present.
+        verdicts: the results of trying sources, by source.
+        there: sources to keep although they are not among those found.
+
     """
     found = list(found)
     before = registry.loaded
@@ -144,7 +157,7 @@ def take(
     kept = {s.where: before[s.where] for s in found if is_kept(s, before, verdicts)}
     for source in found:
         verdict = verdict_of(source, verdicts)
-        if source.foreign and not before:  # it counts though the code has written itself anew
+        if source.foreign and not before:  # even if the code has rewritten its own files since
             verdict = verdicts.get(source.where)
         if source.where in kept:
             loaded[source.where] = kept[source.where]
@@ -169,13 +182,13 @@ def take(
 
 
 def verdict_of(source: Source, verdicts: Mapping[str, Verdict]) -> Verdict | None:
-    """Return what a trial said of a source as it is now; `None` where there was none since."""
+    """Return the verdict on a source; `None` if the source has changed since."""
     verdict = verdicts.get(source.where)
     return verdict if verdict and not changes(verdict.mark, source.mark) else None
 
 
 def is_kept(source: Source, before: Mapping[str, Loaded], verdicts: Mapping[str, Verdict]) -> bool:
-    """Whether what was loaded of a source before stays."""
+    """Whether the clients that were made from a source before are kept."""
     if source.where not in before:
         return False
     old, verdict = before[source.where], verdict_of(source, verdicts)
@@ -185,7 +198,7 @@ def is_kept(source: Source, before: Mapping[str, Loaded], verdicts: Mapping[str,
 
 
 def owners(loaded: Mapping[str, Loaded]) -> dict[str, str]:
-    """Return the source of each client, by its model name and by its aliases."""
+    """Return the source of each client, by model name and by alias."""
     return {
         name: where
         for where, one in loaded.items()
@@ -200,13 +213,13 @@ def load(
     taken: Mapping[str, str],
     bad: Mapping[str, str] | None = None,
 ) -> Loaded:
-    """Import a source and make its clients; what is wrong with one is noted and logged.
+    """Import a source and make its clients; log and note the reasons of failures.
 
     Args:
         source: which.
         environment: what the clients are made with.
-        taken: the sources of the names that others have.
-        bad: why some of its clients are not to be made, by model name.
+        taken: the names that belong to other clients, with their sources.
+        bad: the clients that must not be made, by model name, with the reasons.
 
     """
     loaded = Loaded(source.mark)
@@ -216,7 +229,7 @@ def load(
         found = []
         loaded.broken.update(dict.fromkeys(names_in(source), error.message))
     except (Exception, SystemExit) as error:
-        # Whatever a stranger's file does at import disables that file alone.
+        # An author's file may raise anything when it is imported; it disables this file alone.
         log.exception("%s cannot be imported", source.where)
         found = []
         reason = f"{authors(source.where)} cannot be imported: {described(error)}"
@@ -229,7 +242,7 @@ def load(
         try:
             register(client, environment, source.where, taken, loaded)
         except (Exception, SystemExit) as error:
-            # Its declarations may be anything; they disable that class alone.
+            # Its declarations may raise anything too; they disable this class alone.
             where = f"{client.__name__} in {authors(source.where)}"
             log.exception("%s cannot be registered", where)
             loaded.broken[name] = f"{where}: it cannot be registered: {described(error)}"
@@ -245,7 +258,7 @@ def register(
     taken: Mapping[str, str],
     loaded: Loaded,
 ) -> None:
-    """Make the client's one object, or note why there is none."""
+    """Make the one object of a client class, or note the reason why it cannot be made."""
     where = f"{client.__name__} in {authors(source)}"
     name = str(getattr(client, "modelname", None) or source)
     if fault := declaration_fault(client):
@@ -256,7 +269,7 @@ def register(
     else:
         try:
             made = client(environment)
-            made.served_by  # noqa: B018  asked now, where a failure is its own
+            made.served_by  # noqa: B018  read now, so that a failure disables this class alone
             if fault := object_fault(made):
                 loaded.broken[name] = f"{where}: {fault}"
             else:
@@ -265,8 +278,8 @@ def register(
             loaded.broken[name] = error.message
         except (Exception, SystemExit) as error:
             folder = environment.model_repository / (client.model or client.modelname)
-            if not folder.exists() and is_for_lack_of(folder, error):
-                # Its labels or its tokenizer lie in a folder that was left out.
+            if not folder.exists() and may_lack(folder, error):
+                # It reads labels or a tokenizer from the folder of a model that is not served.
                 loaded.absent[name] = folder
                 why = described(error)
                 log.info("%s is not served: there is no folder %s (%s)", where, folder, why)
@@ -275,13 +288,16 @@ def register(
             loaded.broken[name] = f"{where}: it cannot be made: {described(error)}"
 
 
-def is_for_lack_of(folder: Path, error: BaseException | None) -> bool:
-    """Whether a folder that is not there may be why an error, or one before it, was raised.
+def may_lack(folder: Path, error: BaseException | None) -> bool:
+    """Whether a missing folder may be the reason of an error, or of its cause.
 
-    Libraries that do not name the file raise nothing more special than these: `transformers` an
-    `OSError`, `tokenizers` an `Exception`, `onnxruntime` a `NoSuchFile`. A mistake in a class has
-    a kind of its own.
+    Libraries that do not name the missing file raise no more than these: `transformers` an
+    `OSError`, `tokenizers` an `Exception`, `onnxruntime` a `NoSuchFile`. A mistake in the class
+    raises an error of another class.
     """
+    # ONNX Runtime is not imported for this: it is loaded if the error is its own.
+    library = sys.modules.get("onnxruntime.capi.onnxruntime_pybind11_state")
+    kinds = {Exception, OSError, FileNotFoundError, getattr(library, "NoSuchFile", None)}
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -289,14 +305,14 @@ def is_for_lack_of(folder: Path, error: BaseException | None) -> bool:
         if isinstance(file, str | bytes):
             if Path(os.fsdecode(file)).resolve().is_relative_to(folder.resolve()):
                 return True
-        elif type(error).__name__ in {"Exception", "OSError", "FileNotFoundError", "NoSuchFile"}:
+        elif type(error) in kinds:
             return True
         error = error.__cause__ or error.__context__
     return False
 
 
 def name_fault(client: type[Client], environment: Environment, taken: Mapping[str, str]) -> str:
-    """Return which of a class's names belongs to another; nothing where none does."""
+    """Return the mistake in a class whose name another client or model has, if any."""
     for name in (client.modelname, *client.aliases):
         if name in taken:
             return (

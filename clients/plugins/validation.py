@@ -1,4 +1,4 @@
-"""What is wrong with a client class as its author wrote it."""
+"""Finds mistakes in the declarations of a client class."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clients.errors import BadParameter
 
 
 def declaration_fault(client: type[Client]) -> str:
-    """Return what is wrong with a class as its author wrote it; nothing where it is right."""
+    """Return the first mistake in a class; empty if there is none."""
     return (
         naming_fault(client)
         or method_fault(client)
@@ -21,15 +21,19 @@ def declaration_fault(client: type[Client]) -> str:
 
 
 def object_fault(client: Client) -> str:
-    """Return what is wrong with what is used of a class's object, which may have its own.
+    """Return the first mistake in an object, whose `__init__` may set declarations.
 
-    All clients are shown on one page, which one of them must not break.
+    All clients are shown on one page, which no client may break.
     """
     return example_fault(client) or parameters_fault(client.parameters) or media_fault(client.media)
 
 
 def naming_fault(client: type[Client]) -> str:
-    """Return what is wrong with the names that a class declares."""
+    """Return the first mistake in the names that a class declares.
+
+    A `modelname` is any text that is no path: callers write it in JSON. The name of a model's
+    folder, and an alias in a `dispatch.toml`, follow `clients.repository.model_folders.NAME`.
+    """
     if not isinstance(getattr(client, "modelname", None), str) or not client.modelname:
         return 'it has no name; write `modelname = "…"` in the class'
     if not isinstance(client.model, str):
@@ -45,7 +49,7 @@ def naming_fault(client: type[Client]) -> str:
 
 
 def method_fault(client: type[Client]) -> str:
-    """Return what is wrong with the one method that a class must have."""
+    """Return the first mistake in the one method that a class must have."""
     if missing := sorted(client.__abstractmethods__):
         return f"it lacks the method {missing[0]}(self, payload)"
     if inspect.iscoroutinefunction(client.inference):
@@ -58,7 +62,7 @@ def method_fault(client: type[Client]) -> str:
 
 
 def media_fault(declared: object) -> str:
-    """Return what is wrong with where a class takes pictures and texts that come as they are."""
+    """Return the first mistake in the fields for raw pictures and texts."""
     if isinstance(declared, Mapping) and all(isinstance(name, str) for name in declared.values()):
         if other := [kind for kind in declared if kind not in {"picture", "text"}]:
             return f'its media have {other[0]!r:.60}; there are "picture" and "text"'
@@ -67,7 +71,7 @@ def media_fault(declared: object) -> str:
 
 
 def example_fault(client: Client | type[Client]) -> str:
-    """Return what is wrong with an example."""
+    """Return the first mistake in an example."""
     example = getattr(client, "example", None)
     if not isinstance(example, Mapping):
         has = "it has no example" if example is None else f"its example is {example!r:.60}"
@@ -80,7 +84,7 @@ def example_fault(client: Client | type[Client]) -> str:
 
 
 def parameters_fault(declared: object) -> str:
-    """Return what is wrong with the parameters that a class declares."""
+    """Return the first mistake in the parameters that a class declares."""
     if not isinstance(declared, Mapping) or not all(
         isinstance(one, Parameter) for one in declared.values()
     ):
@@ -90,7 +94,7 @@ def parameters_fault(declared: object) -> str:
             return f"the name or the meaning of its parameter {name!r:.60} is no text"
         try:
             parameter.read(name, parameter.default)
-            parameter.expected  # noqa: B018  which is shown too
+            parameter.expected  # noqa: B018  the documentation shows it
         except BadParameter as error:
             return f"the default of its parameter {name!r} is not allowed: {error.hint}"
         except (TypeError, ValueError):

@@ -1,6 +1,8 @@
-"""Reads `config.pbtxt`, which is protobuf's text format, as far as this project needs it.
+"""Reads `config.pbtxt`, a message in protobuf's text format, without protobuf.
 
-Triton alone judges whether a configuration is right: what cannot be read here is left to it.
+`serve` and the model processes read a few fields: importing protobuf and gRPC for that would take
+each of them some 20 MB. Here fields also have their place in the text. This reader does not judge
+whether a configuration is right; `clients/triton/configuration.py` does, with protobuf's own.
 https://protobuf.dev/reference/protobuf/textformat-spec/
 """
 
@@ -11,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _TOKEN = re.compile(
-    r"""(?:\s|\#[^\n]*+|[,;])*+                           # what only separates
+    r"""(?:\s|\#[^\n]*+|[,;])*+                           # separators
     (?P<token>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'     # a text
     |[-+.\w/]+                                            # a name or a number
     |[{}<>\[\]:])""",
@@ -29,10 +31,9 @@ class NotReadable(ValueError):
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a message: its name, its value, and where it stands in the text.
+    """A field of a message: its name, its value, and its place in the text.
 
-    A value is a text, without quotes, or for a message its fields. `[1, 2]` is two fields at the
-    same place.
+    A value is a text, without quotes, or a message. `[1, 2]` is two fields at the same place.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Message:
-    """The fields of a message, in the order in which they stand in the text."""
+    """The fields of a message, in the order of the text."""
 
     fields: tuple[Field, ...] = ()
 
@@ -60,7 +61,7 @@ class Message:
         return [field.value for field in self.all(name) if isinstance(field.value, str)]
 
     def text(self, name: str, default: str = "") -> str:
-        """Return the value of a field that stands there at most once."""
+        """Return the value of a field that is set at most once."""
         return next(iter(self.texts(name)), default)
 
     def number(self, name: str, default: int = 0) -> int:
@@ -68,7 +69,7 @@ class Message:
         return whole(self.text(name) or str(default))
 
     def readable_number(self, name: str) -> int:
-        """Return the same; 0 where it is none, which Triton says."""
+        """Return the same; 0 for a text that is no number, which Triton refuses."""
         try:
             return self.number(name)
         except NotReadable:
@@ -81,9 +82,9 @@ def line_of(text: str, *fields: Field) -> int:
 
 
 def no_number(text: str) -> tuple[int, str] | None:
-    """Return line and text of the first number that is none in protobuf's format.
+    """Return line and text of the first number that Triton refuses.
 
-    Triton refuses `1_0`, `0b11`, `+4` and the digits of other scripts; Python's protobuf does not.
+    It refuses `1_0`, `0b11`, `+4` and digits of other scripts; Python's protobuf does not.
     """
     position = 0
     while match := _TOKEN.match(text, position):
@@ -96,10 +97,10 @@ def no_number(text: str) -> tuple[int, str] | None:
 
 
 def whole(text: str) -> int:
-    """Read a whole number: `0x1F` is one of base 16, and `017` one of base 8, as in C.
+    """Read a whole number, as in C: `0x1F` has base 16, and `017` base 8.
 
     Raises:
-        NotReadable: it is none.
+        NotReadable: it is no whole number.
 
     """
     if _OCTAL.fullmatch(text):
@@ -124,7 +125,7 @@ def read(text: str) -> Message:
 
 
 class _Reader:
-    """The next token of a text, and where it stands."""
+    """The tokens of a text: the next one, and its place."""
 
     def __init__(self, text: str) -> None:
         self._tokens = self._each(text)
@@ -141,7 +142,7 @@ class _Reader:
             raise NotReadable(f"{text[position : position + 20]!r} cannot be read")
 
     def next(self) -> str:
-        """Go on; return the token that was passed."""
+        """Return the current token, and go on to the next."""
         token, self.last = self.current, self.end
         self.current, self.start, self.end = next(self._tokens, ("", self.end, self.end))
         return token
@@ -151,7 +152,7 @@ class _Reader:
         while self.current != closing:
             start, name = self.start, self.next()
             if not re.fullmatch(r"\w+", name):
-                raise NotReadable(f"{name!r} stands where a name is expected, at {start}")
+                raise NotReadable(f"{name!r} is no name, at {start}")
             if self.current == ":":
                 self.next()
             values = self.values()
@@ -175,16 +176,16 @@ class _Reader:
             self.next()
             return message
         if token in ("", "]", "}", ">", ":", "["):
-            raise NotReadable(f"{token!r} stands where a value is expected, at {self.last}")
+            raise NotReadable(f"{token!r} is no value, at {self.last}")
         parts = [token]
-        # Texts that follow each other are one.
+        # Texts that follow each other are joined.
         while parts[-1][0] in "\"'" and self.current[:1] in ('"', "'"):
             parts.append(self.next())
         return "".join(unquoted(part) if part[0] in "\"'" else part for part in parts)
 
 
 def unquoted(token: str) -> str:
-    """Return the text between quotes; its escapes are those of C, for bytes of UTF-8."""
+    """Return the text between quotes; escapes are those of C, for bytes of UTF-8."""
     text = token[1:-1]
     if "\\" not in text:
         return text

@@ -1,4 +1,4 @@
-"""How files are read that people write by hand and pack, whatever their system adds to them."""
+"""Reads files that people write and pack, on whatever operating system."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LITTER = frozenset({"__MACOSX", "__pycache__", "Thumbs.db", "desktop.ini"})
-"""What systems leave in folders, besides names that begin with a dot: `._1`, `.DS_Store`."""
+"""Names that systems leave in folders, besides those with a dot: `._1`, `.DS_Store`."""
 
 
 def is_litter(path: Path) -> bool:
-    """Whether a file or folder was left by a system or an editor, and is no part of a model."""
+    """Whether a file or folder comes from a system or an editor, not from an author."""
     return path.name.startswith(".") or path.name in LITTER
 
 
 def unmarked(content: bytes) -> bytes:
     """Return the content of a text file as UTF-8 without a byte order mark.
 
-    Editors of Windows write one, also before UTF-16.
+    Editors on Windows write one, before UTF-16 too.
 
     Raises:
-        UnicodeDecodeError: it begins as UTF-16 and is none.
+        UnicodeDecodeError: it has the mark of UTF-16, but is not UTF-16.
 
     """
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -45,7 +45,7 @@ def text_of(path: Path) -> str:
 
 
 def locked(file: IO[str]) -> bool:
-    """Lock a file; return whether nobody else has."""
+    """Lock a file; return false if another process has locked it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

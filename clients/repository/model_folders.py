@@ -1,4 +1,4 @@
-"""Which folders are models, what a model may be called, and how a repository links to one."""
+"""Finds the folders that are models, checks their names, and links to them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from clients.repository.config_text import read
-from clients.repository.deadly import deadly
+from clients.repository.crash_causes import crash_causes
 from clients.repository.files import is_litter, text_of, unmarked
 
 CONFIG = "config.pbtxt"
 PLAIN_MODELS = ("model.onnx", "model.pt")
-UNNAMED = "model"  # a plain model file that lies in the mounted folder by itself
+UNNAMED = "model"  # the name for a model file directly in the mounted folder
 
-# The one rule for the name of a model or an alias. Triton's Python finds no folder of another, a
-# shell takes none of these apart, none is a path, and a folder's name has 255 bytes at most.
+# The one rule for names of models and aliases: no other folder is found by Triton's Python backend,
+# none of these characters is special to a shell, no name is a path, and a folder's name has at most
+# 255 bytes.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,254}")
 NAMED = (
     "expected a name of letters, digits, '_', '.', '+' and '-', at most 255 of them, that begins "
@@ -25,7 +26,7 @@ NAMED = (
 
 
 def can_be_read(folder: Path) -> bool:
-    """Whether it is a folder that may be looked into; `lost+found` on a volume may not."""
+    """Whether a folder can be listed and entered, unlike `lost+found` on a volume."""
     return os.access(f"{folder}/.", os.R_OK | os.X_OK, effective_ids=True)
 
 
@@ -36,13 +37,13 @@ def available(
     instead: bool,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Path]:
-    """Return the folders of the models that are there, by name.
+    """Return the folders of all models, by name.
 
     Args:
-        mounted: models that come first; it need not exist.
-        built_in: models that come after.
-        instead: leave those out where there are mounted ones.
-        say: takes a line for the operator.
+        mounted: has the models that come first; it need not exist.
+        built_in: has those that come after.
+        instead: leave the built-in models out if there are mounted ones.
+        say: logs a line for the operator.
 
     """
     found: dict[str, Path] = {}
@@ -58,9 +59,9 @@ def available(
 
 
 def link(folder: Path, place: Path) -> None:
-    """Link a model's folder; or what lies in one that Triton does not take as it is.
+    """Link a model's folder; or its content, if Triton cannot read the folder itself.
 
-    That has a plain model file in place of versions, or a configuration with a byte order mark.
+    That is so for a model file without a version folder, and a byte order mark in `config.pbtxt`.
     """
     versions, text = has_versions(folder), marked_text(folder / CONFIG)
     if versions and text is None:
@@ -69,7 +70,7 @@ def link(folder: Path, place: Path) -> None:
     place.mkdir()
     if not versions:
         (place / "1").symlink_to(folder)
-    for path in folder.iterdir():  # what its client reads besides
+    for path in folder.iterdir():  # such as files that its client reads
         if text is not None and path.name == CONFIG:
             (place / CONFIG).write_text(text, encoding="utf-8")
         elif path.name not in PLAIN_MODELS:
@@ -77,11 +78,11 @@ def link(folder: Path, place: Path) -> None:
 
 
 def authors_folder(place: Path) -> Path:
-    """Return the folder that `link` has linked at a place; the place where it has linked none."""
+    """Return the folder that `link` has linked at a place, or the place itself."""
     links = [place] if place.is_symlink() else [p for p in place.glob("*") if p.is_symlink()]
     for one in links:
         target = one.readlink()
-        # A folder without versions is linked as its own first, and may be called "1" itself.
+        # A folder without versions is linked as its version 1, and may have the name "1" itself.
         is_inside = target.name == one.name and (
             one.name != "1" or (target.parent / CONFIG).exists()
         )
@@ -90,36 +91,36 @@ def authors_folder(place: Path) -> Path:
 
 
 def linked_by(place: Path) -> object:
-    """Return what `link` made: where each link leads, and what it wrote; `None` where it did not.
+    """Return the links and files that `link` made at a place; `None` if it made none.
 
-    Two are equal where they link the same folder in the same state.
+    Two results are equal if they link the same folder in the same state.
     """
     try:
         if place.is_symlink():
             return place.readlink()
         return {p.name: p.readlink() if p.is_symlink() else p.read_bytes() for p in place.iterdir()}
-    except OSError:  # there is no such folder, or it is a model's own
+    except OSError:  # there is no such folder, or it is a model's own folder
         return None
 
 
 def marked_text(config: Path) -> str | None:
-    """Return a configuration's text where its file is none to Triton, which takes plain UTF-8."""
+    """Return a configuration's text if it has a byte order mark, which Triton refuses."""
     try:
         content = config.read_bytes()
         return unmarked(content).decode() if unmarked(content) != content else None
-    except (OSError, UnicodeDecodeError):  # there is none, or Triton says what is wrong with it
+    except (OSError, UnicodeDecodeError):  # there is none, or Triton refuses it
         return None
 
 
 def unservable(name: str, folder: Path) -> str:
-    """Return why Triton must not be given a model; nothing where it may."""
-    return "; ".join(map(str, deadly(folder))) if NAME.fullmatch(name) else NAMED
+    """Return why a model must not be given to Triton; empty if it may be."""
+    return "; ".join(map(str, crash_causes(folder))) if NAME.fullmatch(name) else NAMED
 
 
 def models_in(
     folder: Path, say: Callable[[str], None] = lambda _: None
 ) -> Iterator[tuple[str, Path]]:
-    """Yield name and folder of each model; of the folder itself where it is one."""
+    """Yield name and folder of each model in a folder, or of the folder itself."""
     if is_model(folder):
         yield configured_name(folder) or UNNAMED, folder
         return
@@ -129,7 +130,7 @@ def models_in(
         if is_litter(path):
             continue
         if not can_be_read(path):
-            if not os.path.isfile(path):  # noqa: PTH113  Path's raises where it may not look
+            if not os.path.isfile(path):  # noqa: PTH113  Path's raises for a folder without access
                 say(f"{path} is not served: it cannot be read")
             continue
         if is_model(path) or any((path / name).is_file() for name in PLAIN_MODELS):
@@ -137,7 +138,7 @@ def models_in(
 
 
 def is_model(folder: Path) -> bool:
-    """Whether a folder is a model as Triton wants it: a configuration, or version folders."""
+    """Whether a folder has a configuration or version folders."""
     return can_be_read(folder) and ((folder / CONFIG).is_file() or has_versions(folder))
 
 
@@ -147,9 +148,9 @@ def has_versions(folder: Path) -> bool:
 
 
 def configured_name(folder: Path) -> str:
-    """Return the name that a model's configuration gives it, as far as it is a plain one."""
+    """Return the name in a model's configuration, if it is allowed; else nothing."""
     try:
         name = read(text_of(folder / CONFIG)).text("name")
-    except (OSError, ValueError):  # its next reader says what is wrong with it
+    except (OSError, ValueError):  # Triton reports the mistake
         return ""
     return name if NAME.fullmatch(name) else ""

@@ -1,7 +1,7 @@
-"""Compare two answers of a model: a faster engine or precision must not change what callers see.
+"""Compare two answers of a model: a faster engine must not change them.
 
-The limits are far above what rounding does, and below what changes the best class, the objects or
-the first word for a caller.
+The limits are far above the effect of rounding, and below what would change the best class, the
+objects or the first word for a caller.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import numpy.typing as npt
 PROBABILITY = 0.03  # the largest difference of a probability, or of an object's score
 LEAST_IOU = 0.95  # of an object's two boxes
 LEAST_COSINE = 0.999  # of two embeddings
-SPREAD = 1e-2  # of plain tensors: the difference by the greatest expected number less the least
+SPREAD = 1e-2  # of plain tensors: the difference divided by the range of the expected numbers
 
-SAME_PLACE = 0.5  # from this IoU on, two boxes of a class are taken for one object that moved
+SAME_PLACE = 0.5  # from this IoU on, two boxes of a class are the same object, moved
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far one answer is from another.
+    """The difference between two answers.
 
     Args:
-        passes: whether a caller sees the same.
+        passes: whether a caller sees the same answer.
         worst: the worst difference, in words.
-        difference: the worst difference by its limit: more than 1 does not pass; infinite where
-            something is missing or is no number.
+        difference: the worst difference divided by its limit: above 1 it does not pass; infinite
+            where something is missing or is not a number.
 
     """
 
@@ -43,13 +43,13 @@ def compare(kind: str, expected: Any, got: Any, *, confidence: float = 0.0) -> A
     """Compare two answers to the same payload.
 
     Args:
-        kind: the family that answers, such as "detection"; any other word compares tensors.
-        expected: the client's result, in any of its formats; for classes also the model's scores,
-            [..., classes], which say more than the best few where they are logits; for tensors an
-            array, or arrays by name.
-        got: what is compared with it, of the same form.
-        confidence: the score from which on objects are answered: an object may be missing that is
-            nearer to it than scores may differ.
+        kind: the family that answers, such as "detection"; any other text compares tensors.
+        expected: the client's result, in any of its formats; for classes the model's scores
+            [..., classes] as well, which say more than the best few if they are logits; for tensors
+            an array, or arrays by name.
+        got: the result compared with it, in the same form.
+        confidence: the least score of an object: an object may be missing if its score is as near
+            to this as scores may differ.
 
     """
     if kind == "detection":
@@ -62,7 +62,7 @@ def compare(kind: str, expected: Any, got: Any, *, confidence: float = 0.0) -> A
 
 
 def worst_of(found: Sequence[Agreement]) -> Agreement:
-    """Return the worst of at least one: one that does not pass is worse than any that does."""
+    """Return the worst of at least one; not passing is worse than any difference."""
     return max(found, key=lambda one: (not one.passes, one.difference))
 
 
@@ -74,7 +74,7 @@ def different(what: str, difference: float = math.inf) -> Agreement:
 
 
 def classes(expected: Any, got: Any) -> Agreement:
-    """Compare the best classes, or the best words of each blank: the same first, as probable."""
+    """Compare the best classes, or words of each mask, and their probabilities."""
     if isinstance(expected, np.ndarray):
         if expected.shape != got.shape:
             return different(f"the scores are {list(got.shape)}, not {list(expected.shape)}")
@@ -88,7 +88,7 @@ def classes(expected: Any, got: Any) -> Agreement:
 
 
 def by_class(result: Sequence[Any]) -> dict[Any, float]:
-    """Return the scores of a result by class: of "score:index:label", or of named fields."""
+    """Return the scores of a result by class, in either of its formats."""
     scores: dict[Any, float] = {}
     for one in result:
         if isinstance(one, str):
@@ -103,12 +103,12 @@ def by_class(result: Sequence[Any]) -> dict[Any, float]:
 
 
 def number(score: Any) -> float:
-    """Return a score as JSON has it, where `null` is one that is no number."""
+    """Return a score of an answer in JSON, where `null` is not a number."""
     return math.nan if score in (None, "null") else float(score)
 
 
 def same_first(expected: Mapping[Any, float], got: Mapping[Any, float]) -> Agreement:
-    """Compare scores by class, or those of the best classes: others are at most the least there."""
+    """Compare scores by class; a class that one side lacks gets its least score."""
     if not all(map(math.isfinite, (*expected.values(), *got.values()))):
         return different("a score is no number")
     names = list(dict.fromkeys((*expected, *got)))
@@ -124,7 +124,7 @@ def same_first(expected: Mapping[Any, float], got: Mapping[Any, float]) -> Agree
         sides.append(scores if inside else softmax(scores))
     gaps = np.abs(sides[0] - sides[1])
     at, gap = int(gaps.argmax()), float(gaps.max())
-    # Of classes with the same score the one that is answered first, as a caller sees it.
+    # Of classes with equal scores the first in the answer, as a caller sees it.
     first, second = (max(side, key=side.__getitem__) for side in (expected, got))
     if first != second:
         return different(f"the first is {second}, not {first}", gap / PROBABILITY)
@@ -143,7 +143,7 @@ Placed = tuple[int, float, tuple[float, ...]]  # class, score, (x1, y1, x2, y2)
 
 
 def objects(expected: Sequence[Any], got: Sequence[Any], confidence: float = 0.0) -> Agreement:
-    """Compare found objects: each has one of its class in its place, with nearly its score."""
+    """Compare found objects by class, place and score."""
     left = [placed(one) for one in got]
     found = [Agreement(passes=True, worst="the objects are the same", difference=0.0)]
     for one in map(placed, expected):
@@ -176,7 +176,7 @@ def placed(one: Any) -> Placed:
 
 
 def missing(one: Placed, what: str, confidence: float) -> Agreement:
-    """Return what it means that only one side has an object."""
+    """Return the agreement for an object that only one side has."""
     kind, score, _ = one
     words = f"an object of class {kind} with the score {score:.3f} {what}"
     if confidence > 0 and score - confidence <= PROBABILITY:
@@ -185,7 +185,7 @@ def missing(one: Placed, what: str, confidence: float) -> Agreement:
 
 
 def iou(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return what two boxes share, by what they cover together; 0 where they cover nothing."""
+    """Return the intersection over union of two boxes; 0 if they do not overlap."""
     width = min(one[2], other[2]) - max(one[0], other[0])
     height = min(one[3], other[3]) - max(one[1], other[1])
     shared = max(0.0, width) * max(0.0, height)
@@ -210,12 +210,12 @@ def embeddings(expected: Sequence[float], got: Sequence[float]) -> Agreement:
 
 
 def tensors(expected: Any, got: Any, limit: float = SPREAD) -> Agreement:
-    """Compare an array, or arrays by name: differences by the spread of what is expected.
+    """Compare an array, or arrays by name, relative to the range of the numbers.
 
     Args:
-        expected: an array, or a mapping of them. What is no number has to be in the same places.
-        got: likewise.
-        limit: the largest difference by the spread, which is the greatest number less the least.
+        expected: an array, or arrays by name. NaN and infinity must be in the same places.
+        got: what is compared with it.
+        limit: the largest difference divided by the range: greatest number less least number.
 
     """
     if not isinstance(expected, Mapping):

@@ -1,8 +1,8 @@
 """The best classes of an output, as Triton's classification extension writes them.
 
 https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_classification.md
-Triton 2.51 is not asked for them: it divides by the size of an element of what the model answered,
-and ends with SIGFPE where that is texts, whatever the configuration says.
+They are computed here because Triton 2.51 divides by the size of an element of the model's answer,
+and ends with SIGFPE if the answer has texts, whatever the configuration says.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from clients.repository.files import unmarked
 from clients.tensors.scores import best, digits
 
 MOST_CLASSES = 100_000
-"""Of one output, over all items: so many take 0.1 s and 20 MB."""
+"""For one output, in all items: these take 0.1 s and 20 MB."""
 
 
 def classified(
     scores: npt.NDArray[Any], count: int, labels: Sequence[bytes], *, batched: bool
 ) -> npt.NDArray[np.object_]:
-    """Return the best classes, best first; of equal ones the first.
+    """Return the best classes, best first; of equal scores the first class.
 
-    Triton writes `nan` and `inf` where here is `null`, as in all answers.
+    A score that is not finite is written as `null`, where Triton writes `nan` or `inf`.
 
     Args:
-        scores: [batch, …] where `batched`, else of any shape; what is left is one dimension.
-        count: how many are wanted; fewer come where there are fewer.
-        labels: by class; there may be fewer, and empty ones.
+        scores: [batch, …] if `batched`, else any shape; other dimensions count as one.
+        count: how many are wanted; fewer are returned if there are fewer.
+        labels: by class; some may be missing or empty.
         batched: whether the first dimension is a batch.
 
     Returns:
         bytes, `score:index` or `score:index:label`, [batch, classes] or [classes].
 
     Raises:
-        ModelFailed: they are no numbers, or no batch.
+        ModelFailed: the scores are no numbers, or lack the batch.
         TensorsRefused: more are wanted than `MOST_CLASSES`.
 
     """
@@ -67,9 +67,9 @@ def classified(
 
 
 def labels_at(path: Path) -> Sequence[bytes]:
-    """Return the labels of a file, a line each; none where it cannot be read.
+    """Return the labels of a file, one per line; none if it cannot be read.
 
-    Of a file from Windows Triton itself gives each with the carriage return at its end.
+    Carriage returns of Windows are removed; Triton itself keeps them.
     """
     try:
         changed = path.stat().st_mtime_ns
@@ -79,6 +79,6 @@ def labels_at(path: Path) -> Sequence[bytes]:
 
 
 @lru_cache(maxsize=64)
-def _labels(path: Path, changed: int) -> Sequence[bytes]:  # noqa: ARG001  it is part of the key
+def _labels(path: Path, changed: int) -> Sequence[bytes]:  # noqa: ARG001  a part of the key
     lines = unmarked(path.read_bytes()).removesuffix(b"\n").split(b"\n")
     return [line.removesuffix(b"\r") for line in lines]

@@ -1,4 +1,4 @@
-"""Lists in lists, and objects in objects, as JSON has them."""
+"""Nested lists and objects of JSON, without recursion."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ T = TypeVar("T")
 
 
 def flattened(data: list[Any]) -> list[Any]:
-    """Return the elements of evenly or unevenly nested lists, in order.
+    """Return the elements of nested lists, which may be uneven, in order.
 
-    Each is looked at once, however deep the lists are: callers choose that.
+    The time is linear however deep the lists are, because callers choose the depth.
     """
     if list not in set(map(type, data)):
         return data
@@ -28,9 +28,9 @@ def flattened(data: list[Any]) -> list[Any]:
 
 
 def unshared(document: T) -> T:
-    """Return a copy that may be changed, down to the last list; texts are the same objects.
+    """Return a deep copy of lists and objects; numbers and texts are the same objects.
 
-    It takes a third of the time in which JSON was read, however deep the lists are.
+    It takes a third of the time of reading the JSON, however deep the lists are.
     """
     copied = [document]
     left: list[Any] = [copied]

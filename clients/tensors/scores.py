@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 
 class NotFinite(float):
-    """A score that is not finite, inside of a text: what stands in an answer, and is counted.
+    """A text of an answer that contains a score which is not finite.
 
-    What writes JSON finds it where it finds other numbers that are not finite.
+    It is a float, so that the JSON encoder finds and counts it with other numbers that are not
+    finite.
     """
 
     text: str
@@ -24,18 +25,18 @@ class NotFinite(float):
 
 
 def digits(score: float) -> str:
-    """Return a score with six digits, as Triton writes it; `null` where it is not finite."""
+    """Return a score with six digits, as Triton writes it; `null` if not finite."""
     return f"{score:f}" if math.isfinite(score) else "null"
 
 
 def class_text(score: float, rest: str) -> str | NotFinite:
-    """Return `score:rest`, which is counted where the score is not finite."""
+    """Return `score:rest`, as NotFinite if the score is not finite."""
     text = f"{digits(score)}:{rest}"
     return text if math.isfinite(score) else NotFinite(score, text)
 
 
 def best(scores: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
-    """Return place and score of the best, best first; of equal ones the first.
+    """Return index and score of the best classes, best first; of equals the first.
 
     Args:
         scores: [classes].
@@ -54,17 +55,17 @@ def best(scores: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
 def not_behind(
     numbers: npt.NDArray[Any], some: npt.NDArray[Any], count: int
 ) -> npt.NDArray[np.intp]:
-    """Return the places of those that are as good as the best `count` of some."""
+    """Return the indices of numbers not less than the best `count` of `some`."""
     last = -np.partition(-some, count - 1)[count - 1]
     return np.flatnonzero(~(numbers < last))
 
 
 def likeliest(logits: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
-    """Return place and probability of the likeliest, likeliest first; of equal ones the first.
+    """Return index and probability of the likeliest classes, likeliest first.
 
-    The probability is the softmax over all classes. It is exact to a millionth of itself: the sum
-    is of exponentials in single precision, which take a quarter of the time of double ones where
-    the processor has no AVX-512.
+    The probability is the softmax over all classes, exact to a millionth of itself: exponentials
+    are computed in single precision, in a quarter of the time of double precision on a processor
+    without AVX-512. Of equal ones the first class comes first.
 
     Args:
         logits: [classes].
@@ -73,9 +74,9 @@ def likeliest(logits: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
     """
     logits = floats(logits)
     greatest = logits.max()
-    with np.errstate(invalid="ignore"):  # infinity less infinity is no number
+    with np.errstate(invalid="ignore"):  # infinity less infinity is not a number
         shares = logits - greatest
-        # In their place: the caches are another model's by now, and a new array comes from memory.
+        # In place: a new array would come from memory, since other models use the caches.
         total = np.exp(shares, out=shares).sum(dtype=np.float64)
         return [
             (place, float(np.exp(np.float64(logit) - greatest) / total))
@@ -84,5 +85,5 @@ def likeliest(logits: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
 
 
 def floats(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return numbers as floats of single precision, or of double where that would lose some."""
+    """Return numbers in single precision, or in double if single would round some."""
     return numbers.astype(np.result_type(numbers, np.float32), copy=False)

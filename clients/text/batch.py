@@ -1,4 +1,4 @@
-"""Texts as token ids, as a model's own tensors want them."""
+"""The base of the families for texts: token ids in batches, as a model takes them."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from clients.errors import BadPayload, ClientDisabled, InferenceError, TensorsRe
 from clients.plugins.dispatch_toml import COUNT, FLAG, INSIDE, TENSOR, Keys, key
 from clients.plugins.family import Family, shown
 from clients.text.tokenizer import NotReadable, load_tokenizer
-from clients.triton.server import TOLERANCES, Padding, Signature, Tensors, TensorSpec
+from clients.triton.server import TOLERANCES, Hints, Padding, Signature, Tensors, TensorSpec
 
-# A text with more characters than this for each token has too many tokens in any language; it is
-# refused before the time is spent on counting them.
+# A text with more characters per token than this has too many tokens in any language. It is refused
+# before time is spent on counting them.
 LONGEST_TOKEN = 50
 
-# What a tokenizer's encoding has for an input of this name.
+# The attribute of a tokenizer's encoding for each name of an input.
 MASK, TYPES = "attention_mask", "token_type_ids"
 PARTS = {"input_ids": "ids", MASK: "attention_mask", TYPES: "type_ids"}
 
 TRIED_TOKENS = (16, 2, 1)
 FILLED_TOKENS = 3
-"""How many tokens of a text a model's mask is tried with, and how many are filled up behind them.
-Of few tokens each counts for much: what fills up may be hidden by many, as in a largest one."""
+"""With how many tokens a model's mask is tested, and how many padding tokens follow. Among few
+tokens an effect of the padding is visible that many would hide, as in a maximum."""
 
 DTYPES = {"INT64": np.int64, "INT32": np.int32}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextKeys(Keys):
-    """What any family of texts may have."""
+    """The keys of all families for texts."""
 
     tokenizer: str = key(INSIDE, "the folder with the tokenizer", "tokenizer")
     max_tokens: int | None = key(
@@ -54,14 +54,14 @@ K = TypeVar("K", bound=TextKeys)
 
 @dataclass(frozen=True)
 class TextPlan:
-    """What a model's tensors mean for its texts.
+    """How a model takes texts.
 
     Args:
         inputs: its inputs, each one of `PARTS`.
-        single: they take one text and have no axis for several.
-        length: how many tokens every text is filled up to; 0 where any number will do.
-        longest: how many tokens a text may have.
-        output: the tensor that is wanted.
+        single: whether they take one text, without an axis for several.
+        length: the number of tokens to which every text is padded; 0 for any number.
+        longest: the most tokens of a text.
+        output: the output that is wanted.
         padding: how texts may be made longer or shorter.
 
     """
@@ -75,7 +75,7 @@ class TextPlan:
 
 
 class TextFamily(Family[K, TextPlan]):
-    """Tells a text's tokens to a model."""
+    """Serves a model that takes the tokens of texts."""
 
     modelname = ""
     example = {"text": "The world has many people."}
@@ -98,12 +98,12 @@ class TextFamily(Family[K, TextPlan]):
             )
 
     def not_loaded(self, what: str, fix: str) -> ClientDisabled:
-        """Return the error for a tokenizer that would not do."""
+        """Return the error for a tokenizer that cannot be used."""
         return self.mistake("tokenizer", f'is "{self.keys.tokenizer}", {what}', fix)
 
     @property
     def most_tokens(self) -> int:
-        """How many tokens a text may have, as far as the model's own tensors leave it open."""
+        """The most tokens of a text, unless the model's tensors say less."""
         return self.keys.max_tokens or self.tokenizer.longest
 
     def fit(self, signature: Signature) -> TextPlan:
@@ -139,10 +139,10 @@ class TextFamily(Family[K, TextPlan]):
         return TextPlan(known, single, length, longest, output.name, padding)
 
     def padding(self, inputs: Sequence[TensorSpec], output: TensorSpec) -> Padding | None:
-        """Return how texts may be made longer or shorter, if they may."""
+        """Return how texts may be made longer or shorter; `None` if they may not."""
         if not self.keys.padding or MASK not in [spec.name for spec in inputs]:
             return None
-        if self.tokenizer.from_left:  # a run is filled up behind its texts
+        if self.tokenizer.from_left:  # a run is padded on the right
             return None
         per_token = len(output.shape) == 3 and output.shape[1] == -1
         return Padding(
@@ -150,11 +150,11 @@ class TextFamily(Family[K, TextPlan]):
         )
 
     def check_sizes(self, spec: TensorSpec, first: TensorSpec) -> None:
-        """Raise ClientDisabled where an input does not go with the first, or takes no single text.
+        """Raise ClientDisabled if an input is unlike the first, or takes no single text.
 
         Args:
             spec: the input.
-            first: the one whose length the others get.
+            first: the input whose length all have.
 
         """
         if len(spec.shape) != len(first.shape) or spec.shape[-1] not in (-1, first.shape[-1]):
@@ -163,7 +163,7 @@ class TextFamily(Family[K, TextPlan]):
             raise self.misfit(f"{shown(spec)} takes {spec.shape[0]} texts, never one")
 
     def check_tensors(self, inputs: Tensors) -> None:
-        """Refuse what a text could not have: memory for a million tokens would be taken first."""
+        """Refuse tensors longer than any text, for which Triton would take much memory."""
         longest = self.most_tokens
         sizes = {name: sum(inputs[name].shape[-1:]) for name in PARTS if name in inputs}
         for name, size in sizes.items():
@@ -180,12 +180,12 @@ class TextFamily(Family[K, TextPlan]):
             )
 
     def filler(self, spec: TensorSpec) -> int:
-        """Return what stands in an input where a text has no more."""
+        """Return the padding value of an input."""
         fillers = {"input_ids": self.tokenizer.padding, TYPES: self.tokenizer.type_padding}
         return fillers.get(spec.name) or 0
 
     def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
-        """Raise ClientDisabled where the output is not what the family reads.
+        """Raise ClientDisabled if the family cannot read the output.
 
         Args:
             spec: the output.
@@ -222,8 +222,8 @@ class TextFamily(Family[K, TextPlan]):
 
         Args:
             encodings: the texts'.
-            places: the tokens whose rows are wanted, for each text; nothing means all of them, and
-                those that are filled up.
+            places: the tokens whose rows are wanted, for each text; `None` means all, those of the
+                padding included.
 
         """
         plan = self.fitted()
@@ -239,32 +239,29 @@ class TextFamily(Family[K, TextPlan]):
     ) -> Sequence[npt.NDArray[np.float32]]:
         """Return the model's output for each text of one run, as `outputs` does."""
         inputs = self.inputs(plan, encodings)
-        rows = None
+        rows = {}
         if places is not None:
             tokens = inputs[plan.inputs[0].name].shape[-1]
-            rows = [
+            rows[plan.output] = [
                 text * tokens + self.begin(encodings[text], tokens) + place
                 for text, some in enumerate(places)
                 for place in some
             ]
-        answer = self.infer(
-            inputs,
-            outputs=[plan.output],
-            rows=None if rows is None else {plan.output: rows},
-            padding=plan.padding if self.heeds_mask(plan, encodings[0]) else None,
-        )[plan.output]
+        padding = plan.padding if self.heeds_mask(plan, encodings[0]) else None
+        hints = Hints(rows=rows, padding=padding)
+        answer = self.infer(inputs, outputs=[plan.output], hints=hints)[plan.output]
         if places is not None:
             return np.split(answer, np.cumsum([len(some) for some in places])[:-1])
         return [answer] if plan.single else list(answer)
 
     def begin(self, encoding: Any, tokens: int) -> int:
-        """Return where a text begins that is filled up to so many tokens."""
+        """Return the place of a text's first token when it is padded to `tokens`."""
         return max(0, tokens - len(encoding.ids)) if self.tokenizer.from_left else 0
 
     def groups(self, plan: TextPlan, encodings: Sequence[Any]) -> list[list[int]]:
-        """Return which texts share a run: all, or those of one length where filling changes them.
+        """Return the texts of each run: all, or by length if padding changes answers.
 
-        Texts that every run fills up to one length are alike.
+        Texts that are always padded to one length share a run.
         """
         lengths = [0 if plan.length else len(encoding.ids) for encoding in encodings]
         if len(set(lengths)) == 1 or self.heeds_mask(plan, encodings[0]):
@@ -275,10 +272,10 @@ class TextFamily(Family[K, TextPlan]):
         ]
 
     def heeds_mask(self, plan: TextPlan, encoding: Any) -> bool:
-        """Whether the model answers a text alike when tokens are filled up behind it.
+        """Whether padding behind a text does not change the model's answer.
 
-        One that takes an `attention_mask` should, but may be quantized while it runs, or pass over
-        its mask. It is tried once, with a text at hand.
+        It should not if the model takes an `attention_mask`; but the model may ignore it, or
+        quantize its activations while it runs. It is tested once, with the first text.
         """
         if plan.padding is None:
             return False
@@ -286,12 +283,12 @@ class TextFamily(Family[K, TextPlan]):
         if tried is None or tried[0] is not plan:
             try:
                 tried = self._heeds_mask = plan, self.try_mask(plan, plan.padding, encoding)
-            except InferenceError:  # the text's own run says what is wrong
+            except InferenceError:  # the text's own run reports the error
                 return False
         return tried[1]
 
     def try_mask(self, plan: TextPlan, padding: Padding, encoding: Any) -> bool:
-        """Return whether beginnings of a text are answered alike as they are and filled up.
+        """Whether beginnings of a text have the same answers with and without padding.
 
         Raises:
             InferenceError: as `infer` does.
@@ -306,7 +303,7 @@ class TextFamily(Family[K, TextPlan]):
         )
 
     def is_alike(self, plan: TextPlan, padding: Padding, own: Tensors) -> bool:
-        """Return whether a text is answered alike as it is and filled up."""
+        """Whether a text has the same answer with and without padding."""
         filled = {
             name: np.pad(array, ((0, 0), (0, FILLED_TOKENS)), constant_values=padding.inputs[name])
             for name, array in own.items()
@@ -320,42 +317,27 @@ class TextFamily(Family[K, TextPlan]):
         return alone.shape == beside.shape and bool(np.allclose(alone, beside, 0, tolerance))
 
     def inputs(self, plan: TextPlan, encodings: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
-        """Return what the model takes for some texts."""
+        """Return the model's inputs for some texts."""
         inputs = {}
         for spec in plan.inputs:
             rows = [getattr(encoding, PARTS[spec.name]) for encoding in encodings]
-            array = self.padded(rows, self.filler(spec), plan.length)
+            from_left = self.tokenizer.from_left
+            array = padded(rows, self.filler(spec), plan.length, from_left=from_left)
             array = array.astype(DTYPES[spec.datatype], copy=False)
             inputs[spec.name] = array[0] if plan.single else array
         return inputs
-
-    def padded(
-        self, rows: Sequence[Sequence[int]], padding: int, length: int = 0
-    ) -> npt.NDArray[np.int64]:
-        """Return numbers of unequal count as one array, on the side that the tokenizer pads.
-
-        Args:
-            rows: a text each.
-            padding: what stands where a text has no more.
-            length: how long they become; 0 means as the longest.
-
-        Returns:
-            int64 [texts, length].
-
-        """
-        return padded(rows, padding, length, from_left=self.tokenizer.from_left)
 
 
 def padded(
     rows: Sequence[Sequence[int]], padding: int, length: int = 0, *, from_left: bool = False
 ) -> npt.NDArray[np.int64]:
-    """Return numbers of unequal count as one array: int64 [texts, length].
+    """Return rows of unequal lengths as one array: int64 [texts, length].
 
     Args:
-        rows: a text each.
-        padding: what stands where a text has no more.
-        length: how long they become; 0 means as the longest.
-        from_left: whether it stands before a text, not behind it.
+        rows: the numbers of each text.
+        padding: the padding value.
+        length: of the result; 0 means that of the longest row.
+        from_left: whether rows are padded on the left.
 
     """
     array = np.full((len(rows), length or max(map(len, rows))), padding, np.int64)

@@ -1,8 +1,8 @@
 """Tokenizers, read from a folder as `AutoTokenizer` of `transformers` reads them.
 
-Which ids a text gets is said by all files of the folder and by classes of `transformers`, so these
-are asked: in a process of its own, for they take 45 MB and would stay in every web worker. What
-comes back is the tokenizer of the library `tokenizers` that they have made, as JSON.
+The ids of a text depend on all files of the folder and on classes of `transformers`. These need 45
+MB, so they read the folder in a process of its own, and return a tokenizer of the library
+`tokenizers` as JSON to the web worker.
 
 `python -P clients/text/tokenizer.py FOLDER` is that process. It imports nothing of this project.
 """
@@ -24,16 +24,16 @@ from weakref import WeakValueDictionary
 
 from tokenizers import Tokenizer as Backend
 
-UNBOUNDED = 10**9  # a tokenizer that knows no limit gives a number beyond this
+UNBOUNDED = 10**9  # a tokenizer without a limit states a larger number
 READING_S = 60  # mostly it takes one second
 
-# No file of a tokenizer is larger; weights may lie beside them.
+# Larger files in the folder are weights, not part of the tokenizer.
 LARGEST_FILE = 2**27
 
-# Files whose JSON would be passed over, or named by nobody, where it is damaged.
+# JSON files that `transformers` ignores, or does not name, when they are damaged.
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 
-# What the process must not do: ask the Hugging Face hub, and be talkative.
+# The process must not ask the Hugging Face hub, and should log errors alone.
 ALONE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
 
 SAVE_IT = (
@@ -41,24 +41,24 @@ SAVE_IT = (
     '`AutoTokenizer.from_pretrained("the model\'s name").save_pretrained("tokenizer")` writes them'
 )
 
-KEPT_WORDS = 2**14  # of a vocabulary, as they stand behind some character
+KEPT_WORDS = 2**14  # of a vocabulary, each after a certain character
 
-# Texts whose ids have to be the same, once the classes of `transformers` are gone.
+# Texts for which `tokenizers` must give the same ids as `transformers`.
 SAMPLES = ("The world has many people.", "naïve 中文字 \u200b don't 🙂", " 3.14  a_b-c\tend\n")
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """What turns a text into tokens.
+    """Turns texts into tokens.
 
     Args:
-        backend: tells a text's tokens; it neither pads nor cuts off, which is state that all
-            threads would share.
-        mask: the token for a blank; nothing where there is none.
-        padding: the id that stands where a text has no more; `None` where there is none.
-        type_padding: what stands there in `token_type_ids`.
-        from_left: whether it stands before a text, not behind it.
-        longest: how many tokens a text may have; 0 where that is not said.
+        backend: of the library `tokenizers`; it neither pads nor truncates, because all threads
+            would share that setting.
+        mask: the mask token; empty if there is none.
+        padding: the id of the padding token; `None` if there is none.
+        type_padding: the padding value of `token_type_ids`.
+        from_left: whether texts are padded on the left.
+        longest: the most tokens of a text; 0 if the tokenizer states no limit.
 
     """
 
@@ -71,19 +71,19 @@ class Tokenizer:
 
     @property
     def size(self) -> int:
-        """How many tokens there are."""
+        """The number of tokens."""
         return int(self.backend.get_vocab_size())
 
     def id(self, token: str) -> int | None:
-        """Return a token's id; `None` where it is no token."""
+        """Return a token's id; `None` if it is no token."""
         found: int | None = self.backend.token_to_id(token)
         return found
 
     def filled(self, before: str, token: int, after: str) -> str:
-        """Return a text with a token in its blank.
+        """Return a text with a token in place of its mask.
 
-        Where a token says whether a word begins with it or goes on, that counts; blanks that the
-        text has are neither doubled nor, where a word begins, changed.
+        If the token shows whether it begins a word or continues one, blanks are set accordingly;
+        blanks of the text are never doubled, and not changed where a word begins.
 
         Args:
             before: the text before the mask.
@@ -102,16 +102,16 @@ class Tokenizer:
 
     @cached_property
     def words(self) -> Callable[[str, int], tuple[str, bool]]:
-        """`word`, which is asked for the same few tokens again and again."""
+        """`word`, with a cache: the same tokens come again and again."""
         return lru_cache(KEPT_WORDS)(self.word)
 
     def word(self, before: str, token: int) -> tuple[str, bool]:
-        """Return a token as text, with the blank before it, and whether a word goes on with it.
+        """Return a token as text, with its blank, and whether it continues a word.
 
-        Nothing where the model has more tokens than the tokenizer.
+        The text is empty if the model has more tokens than the tokenizer.
 
         Args:
-            before: the character before it; nothing at the beginning of a text.
+            before: the character before it; empty at the beginning of a text.
             token: its id.
 
         """
@@ -121,19 +121,19 @@ class Tokenizer:
         word = self.decoded("a", piece)[1:]
         if not self.puts_blanks_between:
             return word, not word.startswith(" ")
-        # As with BERT, whose pieces say only that a word goes on.
+        # BERT's tokens show only that they continue a word.
         goes_on, word = not word.startswith(" ") and word != piece, word.removeprefix(" ")
         if not goes_on and self.is_one_word(before + word):
             word = f" {word}"
         return word, goes_on
 
     def decoded(self, *pieces: str) -> str:
-        """Return pieces as one text."""
+        """Return tokens as one text."""
         decoder = self.backend.decoder
         return str(decoder.decode(list(pieces))) if decoder else " ".join(pieces)
 
     def is_one_word(self, text: str) -> bool:
-        """Whether a text is not cut before its words are made pieces."""
+        """Whether the pre-tokenizer keeps a text in one word."""
         if self.backend.normalizer:
             text = self.backend.normalizer.normalize_str(text)
         cut = self.backend.pre_tokenizer
@@ -141,12 +141,12 @@ class Tokenizer:
 
     @cached_property
     def puts_blanks_between(self) -> bool:
-        """Whether pieces that say nothing of blanks have one between them, once they are text."""
+        """Whether the decoder puts blanks between tokens that show none."""
         return self.decoded("a", "a") == "a a"
 
     @cached_property
     def is_blind_to_blanks(self) -> bool:
-        """Whether a blank before the mask changes no token."""
+        """Whether a blank before the mask does not change the tokens."""
         alone, apart = (self.backend.encode(f"a{blank}{self.mask}").ids for blank in ("", " "))
         return bool(alone == apart)
 
@@ -165,7 +165,7 @@ class NotReadable(Exception):
         self.what, self.fix = what, fix
 
 
-# What is in use, by what its files hold: models with the same tokenizer share it.
+# Tokenizers in use, by a digest of their files: models with equal ones share one.
 in_use: MutableMapping[str, Tokenizer] = WeakValueDictionary()
 
 
@@ -177,7 +177,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
     Raises:
         OSError: the folder, or a file in it, cannot be read.
-        NotReadable: `AutoTokenizer` cannot read it, or it would not do here as it does there.
+        NotReadable: `AutoTokenizer` cannot read it, or `tokenizers` would give other ids.
 
     """
     if not folder.is_dir():
@@ -192,7 +192,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 
 def digest(folder: Path) -> str:
-    """Return what changes with a file in a folder."""
+    """Return a digest of the files in a folder."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
     parts = []
     for path in files:
@@ -203,7 +203,7 @@ def digest(folder: Path) -> str:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Return the fields of a `Tokenizer`, its backend as JSON, as another process reads them.
+    """Return the fields of a `Tokenizer`, its backend as JSON, from another process.
 
     Raises:
         NotReadable: it cannot be read.
@@ -211,7 +211,7 @@ def read(folder: Path) -> dict[str, Any]:
     """
     try:
         done = subprocess.run(
-            # Not as a module: the folder that this one is in may be no part of what is searched.
+            # Not by `-m`: this project may not be on the path of that process.
             [sys.executable, "-P", __file__, str(folder)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -232,9 +232,9 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def main(folder: Path) -> None:
-    """Write what is to be said of a folder to the standard output, as JSON."""
+    """Write the fields for a folder, or an error, to the standard output as JSON."""
     with os.fdopen(os.dup(1), "w") as out:
-        os.dup2(2, 1)  # whatever else is written is for the log
+        os.dup2(2, 1)  # other output goes to the log
         try:
             answer = fields_of(folder)
         except NotReadable as error:
@@ -257,11 +257,11 @@ def fields_of(folder: Path) -> dict[str, Any]:
         whole = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
-    except Exception as error:  # whatever the libraries raise over a damaged folder
+    except Exception as error:  # a damaged folder raises many kinds
         raise refusal(folder, error) from error
     try:
         backend = Backend.from_str(whole.backend_tokenizer.to_str())
-    except Exception as error:  # it has none, or one that holds Python
+    except Exception as error:  # it has none, or one with Python code
         raise python_code(whole) from error
     backend.encode_special_tokens = whole.split_special_tokens
     backend.no_padding()
@@ -283,7 +283,7 @@ def fields_of(folder: Path) -> dict[str, Any]:
 
 
 def check_samples(folder: Path, whole: Any, backend: Backend) -> None:
-    """Raise NotReadable where `transformers` and `tokenizers` make different ids of a text."""
+    """Raise NotReadable if `transformers` and `tokenizers` give different ids."""
     texts = [f"{text} {whole.mask_token}" for text in SAMPLES]
     try:
         encodings = backend.encode_batch(texts)
@@ -292,14 +292,14 @@ def check_samples(folder: Path, whole: Any, backend: Backend) -> None:
     for text, ours in zip(texts, encodings, strict=True):
         try:
             theirs = whole(text, return_token_type_ids=True)
-        except Exception as error:  # what it takes is more than a text
+        except Exception as error:  # it takes more than a text
             raise python_code(whole) from error
         if (theirs["input_ids"], theirs["token_type_ids"]) != (ours.ids, ours.type_ids):
             raise python_code(whole)
 
 
 def python_code(whole: Any) -> NotReadable:
-    """Return the error for a tokenizer that is more than the library `tokenizers` has."""
+    """Return the error for a tokenizer that the library `tokenizers` cannot hold."""
     return NotReadable(
         f"which takes Python code (`{type(whole).__name__}` of transformers) that no "
         "tokenizer.json holds",
@@ -308,7 +308,10 @@ def python_code(whole: Any) -> NotReadable:
 
 
 def refusal(folder: Path, error: Exception) -> NotReadable:
-    """Return the error for a folder of which nothing can be made."""
+    """Return the error for a folder that `transformers` cannot read.
+
+    Its errors have no classes of their own: their texts choose the fix that is shown.
+    """
     if isinstance(error, ValueError) and "trust_remote_code" in str(error):
         return NotReadable(
             "whose tokenizer_config.json names code of its own (`auto_map`), which is not run",
@@ -319,7 +322,7 @@ def refusal(folder: Path, error: Exception) -> NotReadable:
     if (folder / "tokenizer.json").exists():
         return NotReadable(f"which cannot be loaded ({reason:.200})", "save the tokenizer again")
     models = [path.name for path in sorted(folder.glob("*.model"))]
-    if models and "tiktoken` is required" in reason:  # it is tried where sentencepiece has failed
+    if models and "tiktoken` is required" in reason:  # tried after sentencepiece failed
         reason = f"{models[0]} is no model of sentencepiece, or that package is missing"
     elif "Couldn't instantiate" in reason:
         reason = (
@@ -331,7 +334,7 @@ def refusal(folder: Path, error: Exception) -> NotReadable:
 
 
 def damage(folder: Path) -> str:
-    """Return which file of a tokenizer is no such file, and why, if one is."""
+    """Return which file of a tokenizer is damaged, and how; empty if none is."""
     for path in map(folder.joinpath, FILES):
         try:
             found = json.loads(path.read_text(encoding="utf-8"))

@@ -1,14 +1,20 @@
-"""The seam to the program that runs the models: a few calls, each with a deadline.
+"""The interfaces to the server that runs the models, and the values they exchange.
 
-`clients/triton/client.py` is the real one; `tests/support/fake_triton.py` is the one without a
-network.
+    Inference   run a model, and know its tensors           what clients and their authors use
+    Control     list, load and unload models                 what the management routes use
+    Probe       whether a model still answers                what the prober uses
+
+`clients/triton/client.py` implements all three for Triton, `tests/support/fake_triton.py` without a
+network; `clients/testing.py` implements the first with ONNX Runtime. Every method raises
+`ModelUnavailable` where the server cannot be reached, and `DeadlineExceeded` where it does not
+answer within `timeout` seconds.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,31 +23,24 @@ import numpy.typing as npt
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 
 TOLERANCES = {"float16": 2e-2, "float32": 2e-4, "float64": 2e-4}
-"""How far two answers may be apart that count as alike, as a part of the largest number: sums in
-another order change some 1e-6 in single precision, another scale of a quantized model 1e-2."""
-
-Rows = Mapping[str, Sequence[int]]
-"""Numbers of rows by the name of an output, ascending, each once."""
-
-Above = Mapping[str, tuple[int, float]]
-"""By the name of an output a column of its last axis, and a number, 0 or more: rows with more there
-are looked at, and no others."""
+"""The largest difference between two equal answers, as a share of the largest number. Summing in
+another order changes some 1e-6 in single precision; another scale of a quantized model 1e-2."""
 
 
 @dataclass(frozen=True)
 class Padding:
-    """How long rows may be made: as long as others, to share a run, or as short as they are.
+    """How the rows of a request may be made longer or shorter.
 
-    Only for a model that answers a row alike then, whatever stands beside it in a batch, as one of
-    texts does where it is given an attention mask.
+    Only for a model that answers a row the same whatever else is in its batch, as a text model does
+    that is given an attention mask.
 
     Args:
-        inputs: by the name of an input, the whole number that may stand behind its own along
-            axis 1. All of these inputs have one length there. A row of several that ends in these
-            numbers in all of these inputs may be run without them.
-        outputs: those that are as long as these inputs, along the same axis. What comes back has
-            the length that was sent, with anything, such as zeros, behind a row's own end. An
-            output whose shape follows from this length otherwise must not be asked for.
+        inputs: for each input, the whole number that fills up its rows along axis 1. All of these
+            inputs have the same length there. A row that ends in these numbers in all of these
+            inputs may be run without them.
+        outputs: the outputs that are as long as these inputs along axis 1. They come back in the
+            length that was sent; values behind the end of a row are undefined. Do not ask for an
+            output whose shape depends on this length in another way.
 
     """
 
@@ -49,13 +48,41 @@ class Padding:
     outputs: Sequence[str]
 
 
+@dataclass(frozen=True)
+class Hints:
+    """What a backend may skip or combine. Backends that do not know a hint ignore it.
+
+    Args:
+        rows: the rows wanted of some outputs, by number, ascending, each once. All axes but the
+            last count as one, the batch included: of [2, 9, 30522], row 9 is the first row of the
+            second text. `Client.infer` returns these rows alone, whatever the backend does: the
+            container's own backends copy no others, and with `padding` OpenVINO computes no others
+            for most models with a vocabulary (docs/performance.md).
+        above: for some outputs a column of the last axis and a number, 0 or more:
+            `{"output": (4, 0.5)}`. The container's own backends return only rows with more in that
+            column: [batch, most rows of an item, columns], in order, filled up with rows of zeros.
+            Other backends return all rows, so check the column again.
+        padding: how rows may be made longer or shorter, so that requests of unequal lengths share a
+            run, and short rows of one request run by themselves. About thirty padded places cost as
+            much as reading the weights once more.
+
+    """
+
+    rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    above: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    padding: Padding | None = None
+
+
+NO_HINTS = Hints()
+
+
 def is_picked(array: npt.NDArray[Any], rows: Sequence[int] | None) -> bool:
-    """Whether the model server has picked the rows already, which the shape says."""
+    """Whether the server has picked the wanted rows already: the shape shows it."""
     return rows is not None and array.ndim == 2 and len(array) == len(rows)
 
 
 def is_filtered(array: npt.NDArray[Any], above: tuple[int, float] | None) -> bool:
-    """Whether the model server has left out the rows that are not above a number."""
+    """Whether the server has left out the rows that are not above a number."""
     if above is None:
         return False
     column, least = above
@@ -66,7 +93,7 @@ def is_filtered(array: npt.NDArray[Any], above: tuple[int, float] | None) -> boo
 def picked(array: npt.NDArray[Any], rows: Sequence[int]) -> npt.NDArray[Any]:
     """Return some rows of an output: [rows, size of the last axis].
 
-    All axes but the last are counted as one, the batch included.
+    All axes but the last count as one, the batch included.
     """
     if is_picked(array, rows):
         return array
@@ -74,17 +101,21 @@ def picked(array: npt.NDArray[Any], rows: Sequence[int]) -> npt.NDArray[Any]:
 
 
 NOT_LOADED = (
-    "it was not loaded; where that was tried, Triton's log has the reason, and `dispatcher check` "
+    "it was not loaded; if loading it failed, Triton's log has the reason, and `dispatcher check` "
     "may find it"
 )
 
 
 @dataclass(frozen=True)
 class ModelState:
-    """One version of one model in the repository, as the server sees it.
+    """The state of one version of a model in the repository.
 
-    `state` is Triton's word: READY, LOADING, UNLOADING, UNAVAILABLE, or nothing for a model that
-    was never loaded.
+    Args:
+        name: the model's.
+        version: its number.
+        state: READY, LOADING, UNLOADING or UNAVAILABLE; empty for a model that was never loaded.
+        reason: why it is in this state, if Triton says so.
+
     """
 
     name: str
@@ -98,18 +129,18 @@ class ModelState:
 
     @property
     def why(self) -> str:
-        """Why it is as it is: Triton keeps no word on a model whose configuration it refuses."""
+        """The reason for the state; Triton keeps none for a configuration that it refuses."""
         return self.reason if self.state else self.reason or NOT_LOADED
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor that a model takes or gives.
+    """An input or output of a model.
 
     Args:
         name: its name.
         datatype: as the V2 protocol spells it, such as FP32.
-        shape: sizes, -1 where any will do; where the model batches, the batch stands first.
+        shape: sizes, -1 where any size is accepted; where the model batches, the batch is first.
         optional: whether it may be left out.
 
     """
@@ -122,18 +153,18 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a model takes and gives.
+    """The inputs and outputs of a model, and how it is run.
 
     Args:
         max_batch_size: 0 where it does not batch.
-        inputs: that it takes.
-        outputs: that it gives.
-        decoupled: whether it gives any number of answers to a request, which is not served.
-        ensemble: whether it is made of others.
-        sequence: whether it keeps state from one request to the next, which is not served.
-        backend: what runs it, as Triton calls it.
-        shares_runs: whether each row of a batch is answered as if it were alone, so that requests
-            may share runs: by its `dynamic_batching`, or that of all parts of an ensemble.
+        inputs: in the order of the configuration.
+        outputs: likewise.
+        decoupled: whether it answers one request any number of times; such models are not served.
+        ensemble: whether it is a chain of other models.
+        sequence: whether it keeps state from one request to the next; such models are not served.
+        backend: Triton's name of what runs it.
+        shares_runs: whether rows of different requests may share a run, because none changes the
+            answer of another: it has `dynamic_batching`, or all steps of the ensemble have.
 
     """
 
@@ -147,24 +178,18 @@ class Signature:
     shares_runs: bool = False
 
 
-class ModelServer(ABC):
-    """Runs models.
-
-    Every method raises `ModelUnavailable` where the server cannot be reached and
-    `DeadlineExceeded` where it does not answer within `timeout` seconds.
-    """
+class Inference(ABC):
+    """Runs models."""
 
     @abstractmethod
-    def infer(  # noqa: PLR0913  one call is all there is to know of a model server
+    def infer(  # noqa: PLR0913  all that belongs to one run
         self,
         model: str,
         inputs: Tensors,
         *,
         outputs: Sequence[str] = (),
         classes: Mapping[str, int] | None = None,
-        rows: Rows | None = None,
-        above: Above | None = None,
-        padding: Padding | None = None,
+        hints: Hints = NO_HINTS,
         version: str = "",
         timeout: float,
     ) -> dict[str, npt.NDArray[np.generic]]:
@@ -173,16 +198,10 @@ class ModelServer(ABC):
         Args:
             model: its name in the repository.
             inputs: an array per input tensor; where the model batches, axis 0 is the batch.
-            outputs: the output tensors wanted; none named means all.
-            classes: for an output tensor, how many of its best classes are wanted instead of the
-                tensor itself: `bytes` of the form `score:index:label`, best first, shape
-                [batch, classes].
-            rows: of which outputs no more than some rows are looked at; see `picked`. A server
-                may leave out the others, or answer the whole output.
-            above: likewise, for those that a number of their own tells apart. A server that leaves
-                out the others answers [batch, most rows of an item, columns], in order, and rows
-                of zeros where an item has fewer.
-            padding: what a server that batches may do with the inputs.
+            outputs: the outputs wanted; none named means all.
+            classes: for an output, how many of its best classes are wanted instead of its numbers:
+                `bytes` of the form `score:index:label`, best first, shape [batch, classes].
+            hints: what the backend may skip or combine; a server may ignore them.
             version: version of the model; the empty text means the latest.
             timeout: seconds that the call may take.
 
@@ -197,25 +216,63 @@ class ModelServer(ABC):
         """
 
     @abstractmethod
-    def knock(self, model: str, inputs: Tensors, *, timeout: float) -> None:
-        """Return when a model gave a sign of life, without a run where it can give one so.
-
-        Args:
-            model: its name.
-            inputs: some that it takes, in case that it runs them.
-            timeout: seconds until this gives up.
+    def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:
+        """Return the inputs and outputs of a model.
 
         Raises:
-            InferenceError: as `infer` does, but for refused inputs, which are a sign of life.
+            UnknownModel, UnknownVersion, ModelUnavailable.
+
+        """
+
+
+class Control(ABC):
+    """Lists, loads and unloads models."""
+
+    @abstractmethod
+    def models(self, *, timeout: float) -> list[ModelState]:
+        """Return all models in the repository, one state per version."""
+
+    @abstractmethod
+    def load(self, model: str, *, timeout: float) -> None:
+        """Load a model of the repository, and wait until it is ready.
+
+        Raises:
+            ModelFailed: it cannot be loaded; the message says why.
+            DeadlineExceeded: it takes longer; the server goes on loading it.
 
         """
 
     @abstractmethod
-    def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:
-        """Return what a model takes and gives.
+    def unload(self, model: str, *, timeout: float) -> None:
+        """Unload a model, and wait until its memory is free.
 
         Raises:
-            UnknownModel, UnknownVersion, ModelUnavailable.
+            DeadlineExceeded: it takes longer; the server goes on unloading it.
+
+        """
+
+    @abstractmethod
+    def is_ready(self, *, timeout: float) -> bool:
+        """Whether the server answers requests. Never raises: no answer is `False`."""
+
+    def tidy(self) -> None:  # noqa: B027  a server may have nothing to free
+        """Free what ended web workers have left behind; called now and then."""
+
+
+class Probe(ABC):
+    """Tells whether models still answer."""
+
+    @abstractmethod
+    def knock(self, model: str, inputs: Tensors, *, timeout: float) -> None:
+        """Return as soon as a model has shown that it answers, if possible without a run.
+
+        Args:
+            model: its name.
+            inputs: tensors that it accepts, in case it runs them.
+            timeout: seconds to wait for it.
+
+        Raises:
+            InferenceError: as `infer` does, except TensorsRefused, which is an answer too.
 
         """
 
@@ -230,7 +287,7 @@ class ModelServer(ABC):
 
     @abstractmethod
     def answered(self, model: str, *, timeout: float) -> int:
-        """Return how many requests a model has answered since it was loaded, whoever sent them.
+        """Return how many requests a model has answered since it was loaded.
 
         Raises:
             UnknownModel, ModelUnavailable.
@@ -239,45 +296,19 @@ class ModelServer(ABC):
 
     @abstractmethod
     def abandon(self, model: str, reason: str, *, within: float = 0.0) -> None:
-        """Let all that a model was asked here and has not answered fail: nobody will answer it.
+        """Fail all requests of this process that wait for a model which will not answer.
 
         Args:
             model: its name.
-            reason: what those who wait are told.
-            within: so many seconds it has left for answers. What is asked meanwhile stays.
+            reason: the message for those who wait.
+            within: seconds until then; requests that begin meanwhile are not failed.
 
         """
 
     @abstractmethod
     def failing(self) -> frozenset[str]:
-        """Return the models whose last run, of those that `infer` was asked for here, failed."""
+        """Return the models whose last run for this process failed."""
 
-    @abstractmethod
-    def is_ready(self, *, timeout: float) -> bool:
-        """Whether the server answers requests. Never raises: no answer is `False`."""
 
-    def tidy(self) -> None:  # noqa: B027  a server may have nothing of the kind
-        """See to what is left of web workers that are gone; called now and then while it runs."""
-
-    @abstractmethod
-    def models(self, *, timeout: float) -> list[ModelState]:
-        """Return all models in the repository, a state per version."""
-
-    @abstractmethod
-    def load(self, model: str, *, timeout: float) -> None:
-        """Load a model that lies in the repository; wait until it is ready.
-
-        Raises:
-            ModelFailed: it cannot be loaded; the message says why.
-            DeadlineExceeded: it takes longer; the server goes on with it.
-
-        """
-
-    @abstractmethod
-    def unload(self, model: str, *, timeout: float) -> None:
-        """Unload a model; wait until its memory is given back.
-
-        Raises:
-            DeadlineExceeded: it takes longer; the server goes on with it.
-
-        """
+class ModelServer(Inference, Control, Probe):
+    """All three, as Triton has them; take the one that is needed instead."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from container.triton_backends.batching.item import ByRows, Run, Tensors
     from container.triton_backends.completion import Completion
 
-# Parameters of a request; clients/triton/client.py says what they are.
+# Parameters of a request; clients/triton/requests.py says what they are.
 DEADLINE = "deadline_us"
 ROWS = "rows"
 ABOVE = "rows_above"

@@ -20,7 +20,7 @@ from werkzeug.sansio.multipart import Data, Epilogue, Field, File, MultipartDeco
 
 from clients.images.pictures import LINE_ENDS_TAKEN_OUT, lost_its_line_ends
 from clients.request import Media
-from clients.tensors.shown import brief
+from clients.tensors.quoting import brief
 from dispatcher.codecs.metadata import Envelope
 from dispatcher.errors import BadBody, UnsupportedType, too_large
 from dispatcher.execution.request import Ask, Asked, One, checked_length, parsed, read_json, version

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from clients.base import Client, Environment, Payload
+from clients.base import Client, Payload
 from clients.errors import (
     BadParameter,
     BadPayload,
@@ -32,7 +32,8 @@ from clients.plugins.registry import Registry
 from clients.request import Media, Once, Request, Timings
 from clients.tensors.client import V2_FIELDS, TensorClient, TensorResult
 from clients.tensors.nested import unshared
-from clients.tensors.shown import brief
+from clients.tensors.quoting import brief
+from clients.triton.client import TritonEnvironment
 from clients.triton.server import ModelState
 from dispatcher import errors
 from dispatcher.codecs.content_types import told
@@ -235,7 +236,7 @@ class Dispatcher:
     def __init__(  # noqa: PLR0913, PLR0917  whom it asks, each by itself
         self,
         registry: Registry,
-        environment: Environment,
+        environment: TritonEnvironment,
         calls: Turns,
         patience: float,
         refuse: Callable[[str], None],

@@ -13,7 +13,7 @@ from typing import Any
 from clients.base import Payload
 from clients.errors import DeadlineExceeded
 from clients.request import Media
-from clients.tensors.shown import brief
+from clients.tensors.quoting import brief
 from dispatcher.codecs.metadata import Envelope
 from dispatcher.errors import BadBody
 from dispatcher.execution.admission import LARGE

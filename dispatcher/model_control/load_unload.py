@@ -27,7 +27,7 @@ from clients.errors import (
 from clients.plugins.dispatch_toml import COPIED, Copied, aliases, note_copied
 from clients.plugins.dispatch_toml import FILE as CLIENT_FILE
 from clients.repository.config_text import NotReadable, line_of, read
-from clients.repository.deadly import deadly
+from clients.repository.crash_causes import crash_causes
 from clients.repository.files import is_litter, locked, text_of
 from clients.repository.model_folders import (
     CONFIG,
@@ -39,7 +39,7 @@ from clients.repository.model_folders import (
     linked_by,
     unservable,
 )
-from clients.triton.server import ModelServer
+from clients.triton.server import Control
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.observability.memory import free_memory
 from dispatcher.settings import ASIDE, UNLOAD_S
@@ -74,7 +74,7 @@ class Hosting:
 
     def __init__(  # noqa: PLR0913, PLR0917  all that there is to know, once
         self,
-        server: ModelServer,
+        server: Control,
         repository: Path,
         roots: tuple[Path, ...],
         renamed_config: Callable[[str, str], str],
@@ -398,7 +398,7 @@ class Hosting:
             raise BadModel(f"{now} has changed since POST /models, which copied it", hint=hint)
 
     def _load(self, name: str) -> None:
-        if faults := deadly(self.repository / name):
+        if faults := crash_causes(self.repository / name):
             raise ModelFailed("; ".join(map(str, faults)))
         try:
             self.server.load(name, timeout=self.timeout)

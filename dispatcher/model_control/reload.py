@@ -21,12 +21,12 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from clients.base import Environment
 from clients.errors import DeadlineExceeded, InferenceError
 from clients.plugins.discovery import Mark, Source, changes, sources
 from clients.plugins.dispatch_toml import authors, copied
 from clients.plugins.registry import Registry, Verdict, owners, take, verdict_of
 from clients.repository.files import locked
+from clients.triton.client import TritonEnvironment
 from dispatcher.model_control.sandbox import try_sources
 from dispatcher.settings import Settings
 
@@ -217,7 +217,7 @@ class Reloader:
 
     settings: Settings
     registry: Registry
-    environment: Environment
+    environment: TritonEnvironment
     verdicts: Verdicts
     renewed: Callable[[], None] = lambda: None
     trial: Try = try_sources

@@ -22,12 +22,12 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from clients.base import Client, Environment
+from clients.base import Client
 from clients.errors import ClientDisabled, InferenceError
 from clients.plugins.discovery import Source, names_in, sources, tried
 from clients.plugins.dispatch_toml import authors
 from clients.plugins.registry import Loaded, Verdict, described, load
-from clients.triton.client import Triton
+from clients.triton.client import Triton, TritonEnvironment
 from dispatcher.exit_codes import in_words
 from dispatcher.readiness.prober import ask_example
 from dispatcher.settings import Settings, read_settings
@@ -41,7 +41,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 def environment_of(
     settings: Settings, shared_bytes: int = 0, *, scarce: bool = False
-) -> Environment:
+) -> TritonEnvironment:
     """Return what clients are made with.
 
     Args:
@@ -51,7 +51,7 @@ def environment_of(
 
     """
     address = f"127.0.0.1:{settings.triton_grpc_port}"
-    return Environment(
+    return TritonEnvironment(
         Triton(address, shared_bytes, settings.model_repository, scarce=scarce),
         settings.model_repository,
         max_pixels=settings.max_megapixels * 1_000_000,

@@ -43,8 +43,9 @@ from clients.errors import (
 from clients.images.pictures import room
 from clients.plugins.registry import Registry
 from clients.request import Request
-from clients.tensors.client import has_example, zeros
+from clients.tensors.client import has_example
 from clients.tensors.nested import unshared
+from clients.tensors.signature import zeros
 from clients.triton.server import ModelServer, ModelState
 from dispatcher.codecs.json_encoding import encoded
 from dispatcher.execution.admission import MOST_LOST, nothing

@@ -15,7 +15,7 @@ from flask import Blueprint, Response, g, request
 from clients.errors import DeadlineExceeded, UnknownModel
 from clients.plugins.dispatch_toml import FILE as CLIENT_FILE
 from clients.plugins.dispatch_toml import authors, copied, remedy
-from clients.tensors.shown import brief
+from clients.tensors.quoting import brief
 from dispatcher.codecs.responses import json_answer
 from dispatcher.errors import NOT_READY, STUCK, AlreadyLoaded, BadBody, BadClient
 from dispatcher.errors import answer as error_answer

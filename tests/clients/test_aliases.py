@@ -7,7 +7,7 @@ from flask.testing import FlaskClient
 
 from clients.base import Environment
 from clients.plugins.registry import Registry
-from clients.triton.client import renamed_config
+from clients.triton.configuration import renamed_config
 from dispatcher.app import create_app
 from dispatcher.settings import read_settings
 from tests.dispatcher.test_http import quiet

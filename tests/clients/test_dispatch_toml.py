@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from clients.errors import ClientDisabled
-from clients.plugins.discovery import model_source
-from clients.plugins.family import client_class
-from clients.request import Request
 from clients.triton.server import Signature, TensorSpec
 from tests.support.family_bench import (
     PICTURES,
@@ -21,7 +16,6 @@ from tests.support.family_bench import (
     plain,
     signature,
     tokenizer_at,
-    tried,
 )
 
 __all__ = ["bench"]  # the fixture
@@ -351,64 +345,3 @@ def test_the_tokenizer_of_another_model_is_seen(bench: Bench) -> None:
         ClientDisabled, match=r"whose token 6 is `here`, but `y` FP32 .* has 5 words.*\"embedding\""
     ):
         bench.ask({"text": "the <mask>"})
-
-
-# What /ping and the log say
-
-
-def test_a_model_that_does_not_fit_is_logged_and_known_to_ping(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    bench.set_up('family = "classification"\ncrop = 9', PICTURES)
-    assert tried(bench).reasons() == []
-    assert caplog.text.count("`crop` is 9×9") == 1
-    assert "`crop` is 9×9" in tried(bench, "m").reasons()[0]
-
-
-def test_a_mistake_in_the_file_is_known_to_ping(bench: Bench) -> None:
-    bench.set_up('family = "clasification"', PICTURES)
-    assert tried(bench).reasons() == []
-    assert "did you mean" in tried(bench, "m").reasons()[0]
-
-
-def test_a_mended_model_is_taken_as_it_is_now(bench: Bench) -> None:
-    """The check is made again when Triton tells other tensors."""
-    bench.set_up('family = "classification"', signature({"x": (3, 8, 8)}, {"y": (4,)}))
-    bench.answers(lambda inputs: {"y": np.zeros((len(inputs["x"]), 3), np.float32)})
-    client = bench.client()
-    with Request(parameters=client.read_parameters({})).active():
-        with pytest.raises(ClientDisabled):
-            client.inference(picture(plain(8, 8, [0, 0, 0])))
-        bench.server.signatures["m"] = PICTURES
-        assert len(client.inference(picture(plain(8, 8, [0, 0, 0])))) == 3
-
-
-def test_a_mistake_names_the_file_of_the_author_not_a_link_to_it(
-    bench: Bench, tmp_path: Path
-) -> None:
-    bench.set_up('family = "clasification"', PICTURES)
-    link = tmp_path / "link"
-    link.symlink_to(bench.folder)
-    with pytest.raises(ClientDisabled, match="did you mean") as caught:
-        client_class(link / "dispatch.toml")
-    assert str(bench.folder / "dispatch.toml") in caught.value.message
-    assert str(link) not in caught.value.message
-
-
-def test_whatever_file_is_named_it_is_seen_when_it_changes(bench: Bench) -> None:
-    bench.set_up('family = "classification"\nlabels = "1/names/a.txt"', PICTURES)
-    labels = bench.folder / "1" / "names" / "a.txt"
-    labels.parent.mkdir(parents=True)
-    before = model_source(bench.folder / "dispatch.toml").mark
-    labels.write_text("one\n")
-    after = model_source(bench.folder / "dispatch.toml").mark
-    assert before != after
-    assert model_source(bench.folder / "dispatch.toml").mark == after
-
-
-@pytest.mark.parametrize("text", ["long " * 100, "\\u0000", "a/" * 5000])
-def test_a_text_that_can_be_no_path_is_a_mistake_of_its_own_model(bench: Bench, text: str) -> None:
-    bench.set_up(f'family = "classification"\ndescription = "{text}"', PICTURES)
-    source = model_source(bench.folder / "dispatch.toml")
-    with pytest.raises(ClientDisabled, match="`description`"):
-        source.classes()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
-import re
 import struct
 import threading
 import time
 import zlib
-from typing import Any
 
 import cv2
 import numpy as np
@@ -21,9 +19,7 @@ from clients.errors import BadPayload, DeadlineExceeded
 from clients.images.pictures import (
     EXAMPLE,
     Room,
-    decode_base64,
     decode_picture,
-    header_of_plain_jpeg,
     planes,
     room,
 )
@@ -63,86 +59,6 @@ def test_the_picture_is_upright() -> None:
     pixels = decode(encoded(Image.fromarray(COLOURS), "PNG", exif=exif))
     assert pixels.shape == (16, 8, 3)
     assert pixels[2, 4].tolist() == [255, 0, 0]  # what was left is now above
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_jpeg_is_pillow_s_own_pixels_turned_as_pillow_turns_them(orientation: int) -> None:
-    noise = np.random.default_rng(3).integers(0, 255, (6, 9, 3), np.uint8)
-    picture = Image.fromarray(noise).resize((93, 61))
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    for options in ({"quality": 75}, {"quality": 95, "progressive": True}, {"subsampling": 0}):
-        for mode in ("RGB", "L"):
-            data = encoded(picture.convert(mode), "JPEG", exif=exif, **options)
-            expected = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
-            assert np.array_equal(decode(data), np.asarray(expected))
-
-
-XMP = b"""<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF><rdf:Description
- tiff:Orientation="6"/></rdf:RDF></x:xmpmeta>"""
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"quality": 75},
-        {"quality": 95, "progressive": True, "subsampling": 0},
-        {"comment": b"\xff\xda" * 200, "icc_profile": bytes(range(256)) * 600},
-        {"keep_rgb": True},
-        {"xmp": XMP},
-    ],
-    ids=lambda options: next(iter(options)),
-)
-@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-def test_a_jpeg_without_exif_is_pillow_s_own_pixels(mode: str, options: dict[str, Any]) -> None:
-    noise = np.random.default_rng(4).integers(0, 255, (6, 9, 3), np.uint8)
-    data = encoded(Image.fromarray(noise).resize((93, 61)).convert(mode), "JPEG", **options)
-    expected = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
-    assert expected.size == ((61, 93) if "xmp" in options else (93, 61))
-    assert np.array_equal(decode(data), np.asarray(expected))
-    header = header_of_plain_jpeg(data)
-    if mode == "CMYK" or "xmp" in options:
-        assert header is None
-    else:
-        assert header == ("JPEG", mode, (93, 61), None)
-
-
-@pytest.mark.parametrize("sampling", [0x11, 0x12, 0x14, 0x21, 0x22, 0x41, 0x42])
-def test_every_sampling_of_colours_is_pillow_s_own_pixels(sampling: int) -> None:
-    """ITU-T T.81, B.2.2: the first component's factors stand behind its number."""
-    noise = np.random.default_rng(6).integers(0, 255, (64, 64, 3), np.uint8)
-    data = bytearray(encoded(Image.fromarray(noise), "JPEG", subsampling=0))
-    data[data.index(b"\xff\xc0") + 11] = sampling
-    expected = Image.open(io.BytesIO(data)).convert("RGB")
-    assert np.array_equal(decode(bytes(data)), np.asarray(expected))
-
-
-@pytest.mark.parametrize("filling", [1, 2, 3, 1000])
-def test_filling_before_the_orientation(filling: int) -> None:
-    """ITU-T T.81, B.1.1.2: any marker may have more bytes of 0xff before it."""
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    profile = b"\xda" * 60_000
-    data = encoded(Image.fromarray(COLOURS), "JPEG", exif=exif, icc_profile=profile)
-    at = data.index(b"\xff\xe1")
-    filled = data[:at] + b"\xff" * filling + data[at:]
-    expected = ImageOps.exif_transpose(Image.open(io.BytesIO(filled))).convert("RGB")
-    assert expected.size == (8, 16)
-    assert np.array_equal(decode(filled), np.asarray(expected))
-
-
-def test_a_jpeg_of_twelve_bits_is_refused_in_the_same_words() -> None:
-    data = bytearray(encoded(Image.fromarray(COLOURS), "JPEG"))
-    data[data.index(b"\xff\xc0") + 4] = 12
-    with pytest.raises(BadPayload, match="`img` is not a picture: "):
-        decode(bytes(data))
-
-
-def test_a_jpeg_s_header_may_be_cut_off_anywhere() -> None:
-    whole = encoded(Image.fromarray(COLOURS), "JPEG", comment=b"a comment")
-    for end in range(whole.index(b"\xff\xda") + 10):
-        with pytest.raises(BadPayload):
-            decode(whole[:end])
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "1", "CMYK", "LA"])
@@ -241,52 +157,6 @@ def test_what_is_a_picture_and_not_taken_is_named(data: bytes, named: str) -> No
     assert "convert it" in caught.value.hint
 
 
-PHOTO = Image.fromarray(np.random.default_rng(7).integers(0, 255, (6, 9, 3), np.uint8)).resize(
-    (93, 61)
-)
-
-
-@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"quality": 75},
-        {"quality": 95, "subsampling": 0, "optimize": True},
-        {"quality": 90, "progressive": True},
-        {"restart_marker_blocks": 2},
-        {"exif": True},
-    ],
-    ids=lambda options: list(options)[-1],
-)
-def test_a_jpeg_may_lack_its_end_marker_and_nothing_else(
-    mode: str, options: dict[str, Any]
-) -> None:
-    """ITU-T T.81, B.2.1: the marker is of two bytes. Whatever else is cut off is refused."""
-    if "exif" in options:
-        exif = Image.Exif()
-        exif[0x0112] = 6
-        options = {"exif": exif}
-    data = encoded(PHOTO.convert(mode), "JPEG", **options)
-    expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB"))
-    assert data.endswith(b"\xff\xd9")
-    assert np.array_equal(decode(data[:-2]), expected)
-    assert np.array_equal(decode(data[:-1]), expected)
-    for end in range(data.rindex(b"\xff\xda") + 20, len(data) - 2):
-        with pytest.raises(BadPayload, match="damaged"):
-            decode(data[:end])
-
-
-def test_a_progressive_jpeg_without_its_last_scans_is_refused() -> None:
-    data = encoded(PHOTO, "JPEG", progressive=True)
-    scans = [found.start() for found in re.finditer(rb"\xff\xda", data)]
-    for place in scans[1:]:
-        tables = data.rindex(b"\xff\xc4", 0, place)
-        for end in (tables, place):
-            for ended in (data[:end], data[:end] + b"\xff"):
-                with pytest.raises(BadPayload, match="damaged"):
-                    decode(ended)
-
-
 def test_a_cut_off_picture_is_refused() -> None:
     whole = encoded(
         Image.fromarray(np.random.default_rng(1).integers(0, 255, (64, 64, 3), np.uint8)), "PNG"
@@ -308,47 +178,6 @@ def test_a_picture_too_large_is_refused_by_its_header() -> None:
     with pytest.raises(BadPayload, match="pixels") as caught:
         decode(bomb, 50_000_000)
     assert "at most 50,000,000 pixels" in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("???", "it has '?'"),
-        ("abcde", "its 5 digits are no whole bytes"),
-        ("Zm9v YmFy", "it has ' '"),
-        ("zürich", "it has 'ü'"),
-        ("Zm9vYmFy====", "it has 4 '=' at its end instead of 0"),
-        ("Zm8===", "it has 3 '=' at its end instead of 1"),
-        ("Zm8=Zm8=", "it has '=' before its end"),
-        ("data:image/png;base64,Zg===", "it has 3 '=' at its end instead of 2"),
-    ],
-)
-def test_what_is_no_base64_is_refused(text: str, why: str) -> None:
-    with pytest.raises(BadPayload, match=re.escape(f"`img` is not base64: {why}")):
-        decode_base64(text, "img")
-
-
-def test_a_data_url_without_a_comma_is_told_so() -> None:
-    with pytest.raises(BadPayload, match="`img` is a data URL without a comma"):
-        decode_base64("data:image/png;base64", "img")
-
-
-@pytest.mark.parametrize("text", ["Zm9vYmFy", "data:image/png;base64,Zm9vYmFy", "Zm9v\r\nYmFy\n"])
-def test_base64_as_people_send_it(text: str) -> None:
-    assert decode_base64(text, "img") == b"foobar"
-
-
-@pytest.mark.parametrize(
-    "text", ["Zm9vYg==", "Zm9vYg", "Zm9vYg=", "data:;base64,Zm9vYg", "Zm9\nvYg"]
-)
-def test_base64_may_lack_its_padding(text: str) -> None:
-    assert decode_base64(text, "img") == b"foob"
-
-
-@pytest.mark.parametrize("text", ["-_-_", "+/+/", "-_+/", "data:;base64,-_-_", "-_\n-_"])
-def test_base64_may_have_the_alphabet_for_addresses(text: str) -> None:
-    """RFC 4648, table 2: 62 and 63 are `-` and `_`; 111110 111111, twice."""
-    assert decode_base64(text, "img") == bytes([0b11111011, 0b11111111, 0b10111111])
 
 
 TRANSPARENT = np.zeros((2, 4, 4), np.uint8)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from clients.base import Client
-from clients.errors import ClientDisabled, TensorsRefused
+from clients.base import Client, Hints, Payload
+from clients.errors import ClientDisabled, TensorsRefused, UnknownModel, UnknownVersion
 from clients.testing import OnnxModels, answer
 
 
@@ -73,6 +74,53 @@ def test_a_version_is_a_text(models: OnnxModels) -> None:
     models.infer("numbers", given, version="1", timeout=9)
     with pytest.raises(TensorsRefused, match="model version must be a string"):
         models.infer("numbers", given, version=1, timeout=9)  # type: ignore[arg-type]
+
+
+def test_numbers_of_another_type_are_refused(models: OnnxModels) -> None:
+    with pytest.raises(TensorsRefused, match=r"'numbers': .*double"):
+        models.infer("numbers", {"x": np.ones((1, 2), np.float64)}, timeout=9)
+
+
+def test_a_model_without_a_file_or_a_version_is_unknown(models: OnnxModels) -> None:
+    given = {"x": np.ones((1, 2), np.float32)}
+    with pytest.raises(UnknownModel, match=r"others/1/model\.onnx"):
+        models.infer("others", given, timeout=9)
+    with pytest.raises(UnknownVersion, match="'numbers' has no version '3'"):
+        models.infer("numbers", given, version="3", timeout=9)
+
+
+class Asking(Client):
+    """Asks its model with the arguments of `infer` that the payload has."""
+
+    modelname = "numbers"
+    example = {}
+
+    def inference(self, payload: Payload) -> Any:
+        given = np.array([[1, 2], [3, 4]], np.float32)
+        hints = Hints(rows={"y": [1]}) if payload.get("hints") else Hints()
+        how = {name: value for name, value in payload.items() if name != "hints"}
+        return self.infer({"x": given}, hints=hints, **how)["y"].tolist()
+
+
+def test_hints_are_heeded_where_the_server_does_not_know_them(models: OnnxModels) -> None:
+    assert answer(Asking, {}, models) == [[1, 2], [3, 4]]
+    assert answer(Asking, {"hints": True}, models) == [[3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"rows": {"y": [1]}}, r"infer\(\) takes no rows=; write hints=Hints\(rows=…\)"),
+        ({"above": {"y": [0, 1]}}, r"write hints=Hints\(above=…\)"),
+        ({"padding": None}, r"write hints=Hints\(padding=…\)"),
+        ({"timeout": 3}, r"infer\(\) takes no timeout=; leave it out"),
+    ],
+)
+def test_an_argument_that_infer_does_not_take_is_named_with_the_one_that_it_does(
+    models: OnnxModels, given: dict[str, object], said: str
+) -> None:
+    with pytest.raises(TypeError, match=said):
+        answer(Asking, given, models)
 
 
 @pytest.mark.parametrize(

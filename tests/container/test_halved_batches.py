@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
-from tritonclient.utils import InferenceServerException
 
 from clients.base import Client, Environment, Payload
 from clients.errors import TooLargeAtOnce
 from clients.plugins.registry import Registry
-from clients.triton.client import translated
+from clients.triton.errors import TRANSLATION
 from container.triton_backends.machine.shared_memory import (
     MIB,
 )
@@ -75,8 +75,7 @@ def test_a_payload_that_has_no_room_by_itself_is_named() -> None:
 
 
 def test_what_the_backends_refuse_is_told_by_its_status_alone() -> None:
-    error = InferenceServerException("whatever", status="StatusCode.UNIMPLEMENTED")
-    assert isinstance(translated(error), TooLargeAtOnce)
+    assert TRANSLATION[grpc.StatusCode.UNIMPLEMENTED] is TooLargeAtOnce
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pytest
 from clients.base import Environment
 from clients.errors import DeadlineExceeded, ModelUnavailable
 from clients.plugins.registry import Registry
-from clients.triton.client import renamed_config
+from clients.triton.configuration import renamed_config
 from dispatcher.app import create_app
 from dispatcher.errors import CallerGone, TooManyRequests
 from dispatcher.execution.admission import MOST_LOST, Admission, Caller, Turn, Turns

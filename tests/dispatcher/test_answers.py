@@ -23,7 +23,7 @@ from clients.images.drawing import Box, draw_boxes
 from clients.plugins.registry import Registry
 from clients.tensors.classes import classified
 from clients.tensors.client import TensorResult
-from clients.triton.client import renamed_config
+from clients.triton.configuration import renamed_config
 from clients.triton.server import ModelState, Tensors
 from dispatcher.app import create_app
 from dispatcher.codecs.json_encoding import encoded

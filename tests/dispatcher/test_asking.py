@@ -24,8 +24,8 @@ from clients.errors import DeadlineExceeded, ModelUnavailable
 from clients.images.pictures import FORMATS
 from clients.plugins.registry import Registry
 from clients.request import Media, Once, Request
-from clients.tensors.client import converted
-from clients.triton.client import renamed_config
+from clients.tensors.v2_protocol import converted
+from clients.triton.configuration import renamed_config
 from clients.triton.server import Signature, TensorSpec
 from dispatcher.app import create_app
 from dispatcher.codecs.content_types import BEGINS_AS_PICTURE, told

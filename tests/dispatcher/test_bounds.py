@@ -19,11 +19,13 @@ from PIL import Image
 
 from clients.base import Client, Environment
 from clients.errors import BadPayload
-from clients.images.pictures import decode_picture, scans
+from clients.images.jpeg import scans
+from clients.images.pictures import decode_picture
 from clients.plugins.registry import load_clients
 from clients.request import Request
-from clients.tensors.client import MOST_NUMBERS, TensorResult, read_npy, read_v2
+from clients.tensors.client import MOST_NUMBERS, TensorResult
 from clients.tensors.nested import flattened, unshared
+from clients.tensors.v2_protocol import read_npy, read_v2
 from dispatcher.codecs.json_lines import MOST_LINES, read_lines
 from dispatcher.codecs.metadata import Envelope
 from dispatcher.errors import BadModel

@@ -28,7 +28,7 @@ from clients.errors import (
     TooLargeAtOnce,
 )
 from clients.plugins.registry import Registry
-from clients.tensors.client import zeros
+from clients.tensors.signature import zeros
 from clients.triton.client import Triton
 from clients.triton.server import Signature, TensorSpec
 from dispatcher.readiness.prober import KNOCKS, UNTRIED, Canary

@@ -17,7 +17,7 @@ from werkzeug.test import TestResponse
 from clients.base import Client, Environment, Payload
 from clients.images.pictures import room
 from clients.plugins.registry import Registry
-from clients.triton.client import renamed_config
+from clients.triton.configuration import renamed_config
 from dispatcher.app import admission_of, create_app
 from dispatcher.execution.admission import MOST_LOST, Admission, Turn, Turns
 from dispatcher.execution.watchdog import Watch

@@ -27,7 +27,7 @@ from clients.base import Client, Environment, Payload
 from clients.images.pictures import EXAMPLE
 from clients.plugins.registry import Registry, load_clients
 from clients.repository.config_text import NotReadable, read
-from clients.triton.client import renamed_config
+from clients.triton.configuration import renamed_config
 from clients.triton.server import Signature, TensorSpec
 from dispatcher.app import create_app
 from dispatcher.errors import ANSWERS, NOT_READY, ROUTING

@@ -28,7 +28,7 @@ from clients.errors import (
     UnknownModel,
 )
 from clients.plugins.dispatch_toml import aliases
-from clients.triton.client import renamed_config
+from clients.triton.configuration import renamed_config
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.model_control.load_unload import Hosting
 from tests.support.fake_triton import FakeTriton
@@ -575,11 +575,11 @@ def test_a_model_of_which_triton_would_die_is_not_loaded(
 ) -> None:
     """Neither from elsewhere nor from the repository, where it was changed meanwhile."""
     if fault.name != "config_folder":  # of a model from elsewhere that is not read
-        with pytest.raises(BadModel, match="over which Triton ends"):
+        with pytest.raises(BadModel, match="and crashes Triton"):
             hosting.load("one", str(write_mistake(tmp_path / "far", fault)))
     assert not (hosting.repository / "one").exists()
     write_mistake(hosting.repository, fault)
-    with pytest.raises(BadModel, match="over which Triton ends"):
+    with pytest.raises(BadModel, match="and crashes Triton"):
         hosting.load_own(fault.name)
     assert not hosting.is_loaded(fault.name)
     assert wanted(hosting) == []
@@ -681,7 +681,7 @@ def test_a_configuration_that_was_edited_counts_at_the_next_load(
         assert (place / "config.pbtxt").read_text() == text.removeprefix("\ufeff")
         assert (place / "1" / "model.onnx").exists()
     (folder / "config.pbtxt").write_text("instance_group { passive: true }")
-    with pytest.raises(BadModel, match="over which Triton ends"):
+    with pytest.raises(BadModel, match="and crashes Triton"):
         hosting.load_own("late")
     (folder / "config.pbtxt").unlink()
     hosting.load_own("late")

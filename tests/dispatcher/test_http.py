@@ -18,7 +18,7 @@ from werkzeug.test import TestResponse
 from clients import errors
 from clients.base import Client, Environment, Parameter
 from clients.plugins.registry import Registry, load_clients
-from clients.triton.client import renamed_config
+from clients.triton.configuration import renamed_config
 from clients.triton.server import ModelState, Tensors
 from dispatcher.app import create_app
 from dispatcher.errors import ANSWERS

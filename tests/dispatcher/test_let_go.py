@@ -15,7 +15,7 @@ from flask.testing import FlaskClient
 from clients.base import Client, Environment
 from clients.errors import BadPayload, ModelFailed
 from clients.plugins.registry import Registry
-from clients.triton.client import renamed_config
+from clients.triton.configuration import renamed_config
 from clients.triton.server import Signature, TensorSpec
 from dispatcher.app import create_app
 from dispatcher.settings import read_settings

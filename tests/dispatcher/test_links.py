@@ -164,7 +164,7 @@ def test_a_model_of_which_triton_would_die_is_left_out(tmp_path: Path) -> None:
     (line,) = [line for line in said if "label_dot" in line and "is not served" in line]
     assert line == (
         f'{models / "label_dot"} is not served: config.pbtxt: `label_filename` is ".", which is '
-        "no file, over which Triton ends: name a file with a label in each line"
+        "no file, and crashes Triton: name a file with a label in each line"
     )
     assert len(said) == 1 + len(DEADLY) + 1
 

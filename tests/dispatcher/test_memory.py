@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clients.triton.regions import MIB, affordable
+from clients.triton.shared_memory import MIB, affordable
 from dispatcher.observability.memory import all_memory, free_memory
 from dispatcher.settings import read_settings
 from dispatcher.wsgi import shared_bytes
@@ -73,7 +73,7 @@ def test_a_machine_without_control_groups(tmp_path: Path, machine: Path) -> None
 def of_size(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Give every folder that size."""
     found = SimpleNamespace(f_blocks=size // 4096, f_frsize=4096)
-    monkeypatch.setattr("clients.triton.regions.os.statvfs", lambda folder: found)
+    monkeypatch.setattr("clients.triton.shared_memory.os.statvfs", lambda folder: found)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from clients.base import Environment
 from clients.plugins.registry import Registry
-from clients.triton.client import renamed_config
+from clients.triton.configuration import renamed_config
 from clients.triton.server import ModelState
 from container.triton_backends.engine_choice import (
     ONNXRUNTIME,

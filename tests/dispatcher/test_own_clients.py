@@ -19,7 +19,7 @@ from flask.testing import FlaskClient
 
 from clients.base import Environment
 from clients.plugins.registry import load_clients
-from clients.triton.client import renamed_config
+from clients.triton.configuration import renamed_config
 from clients.triton.server import Signature, TensorSpec
 from dispatcher.app import create_app
 from dispatcher.settings import read_settings

@@ -22,7 +22,7 @@ from clients.plugins.discovery import changes, model_source, tried
 from clients.plugins.dispatch_toml import aliases
 from clients.plugins.registry import Verdict, load_clients
 from clients.repository.model_folders import link
-from clients.triton.client import renamed_config
+from clients.triton.configuration import renamed_config
 from clients.triton.server import ModelState, Signature, TensorSpec
 from dispatcher.app import create_app
 from dispatcher.model_control import sandbox as trial

@@ -26,7 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from clients.base import Environment
 from clients.plugins.registry import Registry
-from clients.triton.client import renamed_config
+from clients.triton.configuration import renamed_config
 from dispatcher.app import create_app
 from dispatcher.gunicorn import hooks as gunicorn_hooks
 from dispatcher.observability.metrics import Metrics

@@ -1,4 +1,4 @@
-"""A model server without a network: each model is a function of its arrays."""
+"""A model server without a network: each model is a function of its input arrays."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from clients.errors import (
     UnknownVersion,
 )
 from clients.triton.server import (
-    Above,
+    NO_HINTS,
+    Hints,
     ModelServer,
     ModelState,
-    Padding,
-    Rows,
     Signature,
     Tensors,
     TensorSpec,
@@ -86,15 +85,13 @@ class FakeTriton(ModelServer):
         *,
         outputs: Sequence[str] = (),
         classes: Mapping[str, int] | None = None,
-        rows: Rows | None = None,
-        above: Above | None = None,
-        padding: Padding | None = None,
+        hints: Hints = NO_HINTS,
         version: str = "",
         timeout: float,
     ) -> Arrays:
         self.calls.append(
-            {"model": model, "inputs": inputs, "classes": classes, "rows": rows,
-             "above": above, "padding": padding, "version": version, "timeout": timeout}
+            {"model": model, "inputs": inputs, "classes": classes, "hints": hints,
+             "version": version, "timeout": timeout}
         )  # fmt: skip
         if model not in self.models_run:
             raise UnknownModel(f"no {model}")

@@ -21,7 +21,7 @@ from flask import Flask
 from clients.base import Client, Environment
 from clients.errors import ModelFailed
 from clients.plugins.registry import Registry
-from clients.triton.client import renamed_config
+from clients.triton.configuration import renamed_config
 from container.programs.gunicorn import gunicorn_program
 from container.programs.listening_socket import ListeningSocket
 from container.programs.nginx import nginx_program

@@ -13,7 +13,7 @@ from flask import Flask
 
 from clients.base import Client, Environment, Payload
 from clients.plugins.registry import Registry
-from clients.triton.client import renamed_config
+from clients.triton.configuration import renamed_config
 from dispatcher.app import admission_of, create_app
 from dispatcher.execution.watchdog import Watch, replace_worker
 from dispatcher.readiness.prober import Canary

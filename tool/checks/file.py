@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from clients.repository.config_text import Message, read
-from clients.repository.deadly import Fault
+from clients.repository.crash_causes import Fault
 from clients.repository.model_folders import CONFIG
-from clients.triton.client import config_dictionary
+from clients.triton.configuration import config_dictionary
 from container.triton_backends import engine_choice, parameters
 from container.triton_backends.completion import ModelFile, completed
 from container.triton_backends.config_check import check, refuse_ragged

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clients.repository.config_text import Field, Message, NotReadable, read, whole
-from clients.repository.deadly import Fault, deadly
+from clients.repository.crash_causes import Fault, crash_causes
 from clients.repository.files import text_of
 from clients.repository.model_folders import CONFIG, PLAIN_MODELS, is_model
 from clients.tensors.classes import labels_at
-from clients.triton.client import config_dictionary, config_fault
+from clients.triton.configuration import config_dictionary, config_fault
 from container.triton_backends.engine_choice import SAMPLES
 from dispatcher.settings import PROJECT
 from tool import samples
@@ -60,7 +60,7 @@ class ModelCheck:
                     "is in a version folder, where Triton does not read it",
                     f"move it up into {self.folder.name}/",
                 )
-        for fault in deadly(self.folder):
+        for fault in crash_causes(self.folder):
             self.findings.error(file, fault.what, fault.fix, key=fault.key, line=fault.line)
         if not file.is_file():
             self.versions().run(Message(), "")
@@ -277,7 +277,7 @@ class ModelCheck:
                     )
                     continue
                 if file.is_dir():
-                    continue  # that it is deadly was said
+                    continue  # it was reported as a cause of a crash
                 count = len(labels_at(file))
                 dims = [whole(dim) for dim in output.texts("dims")]
                 classes = next((dim for dim in reversed(dims) if dim != 1), -1)

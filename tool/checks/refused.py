@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clients.repository.config_text import Field, Message, NotReadable, whole
-from clients.repository.deadly import DEFAULTED, TRUE, Fault, largest_batch, warmup_tensors
+from clients.repository.crash_causes import DEFAULTED, TRUE, Fault, largest_batch, warmup_tensors
 
 TENSOR = {"name": '"x"', "data_type": "TYPE_FP32", "dims": "[ 3 ]"}  # what Triton wants of each
 KINDS = ("input", "output")

@@ -18,7 +18,7 @@ from pathlib import Path
 from clients.repository.config_text import Message
 from clients.repository.files import text_of
 from clients.repository.model_folders import CONFIG
-from clients.triton.client import config_dictionary, config_fault
+from clients.triton.configuration import config_dictionary, config_fault
 from container.triton_backends import engine_choice
 from container.triton_backends.engine_choice import OPENVINO, EnginePreference
 from container.triton_backends.model_config import ModelConfigError

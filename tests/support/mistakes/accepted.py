@@ -65,7 +65,7 @@ DEADLY = [
         "passive",
         config("dynamic", "instance_group [ { count: 1 passive: true } ]\ndynamic"),
         "passive/config.pbtxt:6",
-        "`instance_group.passive` leaves no instance for requests, over which Triton ends",
+        "`instance_group.passive` leaves no instance for requests, and crashes Triton",
         "leave it out",
     ),
     Mistake(
@@ -120,7 +120,7 @@ DEADLY = [
         "config_folder",
         without_config,
         "config_folder/config.pbtxt",
-        "is a folder, over which Triton ends",
+        "is a folder, and crashes Triton",
         "put the file there",
     ),
 ]

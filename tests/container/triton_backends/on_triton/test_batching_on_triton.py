@@ -13,8 +13,8 @@ import pytest
 import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException
 
-from clients.triton import client as own_client
-from clients.triton.server import Padding
+from clients.triton.client import Triton as OwnTriton
+from clients.triton.server import Hints, Padding
 from tests.support.models import onnx_repository
 from tests.support.triton import process as triton_process
 from tests.support.triton.calls import ROW, ask, ask_together, counted, counts
@@ -95,7 +95,7 @@ class TestBatching:
         self, triton: Triton
     ) -> None:
         """Filled up with zeros, which add nothing to a total; `width` says how long it was run."""
-        client = own_client.Triton(f"127.0.0.1:{triton.ports[0]}")
+        client = OwnTriton(f"127.0.0.1:{triton.ports[0]}")
         generator = np.random.default_rng(0)
         rows = [
             generator.integers(-9, 10, size).astype(np.float32)
@@ -104,7 +104,9 @@ class TestBatching:
 
         def ask_padded(x: np.ndarray[Any, Any]) -> Any:
             padding = Padding({"x": np.int64(0)}, ["same"])
-            return client.infer("columns_beside", {"x": x}, padding=padding, timeout=20)
+            return client.infer(
+                "columns_beside", {"x": x}, hints=Hints(padding=padding), timeout=20
+            )
 
         until, widened = time.monotonic() + 20, False
         with ThreadPoolExecutor(16) as pool:
@@ -125,13 +127,13 @@ class TestBatching:
         self, triton: Triton
     ) -> None:
         """Beside others and alone; rows of zeros only are what was sent."""
-        client = own_client.Triton(f"127.0.0.1:{triton.ports[0]}")
+        client = OwnTriton(f"127.0.0.1:{triton.ports[0]}")
         x = np.zeros((5, 40), np.float32)
         x[0, :2], x[1], x[2, :4], x[4, :39] = 5, 1, 2, 3
 
         def ask_padded(model: str) -> Any:
             padding = Padding({"x": 0}, ["same"])
-            return client.infer(model, {"x": x}, padding=padding, timeout=20)
+            return client.infer(model, {"x": x}, hints=Hints(padding=padding), timeout=20)
 
         with ThreadPoolExecutor(8) as pool:
             beside = pool.map(ask_padded, ["columns_beside"] * 50)
@@ -163,13 +165,13 @@ class TestBatching:
         assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
 
     def test_padding_with_what_is_no_whole_number_is_not_asked_for(self, triton: Triton) -> None:
-        client = own_client.Triton(f"127.0.0.1:{triton.ports[0]}")
+        client = OwnTriton(f"127.0.0.1:{triton.ports[0]}")
         half = cast("int", 0.5)
         with pytest.raises(TypeError):
             client.infer(
                 "columns_beside",
                 {"x": np.zeros((1, 2), np.float32)},
-                padding=Padding({"x": half}, []),
+                hints=Hints(padding=Padding({"x": half}, [])),
                 timeout=20,
             )
 

@@ -11,7 +11,7 @@ import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException
 
 from clients.errors import ModelFailed, UnknownModel
-from clients.triton import client as own_client
+from clients.triton.client import Triton as OwnTriton
 from tests.support.models import onnx_models, onnx_repository
 from tests.support.triton import process as triton_process
 from tests.support.triton.calls import ask, ask_together, configuration
@@ -120,7 +120,7 @@ class TestRowsThatChangeEachOther:
 
 
 def test_what_mends_a_model_is_the_hint(triton: Triton) -> None:
-    client = own_client.Triton(f"127.0.0.1:{triton.ports[0]}")
+    client = OwnTriton(f"127.0.0.1:{triton.ports[0]}")
     with pytest.raises(ModelFailed) as caught:
         client.load("zipmap", timeout=20)
     assert caught.value.message.endswith(
@@ -186,7 +186,7 @@ class TestTensors:
 class TestInstances:
     def test_every_instance_has_a_process(self, triton: Triton) -> None:
         folder = triton.log_file.parent
-        client = own_client.Triton(f"127.0.0.1:{triton.ports[0]}")
+        client = OwnTriton(f"127.0.0.1:{triton.ports[0]}")
         for model, instances in (("trio", 3), ("batch_size", 1)):
             assert len(triton_process.stubs(folder, model)) == instances
             assert client.instances(model, timeout=5) == instances
@@ -218,7 +218,7 @@ def test_what_nobody_waits_for_is_refused(triton: Triton) -> None:
     answer = triton.client.infer("bare", [tensor], parameters={"deadline_us": now + 10**7})
     assert answer.as_numpy("y").shape == (1, 3)
     # So a model gives a sign of life.
-    client = own_client.Triton(f"127.0.0.1:{triton.ports[0]}")
+    client = OwnTriton(f"127.0.0.1:{triton.ports[0]}")
     index = np.array([[7]])  # fails where it is run
     client.knock("lookup_beside", {"index": index}, timeout=10)
     with ThreadPoolExecutor(8) as pool:  # and beside others

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from clients.triton import client as own_client
-from clients.triton.server import Padding
+from clients.triton.client import Triton as OwnTriton
+from clients.triton.errors import first_line
+from clients.triton.server import Hints, Padding
 from container.triton_backends.pytorch.torchscript import place_and_reason
 from tests.support.models import torchscript_models
 from tests.support.triton.calls import ask, ask_together
@@ -103,7 +104,7 @@ def test_a_failure_is_told_with_its_reason_and_logged_once(triton: Triton) -> No
     requests = [{"index": np.array([[index]])} for index in indices]
     for index, error in zip(indices, ask_together(triton, "torch_lookup", requests), strict=True):
         reason = f"index {index} is out of bounds for dimension 0 with size 3"
-        assert own_client.first_line(error.message()) == f"RuntimeError: {reason}"
+        assert first_line(error.message()) == f"RuntimeError: {reason}"
     assert triton.log().count("torch_lookup/1/model.pt' failed: The following operation") == 1
     assert "self.table[index]" in triton.log()
 
@@ -127,9 +128,9 @@ def test_a_reason_is_what_follows_the_traceback() -> None:
 def test_short_rows_of_a_request_are_not_run_as_long_as_the_longest(triton: Triton) -> None:
     x = np.zeros((3, 40), np.float32)
     x[0, :2], x[1], x[2, :4] = 5, 1, 2
-    client = own_client.Triton(f"127.0.0.1:{triton.ports[0]}")
+    client = OwnTriton(f"127.0.0.1:{triton.ports[0]}")
     answer = client.infer(
-        "torch_columns", {"x": x}, padding=Padding({"x": 0}, ["same"]), timeout=20
+        "torch_columns", {"x": x}, hints=Hints(padding=Padding({"x": 0}, ["same"])), timeout=20
     )
     assert answer["width"].tolist() == [[4], [40], [4]]
     assert answer["total"].tolist() == [[10], [40], [8]]

@@ -16,9 +16,10 @@ import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException
 
 from clients.errors import InferenceError, ModelFailed, ModelUnavailable, TensorsRefused
-from clients.triton import regions
+from clients.triton import shared_memory as regions
 from clients.triton.client import Triton
-from clients.triton.regions import FOLDER, MIB, NAME, Regions
+from clients.triton.server import Hints
+from clients.triton.shared_memory import FOLDER, MIB, NAME, Regions
 from tests.support.triton import process as triton_process
 
 ROWS = 200_000  # of three float32: 2.4 MB
@@ -103,13 +104,15 @@ class TestOnTriton:
             (ROWS // 2, range(ROWS // 2)),  # as many of fewer: all of them
             (ROWS, range(1, ROWS, 2)),
         ):
-            answer = client.infer("free", {"x": X[:rows]}, rows={"y": wanted}, timeout=30)["y"]
+            answer = client.infer(
+                "free", {"x": X[:rows]}, hints=Hints(rows={"y": wanted}), timeout=30
+            )["y"]
             np.testing.assert_array_equal(answer, X[:rows][wanted] + 1)
 
     def test_only_rows_above_a_number_come(self, client: Triton) -> None:
         for rows, least in ((ROWS, 3 * ROWS - 5), (ROWS, 3 * ROWS), (ROWS, 0), (10, 15)):
             above = {"y": (np.int64(1), np.float32(least))}  # as a class may well give them
-            answer = client.infer("free", {"x": X[:rows]}, above=above, timeout=30)
+            answer = client.infer("free", {"x": X[:rows]}, hints=Hints(above=above), timeout=30)
             y = X[:rows] + 1
             np.testing.assert_array_equal(answer["y"], y[y[:, 1] > least])
 
@@ -306,7 +309,7 @@ class TestRegions:
     def test_triton_forgets_no_region_that_it_is_using(self, triton: triton_process.Triton) -> None:
         """What `sweep` builds on. The model waits for a second request, ten seconds at most."""
         client = Triton(f"127.0.0.1:{triton.ports[0]}")
-        server = client._server
+        server = client._registration
         name = f"{NAME}{2**22 + 1}_1"
         x = np.arange(20, dtype=np.float32)[None]
         memory = FOLDER / name

@@ -1,20 +1,20 @@
-"""How a caller's own values are shown back in an error: in short, and never so that it breaks."""
+"""Quotes a caller's own values in an error message: short, and always as UTF-8."""
 
 from __future__ import annotations
 
 
 def brief(value: object, longest: int = 60) -> str:
-    """Return how a value is shown to the caller: its beginning where it is long."""
+    """Return a value as it is quoted to the caller: only the beginning of a long one."""
     if isinstance(value, dict):
         return f"an object with {len(value)} fields"
     if isinstance(value, list) and any(isinstance(one, list | dict) for one in value[:longest]):
-        return f"a list of {len(value)} lists or objects"  # however deep they are
+        return f"a list of {len(value)} lists or objects"  # the depth is the caller's
     shown = ascii_if_broken(repr(value[: longest + 1] if isinstance(value, str | list) else value))
     return shown if len(shown) <= longest else f"{shown[:longest]}…"
 
 
 def encodable(text: str) -> bool:
-    """Whether a text is one: JSON can hold half of a surrogate pair, UTF-8 cannot."""
+    """Whether UTF-8 can hold a text: JSON allows half of a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,9 +1,8 @@
-"""What a model's configuration, or a file that it names, may hold that Triton does not survive.
+"""Finds what crashes Triton in a model's configuration and files.
 
-Triton (2.51) ends with SIGABRT over a folder that it reads as a file, and with SIGSEGV over the
-others, every third time over a warm-up's batch; all other models end with it, and again whenever it
-is started anew. So such a model is refused before Triton sees it. What Triton refuses by itself is
-left to it.
+Triton 2.51 ends with SIGABRT for a folder that it reads as a file, and with SIGSEGV for the other
+causes (every third time for a warm-up's batch). All other models end with it, and each restart ends
+in the same way, so such a model is refused before. Mistakes that Triton refuses are left to it.
 """
 
 from __future__ import annotations
@@ -20,27 +19,27 @@ from clients.repository.files import unmarked
 CONFIG = "config.pbtxt"
 TRUE = {"true", "t", "1"}
 
-# A warm-up's tensor of more numbers than this is no request: a message of gRPC has 2 GiB.
+# The most numbers of a warm-up's tensor: a message of gRPC has at most 2 GiB.
 MOST_NUMBERS = 2**31
 
-# Triton's, for a model of these backends that can batch and does not say how far. Others have it in
-# the model itself.
+# Triton's default for models of these backends that can batch. Other backends read it from the
+# model.
 DEFAULT_MAX_BATCH_SIZE = 4
 DEFAULTED = ("onnxruntime", "pytorch", "onnxruntime_onnx", "pytorch_libtorch")
 
 
 Fault = tuple[str, Field, str, str]
-"""The key, where it stands or is missing, what is wrong, and how to mend it."""
+"""The key, its place in the text, what is wrong, and how to mend it."""
 
 
 @dataclass(frozen=True)
-class Deadly:
-    """What Triton would die of.
+class CrashCause:
+    """Something that crashes Triton.
 
     Args:
-        key: what in the configuration it is about; nothing for the file itself.
-        line: in that file, counted from 1; 0 for the whole file.
-        what: is wrong, and what becomes of it.
+        key: the key in the configuration; empty for the file itself.
+        line: its line, counted from 1; 0 for the whole file.
+        what: what is wrong, and what Triton does.
         fix: how to mend it.
 
     """
@@ -55,23 +54,23 @@ class Deadly:
         return f"{CONFIG}:{key} {self.what}: {self.fix}"
 
 
-def deadly(folder: Path) -> list[Deadly]:
-    """Return what Triton would die of, if it loaded the model in a folder, or were asked for it."""
+def crash_causes(folder: Path) -> list[CrashCause]:
+    """Return what would crash Triton when it loads or runs the model in a folder."""
     try:
         text = unmarked((folder / CONFIG).read_bytes()).decode(errors="replace")
         message = read(text)
     except IsADirectoryError:
-        return [Deadly("", 0, "is a folder, over which Triton ends", "put the file there")]
-    except (OSError, ValueError):  # there is none, or Triton says what is wrong with it
+        return [CrashCause("", 0, "is a folder, and crashes Triton", "put the file there")]
+    except (OSError, ValueError):  # there is none, or Triton refuses it
         return []
     return [
-        Deadly(key, line_of(text, field), f"{what}, over which Triton ends", fix)
+        CrashCause(key, line_of(text, field), f"{what}, and crashes Triton", fix)
         for key, field, what, fix in found(message, folder)
     ]
 
 
 def found(message: Message, folder: Path) -> Iterator[Fault]:
-    """Yield what is wrong in a configuration that can be read."""
+    """Yield the causes in a configuration that can be read."""
     groups = message.messages("instance_group")
     passive = [field for group in groups for field in group.all("passive")]
     if groups and all(group.text("passive").lower() in TRUE for group in groups):
@@ -93,7 +92,7 @@ def found(message: Message, folder: Path) -> Iterator[Fault]:
 
 
 def warmup_tensors(message: Message) -> Iterator[tuple[Message, Message]]:
-    """Yield each tensor that a warm-up sends, behind its warm-up."""
+    """Yield each warm-up with each tensor that it sends."""
     for sample in message.messages("model_warmup"):
         for entry in sample.messages("inputs"):
             for tensor in entry.messages("value"):
@@ -101,7 +100,7 @@ def warmup_tensors(message: Message) -> Iterator[tuple[Message, Message]]:
 
 
 def of_a_warmup(sample: Message, tensor: Message, folder: Path) -> Iterator[Fault]:
-    """Yield the same of one tensor of a warm-up, whose files lie in a folder."""
+    """Yield the causes in one tensor of a warm-up; `folder` has its files."""
     for field in tensor.all("input_data_file"):
         if is_no_file(folder, field.value):
             what = f'is "{field.value}", which is no file in warmup/'
@@ -113,26 +112,26 @@ def of_a_warmup(sample: Message, tensor: Message, folder: Path) -> Iterator[Faul
 
 
 def is_no_file(folder: Path, name: object) -> bool:
-    """Whether something else than a file is there; Triton looks for "/a" in the folder as well."""
+    """Whether a path is no file; Triton reads "/a" as a path in the folder too."""
     path = f"{folder}/{name}"
-    # Path's own methods raise where a name is too long.
+    # Path's methods raise for a name that is too long.
     return os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113
 
 
 def largest_batch(message: Message, folder: Path) -> float:
-    """Return the largest batch, as far as the configuration says it."""
+    """Return the largest batch that the configuration allows; infinity if unknown."""
     backend = message.text("backend") or message.text("platform")
     if backend not in DEFAULTED and (backend or not any(folder.glob("*/model.onnx"))):
-        return math.inf  # its code, or its file, may say another one
+        return math.inf  # its code, or its file, may set another
     stated = message.all("max_batch_size") or (message.all("input") and message.all("output"))
     try:
         return message.number("max_batch_size") if stated else DEFAULT_MAX_BATCH_SIZE
     except NotReadable:
-        return math.inf  # Triton says so
+        return math.inf  # Triton refuses it
 
 
 def numbers(sample: Message, tensor: Message) -> int:
-    """Return how many numbers a tensor of a warm-up has."""
+    """Return the count of numbers in a tensor of a warm-up."""
     try:
         sizes = [sample.readable_number("batch_size"), *map(whole, tensor.texts("dims"))]
     except NotReadable:

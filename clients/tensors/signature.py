@@ -1,0 +1,158 @@
+"""A model's signature, and the tensors that a caller sends to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from clients.errors import TensorsRefused
+from clients.triton.server import Signature, TensorSpec
+
+Array = npt.NDArray[Any]
+
+DTYPES: Mapping[str, type[np.generic]] = {
+    "BOOL": np.bool_,
+    "UINT8": np.uint8,
+    "UINT16": np.uint16,
+    "UINT32": np.uint32,
+    "UINT64": np.uint64,
+    "INT8": np.int8,
+    "INT16": np.int16,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "FP16": np.float16,
+    "FP32": np.float32,
+    "FP64": np.float64,
+    "BYTES": np.object_,
+}
+DATATYPES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
+
+
+# Of the other sizes of a tensor without numbers: it costs nothing here, but a model that sums over
+# its axis of size 0 makes an array of all the others.
+MOST_OF_NOTHING = 2**20
+
+
+def the_one_input(signature: Signature) -> str:
+    """Return the name of the only input; raise TensorsRefused if there are several."""
+    if len(signature.inputs) != 1:
+        raise TensorsRefused(
+            f"one array came; the model has the inputs {described(signature.inputs)}",
+            hint="send them by name in a V2 body",
+        )
+    return signature.inputs[0].name
+
+
+def refuse_wrong_tensors(inputs: Mapping[str, Array], signature: Signature) -> None:
+    """Refuse tensors that do not match the model's inputs.
+
+    Raises:
+        TensorsRefused: a name, type or shape is not the model's.
+
+    """
+    known = {spec.name: spec for spec in signature.inputs}
+    for name, array in inputs.items():
+        if name not in known:
+            raise TensorsRefused(
+                f"there is no input `{name}`", hint=f"the model has {described(signature.inputs)}"
+            )
+        sizes = [size for size in array.shape if size]
+        if not array.size and math.prod(sizes) > MOST_OF_NOTHING:
+            raise TensorsRefused(
+                f"input `{name}` has no numbers, but shape {list(array.shape)}",
+                hint=f"besides a 0, sizes may make {MOST_OF_NOTHING} at most",
+            )
+        spec, datatype = known[name], DATATYPES.get(array.dtype, str(array.dtype))
+        if not fits(array.shape, spec.shape) or datatype != spec.datatype:
+            raise TensorsRefused(
+                f"input `{name}` wants {spec.datatype} {list(spec.shape)}; "
+                f"you sent {datatype} {list(array.shape)}",
+                hint="; ".join(
+                    filter(
+                        None,
+                        [
+                            another_type(datatype, spec.datatype),
+                            one_axis_more(array.shape, spec.shape, signature.max_batch_size),
+                        ],
+                    )
+                ),
+            )
+        if signature.max_batch_size and array.shape[0] > signature.max_batch_size:
+            raise TensorsRefused(
+                f"input `{name}` has {array.shape[0]} items",
+                hint=at_most(signature.max_batch_size),
+            )
+    missing = [spec for spec in signature.inputs if spec.name not in inputs and not spec.optional]
+    if missing:
+        raise TensorsRefused(
+            f"input `{missing[0].name}` is missing",
+            hint=f"the model has {described(signature.inputs)}",
+        )
+    if signature.max_batch_size and len({len(array) for array in inputs.values()}) > 1:
+        raise TensorsRefused("the inputs differ in their first dimension, the batch")
+
+
+def fits(came: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Whether an array has a shape in which -1 is any size."""
+    return len(came) == len(wanted) and all(
+        one in (-1, other) for one, other in zip(wanted, came, strict=True)
+    )
+
+
+def another_type(came: str, wanted: str) -> str:
+    """Return a hint for an array that has another type than the model's input."""
+    if came == wanted or wanted not in DTYPES:
+        return ""
+    if wanted == "BYTES":
+        return 'send texts in a V2 body, with "datatype": "BYTES"'
+    numpy_name = np.dtype(DTYPES[wanted]).name
+    return f'send it as "datatype": "{wanted}" in JSON, or array.astype("{numpy_name}") as npy'
+
+
+def one_axis_more(came: Sequence[int], wanted: Sequence[int], most: int) -> str:
+    """Return a hint for an array that lacks one axis of size 1, mostly the batch."""
+    for shape in ([1, *came], [*came, 1]):
+        if fits(shape, wanted):
+            items = f"; the first axis counts items, and {at_most(most)}" if most else ""
+            return f"send the same data as {shape}{items}"
+    return ""
+
+
+def at_most(most: int) -> str:
+    """Return a hint on how many items a model takes."""
+    return (
+        f"the model takes at most {most} at once; more: a larger max_batch_size in config.pbtxt, "
+        "or 0 where its first axis is no batch"
+    )
+
+
+def zeros(signature: Signature) -> dict[str, Array]:
+    """Return the smallest inputs of a model: zeros, and 1 for every size that varies.
+
+    Raises:
+        TensorsRefused: an input has a type that NumPy lacks.
+
+    """
+    for spec in signature.inputs:
+        if spec.datatype not in DTYPES and not spec.optional:
+            raise TensorsRefused(
+                f"input `{spec.name}` is {spec.datatype}, which is not served",
+                hint=f"served are {', '.join(DTYPES)}",
+            )
+    return {
+        spec.name: np.full(
+            [max(1, size) for size in spec.shape],
+            b"" if spec.datatype == "BYTES" else 0,
+            DTYPES[spec.datatype],
+        )
+        for spec in signature.inputs
+        if not spec.optional
+    }
+
+
+def described(specs: Sequence[TensorSpec]) -> str:
+    return ", ".join(f"`{spec.name}` {spec.datatype} {list(spec.shape)}" for spec in specs)

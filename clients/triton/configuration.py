@@ -1,0 +1,125 @@
+"""Triton's model configuration, judged by protobuf's own reader as in Triton.
+
+`clients/repository/config_text.py` reads the same files without protobuf, for processes in which
+protobuf and gRPC would take too much memory and time, and says where in the text a field is.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf import json_format, text_format
+from tritonclient.grpc import model_config_pb2
+
+from clients.errors import ModelFailed
+from clients.repository.config_text import NotReadable, no_number, read
+from clients.triton.server import Signature, TensorSpec
+
+# Protobuf's parser has one error class; its text alone says which name it does not know.
+NO_FIELD = re.compile(r'Message type "([\w.]+)" has no field named "(\w+)"')
+NO_VALUE = re.compile(r'Enum type "([\w.]+)" has no value named (\w+)')
+
+DATATYPES = {
+    name: "BYTES" if name == "TYPE_STRING" else name.removeprefix("TYPE_")
+    for name in model_config_pb2.DataType.keys()  # noqa: SIM118  it is no dictionary
+}
+DIGITS = "write its digits alone, as in 10"
+
+
+def signature_of(config: model_config_pb2.ModelConfig) -> Signature:
+    """Return a model's inputs and outputs, from Triton's configuration of it."""
+    batch = (-1,) if config.max_batch_size else ()
+    sides = (config.input, config.output)
+    inputs, outputs = (
+        tuple(
+            TensorSpec(
+                one.name,
+                DATATYPES[model_config_pb2.DataType.Name(one.data_type)],
+                (*batch, *one.dims),
+                optional=getattr(one, "optional", False),
+            )
+            for one in side
+        )
+        for side in sides
+    )
+    decoupled = config.model_transaction_policy.decoupled
+    ensemble = config.HasField("ensemble_scheduling")
+    sequence = config.HasField("sequence_batching")
+    return Signature(
+        config.max_batch_size,
+        inputs,
+        outputs,
+        decoupled,
+        ensemble,
+        sequence,
+        config.backend,
+        shares_runs=config.max_batch_size > 1 and config.HasField("dynamic_batching"),
+    )
+
+
+def renamed_config(text: str, name: str) -> str:
+    """Return a `config.pbtxt` for the same model under another name.
+
+    Raises:
+        ModelFailed: Triton could not read it.
+
+    """
+    if fault := config_fault(text):
+        line, reason, fix = fault
+        raise ModelFailed(f"config.pbtxt:{line} cannot be read: {reason}", hint=fix)
+    # The text is kept if possible: protobuf does not write a `max_batch_size` of 0.
+    own = f'name: "{name}"'
+    try:
+        names = read(text).all("name")
+    except NotReadable:
+        config = text_format.Parse(text, model_config_pb2.ModelConfig())
+        config.name = name
+        return str(text_format.MessageToString(config))
+    if not names:
+        return f"{own}\n{text}"
+    return text[: names[0].start] + own + text[names[0].end :]
+
+
+def config_fault(text: str) -> tuple[int, str, str] | None:
+    """Return line, reason and fix of the first mistake in a `config.pbtxt`, if any."""
+    try:
+        text_format.Parse(text, model_config_pb2.ModelConfig())
+    except text_format.ParseError as error:
+        # Its text has place and reason in one: "3:1 : Message type …".
+        reason = str(error).partition(" : ")[2] or str(error)
+        return error.GetLine() or 1, reason.rstrip("."), config_fix(reason)
+    if fault := no_number(text):
+        return fault[0], f"{fault[1]!r} is no number", DIGITS
+    return None
+
+
+def config_fix(reason: str) -> str:
+    """Return how to mend a mistake that protobuf's parser has found."""
+    pool = model_config_pb2.ModelConfig.DESCRIPTOR.file.pool
+    if unknown := NO_FIELD.search(reason):
+        known = [field.name for field in pool.FindMessageTypeByName(unknown[1]).fields]
+    elif unknown := NO_VALUE.search(reason):
+        known = [value.name for value in pool.FindEnumTypeByName(unknown[1]).values]
+    else:
+        return (
+            "write `name: value` in each line, texts in quotation marks, numbers without; close "
+            "every bracket and quotation mark; a comment begins with #"
+        )
+    wrong = unknown[2]
+    near = [one for one in known if f"_{wrong}_" in f"_{one}_"]  # TYPE_FP32 for FP32
+    near = near or difflib.get_close_matches(wrong, known, 1, cutoff=0.75)
+    return f"write `{near[0]}` for `{wrong}`" if near else f"expected one of {', '.join(known)}"
+
+
+def config_dictionary(text: str) -> dict[str, Any]:
+    """Return a `config.pbtxt` as the dictionary that Triton gives its Python backends."""
+    config = text_format.Parse(text, model_config_pb2.ModelConfig())
+    return dict(json_format.MessageToDict(config, preserving_proto_field_name=True))
+
+
+def config_signature(config: Mapping[str, Any]) -> Signature:
+    """Return a model's inputs and outputs, from such a dictionary."""
+    return signature_of(json_format.ParseDict(dict(config), model_config_pb2.ModelConfig()))

@@ -1,0 +1,180 @@
+"""The connection to Triton, for inference, control and probe.
+
+The channels are made in each process after the fork, which gRPC does not survive. All threads share
+them: they are thread-safe except for streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from clients.errors import (
+    DeadlineExceeded,
+    InferenceError,
+    ModelBusy,
+    ModelFailed,
+    ModelUnavailable,
+    TensorsRefused,
+    UnknownModel,
+    UnknownVersion,
+)
+from clients.triton.errors import first_line, not_ready, too_late, translated
+from clients.triton.server import ModelState
+
+CHANNEL = (
+    # gRPC waits longer and longer, up to two minutes, before it tries to reach a server again: too
+    # long for one on this machine that is starting or was restarted.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    # Tensors have no limit.
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # Docker passes its own proxy on to every container; it does not know this machine's ports.
+    ("grpc.enable_http_proxy", 0),
+    # An error's text comes as metadata, of which gRPC takes 16 kB by default: a model with a longer
+    # text seemed to be unreachable.
+    ("grpc.max_metadata_size", 2**20),
+    ("grpc.absolute_max_metadata_size", 2**24),
+)
+
+LISTING_TRIES = 5
+
+
+class ModelChannel:
+    """A gRPC channel of one model, which can be closed without the others.
+
+    Args:
+        address: Triton's ("host:port").
+
+    """
+
+    def __init__(self, address: str) -> None:
+        self.abandoned = ""
+        """Why it was closed, if it was."""
+        self._channel = grpc.insecure_channel(address, CHANNEL)
+        self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    def infer(self, request: Any, timeout: float) -> Any:
+        """Send a `ModelInferRequest`; return the `ModelInferResponse`.
+
+        Args:
+            request: the request.
+            timeout: seconds to wait for the response; gRPC passes them on to Triton.
+
+        Raises:
+            grpc.RpcError: Triton refused it, or did not answer.
+            ValueError: the channel was abandoned before.
+
+        """
+        return self.stub.ModelInfer(request, timeout=timeout)
+
+    def abandon(self, reason: str) -> None:
+        """Close the channel: all requests on it fail, and all that follow."""
+        self.abandoned = reason
+        self._channel.close()
+
+
+class Connection:
+    """Calls Triton, and translates its errors.
+
+    Args:
+        address: where Triton listens for gRPC ("host:port").
+
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._common = ModelChannel(address)  # of control, and of models that never answered
+        self._channels: dict[str, ModelChannel] = {}
+        self._failing: set[str] = set()
+
+    def _call(self, method: str, request: Any, timeout: float) -> Any:
+        """Call a method of Triton's gRPC service; return its response.
+
+        Raises:
+            InferenceError: translated from the gRPC status.
+
+        """
+        try:
+            return getattr(self._common.stub, method)(request, timeout=timeout)
+        except grpc.RpcError as error:
+            raise translated(error) from error
+
+    def models(self, *, timeout: float) -> list[ModelState]:
+        # Triton lists nothing while a folder vanishes whose name it has just read.
+        for left in reversed(range(LISTING_TRIES)):
+            try:
+                request = service_pb2.RepositoryIndexRequest()
+                index = self._call("RepositoryIndex", request, timeout).models
+                break
+            except ModelFailed:
+                if not left:
+                    raise
+        # Triton promises no order.
+        index = sorted(index, key=lambda m: (m.name, len(m.version), m.version))
+        return [ModelState(m.name, m.version, m.state, first_line(m.reason)) for m in index]
+
+    def _config(self, model: str, version: str, timeout: float) -> Any:
+        """Return a model's `ModelConfig`, as Triton has completed it."""
+        if not isinstance(version, str):
+            raise TensorsRefused("model version must be a string")
+        request = service_pb2.ModelConfigRequest(name=model, version=version)
+        try:
+            return self._call("ModelConfig", request, timeout).config
+        except InferenceError as error:
+            raise self._explained(error, model, version, timeout) from error
+
+    def _explained(
+        self,
+        error: InferenceError,
+        model: str,
+        version: str,
+        timeout: float,
+        *,
+        late: bool = False,
+    ) -> InferenceError:
+        """Return an error that says whether model, version or readiness was the reason.
+
+        Triton's status leaves that open, so its list of models is asked. `late` is whether the
+        deadline has passed: the container's own backends refuse a request then.
+        """
+        if isinstance(error, DeadlineExceeded) or (late and isinstance(error, TensorsRefused)):
+            return too_late(model, timeout)
+        if not isinstance(error, UnknownModel | ModelUnavailable):
+            return error
+        try:
+            states = [state for state in self.models(timeout=timeout) if state.name == model]
+        except DeadlineExceeded:  # the rest of the time was too short for the list
+            return too_late(model, timeout)
+        except InferenceError:
+            return ModelUnavailable(
+                "Triton does not answer", hint="it may be starting: try again in a few seconds"
+            )
+        return by_states(error, model, version, states)
+
+
+def by_states(
+    error: InferenceError, model: str, version: str, states: Sequence[ModelState]
+) -> InferenceError:
+    """Return why a model refused a request, from the states of its versions."""
+    ready = [state.version for state in states if state.ready]
+    if not states:
+        return UnknownModel(f"there is no model {model!r} in the model repository")
+    if not ready:
+        return not_ready(model, states)
+    if version and version not in ready:
+        return UnknownVersion(
+            f"the model {model!r} has no version {version!r}",
+            hint=f"versions that are served: {', '.join(ready)}",
+        )
+    if isinstance(error, UnknownModel):  # the model's own code said so
+        return ModelFailed(error.message)
+    return ModelBusy(
+        f"the model {model!r} does not take this now: {error.message}",
+        hint="try again after Retry-After seconds",
+    )

@@ -1,0 +1,169 @@
+"""Translate Triton's gRPC errors into the contract's, once and by status code.
+
+Where one status has several meanings and only Triton's text tells them apart, the text is read
+here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import grpc
+
+from clients.errors import (
+    DeadlineExceeded,
+    InferenceError,
+    ModelFailed,
+    ModelUnavailable,
+    TensorsRefused,
+    TooLargeAtOnce,
+    UnknownModel,
+)
+from clients.triton.server import ModelState, Signature
+
+BACKENDS = ("onnxruntime", "pytorch")
+"""The backends that the container brings itself (container/triton_backends)."""
+
+TRANSLATION: Mapping[grpc.StatusCode, type[InferenceError]] = {
+    grpc.StatusCode.OK: ModelFailed,  # no error has this code
+    grpc.StatusCode.CANCELLED: ModelFailed,
+    grpc.StatusCode.UNKNOWN: ModelFailed,
+    grpc.StatusCode.INVALID_ARGUMENT: TensorsRefused,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
+    grpc.StatusCode.NOT_FOUND: UnknownModel,
+    grpc.StatusCode.ALREADY_EXISTS: ModelFailed,
+    grpc.StatusCode.PERMISSION_DENIED: ModelFailed,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: ModelUnavailable,
+    grpc.StatusCode.FAILED_PRECONDITION: ModelFailed,
+    grpc.StatusCode.ABORTED: ModelFailed,
+    grpc.StatusCode.OUT_OF_RANGE: TensorsRefused,
+    # The container's own backends refuse so what does not fit into shared memory.
+    grpc.StatusCode.UNIMPLEMENTED: TooLargeAtOnce,
+    grpc.StatusCode.INTERNAL: ModelFailed,
+    grpc.StatusCode.UNAVAILABLE: ModelUnavailable,
+    grpc.StatusCode.DATA_LOSS: ModelFailed,
+    grpc.StatusCode.UNAUTHENTICATED: ModelFailed,
+}
+
+FINISHED = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.FAILED_PRECONDITION,
+    }
+)
+"""With these Triton has finished the request; others may come from the connection alone."""
+
+# An ensemble whose steps do not fit each other has the same status (INVALID_ARGUMENT) as a request
+# that a step refuses, such as one of a wrong shape: the text alone tells them apart.
+MISFIT = re.compile(
+    r"in ensemble '.*(inference input '.*' data-type is '\w+', but model '.*' expects '\w+'"
+    r"|(expected \d+ inputs but got \d+ inputs for model '))"
+)
+# Triton has one status (INTERNAL) for all reasons why a model is not loaded.
+NO_ROOM = "No space left on device"  # for the model's region in /dev/shm
+# Triton's reason for a model that a caller has unloaded; it has the same state as one that failed.
+UNLOADED = "unloaded"
+
+NO_ID = "[request id: <id_unknown>] "
+FIX = " To mend it: "  # as in container/triton_backends/model_config.py
+
+CHECK_SAYS_MORE = "`dispatcher check` on the model's folder may say more"
+LOG_SAYS_WHY = "Triton's log has the reason; `dispatcher check` finds many of them beforehand"
+
+
+def translated(error: Any) -> InferenceError:
+    """Return the contract's error for a `grpc.RpcError`."""
+    return TRANSLATION[error.code()](first_line(error.details()))
+
+
+def inference_error(
+    error: grpc.RpcError | ValueError, signature: Signature, inputs: Collection[str]
+) -> InferenceError:
+    """Return the contract's error for a run that failed.
+
+    Args:
+        error: what gRPC raised, or a ValueError where the answer has not the shape that it states.
+        signature: the model's.
+        inputs: the names of the inputs that were sent.
+
+    """
+    if isinstance(error, ValueError):
+        return ModelFailed(f"the model's answer cannot be read: {error}")
+    known = translated(error)
+    own_backend = signature.ensemble or signature.backend in BACKENDS
+    if isinstance(known, TooLargeAtOnce) and not own_backend:
+        return ModelFailed(known.message)
+    if isinstance(known, TensorsRefused) and (misfit := MISFIT.match(known.message)):
+        all_sent = all(spec.name in inputs for spec in signature.inputs)
+        if all_sent or not misfit[2]:  # else a step may lack an input that the caller left out
+            return ModelFailed(known.message)
+    return known
+
+
+def load_error(error: InferenceError, reasons: Collection[str]) -> InferenceError:
+    """Return why a model could not be loaded.
+
+    Args:
+        error: the answer to the request.
+        reasons: what Triton says of the model's versions since.
+
+    """
+    known = next(filter(None, reasons), "")
+    reason, fix = reason_and_fix(known or error.message)
+    kind = TooLargeAtOnce if NO_ROOM in reason else ModelFailed
+    return kind(reason, hint=fix or (CHECK_SAYS_MORE if known else LOG_SAYS_WHY))
+
+
+def not_ready(model: str, states: Collection[ModelState]) -> ModelUnavailable:
+    """Return the error for a model of which no version is ready."""
+    reasons = sorted({state.why for state in states if state.why})
+    why, fix = reason_and_fix("".join(f": {reason}" for reason in reasons))
+    if reasons == [UNLOADED]:
+        fix = f"POST /load_model/{model} loads it"
+    return ModelUnavailable(
+        f"the model {model!r} is not ready{why}",
+        hint=fix or "see the log of the start; /ping says which models are missing",
+    )
+
+
+def reason_and_fix(text: str) -> tuple[str, str]:
+    """Split the line that the container's backends write into reason and fix."""
+    reason, _, fix = text.partition(FIX)
+    return reason, fix
+
+
+def first_line(text: object) -> str:
+    """Return an error's first line, without the traceback and the unset request id."""
+    return str(text or "").partition("\n")[0].strip().replace(NO_ID, "")
+
+
+def too_late(model: str, timeout: float) -> DeadlineExceeded:
+    """Return the error for a model that did not answer in time."""
+    return DeadlineExceeded(
+        f"the model {model!r} did not answer within {timeout:.3f} s, what was left of the "
+        "time for this request",
+        hint="send fewer or smaller items in one request",
+    )
+
+
+def still_loading(model: str, timeout: float) -> DeadlineExceeded:
+    """Return the error for a model that is not loaded in time."""
+    return DeadlineExceeded(
+        f"the model {model!r} was not loaded within {timeout:g} s; Triton goes on",
+        hint=f"GET /models/{model} says when it is there; then POST /reload",
+    )
+
+
+def still_in_use(model: str, timeout: float) -> DeadlineExceeded:
+    """Return the error for a model that is not unloaded in time."""
+    return DeadlineExceeded(
+        f"the model {model!r} was not unloaded within {timeout:.3g} s because it is still in use; "
+        "Triton goes on",
+        hint=f"GET /models/{model} is 404 when it is gone; a model that never answers a request "
+        "is gone when Triton is restarted",
+    )

@@ -1,0 +1,53 @@
+"""Base64 as callers send it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from clients.errors import BadPayload
+from clients.images.pictures import (
+    decode_base64,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("???", "it has '?'"),
+        ("abcde", "its 5 digits are no whole bytes"),
+        ("Zm9v YmFy", "it has ' '"),
+        ("zürich", "it has 'ü'"),
+        ("Zm9vYmFy====", "it has 4 '=' at its end instead of 0"),
+        ("Zm8===", "it has 3 '=' at its end instead of 1"),
+        ("Zm8=Zm8=", "it has '=' before its end"),
+        ("data:image/png;base64,Zg===", "it has 3 '=' at its end instead of 2"),
+    ],
+)
+def test_what_is_no_base64_is_refused(text: str, why: str) -> None:
+    with pytest.raises(BadPayload, match=re.escape(f"`img` is not base64: {why}")):
+        decode_base64(text, "img")
+
+
+def test_a_data_url_without_a_comma_is_told_so() -> None:
+    with pytest.raises(BadPayload, match="`img` is a data URL without a comma"):
+        decode_base64("data:image/png;base64", "img")
+
+
+@pytest.mark.parametrize("text", ["Zm9vYmFy", "data:image/png;base64,Zm9vYmFy", "Zm9v\r\nYmFy\n"])
+def test_base64_as_people_send_it(text: str) -> None:
+    assert decode_base64(text, "img") == b"foobar"
+
+
+@pytest.mark.parametrize(
+    "text", ["Zm9vYg==", "Zm9vYg", "Zm9vYg=", "data:;base64,Zm9vYg", "Zm9\nvYg"]
+)
+def test_base64_may_lack_its_padding(text: str) -> None:
+    assert decode_base64(text, "img") == b"foob"
+
+
+@pytest.mark.parametrize("text", ["-_-_", "+/+/", "-_+/", "data:;base64,-_-_", "-_\n-_"])
+def test_base64_may_have_the_alphabet_for_addresses(text: str) -> None:
+    """RFC 4648, table 2: 62 and 63 are `-` and `_`; 111110 111111, twice."""
+    assert decode_base64(text, "img") == bytes([0b11111011, 0b11111111, 0b10111111])
