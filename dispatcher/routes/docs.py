@@ -12,7 +12,7 @@ from clients.plugins.registry import Registry
 from clients.tensors.client import has_example
 from dispatcher.codecs.json_encoding import dumps
 from dispatcher.codecs.responses import json_answer
-from dispatcher.routes.openapi import document
+from dispatcher.routes.openapi import document, resolved
 from dispatcher.settings import Settings
 
 # The page has a style of its own, and nothing else that a browser would load or run.
@@ -37,9 +37,10 @@ def page_routes(settings: Settings, registry: Registry) -> Blueprint:
     def docs() -> Response:
         """Show the same as a page; nothing in it comes from anywhere else."""
         nonce = secrets.token_urlsafe(16)
+        described = document(settings, registry)
         page = render_template(
             "docs.html",
-            doc=document(settings, registry),
+            doc=resolved(described, described),
             clients=registry.clients,
             examples=[name for name, one in registry.clients.items() if has_example(one)],
             endpoint=request.host_url,
