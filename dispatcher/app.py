@@ -19,30 +19,30 @@ from clients.plugins.registry import Registry
 from clients.repository.model_folders import available
 from dispatcher import errors
 from dispatcher.auth.api_keys import KeyFile
-from dispatcher.auth.authorization import Gate
+from dispatcher.auth.authorization import Authorizer
 from dispatcher.execution.admission import Admission
-from dispatcher.execution.executor import Dispatcher
-from dispatcher.execution.watchdog import allowance
-from dispatcher.model_control.listing import Catalogue
-from dispatcher.model_control.load_unload import Hosting
+from dispatcher.execution.executor import Executor
+from dispatcher.execution.watchdog import grace_period
+from dispatcher.model_control.listing import ModelListing
+from dispatcher.model_control.load_unload import ModelLoader
 from dispatcher.model_control.reload import Reloader, verdicts_of
 from dispatcher.observability.metrics import Metrics
-from dispatcher.observability.observer import Observer
-from dispatcher.observability.record import Record
+from dispatcher.observability.record import RequestRecord
 from dispatcher.observability.request_log import FIRST_ERROR
+from dispatcher.observability.telemetry import Telemetry
 from dispatcher.readiness.prober import Canary
-from dispatcher.routes.docs import page_routes
-from dispatcher.routes.inference import invocation_routes
+from dispatcher.routes.docs import docs_routes
+from dispatcher.routes.inference import inference_routes
 from dispatcher.routes.metrics import metrics_routes
 from dispatcher.routes.models import management_routes
 from dispatcher.settings import ENGINES, INSTANCES, MODELS, WANTED, Settings
 
 log = logging.getLogger(__name__)
 
-PIECE = 2**16
-REQUEST_IDS = ("X-Amzn-SageMaker-Inference-Id", "X-Request-Id")
-CLEAN = re.compile(r"[A-Za-z0-9._:-]{1,128}")  # as in nginx.conf
-STARTED = "X-Request-Start"  # when NGINX had the whole request, in seconds since 1970
+CHUNK = 2**16
+REQUEST_ID_HEADERS = ("X-Amzn-SageMaker-Inference-Id", "X-Request-Id")
+VALID_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")  # as in nginx.conf
+START_HEADER = "X-Request-Start"  # when NGINX had the whole request, in seconds since 1970
 
 
 def create_app(  # noqa: PLR0913, PLR0917  all that the application is put together from
@@ -53,7 +53,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
     canary: Canary,
     admission: Admission | None = None,
     reloader: Reloader | None = None,
-    observer: Observer | None = None,
+    telemetry: Telemetry | None = None,
     keys: KeyFile | None = None,
 ) -> Flask:
     """Return the web application.
@@ -66,7 +66,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
         canary: tries the required models; started by the caller.
         admission: whose turn it is, where the caller watches it.
         reloader: takes up clients, where the caller has started one.
-        observer: is told of every request, where anybody wants to know.
+        telemetry: is told of every request, where anybody wants to know.
         keys: those that may enter; everybody may where there are none.
 
     """
@@ -76,12 +76,12 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
     errors.register(app)
     server, repository = environment.server, environment.model_repository
     admission = admission or admission_of(settings)
-    observer = observer or Observer(Metrics(registry.clients))
-    gate = Gate(keys, management=settings.management_routes)
-    patience = allowance(settings.client_timeout)
+    telemetry = telemetry or Telemetry(Metrics(registry.clients))
+    authorizer = Authorizer(keys, management=settings.management_routes)
+    patience = grace_period(settings.client_timeout)
     engines = settings.run_dir and settings.run_dir / INSTANCES / ENGINES
-    catalogue = Catalogue(registry, server, repository, engines)
-    hosting = Hosting(
+    listing = ModelListing(registry, server, repository, engines)
+    model_loader = ModelLoader(
         server,
         repository,
         settings.model_url_roots,
@@ -91,32 +91,32 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
         settings.unload_timeout,
         partial(models_there, settings),
     )
-    dispatcher = Dispatcher(
-        registry, environment, admission.calls, patience, canary.refuse, hosting.is_wanted
+    executor = Executor(
+        registry, environment, admission.calls, patience, canary.refuse, model_loader.is_wanted
     )
-    app.register_blueprint(invocation_routes(settings, dispatcher, admission, observer))
+    app.register_blueprint(inference_routes(settings, executor, admission, telemetry))
     reloader = reloader or Reloader(
-        settings, registry, environment, verdicts_of(settings), admission.calls.forgive
+        settings, registry, environment, verdicts_of(settings), admission.calls.reset_hanging
     )
     app.register_blueprint(
-        management_routes(settings, catalogue, hosting, canary, reloader, admission.management)
+        management_routes(settings, listing, model_loader, canary, reloader, admission.management)
     )
-    app.register_blueprint(page_routes(settings, registry))
-    app.register_blueprint(metrics_routes(settings, observer.metrics, canary, keys, catalogue))
+    app.register_blueprint(docs_routes(settings, registry))
+    app.register_blueprint(metrics_routes(settings, telemetry.metrics, canary, keys, listing))
 
     @app.before_request
     def begin() -> None:
-        since = request.headers.get(STARTED)
+        since = request.headers.get(START_HEADER)
         try:
             queue = max(0.0, time.time() - float(since or ""))
         except ValueError:
             queue = 0.0
         # NGINX says when it began: what `serve` asks by itself is nobody's request.
-        record = observer.begin(
+        record = telemetry.begin(
             request, request_id(request.headers), queue, counts=since is not None
         )
         g.record = record
-        record.key = gate.check(request)
+        record.key = authorizer.check(request)
         length = request.content_length or 0
         if length > settings.max_body:
             raise errors.too_large(settings.max_body, length)
@@ -124,7 +124,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
     @app.after_request
     def finish(response: Response) -> Response:
         drain(request)
-        record: Record = g.record
+        record: RequestRecord = g.record
         response.headers.add("X-Request-Id", record.request_id)
         phases = f"queue;dur={1000 * record.queue:.1f}"
         if timings := record.timings:
@@ -135,12 +135,12 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
             )
         response.headers.add("Server-Timing", phases)
         status = response.status_code
-        called = record.method == "POST" and record.path.startswith(errors.SERVICE)
+        called = record.method == "POST" and record.path.startswith(errors.SERVICE_PREFIX)
         if called and status >= FIRST_ERROR:
-            response.set_data(errors.of_service(status, response.get_data(as_text=True)))
+            response.set_data(errors.hosting_service_error(status, response.get_data(as_text=True)))
             response.status_code = errors.SERVICE_STATUS
             response.headers.update(errors.SERVICE_HEADERS)
-        observer.finish(record, response)
+        telemetry.finish(record, response)
         record.status = status  # in the log and the metrics the container's own, as there
         return response
 
@@ -174,8 +174,8 @@ def admission_of(settings: Settings) -> Admission:
 
 def request_id(headers: Headers) -> str:
     """Return what a request calls itself, where a log can hold it, or a name for it."""
-    for name in REQUEST_IDS:
-        if CLEAN.fullmatch(said := headers.get(name, "")):
+    for name in REQUEST_ID_HEADERS:
+        if VALID_REQUEST_ID.fullmatch(said := headers.get(name, "")):
             return said
     return uuid.uuid4().hex
 
@@ -187,7 +187,7 @@ def drain(request: Request) -> None:
     for a failure.
     """
     try:
-        while request.stream.read(PIECE):
+        while request.stream.read(CHUNK):
             pass
     except (OSError, ClientDisconnected):
         pass  # the caller is gone

@@ -32,8 +32,8 @@ from clients.errors import (
     UnknownVersion,
     UnsupportedMedia,
 )
-from dispatcher.codecs.json_encoding import NotJson, dumps, encoded
-from dispatcher.observability.record import Record
+from dispatcher.codecs.json_encoding import NotJson, dumps, encode
+from dispatcher.observability.record import RequestRecord
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ NOT_READY = "not_ready"
 STUCK = "stuck"  # `container/programs/programs.py` goes by it
 
 # Their messages quote from the body: they are for the caller, not for the log.
-QUOTING: Final = frozenset(
+QUOTING_CODES: Final = frozenset(
     ANSWERS[kind][1]
     for kind in (BadBody, BadPayload, BadParameter, TensorsRefused, UnsupportedType)
 )
@@ -156,27 +156,27 @@ QUOTING: Final = frozenset(
 RETRY_AFTER_S: Final[Mapping[int, int]] = {429: 1, 503: 5}
 
 # The platform passes on the first 2048 characters of an error's body.
-LONGEST_ORIGINAL: Final = 2048
-LONGEST_TEXT: Final = 700
+MAX_ORIGINAL_MESSAGE: Final = 2048
+MAX_TEXT: Final = 700
 
 # Paths of the hosting service itself, for its clients with another endpoint_url.
-SERVICE: Final = "/endpoints/"
+SERVICE_PREFIX: Final = "/endpoints/"
 SERVICE_STATUS: Final = 424
 FIRST_OF_SERVER: Final = 500
 SERVICE_HEADERS: Final[Mapping[str, str]] = {"X-Amzn-ErrorType": "ModelError"}
 
 
-def body(code: str, message: str, hint: str = "", modelname: str = "") -> dict[str, Any]:
+def error_body(code: str, message: str, hint: str = "", modelname: str = "") -> dict[str, Any]:
     """Return what stands under `error`, the essentials first."""
-    error = {"code": code, "message": shortened(message), "hint": shortened(hint)}
-    if record := this_request():
+    error = {"code": code, "message": shorten(message), "hint": shorten(hint)}
+    if record := current_record():
         if name := modelname or record.modelname:
             error["modelname"] = name[:200]
         error["request_id"] = record.request_id
     return error
 
 
-def of_service(status: int, text: str) -> str:
+def hosting_service_error(status: int, text: str) -> str:
     """Return an error's body as the hosting service passes it on, with `SERVICE_STATUS`.
 
     nginx.conf does the same with what NGINX refuses.
@@ -186,7 +186,7 @@ def of_service(status: int, text: str) -> str:
         text: its body.
 
     """
-    text = text[:LONGEST_ORIGINAL]
+    text = text[:MAX_ORIGINAL_MESSAGE]
     side = "client" if status < FIRST_OF_SERVER else "server"
     return dumps(
         {
@@ -198,15 +198,15 @@ def of_service(status: int, text: str) -> str:
     )
 
 
-def shortened(text: str) -> str:
-    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
+def shorten(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
 
 
-def answer(status: int, code: str, message: str, hint: str = "") -> Response:
+def error_response(status: int, code: str, message: str, hint: str = "") -> Response:
     """Return the answer for an error."""
-    if record := this_request():
-        record.code, record.message = code, "" if code in QUOTING else message
-    text, _ = encoded({"error": body(code, message, hint)})
+    if record := current_record():
+        record.code, record.message = code, "" if code in QUOTING_CODES else message
+    text, _ = encode({"error": error_body(code, message, hint)})
     response = Response(text, status, mimetype="application/json")
     if status in RETRY_AFTER_S:
         response.headers["Retry-After"] = str(RETRY_AFTER_S[status])
@@ -217,54 +217,54 @@ def answer(status: int, code: str, message: str, hint: str = "") -> Response:
 
 def status_and_code(error: InferenceError) -> tuple[int, str]:
     """Look an error up in the table, by its class or the nearest of its bases."""
-    return ANSWERS[contract(error)]
+    return ANSWERS[contract_class(error)]
 
 
-def contract(error: InferenceError) -> type[InferenceError]:
+def contract_class(error: InferenceError) -> type[InferenceError]:
     """Return the class by which an error is answered."""
     return next(kind for kind in type(error).__mro__ if kind in ANSWERS)
 
 
-def of_payload(error: InferenceError, position: int) -> InferenceError:
+def with_position(error: InferenceError, position: int) -> InferenceError:
     """Return an error that is answered alike, and says which payload of a list it was.
 
     Its author may raise one object again and again, or write its message as a property.
     """
-    return contract(error)(f"payload[{position}]: {error.message}", hint=error.hint)
+    return contract_class(error)(f"payload[{position}]: {error.message}", hint=error.hint)
 
 
-def item(error: Exception, modelname: str = "") -> dict[str, Any]:
+def error_item(error: Exception, modelname: str = "") -> dict[str, Any]:
     """Return an error as it stands among the results of a request for several."""
     if isinstance(error, InferenceError):
         log_client(error, modelname)
         status, code = status_and_code(error)
-        told = body(code, error.message, error.hint, modelname)
+        told = error_body(code, error.message, error.hint, modelname)
     else:
         log_bug(error)
-        status, told = 500, body(ROUTING[500][0], BUG, ROUTING[500][1], modelname)
-    let_go(error)
+        status, told = 500, error_body(ROUTING[500][0], BUG_MESSAGE, ROUTING[500][1], modelname)
+    clear_frames(error)
     return {"status": status, "error": told}
 
 
-def of_inference(error: InferenceError) -> Response:
+def answer_inference_error(error: InferenceError) -> Response:
     """Answer an error of the contract, or a plugin's subclass of one."""
-    record = this_request()
+    record = current_record()
     log_client(error, record.modelname if record else "")
     status, code = status_and_code(error)
-    let_go(error)
-    return answer(status, code, error.message, error.hint)
+    clear_frames(error)
+    return error_response(status, code, error.message, error.hint)
 
 
-def of_caller(_: ClientDisconnected) -> Response:
+def answer_disconnect(_: ClientDisconnected) -> Response:
     """Answer a request whose body broke off: nobody reads it, and the body is not to blame."""
-    return of_inference(CallerGone("the caller has left before its body had come"))
+    return answer_inference_error(CallerGone("the caller has left before its body had come"))
 
 
-def of_routing(error: HTTPException) -> Response:
+def answer_http_error(error: HTTPException) -> Response:
     """Answer what Flask itself refuses: 404, 405, 413."""
     status = error.code or 500
     code, hint = ROUTING.get(status, (error.name.lower().replace(" ", "_"), ""))
-    response = answer(status, code, error.description or error.name, hint)
+    response = error_response(status, code, error.description or error.name, hint)
     # What the protocol wants beside the body, such as Allow with 405.
     for name, value in error.get_headers():
         if name.lower() not in {"content-type", "content-length"}:
@@ -272,7 +272,7 @@ def of_routing(error: HTTPException) -> Response:
     return response
 
 
-BUG = "the server failed in a way it does not explain"
+BUG_MESSAGE = "the server failed in a way it does not explain"
 
 
 def client_bug() -> ClientBug:
@@ -286,35 +286,35 @@ def log_client(error: InferenceError, modelname: str) -> None:
         log.error(
             "the client of %s is at fault in request %s: %s",
             ascii(modelname),
-            this_id(),
+            current_request_id(),
             error.message,
             exc_info=error.__cause__,
         )
 
 
 def log_bug(error: Exception) -> None:
-    log.error("unforeseen error in request %s", this_id(), exc_info=error)
+    log.error("unforeseen error in request %s", current_request_id(), exc_info=error)
 
 
-def this_request() -> Record | None:
+def current_record() -> RequestRecord | None:
     """Return the record of the request that this thread answers."""
     return g.get("record") if has_request_context() else None
 
 
-def this_id() -> str:
-    record = this_request()
+def current_request_id() -> str:
+    record = current_record()
     return record.request_id if record else ""
 
 
-def of_bug(error: Exception) -> Response:
+def answer_bug(error: Exception) -> Response:
     """Answer what nobody foresaw: a constant text, and the traceback in the log."""
     log_bug(error)
-    let_go(error)
+    clear_frames(error)
     code, hint = ROUTING[500]
-    return answer(500, code, BUG, hint)
+    return error_response(500, code, BUG_MESSAGE, hint)
 
 
-def let_go(error: BaseException) -> None:
+def clear_frames(error: BaseException) -> None:
     """Forget what the frames hold that an error came through, once it is told and logged.
 
     That is the request, with its pictures; and where one of them holds the error itself, as
@@ -345,7 +345,7 @@ def too_large(limit: int, came: int | None = None) -> RequestEntityTooLarge:
 
 def register(app: Flask) -> None:
     """Make `app` answer every error in this one shape."""
-    app.register_error_handler(InferenceError, of_inference)
-    app.register_error_handler(ClientDisconnected, of_caller)
-    app.register_error_handler(HTTPException, of_routing)
-    app.register_error_handler(Exception, of_bug)
+    app.register_error_handler(InferenceError, answer_inference_error)
+    app.register_error_handler(ClientDisconnected, answer_disconnect)
+    app.register_error_handler(HTTPException, answer_http_error)
+    app.register_error_handler(Exception, answer_bug)

@@ -236,9 +236,9 @@ MARGIN_S = 10.0
 MANAGING = 4  # requests to load, unload, list or reload models that run at a time, per worker
 
 
-def with_others(turns: int) -> int:
+def with_others(slots: int) -> int:
     """Return how many turns there are where one model may have so many."""
-    return turns + math.ceil(turns / 2)
+    return slots + math.ceil(slots / 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -533,8 +533,8 @@ class Settings:
     @property
     def web_threads(self) -> int:
         """Threads of one worker that may be busy with models: with calls, with jobs, waiting."""
-        turns = (self.threads, self.jobs_per_model, MANAGING)
-        return sum(map(with_others, turns)) + self.queue
+        slots = (self.threads, self.jobs_per_model, MANAGING)
+        return sum(map(with_others, slots)) + self.queue
 
     @property
     def proxy_timeout(self) -> float:

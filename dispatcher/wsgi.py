@@ -17,15 +17,15 @@ from clients.triton.regions import affordable
 from dispatcher.app import admission_of, create_app
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.execution.admission import nothing
-from dispatcher.execution.watchdog import Watch, replace_worker
+from dispatcher.execution.watchdog import Watchdog, replace_worker
 from dispatcher.model_control.links import keep_listable
 from dispatcher.model_control.reload import Reloader, tried_at_start, verdicts_of
 from dispatcher.model_control.sandbox import environment_of
-from dispatcher.observability.memory import all_memory
+from dispatcher.observability.memory import total_memory
 from dispatcher.observability.metrics import Metrics
-from dispatcher.observability.multiprocess import gather_dead
-from dispatcher.observability.observer import Observer
+from dispatcher.observability.multiprocess import merge_dead_workers
 from dispatcher.observability.request_log import AccessLog, JsonLines
+from dispatcher.observability.telemetry import Telemetry
 from dispatcher.readiness.prober import Canary
 from dispatcher.readiness.supervisor_status import reader
 from dispatcher.settings import ANSWERED, ASIDE, NOTICE, SCARCE, Settings, read_settings
@@ -34,7 +34,7 @@ from dispatcher.settings import ANSWERED, ASIDE, NOTICE, SCARCE, Settings, read_
 def build() -> Flask:
     """Return the application, made from the environment; called once per worker, after the fork."""
     settings = read_settings(os.environ)
-    log_to_stderr(settings)
+    configure_logging(settings)
     environment = environment_of(settings, shared_bytes(settings), scarce=SCARCE in os.environ)
     verdicts = verdicts_of(settings)
     noted = tried_at_start(settings, verdicts)
@@ -48,19 +48,19 @@ def build() -> Flask:
         reader(settings.run_dir and settings.run_dir / NOTICE),
         memory=settings.run_dir and settings.run_dir / ANSWERED,
         replace=replace_worker,
-        mend=mending(settings),
+        mend=link_repair(settings),
     )
     canary.start()
     admission = admission_of(settings)
-    Watch(admission, settings.client_timeout, replace_worker).start()
+    Watchdog(admission, settings.client_timeout, replace_worker).start()
 
     def renewed() -> None:
-        admission.calls.forgive()
+        admission.calls.reset_hanging()
         canary.forgive()
 
     reloader = Reloader(settings, registry, environment, verdicts, renewed)
     reloader.start(noted.number)
-    observer = observer_of(settings, registry)
+    telemetry = make_telemetry(settings, registry)
     return create_app(
         settings,
         registry,
@@ -69,19 +69,19 @@ def build() -> Flask:
         canary,
         admission,
         reloader,
-        observer,
-        keys_of(settings),
+        telemetry,
+        load_key_file(settings),
     )
 
 
-def mending(settings: Settings) -> Callable[[], None]:
+def link_repair(settings: Settings) -> Callable[[], None]:
     """Return what sees to folders that were deleted, where the repository is one of links."""
     if settings.run_dir is None:
         return nothing
     return partial(keep_listable, settings.model_repository, settings.run_dir / ASIDE)
 
 
-def log_to_stderr(settings: Settings) -> None:
+def configure_logging(settings: Settings) -> None:
     """Log as the settings say."""
     handler = logging.StreamHandler()
     handler.setFormatter(
@@ -95,10 +95,10 @@ def log_to_stderr(settings: Settings) -> None:
 def shared_bytes(settings: Settings) -> int:
     """Return how much shared memory this worker may use for large tensors."""
     given = settings.tensors_shared_memory_mb
-    return (affordable(all_memory()) if given is None else given * 2**20) // settings.workers
+    return (affordable(total_memory()) if given is None else given * 2**20) // settings.workers
 
 
-def keys_of(settings: Settings) -> KeyFile | None:
+def load_key_file(settings: Settings) -> KeyFile | None:
     """Return the API keys; `None` where there is to be none.
 
     Raises:
@@ -110,20 +110,20 @@ def keys_of(settings: Settings) -> KeyFile | None:
     return KeyFile(settings.api_keys_file, settings.run_dir and settings.run_dir / "api-keys")
 
 
-def observer_of(settings: Settings, registry: Registry) -> Observer:
+def make_telemetry(settings: Settings, registry: Registry) -> Telemetry:
     """Return what is told of every request."""
     # The library looked there when it was imported.
     folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
     if folder:
         try:
-            gather_dead(Path(folder))
+            merge_dead_workers(Path(folder))
         except OSError as error:
             logging.getLogger(__name__).warning(
                 "what dead workers have counted stays as it is: %s", error
             )
     metrics = Metrics(registry.clients, Path(folder) if folder else None)
     if settings.access_log == "off":
-        return Observer(metrics)
+        return Telemetry(metrics)
     access_log = AccessLog(sys.stderr.fileno(), errors_only=settings.access_log == "errors")
     access_log.start()
-    return Observer(metrics, access_log)
+    return Telemetry(metrics, access_log)

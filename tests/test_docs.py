@@ -15,12 +15,11 @@ from clients.base import Client, Environment, Payload
 from clients.plugins.registry import Registry, load_clients
 from clients.triton.client import renamed_config
 from dispatcher.app import create_app
-from dispatcher.codecs.content_types import LINES as LINE_TYPES
-from dispatcher.codecs.content_types import READERS
-from dispatcher.codecs.responses import DRAWN, JSON, LINES, NPY
+from dispatcher.codecs.content_types import LINE_TYPES, READERS
+from dispatcher.codecs.responses import IMAGE_TYPES, JSON, LINES, NPY
 from dispatcher.errors import ANSWERS, NOT_READY, ROUTING, SERVICE_STATUS, STUCK, CallerGone
 from dispatcher.execution.request import is_version
-from dispatcher.routes.models import AT_ONCE
+from dispatcher.routes.models import FROM_MEMORY
 from dispatcher.settings import read_settings, rows
 from tests.conftest import PROJECT, Endpoint
 from tests.dispatcher.test_http import quiet
@@ -107,7 +106,7 @@ def test_every_route_and_content_type_is_documented(openapi: Any) -> None:
     for path, methods in openapi["paths"].items():
         for method in methods:
             assert f"{method.upper()} {path}" in HTTP
-    for content_type in [*READERS, *LINE_TYPES, JSON, LINES, NPY, *DRAWN]:
+    for content_type in [*READERS, *LINE_TYPES, JSON, LINES, NPY, *IMAGE_TYPES]:
         assert f"`{content_type}`" in HTTP
 
 
@@ -136,7 +135,7 @@ def test_openapi_has_every_status_of_the_code(openapi: Any) -> None:
 
 def test_openapi_has_429_wherever_one_waits(openapi: Any) -> None:
     for rule in openapi_app().url_map.iter_rules():
-        if not rule.endpoint.startswith("management.") or rule.endpoint in AT_ONCE:
+        if not rule.endpoint.startswith("management.") or rule.endpoint in FROM_MEMORY:
             continue
         for method in rule.methods - {"HEAD", "OPTIONS"}:
             route = openapi["paths"][re.sub(r"<(\w+)>", r"{\1}", rule.rule)][method.lower()]

@@ -10,20 +10,20 @@ from dispatcher.errors import ManagementOff, Unauthorized, WrongScope
 HEADER = "X-Api-Key"
 
 # What the platform and load balancers ask; they have no key.
-OPEN = frozenset({"management.ping", "management.execution_parameters"})
-READING = frozenset({"GET", "HEAD", "OPTIONS"})
+PUBLIC = frozenset({"management.ping", "management.execution_parameters"})
+READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-def scopes(endpoint: str | None, method: str) -> tuple[str, ...]:
+def required_scopes(endpoint: str | None, method: str) -> tuple[str, ...]:
     """Return the scopes of which one is needed for a route; none where it is open to all."""
-    if endpoint in OPEN:
+    if endpoint in PUBLIC:
         return ()
-    if endpoint is None or method in READING:
+    if endpoint is None or method in READ_METHODS:
         return SCOPES
     return (MANAGEMENT,) if endpoint.startswith("management.") else (INFERENCE,)
 
 
-class Gate:
+class Authorizer:
     """Lets requests in.
 
     Args:
@@ -45,7 +45,7 @@ class Gate:
             ManagementOff: nobody may do this.
 
         """
-        needed = scopes(request.endpoint, request.method)
+        needed = required_scopes(request.endpoint, request.method)
         name = self.name(request, needed) if self.keys and needed else ""
         if needed == (MANAGEMENT,) and not self.management:
             raise ManagementOff(

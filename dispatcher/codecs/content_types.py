@@ -21,24 +21,32 @@ from werkzeug.sansio.multipart import Data, Epilogue, Field, File, MultipartDeco
 from clients.images.pictures import LINE_ENDS_TAKEN_OUT, lost_its_line_ends
 from clients.request import Media
 from clients.tensors.shown import brief
-from dispatcher.codecs.metadata import Envelope
+from dispatcher.codecs.metadata import Metadata
 from dispatcher.errors import BadBody, UnsupportedType, too_large
-from dispatcher.execution.request import Ask, Asked, One, checked_length, parsed, read_json, version
+from dispatcher.execution.request import (
+    InferenceRequest,
+    ModelRequest,
+    SingleRequest,
+    check_length,
+    parse_object,
+    parse_version,
+    read_json,
+)
 from dispatcher.settings import Settings
 
 # What a program sends that was told nothing: `curl --data` says the second.
-UNSAID = frozenset({"", "application/x-www-form-urlencoded"})
-LINES = frozenset({"application/jsonlines", "application/x-ndjson", "application/x-jsonlines"})
-BEGINS_AS_JSON = re.compile(rb"\s*[{\[]")
-WIDE_MARKS = (
+UNSPECIFIED_TYPES = frozenset({"", "application/x-www-form-urlencoded"})
+LINE_TYPES = frozenset({"application/jsonlines", "application/x-ndjson", "application/x-jsonlines"})
+JSON_SIGNATURE = re.compile(rb"\s*[{\[]")
+UTF_16_MARKS = (
     codecs.BOM_UTF16_LE,  # as one of UTF-32 begins
     codecs.BOM_UTF16_BE,
     codecs.BOM_UTF32_BE,
 )
-BYTE_ORDER_MARKS = (codecs.BOM_UTF8, *WIDE_MARKS)
+BYTE_ORDER_MARKS = (codecs.BOM_UTF8, *UTF_16_MARKS)
 # A JPEG, PNG, WebP, BMP or GIF. A text may begin with "BM", but has no zeros where a BMP has its
 # second header's size.
-BEGINS_AS_PICTURE = re.compile(
+IMAGE_SIGNATURE = re.compile(
     rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|RIFF.{4}WEBP|BM.{13}\0\0\0|GIF8[79]a", re.DOTALL
 )
 
@@ -55,16 +63,16 @@ CODECS = {name: codec for codec, names in CHARSETS.items() for name in names}
 CHARSET = re.compile(r';\s*charset=(?:([^\s;,"]*)|"([^"]*)")\s*(?=;|$)', re.IGNORECASE)
 PICTURE = re.compile(r"image/[^\s,]+")
 
-IN_MEMORY = 2**20  # bytes of an unpacked or streamed body that are kept in memory, not on disk
-PIECE = 2**16
+MAX_IN_MEMORY = 2**20  # bytes of an unpacked or streamed body that are kept in memory, not on disk
+CHUNK = 2**16
 LINE_BREAK = re.compile(r"[\r\n]")
-GZIP = 31  # for zlib: the largest window, and gzip's header and trailer
-MOST_MEMBERS = 4096
-FORM_FIELDS = 100  # parts of a form besides its files
+GZIP_WBITS = 31  # for zlib: the largest window, and gzip's header and trailer
+MAX_GZIP_MEMBERS = 4096
+MAX_FORM_FIELDS = 100  # parts of a form besides its files
 FIELDS = ("modelname", "modelversion", "parameters")
 
 # Types that are refused and often sent, with what to send in their place.
-INSTEAD: Mapping[str, str] = {
+SUGGESTIONS: Mapping[str, str] = {
     "text/csv": "send a table of numbers as application/x-npy, or in application/json: "
     '{"inputs": [{"name", "shape", "datatype", "data"}]}; records that are answered one by one as '
     "application/jsonlines, a JSON object on each line",
@@ -72,10 +80,10 @@ INSTEAD: Mapping[str, str] = {
     'application/json, {"inputs": [{"name", "shape", "datatype", "data"}]} (binary_data=False for '
     "each input and output of tritonclient), or a single one as application/x-npy",
 }
-FILE = "file"  # a picture or a text: its caller did not say which
+UNSPECIFIED_MEDIA = "file"  # a picture or a text: its caller did not say which
 
 
-def read_body(request: Request, envelope: Envelope, settings: Settings) -> Asked:
+def read_body(request: Request, metadata: Metadata, settings: Settings) -> InferenceRequest:
     """Return what a request asks for.
 
     Raises:
@@ -84,21 +92,21 @@ def read_body(request: Request, envelope: Envelope, settings: Settings) -> Asked
 
     """
     media_type = request.mimetype
-    if media_type in UNSAID:
-        media_type = sniffed(request)
+    if media_type in UNSPECIFIED_TYPES:
+        media_type = detect_type(request)
     reader = READERS.get(media_type)
     if reader is None and PICTURE.fullmatch(media_type):
         reader = read_picture
     if reader is None:
-        expected = f"expected {', '.join(READERS)}, image/*, {', '.join(sorted(LINES))}"
+        expected = f"expected {', '.join(READERS)}, image/*, {', '.join(sorted(LINE_TYPES))}"
         raise UnsupportedType(
             f"a body of type {media_type[:100] or 'nothing'} is not taken",
-            hint=INSTEAD.get(media_type, expected),
+            hint=SUGGESTIONS.get(media_type, expected),
         )
-    return reader(request, envelope, settings)
+    return reader(request, metadata, settings)
 
 
-def sniffed(request: Request) -> str:
+def detect_type(request: Request) -> str:
     """Return the type of a body that does not say it: JSON, or a picture.
 
     Raises:
@@ -107,9 +115,9 @@ def sniffed(request: Request) -> str:
     """
     body = request.get_data(cache=True)
     start = body[:32]
-    if not start or start.startswith(BYTE_ORDER_MARKS) or BEGINS_AS_JSON.match(body):
+    if not start or start.startswith(BYTE_ORDER_MARKS) or JSON_SIGNATURE.match(body):
         return "application/json"
-    if BEGINS_AS_PICTURE.match(start):
+    if IMAGE_SIGNATURE.match(start):
         return "application/octet-stream"
     lost = lost_its_line_ends(body)
     raise UnsupportedType(
@@ -118,26 +126,26 @@ def sniffed(request: Request) -> str:
     )
 
 
-def json_body(request: Request, envelope: Envelope, settings: Settings) -> Asked:
-    return read_json(request.get_data(), envelope, settings.max_batch)
+def read_json_body(request: Request, metadata: Metadata, settings: Settings) -> InferenceRequest:
+    return read_json(request.get_data(), metadata, settings.max_batch)
 
 
-def read_picture(request: Request, envelope: Envelope, _: Settings) -> Asked:
-    return media(Media("picture", request.get_data()), envelope)
+def read_picture(request: Request, metadata: Metadata, _: Settings) -> InferenceRequest:
+    return media_request(Media("picture", request.get_data()), metadata)
 
 
-def read_file(request: Request, envelope: Envelope, _: Settings) -> Asked:
-    return media(Media(FILE, request.get_data()), envelope)
+def read_file(request: Request, metadata: Metadata, _: Settings) -> InferenceRequest:
+    return media_request(Media(UNSPECIFIED_MEDIA, request.get_data()), metadata)
 
 
-def read_text(request: Request, envelope: Envelope, _: Settings) -> Asked:
+def read_text(request: Request, metadata: Metadata, _: Settings) -> InferenceRequest:
     """Read a text of one line.
 
     Raises:
         BadBody: it has several, which a batch transform job that joins its records sends as well.
 
     """
-    text = text_of(request.get_data(), request.content_type or "")
+    text = decode_text(request.get_data(), request.content_type or "")
     if LINE_BREAK.search(text.strip()):
         raise BadBody(
             "the text has several lines, and may be one text or one on each line",
@@ -145,21 +153,21 @@ def read_text(request: Request, envelope: Envelope, _: Settings) -> Asked:
             '{"text": …}} in application/json; several: such an object on each line of '
             "application/jsonlines",
         )
-    return media(Media("text", text), envelope)
+    return media_request(Media("text", text), metadata)
 
 
-def read_npy(request: Request, envelope: Envelope, _: Settings) -> Asked:
-    return One(
-        Ask(
-            named(envelope, None),
+def read_npy(request: Request, metadata: Metadata, _: Settings) -> InferenceRequest:
+    return SingleRequest(
+        ModelRequest(
+            require_modelname(metadata, None),
             [{"npy": request.get_data()}],
-            modelversion=version(envelope.modelversion or None),
+            modelversion=parse_version(metadata.modelversion or None),
             tensors=True,
         )
     )
 
 
-def read_form(request: Request, envelope: Envelope, settings: Settings) -> Asked:
+def read_form(request: Request, metadata: Metadata, settings: Settings) -> InferenceRequest:
     """Read files and fields: `modelname`, `modelversion`, `parameters`; each file is an item.
 
     Raises:
@@ -172,7 +180,7 @@ def read_form(request: Request, envelope: Envelope, settings: Settings) -> Asked
             hint="leave the header to the library that makes the form",
         )
     try:
-        parts = form_parts(request, settings.max_batch + FORM_FIELDS)
+        parts = form_parts(request, settings.max_batch + MAX_FORM_FIELDS)
     except ValueError as error:
         raise BadBody(
             f"the form cannot be read: {error}",
@@ -192,29 +200,29 @@ def read_form(request: Request, envelope: Envelope, settings: Settings) -> Asked
             f"{', '.join(FIELDS)}; settings of the model go into parameters, such as "
             '{"top_k": 1}',
         )
-    fields = {one.name: text_of(one.content, one.content_type) for one in texts}
+    fields = {one.name: decode_text(one.content, one.content_type) for one in texts}
     times = Counter(one.name for one in texts)
     if repeated := [name for name in times if times[name] > 1]:
         raise BadBody(
             f"the form has the field `{repeated[0]}` {times[repeated[0]]} times",
             hint="each of a form's fields may come once",
         )
-    checked_length(files, "files", settings.max_batch)
+    check_length(files, "files", settings.max_batch)
     try:
         text = fields.get("parameters", "{}")
-        parameters = parsed(text.encode(), envelope.budget.deadline())
+        parameters = parse_object(text.encode(), metadata.time_limit.deadline())
     except BadBody as error:
         raise BadBody(
             f"the form's field `parameters` is {brief(fields['parameters'])}",
             hint='expected a JSON object, such as {"top_k": 1}',
         ) from error
-    return One(
-        Ask(
-            named(envelope, fields.get("modelname")),
-            [media_of(file) for file in files],
+    return SingleRequest(
+        ModelRequest(
+            require_modelname(metadata, fields.get("modelname")),
+            [part_media(file) for file in files],
             is_list=True,
             parameters=parameters,
-            modelversion=version(fields.get("modelversion") or envelope.modelversion or None),
+            modelversion=parse_version(fields.get("modelversion") or metadata.modelversion or None),
         )
     )
 
@@ -261,11 +269,11 @@ def form_parts(request: Request, most: int) -> list[Part]:
 
     """
     boundary = request.mimetype_params["boundary"].encode("ascii")
-    decoder = MultipartDecoder(boundary, IN_MEMORY, max_parts=most)
+    decoder = MultipartDecoder(boundary, MAX_IN_MEMORY, max_parts=most)
     parts: list[Part] = []
     pieces: list[bytes] = []
     in_fields = 0
-    for received in chain(iter(partial(request.stream.read, PIECE), b""), [None]):
+    for received in chain(iter(partial(request.stream.read, CHUNK), b""), [None]):
         decoder.receive_data(received)
         while not isinstance(event := decoder.next_event(), NeedData | Epilogue):
             if isinstance(event, Field | File):
@@ -275,7 +283,7 @@ def form_parts(request: Request, most: int) -> list[Part]:
             elif isinstance(event, Data):
                 pieces.append(event.data)
                 in_fields += 0 if parts[-1].is_file else len(event.data)
-                if in_fields > IN_MEMORY:
+                if in_fields > MAX_IN_MEMORY:
                     raise RequestEntityTooLarge(
                         "the form's parts without a file name are larger than 1 MiB; send a file "
                         "with a file name"
@@ -286,7 +294,7 @@ def form_parts(request: Request, most: int) -> list[Part]:
     return parts
 
 
-def media_of(file: Part) -> Media:
+def part_media(file: Part) -> Media:
     """Return a file of a form.
 
     Raises:
@@ -296,12 +304,12 @@ def media_of(file: Part) -> Media:
     """
     content, media_type = file.content, file.media_type
     if media_type == "text/plain":
-        return Media("text", text_of(content, file.content_type))
+        return Media("text", decode_text(content, file.content_type))
     if PICTURE.fullmatch(media_type) or READERS.get(media_type) is read_picture:
         return Media("picture", content)
     # What a program sends that was told nothing: requests the first, curl and fetch the second.
-    if media_type in {"", "application/octet-stream"} or BEGINS_AS_PICTURE.match(content):
-        return Media(FILE, content)
+    if media_type in {"", "application/octet-stream"} or IMAGE_SIGNATURE.match(content):
+        return Media(UNSPECIFIED_MEDIA, content)
     name = file.name if file.filename is None else file.filename
     raise UnsupportedType(
         f"the form's file {brief(name)} is of type {media_type[:100]}, which is not taken",
@@ -309,7 +317,7 @@ def media_of(file: Part) -> Media:
     )
 
 
-def told(file: Media, taken: Container[str]) -> Media:
+def detect_media(file: Media, taken: Container[str]) -> Media:
     """Return what a file is, where its caller did not say.
 
     Args:
@@ -320,23 +328,23 @@ def told(file: Media, taken: Container[str]) -> Media:
         BadBody: it is to be a text, and is none.
 
     """
-    if file.kind != FILE or not isinstance(file.content, bytes):
+    if file.kind != UNSPECIFIED_MEDIA or not isinstance(file.content, bytes):
         return file
     picture = Media("picture", file.content)
-    if BEGINS_AS_PICTURE.match(file.content):
+    if IMAGE_SIGNATURE.match(file.content):
         return picture
     if "text" not in taken:
         # Its author may read others than pictures from it.
         return picture if "picture" in taken else file
     try:
-        return Media("text", text_of(file.content))
+        return Media("text", decode_text(file.content))
     except BadBody:
         if "picture" in taken:
             return picture
         raise
 
 
-def text_of(content: bytes, content_type: str = "") -> str:
+def decode_text(content: bytes, content_type: str = "") -> str:
     """Return a text that came as it is, without its byte order mark.
 
     Args:
@@ -365,8 +373,8 @@ def text_of(content: bytes, content_type: str = "") -> str:
     if content.startswith(codecs.BOM_UTF8):
         codec = UTF_8  # an editor wrote the mark, and knew; who sends the file may not
     # A zero is a character of every charset here, and none that anybody writes; C ends texts by it.
-    if content.startswith(WIDE_MARKS) or b"\0" in content.rstrip(b"\0"):
-        raise in_utf_16("text")
+    if content.startswith(UTF_16_MARKS) or b"\0" in content.rstrip(b"\0"):
+        raise utf_16_error("text")
     try:
         return content.decode(codec)
     except UnicodeDecodeError as error:
@@ -376,7 +384,7 @@ def text_of(content: bytes, content_type: str = "") -> str:
         ) from error
 
 
-def in_utf_16(what: str) -> BadBody:
+def utf_16_error(what: str) -> BadBody:
     """Return the error for what begins as no other charset does, or has zeros in it."""
     return BadBody(
         f"the {what} begins as UTF-16 or UTF-32 does, or has zeros between its characters",
@@ -384,13 +392,15 @@ def in_utf_16(what: str) -> BadBody:
     )
 
 
-def media(content: Media, envelope: Envelope) -> One:
-    modelversion = version(envelope.modelversion or None)
-    return One(Ask(named(envelope, None), [content], modelversion=modelversion))
+def media_request(content: Media, metadata: Metadata) -> SingleRequest:
+    modelversion = parse_version(metadata.modelversion or None)
+    return SingleRequest(
+        ModelRequest(require_modelname(metadata, None), [content], modelversion=modelversion)
+    )
 
 
-def named(envelope: Envelope, in_body: str | None) -> str:
-    if not (name := envelope.modelname(in_body)):
+def require_modelname(metadata: Metadata, in_body: str | None) -> str:
+    if not (name := metadata.modelname(in_body)):
         raise BadBody(
             "no model is named",
             hint="name it in the path (/infer/resnet), the query (?modelname=resnet) or the header "
@@ -399,8 +409,8 @@ def named(envelope: Envelope, in_body: str | None) -> str:
     return name
 
 
-READERS: Mapping[str, Callable[[Request, Envelope, Settings], Asked]] = {
-    "application/json": json_body,
+READERS: Mapping[str, Callable[[Request, Metadata, Settings], InferenceRequest]] = {
+    "application/json": read_json_body,
     "application/octet-stream": read_file,
     "application/x-image": read_picture,  # as SageMaker's own algorithms for pictures call it
     "text/plain": read_text,
@@ -409,7 +419,7 @@ READERS: Mapping[str, Callable[[Request, Envelope, Settings], Asked]] = {
 }
 
 
-def unpack(request: Request, limit: int) -> None:
+def decompress_body(request: Request, limit: int) -> None:
     """Put the plain body in the place of one that was packed with gzip.
 
     Args:
@@ -429,8 +439,8 @@ def unpack(request: Request, limit: int) -> None:
         raise UnsupportedType(
             f"a body with Content-Encoding {encoding[:40]!r} is not taken", hint="expected gzip"
         )
-    plain = g.unpacked = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115  see app.py
-    length = copy_unpacked(request.stream, plain, limit)
+    plain = g.unpacked = tempfile.SpooledTemporaryFile(MAX_IN_MEMORY)  # noqa: SIM115  see app.py
+    length = decompress(request.stream, plain, limit)
     request.environ["wsgi.input"] = plain
     request.environ["CONTENT_LENGTH"] = str(length)
     request.environ["wsgi.input_terminated"] = True
@@ -440,20 +450,20 @@ def unpack(request: Request, limit: int) -> None:
         request.__dict__.pop(made, None)
 
 
-def copy_unpacked(packed: IO[bytes], plain: IO[bytes], limit: int) -> int:
+def decompress(packed: IO[bytes], plain: IO[bytes], limit: int) -> int:
     """Write what `packed` holds to `plain`, and return how many bytes that were."""
-    member, members, length = zlib.decompressobj(GZIP), 1, 0
-    while piece := packed.read(PIECE):
+    member, members, length = zlib.decompressobj(GZIP_WBITS), 1, 0
+    while piece := packed.read(CHUNK):
         while piece:
             if member.eof:  # another one follows: RFC 1952, 2.2; or zeros, which are passed over
                 piece = piece.lstrip(b"\0")
                 if not piece:
                     break
-                member, members = zlib.decompressobj(GZIP), members + 1
-                if members > MOST_MEMBERS:  # an empty one takes time, and no byte of the limit
-                    raise BadBody(f"the gzip body has more than {MOST_MEMBERS} members")
+                member, members = zlib.decompressobj(GZIP_WBITS), members + 1
+                if members > MAX_GZIP_MEMBERS:  # an empty one takes time, and no byte of the limit
+                    raise BadBody(f"the gzip body has more than {MAX_GZIP_MEMBERS} members")
             try:
-                out = member.decompress(piece, PIECE)
+                out = member.decompress(piece, CHUNK)
             except zlib.error as error:
                 raise BadBody(f"the body is no gzip: {error}") from error
             length += len(out)

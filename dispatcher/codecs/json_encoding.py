@@ -11,14 +11,14 @@ from typing import Any
 from clients.errors import InferenceError
 from clients.tensors.scores import NotFinite
 
-DEEPEST = 200  # lists in lists; the interpreter's own limit depends on the caller
+MAX_DEPTH = 200  # lists in lists; the interpreter's own limit depends on the caller
 
 
 class NotJson(InferenceError):
     """A client's result holds something that JSON cannot hold; the message says what and where."""
 
 
-def encoded(document: Any) -> tuple[str, int]:
+def encode(document: Any) -> tuple[str, int]:
     """Return a document as JSON, and how many numbers in it were not finite and became null.
 
     Raises:
@@ -29,12 +29,12 @@ def encoded(document: Any) -> tuple[str, int]:
         try:
             return dumps(document), 0
         except ValueError:  # not finite, a list that holds itself, or such as 10**5000
-            lost: list[float] = []
-            return dumps(without_non_finite(document, lost)), len(lost)
+            non_finite: list[float] = []
+            return dumps(replace_non_finite(document, non_finite)), len(non_finite)
     except MemoryError:  # nobody's fault in particular
         raise
     except Exception as error:  # whatever an author's own kind of dictionary raises as well
-        raise not_json(document) from error
+        raise not_json_error(document) from error
 
 
 def dumps(document: Any) -> str:
@@ -43,21 +43,21 @@ def dumps(document: Any) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def without_non_finite(value: Any, lost: list[float]) -> Any:
+def replace_non_finite(value: Any, non_finite: list[float]) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
-        lost.append(value)
+        non_finite.append(value)
         return value.text if isinstance(value, NotFinite) else None
     if isinstance(value, dict):
-        return {key: without_non_finite(one, lost) for key, one in value.items()}
+        return {key: replace_non_finite(one, non_finite) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [without_non_finite(one, lost) for one in value]
+        return [replace_non_finite(one, non_finite) for one in value]
     return value
 
 
-def not_json(document: Any) -> NotJson:
+def not_json_error(document: Any) -> NotJson:
     """Return the error that names the first thing in a document that JSON cannot hold."""
     try:
-        where, what = culprit(document)
+        where, what = find_culprit(document)
     except Exception:  # of an author's own kind of dictionary
         where, what = "", "an object that fails when it is read"
     return NotJson(
@@ -67,32 +67,32 @@ def not_json(document: Any) -> NotJson:
     )
 
 
-def culprit(value: Any, where: str = "", depth: int = 0) -> tuple[str, str]:
+def find_culprit(value: Any, where: str = "", depth: int = 0) -> tuple[str, str]:
     """Return place and kind of the first thing that JSON cannot hold; no kind where there is none.
 
     A place is written as in `result[0].box`.
     """
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         return "", "lists or objects that hold themselves, or are too deep"
     children: Iterable[tuple[str, Any]] = ()
     if isinstance(value, dict):
         for key in value:
             if isinstance(key, float) and not math.isfinite(key):
                 return where, f"a key that is {float(key)}"
-            if what := fault(key):
+            if what := describe_fault(key):
                 return where, f"a key of {what}"
         children = ((f"{where}.{key}" if where else str(key), one) for key, one in value.items())
     elif isinstance(value, list | tuple):
         children = ((f"{where}[{place}]", one) for place, one in enumerate(value))
-    elif what := fault(value):
+    elif what := describe_fault(value):
         return where, f"a value of {what}"
     for place, one in children:
-        if (found := culprit(one, place, depth + 1))[1]:
+        if (found := find_culprit(one, place, depth + 1))[1]:
             return found
     return where, ""
 
 
-def fault(value: Any) -> str:
+def describe_fault(value: Any) -> str:
     """Return of what a key or a value is that JSON cannot hold; nothing where it can."""
     if value is not None and not isinstance(value, str | int | float):
         return f"the type {type(value).__name__}"

@@ -14,17 +14,17 @@ from dataclasses import dataclass, field
 from werkzeug.datastructures import Headers, MultiDict
 
 from dispatcher.errors import BadHeader
-from dispatcher.execution.deadline import TIMEOUT, Budget, read_timeout
+from dispatcher.execution.deadline import TIMEOUT_PARAMETER, TimeLimit, read_timeout
 
 ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
 TARGET_MODEL = "X-Amzn-SageMaker-Target-Model"
-LONGEST_ATTRIBUTES = 1024  # the platform's own limit, in visible ASCII
+MAX_ATTRIBUTES = 1024  # the platform's own limit, in visible ASCII
 MODEL_NAMES = ("modelname", "model_name")
-RESERVED = (*MODEL_NAMES, "modelversion", TIMEOUT)
+RESERVED_NAMES = (*MODEL_NAMES, "modelversion", TIMEOUT_PARAMETER)
 
 
 @dataclass(frozen=True)
-class Envelope:
+class Metadata:
     """The parts of a request around its body.
 
     Args:
@@ -48,7 +48,7 @@ class Envelope:
     attributes: Mapping[str, str] = field(default_factory=dict)
     request_id: str = ""
     timeout: float = math.inf
-    budget: Budget = Budget(math.inf)
+    time_limit: TimeLimit = TimeLimit(math.inf)
     accept: str = ""
 
     def modelname(self, in_body: str | None) -> str:
@@ -56,14 +56,14 @@ class Envelope:
         return self.path_model or in_body or self.other_model
 
 
-def read_envelope(
+def read_metadata(
     headers: Headers,
     query: Mapping[str, str],
     *,
     path_model: str = "",
     default_model: str = "",
     request_id: str = "",
-) -> Envelope:
+) -> Metadata:
     """Read headers and query.
 
     Raises:
@@ -72,19 +72,21 @@ def read_envelope(
 
     """
     attributes = read_attributes(headers.get(ATTRIBUTES, ""))
-    query = combined((name, one) for name, some in MultiDict(query).lists() for one in some)
+    query = combine_values((name, one) for name, some in MultiDict(query).lists() for one in some)
     target = headers.get(TARGET_MODEL, "").removesuffix(".tar.gz").strip("/")
     named = ",".join(dict.fromkeys(filter(None, map(attributes.get, MODEL_NAMES))))
-    return Envelope(
+    return Metadata(
         path_model=path_model,
         other_model=named or target or query.get("modelname", "") or default_model,
         modelversion=attributes.get("modelversion", "") or query.get("modelversion", ""),
         texts={
-            name: value for name, value in {**query, **attributes}.items() if name not in RESERVED
+            name: value
+            for name, value in {**query, **attributes}.items()
+            if name not in RESERVED_NAMES
         },
         attributes=attributes,
         request_id=request_id,
-        timeout=read_timeout(attributes.get(TIMEOUT, query.get(TIMEOUT))),
+        timeout=read_timeout(attributes.get(TIMEOUT_PARAMETER, query.get(TIMEOUT_PARAMETER))),
         accept=headers.get("Accept", ""),
     )
 
@@ -102,10 +104,10 @@ def read_attributes(header: str) -> dict[str, str]:
     """
     if not header:
         return {}
-    if len(header) > LONGEST_ATTRIBUTES or not re.fullmatch(r"[\x20-\x7e]*", header):
+    if len(header) > MAX_ATTRIBUTES or not re.fullmatch(r"[\x20-\x7e]*", header):
         raise BadHeader(
             f"{ATTRIBUTES} has {len(header)} characters, or some that are not visible ASCII",
-            hint=f"expected at most {LONGEST_ATTRIBUTES} visible ASCII characters",
+            hint=f"expected at most {MAX_ATTRIBUTES} visible ASCII characters",
         )
     pairs: list[tuple[str, str]] = []
     for separator, part in re.findall("([;,]|^)([^;,]*)", header):
@@ -115,10 +117,10 @@ def read_attributes(header: str) -> dict[str, str]:
         elif name and pairs:
             before, value = pairs.pop()
             pairs.append((before, f"{value}{separator}{name}"))
-    return combined(pairs)
+    return combine_values(pairs)
 
 
-def combined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+def combine_values(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return values by name; of a name that is there twice both, as RFC 9110, 5.3 has it."""
     values: dict[str, list[str]] = {}
     for name, value in pairs:
@@ -126,7 +128,7 @@ def combined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {name: ",".join(some) for name, some in values.items()}
 
 
-def written_attributes(attributes: Mapping[str, str]) -> str:
+def format_attributes(attributes: Mapping[str, str]) -> str:
     """Return attributes as a header's value, with nothing in it that could end the header."""
     text = ";".join(f"{name}={value}" for name, value in attributes.items())
-    return re.sub(r"[^\x20-\x7e]", "?", text)[:LONGEST_ATTRIBUTES]
+    return re.sub(r"[^\x20-\x7e]", "?", text)[:MAX_ATTRIBUTES]

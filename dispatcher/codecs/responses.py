@@ -15,16 +15,16 @@ from clients.base import Client
 from clients.errors import InferenceError
 from clients.tensors.client import TensorClient
 from dispatcher import errors
-from dispatcher.codecs.json_encoding import encoded
+from dispatcher.codecs.json_encoding import encode
 from dispatcher.errors import BadHeader, NotAcceptable
-from dispatcher.execution.request import Ask
+from dispatcher.execution.request import ModelRequest
 
 JSON: Final = "application/json"
 LINES: Final = "application/jsonlines"
 NPY: Final = "application/x-npy"
-DRAWN: Final = ("image/jpeg", "image/png")
+IMAGE_TYPES: Final = ("image/jpeg", "image/png")
 
-NON_FINITE: Final = "X-Non-Finite-Values"
+NON_FINITE_HEADER: Final = "X-Non-Finite-Values"
 
 OK: Final = 200
 
@@ -34,16 +34,16 @@ MEDIA_RANGE = re.compile(r"\*|[^\s/]+/[^\s/]+")
 QUALITY = re.compile(r"0(\.[0-9]*)?|1(\.0*)?|\.[0-9]+")  # RFC 9110, and Java's own
 
 
-def offers(ask: Ask, client: Client) -> tuple[str, ...]:
+def available_types(model_request: ModelRequest, client: Client) -> tuple[str, ...]:
     """Return the types in which one ask can be answered, the usual one first."""
-    if ask.is_list:
+    if model_request.is_list:
         return (JSON, LINES)
     if isinstance(client, TensorClient):
         return (JSON, NPY)
-    return (JSON, *DRAWN) if client.draws() else (JSON,)
+    return (JSON, *IMAGE_TYPES) if client.draws() else (JSON,)
 
 
-def accepted(header: str, offered: tuple[str, ...]) -> str:
+def negotiate(header: str, offered: tuple[str, ...]) -> str:
     """Return the best of the types offered.
 
     A picture that stands beside text/html does not count where JSON is taken as well: so do the
@@ -58,7 +58,7 @@ def accepted(header: str, offered: tuple[str, ...]) -> str:
         return offered[0]
     wanted = media_ranges(header)
     chosen = wanted.best_match(offered)
-    if chosen in DRAWN and any(name == "text/html" and quality for name, quality in wanted):
+    if chosen in IMAGE_TYPES and any(name == "text/html" and quality for name, quality in wanted):
         chosen = wanted.best_match([JSON], chosen)
     if chosen:
         return chosen
@@ -99,7 +99,7 @@ def media_ranges(header: str) -> MIMEAccept:
     return MIMEAccept(ranges)
 
 
-def accepted_for_lines(header: str) -> str:
+def negotiate_lines(header: str) -> str:
     """Return the type in which lines are answered: lines, unless the caller prefers JSON.
 
     JSON's own clients say that they accept JSON alone; many others, as axios does, name it before
@@ -109,14 +109,14 @@ def accepted_for_lines(header: str) -> str:
         NotAcceptable: the caller takes neither.
 
     """
-    accepted(header, (LINES, JSON))
+    negotiate(header, (LINES, JSON))
     wanted = media_ranges(header)
     return LINES if wanted.quality(LINES) >= wanted.quality(JSON) else JSON
 
 
-def json_answer(document: Any) -> Response:
+def json_response(document: Any) -> Response:
     """Return an answer in JSON."""
-    return written(*encoded(document))
+    return json_text_response(*encode(document))
 
 
 class Item(NamedTuple):
@@ -131,45 +131,45 @@ class Item(NamedTuple):
     """
 
     text: str
-    lost: int
+    non_finite: int
     modelname: str
     status: int
 
 
-def item(document: Mapping[str, Any], modelname: str = "") -> Item:
+def encode_item(document: Mapping[str, Any], modelname: str = "") -> Item:
     """Return one of several answers; an error in its place where JSON cannot hold it."""
     named = document.get("modelname") or document.get("error", {}).get("modelname", "")
     modelname = modelname or named
     try:
-        text, lost = encoded(document)
+        text, non_finite = encode(document)
     except (InferenceError, ValueError) as error:
         own = {"modelname": modelname} if "modelname" in document else {}
-        document = {**own, **errors.item(error, modelname)}
-        text, lost = encoded(document)
-    return Item(text, lost, modelname, document["status"])
+        document = {**own, **errors.error_item(error, modelname)}
+        text, non_finite = encode(document)
+    return Item(text, non_finite, modelname, document["status"])
 
 
-def results_answer(items: Iterable[Item]) -> Response:
+def results_response(items: Iterable[Item]) -> Response:
     """Return several answers in a list."""
     items = list(items)
     text = ",".join(one.text for one in items)
-    return written(f'{{"results":[{text}]}}', sum(one.lost for one in items))
+    return json_text_response(f'{{"results":[{text}]}}', sum(one.non_finite for one in items))
 
 
 def results_by_name(items: Sequence[Item]) -> Response:
     """Return the answers of several models by their names."""
-    text = ",".join(f"{encoded(one.modelname)[0]}:{one.text}" for one in items)
-    return written(f'{{"results":{{{text}}}}}', sum(one.lost for one in items))
+    text = ",".join(f"{encode(one.modelname)[0]}:{one.text}" for one in items)
+    return json_text_response(f'{{"results":{{{text}}}}}', sum(one.non_finite for one in items))
 
 
-def written(text: str, lost: int) -> Response:
+def json_text_response(text: str, non_finite: int) -> Response:
     response = Response(text, mimetype=JSON)
-    if lost:
-        response.headers[NON_FINITE] = str(lost)
+    if non_finite:
+        response.headers[NON_FINITE_HEADER] = str(non_finite)
     return response
 
 
-def lines_answer(texts: Iterable[str], form: str = LINES) -> Response:
+def lines_response(texts: Iterable[str], form: str = LINES) -> Response:
     """Return an answer with a line per text, sent as they are made.
 
     Args:
@@ -177,7 +177,7 @@ def lines_answer(texts: Iterable[str], form: str = LINES) -> Response:
         form: the answer's type; as JSON it is one document, with the texts in a list.
 
     """
-    made = (text + "\n" for text in texts) if form == LINES else as_document(texts)
+    made = (text + "\n" for text in texts) if form == LINES else join_document(texts)
     # Flask leaves the request before the first line; errors and the log name it in all of them.
     run = copy_context().run
     response = Response(iter(partial(run, next, made, None), None), mimetype=form)
@@ -185,7 +185,7 @@ def lines_answer(texts: Iterable[str], form: str = LINES) -> Response:
     return response
 
 
-def as_document(texts: Iterable[str]) -> Iterator[str]:
+def join_document(texts: Iterable[str]) -> Iterator[str]:
     """Yield the pieces of what `results_answer` writes at once."""
     yield '{"results":['
     for place, text in enumerate(texts):

@@ -34,16 +34,16 @@ from dispatcher.settings import MANAGING, with_others
 
 log = logging.getLogger(__name__)
 
-SHARE = 2  # turns of a model for each that is free: with one busy model a third stays free
+SLOTS_PER_FREE = 2  # turns of a model for each that is free: with one busy model a third stays free
 
-LARGE = 2**20  # bytes; as many smaller bodies as there are threads are no danger to memory
-MOST_LARGE = 8  # of the largest bodies; read as JSON each may take ten times its size
+LARGE_BODY = 2**20  # bytes; as many smaller bodies as there are threads are no danger to memory
+MAX_LARGE_BODIES = 8  # of the largest bodies; read as JSON each may take ten times its size
 
-OVER = "the time for this request is used up"
-OVER_HINT = "send fewer or smaller items in one request"
+TIME_USED_UP = "the time for this request is used up"
+TIME_USED_UP_HINT = "send fewer or smaller items in one request"
 
 # Calls of one model that may hang before the others are refused: each keeps a thread for good.
-MOST_LOST = 4
+MAX_HANGING = 4
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Caller:
 
     connection: socket.socket | None = None
 
-    def gone(self) -> bool:
+    def disconnected(self) -> bool:
         """Whether the caller has closed the connection; NGINX does so for a caller who left."""
         if self.connection is None:
             return False
@@ -65,7 +65,7 @@ class Caller:
 
 
 @dataclass(eq=False, slots=True)
-class Turn:
+class Slot:
     """A turn, from the wait for it to its end.
 
     Args:
@@ -73,20 +73,20 @@ class Turn:
         model: whose it is.
         deadline: when the caller wants an answer, on the clock of `time.monotonic()`.
         caller: who asked.
-        cut: answers the caller in the place of a thread that does not come back in time.
+        on_timeout: answers the caller in the place of a thread that does not come back in time.
         in_job: it is one of a job, which has waited for its own turn.
 
     """
 
-    turns: Turns
+    slots: Slots
     model: str
     deadline: float
     caller: Caller
-    cut: Callable[[], None] | None = None
+    on_timeout: Callable[[], None] | None = None
     in_job: bool = False
     since: float = 0.0
     thread: int = 0
-    lost: bool = False
+    hanging: bool = False
     refused: bool = False
     wake: threading.Lock | None = None
     answered: threading.Event | None = None
@@ -102,7 +102,7 @@ class Turn:
             DeadlineExceeded: the caller was answered meanwhile that it took too long.
 
         """
-        self.turns.release(self)
+        self.slots.release(self)
 
     def __enter__(self) -> Self:
         return self
@@ -125,15 +125,15 @@ class Turn:
 
 
 @dataclass
-class Line:
+class WaitingQueue:
     """Those who wait for a turn of any kind: at most `most`."""
 
     most: int
     lock: threading.Lock = field(default_factory=threading.Lock)
     count: int = 0
-    kinds: list[Turns] = field(default_factory=list)
+    kinds: list[Slots] = field(default_factory=list)
 
-    def join(self, turn: Turn) -> None:
+    def join(self, slot: Slot) -> None:
         """Let one more wait; where too many do, another has to go. The lock is held.
 
         Raises:
@@ -141,32 +141,32 @@ class Line:
 
         """
         if self.count >= self.most:
-            self.drop_gone()
+            self.wake_disconnected()
         if self.count >= self.most:
             queues = [
                 [one for one in queue if not one.in_job]
-                for turns in self.kinds
-                for queue in turns.queues.values()
+                for slots in self.kinds
+                for queue in slots.queues.values()
             ]
             longest = max(queues, key=len, default=[])
-            own = turn.turns.queues.get(turn.model, ())
+            own = slot.slots.queues.get(slot.model, ())
             if len(longest) <= len(own) + 1:
-                raise too_many()
+                raise queue_full()
             last = longest[-1]
             last.refused = True
-            last.turns.wake(last)
+            last.slots.wake(last)
         self.count += 1
 
-    def drop_gone(self) -> None:
+    def wake_disconnected(self) -> None:
         """Wake those whose callers have left: they see it themselves."""
-        for turns in self.kinds:
-            for queue in list(turns.queues.values()):
-                for turn in list(queue):
-                    if turn.caller.gone():
-                        turns.wake(turn)
+        for slots in self.kinds:
+            for queue in list(slots.queues.values()):
+                for slot in list(queue):
+                    if slot.caller.disconnected():
+                        slots.wake(slot)
 
 
-class Turns:
+class Slots:
     """Turns of one kind.
 
     Args:
@@ -176,27 +176,27 @@ class Turns:
 
     """
 
-    def __init__(self, total: int, per_model: int, line: Line) -> None:
+    def __init__(self, total: int, per_model: int, waiting_queue: WaitingQueue) -> None:
         self.per_model = per_model
         self.total = self.free = total
-        self.queues: dict[str, deque[Turn]] = {}  # the model that was served longest ago first
+        self.queues: dict[str, deque[Slot]] = {}  # the model that was served longest ago first
         self.taken: Counter[str] = Counter()
-        self.lost: Counter[str] = Counter()
-        self.forgiven: Counter[str] = Counter()
-        self.running: set[Turn] = set()
-        self._line = line
-        self._lock = line.lock
-        line.kinds.append(self)
+        self.hanging: Counter[str] = Counter()
+        self.ignored_hanging: Counter[str] = Counter()
+        self.running: set[Slot] = set()
+        self._waiting_queue = waiting_queue
+        self._lock = waiting_queue.lock
+        waiting_queue.kinds.append(self)
 
     def enter(
         self,
         model: str,
         deadline: float,
         caller: Caller = Caller(),
-        cut: Callable[[], None] | None = None,
+        on_timeout: Callable[[], None] | None = None,
         *,
         in_job: bool = False,
-    ) -> Turn:
+    ) -> Slot:
         """Wait for a turn; before the others of its model where a job has waited already.
 
         Raises:
@@ -206,96 +206,98 @@ class Turns:
             ModelUnavailable: too many calls of the model hang.
 
         """
-        turn = Turn(self, model, deadline, caller, cut, in_job)
+        slot = Slot(self, model, deadline, caller, on_timeout, in_job)
         with self._lock:
-            self._refuse_lost(model)
-            if model not in self.queues and self._may_have(model):
-                if turn.late():
+            self._refuse_hanging(model)
+            if model not in self.queues and self._has_capacity_for(model):
+                if slot.late():
                     raise DeadlineExceeded(
                         "the time for this request was used up before its turn",
                         hint="send fewer requests at a time, or fewer or smaller items in one",
                     )
-                self._grant(turn)
-                return turn
+                self._grant(slot)
+                return slot
             if not in_job:
-                self._line.join(turn)
-            turn.wake = threading.Lock()
-            turn.wake.acquire()
+                self._waiting_queue.join(slot)
+            slot.wake = threading.Lock()
+            slot.wake.acquire()
             queue = self.queues.setdefault(model, deque())
-            (queue.appendleft if in_job else queue.append)(turn)
-        turn.wake.acquire(timeout=max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX)))
+            (queue.appendleft if in_job else queue.append)(slot)
+        slot.wake.acquire(timeout=max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX)))
         with self._lock:
-            granted = turn in self.running
+            granted = slot in self.running
             if not granted:
-                self._leave_line(turn)
-        if caller.gone():
+                self._leave_queue(slot)
+        if caller.disconnected():
             if granted:
-                turn.release()
+                slot.release()
             raise CallerGone("the caller has left before it was this request's turn")
-        if turn.refused:
-            raise too_many()
-        if granted and turn.late():
-            turn.release()
+        if slot.refused:
+            raise queue_full()
+        if granted and slot.late():
+            slot.release()
             granted = False
         if not granted:
-            self._refuse_lost(model)
+            self._refuse_hanging(model)
             raise DeadlineExceeded(
                 "the time for this request was used up while it waited for others",
                 hint="send fewer requests at a time",
             )
-        turn.thread = threading.get_ident()
-        return turn
+        slot.thread = threading.get_ident()
+        return slot
 
-    def spare(self, model: str, deadline: float) -> Turn | None:
+    def try_enter(self, model: str, deadline: float) -> Slot | None:
         """Return a turn if there is one that nobody waits for, and time for it."""
-        turn = Turn(self, model, deadline, Caller(), in_job=True)
-        if turn.late():
+        slot = Slot(self, model, deadline, Caller(), in_job=True)
+        if slot.late():
             return None
         with self._lock:
-            if model in self.queues or model in self.lost or not self._may_have(model):
+            if model in self.queues or model in self.hanging or not self._has_capacity_for(model):
                 return None
-            self._grant(turn)
-            return turn
+            self._grant(slot)
+            return slot
 
-    def release(self, turn: Turn) -> None:
+    def release(self, slot: Slot) -> None:
         with self._lock:
-            self.running.discard(turn)
+            self.running.discard(slot)
             self.free += 1
-            less(self.taken, turn.model)
-            if turn.lost:
-                less(self.lost, turn.model)
-                self.forgiven &= self.lost  # the least of both
+            decrement(self.taken, slot.model)
+            if slot.hanging:
+                decrement(self.hanging, slot.model)
+                self.ignored_hanging &= self.hanging  # the least of both
             while self.free and (model := self._next()) is not None:
                 # Moved behind the others, if there are more of it.
                 queue = self.queues.pop(model)
                 self.queues[model] = queue
                 self._grant(queue[0])
                 self.wake(queue[0])
-        if turn.answered is not None:
-            turn.answered.wait()  # what is written after that goes nowhere
-            raise DeadlineExceeded(OVER, hint=OVER_HINT)
+        if slot.answered is not None:
+            slot.answered.wait()  # what is written after that goes nowhere
+            raise DeadlineExceeded(TIME_USED_UP, hint=TIME_USED_UP_HINT)
 
-    def cut_late(self, before: float) -> None:
+    def answer_overdue(self, before: float) -> None:
         """Answer the callers who wanted an answer before that time.
 
         Whoever comes first, this or `release`, decides who answers.
         """
         with self._lock:
-            late = [t for t in self.running if t.cut and not t.answered and t.deadline < before]
-            for turn in late:
-                turn.answered = threading.Event()
-        for turn in late:
-            if turn.cut and turn.answered:
+            late = [
+                t for t in self.running if t.on_timeout and not t.answered and t.deadline < before
+            ]
+            for slot in late:
+                slot.answered = threading.Event()
+        for slot in late:
+            if slot.on_timeout and slot.answered:
                 try:
-                    turn.cut()
+                    slot.on_timeout()
                 except Exception:
-                    log.exception("a caller of %r cannot be answered", turn.model)
+                    log.exception("a caller of %r cannot be answered", slot.model)
                 finally:
-                    turn.answered.set()
+                    slot.answered.set()
 
-    def lose(
+    def find_hanging(
         self, before: float, entered: Callable[[int], float] = lambda _: -math.inf
-    ) -> list[Turn]:
+    ) -> list[Slot]:
         """Count as lost, and return, those that began before that time and were not counted yet.
 
         Where they are too many of a model, those who wait for it wait no longer.
@@ -308,65 +310,65 @@ class Turns:
         """
         with self._lock:
             found = [
-                turn
-                for turn in self.running
-                if not turn.lost and max(turn.since, entered(turn.thread)) < before
+                slot
+                for slot in self.running
+                if not slot.hanging and max(slot.since, entered(slot.thread)) < before
             ]
-            for turn in found:
-                turn.lost = True
-                self.lost[turn.model] += 1
-            for model in {turn.model for turn in found}:
-                if self._hangs(model):
+            for slot in found:
+                slot.hanging = True
+                self.hanging[slot.model] += 1
+            for model in {slot.model for slot in found}:
+                if self._is_hanging(model):
                     for waiting in list(self.queues.get(model, ())):
                         self.wake(waiting)
         return found
 
-    def wake(self, turn: Turn) -> None:
+    def wake(self, slot: Slot) -> None:
         """Let one that waits go on, whether or not it has its turn now. The lock is held."""
-        self._leave_line(turn)
-        if turn.wake is not None:
-            turn.wake.release()
+        self._leave_queue(slot)
+        if slot.wake is not None:
+            slot.wake.release()
 
-    def _leave_line(self, turn: Turn) -> None:
-        queue = self.queues.get(turn.model)
-        if queue is None or turn not in queue:
+    def _leave_queue(self, slot: Slot) -> None:
+        queue = self.queues.get(slot.model)
+        if queue is None or slot not in queue:
             return
-        queue.remove(turn)
+        queue.remove(slot)
         if not queue:
-            del self.queues[turn.model]
-        self._line.count -= not turn.in_job
+            del self.queues[slot.model]
+        self._waiting_queue.count -= not slot.in_job
 
-    def forgive(self) -> None:
+    def reset_hanging(self) -> None:
         """Let models be asked again though calls of them hang: their clients are others now."""
         with self._lock:
-            self.forgiven = self.lost.copy()
+            self.ignored_hanging = self.hanging.copy()
 
-    def _refuse_lost(self, model: str) -> None:
-        if self.lost and self._hangs(model):
+    def _refuse_hanging(self, model: str) -> None:
+        if self.hanging and self._is_hanging(model):
             raise ModelUnavailable(
-                f"{self.lost[model]} calls of the client of {model[:100]!r} hang",
+                f"{self.hanging[model]} calls of the client of {model[:100]!r} hang",
                 hint="the log of the container says where",
             )
 
-    def _hangs(self, model: str) -> bool:
-        return self.lost[model] - self.forgiven[model] >= MOST_LOST
+    def _is_hanging(self, model: str) -> bool:
+        return self.hanging[model] - self.ignored_hanging[model] >= MAX_HANGING
 
-    def _may_have(self, model: str) -> bool:
-        return self.taken[model] < min(self.per_model, SHARE * self.free)
+    def _has_capacity_for(self, model: str) -> bool:
+        return self.taken[model] < min(self.per_model, SLOTS_PER_FREE * self.free)
 
     def _next(self) -> str | None:
-        eligible = (model for model in self.queues if self._may_have(model))
+        eligible = (model for model in self.queues if self._has_capacity_for(model))
         return min(eligible, key=self.taken.__getitem__, default=None)
 
-    def _grant(self, turn: Turn) -> None:
+    def _grant(self, slot: Slot) -> None:
         self.free -= 1
-        self.taken[turn.model] += 1
-        turn.since = time.monotonic()
-        turn.thread = threading.get_ident()
-        self.running.add(turn)
+        self.taken[slot.model] += 1
+        slot.since = time.monotonic()
+        slot.thread = threading.get_ident()
+        self.running.add(slot)
 
 
-class Bodies:
+class LargeBodies:
     """The large bodies that are held in memory at a time: at most `most` bytes of them."""
 
     def __init__(self, most: int) -> None:
@@ -381,7 +383,7 @@ class Bodies:
             TooManyRequests: there is no room for it now.
 
         """
-        if length <= LARGE:
+        if length <= LARGE_BODY:
             return nothing
         with self._lock:
             if self.held + length > self.most:
@@ -410,25 +412,25 @@ class Admission:
     """
 
     def __init__(self, calls: int, jobs: int, waiting: int, max_body: int) -> None:
-        line = Line(waiting)
-        self.calls = Turns(with_others(calls), calls, line)
-        self.jobs = Turns(with_others(jobs), jobs, line)
-        self.management = Turns(with_others(MANAGING), MANAGING, line)
-        self.bodies = Bodies(MOST_LARGE * max_body)
+        waiting_queue = WaitingQueue(waiting)
+        self.calls = Slots(with_others(calls), calls, waiting_queue)
+        self.jobs = Slots(with_others(jobs), jobs, waiting_queue)
+        self.management = Slots(with_others(MANAGING), MANAGING, waiting_queue)
+        self.bodies = LargeBodies(MAX_LARGE_BODIES * max_body)
 
 
 def nothing() -> None:
     """Give nothing back."""
 
 
-def less(counter: Counter[str], name: str) -> None:
+def decrement(counter: Counter[str], name: str) -> None:
     """Take one off, and leave no zero behind: callers choose the names."""
     counter[name] -= 1
     if counter[name] <= 0:
         del counter[name]
 
 
-def too_many() -> TooManyRequests:
+def queue_full() -> TooManyRequests:
     return TooManyRequests(
         "too many requests are waiting already", hint="try again after Retry-After seconds"
     )

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from clients.errors import BadParameter
 
-TIMEOUT = "timeout_ms"
+TIMEOUT_PARAMETER = "timeout_ms"
 
 
 @dataclass(frozen=True)
-class Budget:
+class TimeLimit:
     """The time for one request, spent on reading, waiting, the model and what comes after.
 
     Args:
@@ -41,7 +41,7 @@ def read_timeout(text: str | None) -> float:
         return math.inf
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
         raise BadParameter(
-            f"`{TIMEOUT}` is {text[:60]!r}",
+            f"`{TIMEOUT_PARAMETER}` is {text[:60]!r}",
             hint="expected milliseconds, a whole number from 1 to 999999999",
         )
     return int(text) / 1000

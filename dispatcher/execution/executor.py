@@ -35,33 +35,35 @@ from clients.tensors.nested import unshared
 from clients.tensors.shown import brief
 from clients.triton.server import ModelState
 from dispatcher import errors
-from dispatcher.codecs.content_types import told
-from dispatcher.codecs.metadata import Envelope
+from dispatcher.codecs.content_types import detect_media
+from dispatcher.codecs.metadata import Metadata
 from dispatcher.errors import CallerGone, ClientBug
-from dispatcher.execution.admission import OVER, OVER_HINT, Caller, Turn, Turns
-from dispatcher.execution.deadline import Budget
-from dispatcher.execution.request import Ask
+from dispatcher.execution.admission import TIME_USED_UP, TIME_USED_UP_HINT, Caller, Slot, Slots
+from dispatcher.execution.deadline import TimeLimit
+from dispatcher.execution.request import ModelRequest
 
-BATCHES = 4  # of one request that are under way: two in the model, two that are decoded meanwhile
+MAX_BATCHES = (
+    4  # of one request that are under way: two in the model, two that are decoded meanwhile
+)
 LOOKUP_S = 2.0  # what may be spent on finding out which models there are
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class ClientAtFault(AbstractContextManager[None]):
+class ClientErrors(AbstractContextManager[None]):
     """Tells what a client lets out from the server's own faults."""
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         # (All that is no answer of the contract, also what ends a process.)
-        if error is not None and not is_told(error):
+        if error is not None and not is_contract_error(error):
             raise errors.client_bug() from error
 
 
-client_at_fault = ClientAtFault()
+client_errors = ClientErrors()
 
 
-def is_told(error: BaseException) -> bool:
+def is_contract_error(error: BaseException) -> bool:
     """Whether a caller can be told what a client let out; its author may have written into it."""
     try:
         return (
@@ -74,14 +76,14 @@ def is_told(error: BaseException) -> bool:
         return False
 
 
-def own(payload: Payload | Media, client: Client) -> Payload | Media:
+def known_fields(payload: Payload | Media, client: Client) -> Payload | Media:
     """Return of a payload for several models what one of the families takes."""
     if isinstance(payload, Media) or not isinstance(client, Family) or not client.fields:
         return payload
     return {name: value for name, value in payload.items() if name in client.fields}
 
 
-def as_many(results: Any, expected: int) -> list[Any]:
+def check_results(results: Any, expected: int) -> list[Any]:
     """Return the results of a batch, which must be one for each payload.
 
     Raises:
@@ -97,7 +99,7 @@ def as_many(results: Any, expected: int) -> list[Any]:
     return results
 
 
-def as_file(drawn: Any) -> bytes:
+def check_drawing(drawn: Any) -> bytes:
     """Return what a client has drawn, which must be a file's bytes, whatever holds them.
 
     Raises:
@@ -126,13 +128,13 @@ class Job:
 
     """
 
-    budget: Budget
+    time_limit: TimeLimit
     caller: Caller
     context: Context = field(default_factory=copy_context)
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedRequest:
     """An ask whose model, parameters and payloads are known to be right in themselves.
 
     Args:
@@ -143,7 +145,7 @@ class Prepared:
 
     """
 
-    ask: Ask
+    model_request: ModelRequest
     client: Client
     request: Request
     payloads: list[Payload]
@@ -155,13 +157,13 @@ class Prepared:
             InferenceError: one of its subclasses.
 
         """
-        if self.ask.is_list:
+        if self.model_request.is_list:
             size = self.batch_size()
             starts = range(0, len(self.payloads), size)
             return [r for start in starts for r in self.batch(start, size, self.request.deadline)]
         with self.request.active():
             self.request.timings.begin()
-            with client_at_fault:
+            with client_errors:
                 if isinstance(self.client, TensorClient):
                     result: Any = self.client.run(self.payloads[0])
                 else:
@@ -171,7 +173,7 @@ class Prepared:
 
     def batch_size(self) -> int:
         """Return how many payloads make a batch."""
-        with self.request.active(), client_at_fault:
+        with self.request.active(), client_errors:
             size = operator.index(self.client.max_batch_size)
             if size < 1:
                 raise ValueError(f"max_batch_size is {size}; expected a whole number from 1")
@@ -192,15 +194,15 @@ class Prepared:
             # Of what is too large the halves are asked again, as they came.
             given = unshared(batch) if len(batch) > 1 else batch
             try:
-                with client_at_fault:
-                    return as_many(self.client.inference_batch(given), len(batch))
+                with client_errors:
+                    return check_results(self.client.inference_batch(given), len(batch))
             except TooLargeAtOnce as error:
                 if len(batch) == 1:
-                    raise errors.of_payload(error, start) from error
+                    raise errors.with_position(error, start) from error
             except InferenceError as error:
                 if error.position is None:
                     raise
-                raise errors.of_payload(error, start + error.position) from error
+                raise errors.with_position(error, start + error.position) from error
             finally:
                 request.timings.lap()
                 self.request.timings.add(request.timings)
@@ -215,11 +217,11 @@ class Prepared:
             InferenceError: one of its subclasses.
 
         """
-        with self.request.active(), client_at_fault:
-            return as_file(self.client.draw(self.payloads[0], result, media_type))
+        with self.request.active(), client_errors:
+            return check_drawing(self.client.draw(self.payloads[0], result, media_type))
 
 
-class Dispatcher:
+class Executor:
     """Answers asks with the clients of `registry`, or by tensors where a model has none.
 
     Args:
@@ -236,7 +238,7 @@ class Dispatcher:
         self,
         registry: Registry,
         environment: Environment,
-        calls: Turns,
+        calls: Slots,
         patience: float,
         refuse: Callable[[str], None],
         wanted: Callable[[str], bool] = lambda _: False,
@@ -252,45 +254,49 @@ class Dispatcher:
 
     def prepare(
         self,
-        ask: Ask,
-        envelope: Envelope,
+        model_request: ModelRequest,
+        metadata: Metadata,
         deadline: float,
         *,
         timings: Timings | None = None,
         once: Once | None = None,
-    ) -> Prepared:
+    ) -> PreparedRequest:
         """Find the client and check what can be checked before it is called.
 
         Raises:
             InferenceError: the model is not known, or a parameter is not right.
 
         """
-        self.refuse(ask.modelname)
-        client = self.client(ask)
-        if ask.tensors:
+        self.refuse(model_request.modelname)
+        client = self.client(model_request)
+        if model_request.tensors:
             client = TensorClient(self.environment, client.served_by, client.check_tensors)
-        parameters = dict(ask.parameters)
-        if ask.shared:  # each model takes those it knows
+        parameters = dict(model_request.parameters)
+        if model_request.shared:  # each model takes those it knows
             parameters = {k: v for k, v in parameters.items() if k in client.parameters}
         request = Request(
-            parameters=client.read_parameters(parameters, envelope.texts),
-            version=ask.modelversion,
+            parameters=client.read_parameters(parameters, metadata.texts),
+            version=model_request.modelversion,
             deadline=deadline,
-            request_id=envelope.request_id,
-            attributes=envelope.attributes,
+            request_id=metadata.request_id,
+            attributes=metadata.attributes,
             timings=timings or Timings(),
             once=once,
         )
         # A client may change what it is given, while another one reads it.
-        given = [own(one, client) for one in unshared(ask.payloads)] if ask.shared else ask.payloads
-        with client_at_fault:
+        given = (
+            [known_fields(one, client) for one in unshared(model_request.payloads)]
+            if model_request.shared
+            else model_request.payloads
+        )
+        with client_errors:
             payloads = [
-                client.payload_of(told(payload, client.media))
+                client.payload_of(detect_media(payload, client.media))
                 if isinstance(payload, Media)
                 else payload
                 for payload in given
             ]
-        return Prepared(ask, client, request, payloads)
+        return PreparedRequest(model_request, client, request, payloads)
 
     def refuse(self, asked: str) -> None:
         """Say at once, without a turn, that nobody would answer for a model or its alias.
@@ -303,7 +309,7 @@ class Dispatcher:
         client = self.registry.clients.get(name)
         self._refuse(client.served_by if client else name)
 
-    def client(self, ask: Ask) -> Client:
+    def client(self, model_request: ModelRequest) -> Client:
         """Return the client of a model; one for plain tensors where it has none of its own.
 
         Raises:
@@ -312,7 +318,7 @@ class Dispatcher:
             ModelUnavailable: it has no client, and Triton does not say whether there is a model.
 
         """
-        name = self.registry.name(ask.modelname)
+        name = self.registry.name(model_request.modelname)
         if client := self.registry.clients.get(name):
             return client
         if self.registry.disabled(name):
@@ -385,7 +391,7 @@ class Dispatcher:
                 return True
             raise
 
-    def batches(self, prepared: Prepared, job: Job) -> Iterator[list[Any]]:
+    def batches(self, prepared: PreparedRequest, job: Job) -> Iterator[list[Any]]:
         """Yield the results for a list of payloads, a batch of the model at a time.
 
         A few batches are under way together, so that one is decoded while others are in the model;
@@ -403,41 +409,47 @@ class Dispatcher:
         return self.in_order(
             range(0, len(prepared.payloads), size),
             job,
-            model=lambda _: self.registry.name(prepared.ask.modelname),
+            model=lambda _: self.registry.name(prepared.model_request.modelname),
             call=lambda start, deadline: prepared.batch(start, size, deadline),
             failed=failed,
-            most=BATCHES,
+            most=MAX_BATCHES,
         )
 
     def items(
         self,
-        asks: Iterable[Ask | Exception],
-        envelope: Envelope,
+        model_requests: Iterable[ModelRequest | Exception],
+        metadata: Metadata,
         job: Job,
         once: Once | None = None,
     ) -> Iterator[dict[str, Any]]:
         """Yield an answer per ask, in order, several at a time; an error stands in its place."""
 
-        def call(ask: Ask | Exception, deadline: float) -> dict[str, Any]:
-            if isinstance(ask, Exception):
-                return errors.item(ask)
+        def call(model_request: ModelRequest | Exception, deadline: float) -> dict[str, Any]:
+            if isinstance(model_request, Exception):
+                return errors.error_item(model_request)
             try:
-                prepared = self.prepare(ask, envelope, deadline, once=once)
-                return {"status": 200, **self.answer(ask, prepared.result())}
+                prepared = self.prepare(model_request, metadata, deadline, once=once)
+                return {"status": 200, **self.answer(model_request, prepared.result())}
             except Exception as error:
-                return failed(ask, error)
+                return failed(model_request, error)
 
-        def failed(ask: Ask | Exception, error: Exception) -> dict[str, Any]:
-            return errors.item(error, model(ask))
+        def failed(model_request: ModelRequest | Exception, error: Exception) -> dict[str, Any]:
+            return errors.error_item(error, model(model_request))
 
-        def model(ask: Ask | Exception) -> str:
-            return "" if isinstance(ask, Exception) else self.registry.name(ask.modelname)
+        def model(model_request: ModelRequest | Exception) -> str:
+            return (
+                ""
+                if isinstance(model_request, Exception)
+                else self.registry.name(model_request.modelname)
+            )
 
         return self.in_order(
-            asks, job, model=model, call=call, failed=failed, most=self.calls.per_model
+            model_requests, job, model=model, call=call, failed=failed, most=self.calls.per_model
         )
 
-    def by_name(self, asks: list[Ask], envelope: Envelope, job: Job) -> dict[str, Any]:
+    def by_name(
+        self, model_requests: list[ModelRequest], metadata: Metadata, job: Job
+    ) -> dict[str, Any]:
         """Return an answer per model for one payload, which is decoded once.
 
         Raises:
@@ -445,36 +457,43 @@ class Dispatcher:
             BadPayload: a field of the payload is known to none of them.
 
         """
-        self.refuse_unknown_parameters(asks)
-        self.refuse_unknown_fields(asks)
+        self.refuse_unknown_parameters(model_requests)
+        self.refuse_unknown_fields(model_requests)
         # A list is decoded a batch at a time, by each: kept for all it could be of any size.
-        once = None if asks[0].is_list else Once()
-        answers = self.items(asks, envelope, job, once)
+        once = None if model_requests[0].is_list else Once()
+        answers = self.items(model_requests, metadata, job, once)
         return {
-            ask.modelname: {name: value for name, value in answer.items() if name != "modelname"}
-            for ask, answer in zip(asks, answers, strict=True)
+            model_request.modelname: {
+                name: value for name, value in answer.items() if name != "modelname"
+            }
+            for model_request, answer in zip(model_requests, answers, strict=True)
         }
 
-    def refuse_unknown_parameters(self, asks: list[Ask]) -> None:
+    def refuse_unknown_parameters(self, model_requests: list[ModelRequest]) -> None:
         clients = self.registry.clients
-        names = [self.registry.name(ask.modelname) for ask in asks]
+        names = [self.registry.name(model_request.modelname) for model_request in model_requests]
         known = {p for name in names if name in clients for p in clients[name].parameters}
-        if unknown := [name for name in asks[0].parameters if name not in known]:
+        if unknown := [name for name in model_requests[0].parameters if name not in known]:
             raise BadParameter(
                 f"the parameter {brief(unknown[0])} is known to none of the models",
                 hint=f"they take {', '.join(sorted(known)) or 'no parameters'}",
             )
 
-    def refuse_unknown_fields(self, asks: list[Ask]) -> None:
+    def refuse_unknown_fields(self, model_requests: list[ModelRequest]) -> None:
         """Refuse what none of the models takes, unless one is an author's own, or takes tensors."""
-        clients = [self.registry.clients.get(self.registry.name(ask.modelname)) for ask in asks]
+        clients = [
+            self.registry.clients.get(self.registry.name(model_request.modelname))
+            for model_request in model_requests
+        ]
         families = [client for client in clients if isinstance(client, Family) and client.fields]
-        if asks[0].tensors or len(families) < sum(client is not None for client in clients):
+        if model_requests[0].tensors or len(families) < sum(
+            client is not None for client in clients
+        ):
             return
         known = {field for client in families for field in client.fields}
         if len(families) < len(clients):  # one without a client may be there all the same
             known.update(V2_FIELDS)
-        for payload in asks[0].payloads:
+        for payload in model_requests[0].payloads:
             if isinstance(payload, Mapping) and (unknown := [n for n in payload if n not in known]):
                 raise BadPayload(
                     f"the payload has a field {brief(unknown[0])} that none of the models knows",
@@ -514,48 +533,48 @@ class Dispatcher:
             item, deadline, future = under_way.popleft()
             left = deadline + self.patience - time.monotonic()
             if not wait([future], timeout=max(0.0, left)).done:
-                return failed(item, DeadlineExceeded(OVER, hint=OVER_HINT))
+                return failed(item, DeadlineExceeded(TIME_USED_UP, hint=TIME_USED_UP_HINT))
             return future.result()
 
         for item in items:
             while under_way and (len(under_way) >= most or under_way[0][2].done()):
                 yield first()
-            if job.caller.gone():
+            if job.caller.disconnected():
                 raise CallerGone("the caller has left before all was asked")
-            deadline = job.budget.deadline()
-            turn = self.calls.spare(model(item), deadline)
-            while turn is None and under_way:
+            deadline = job.time_limit.deadline()
+            slot = self.calls.try_enter(model(item), deadline)
+            while slot is None and under_way:
                 yield first()
-                turn = self.calls.spare(model(item), deadline)
+                slot = self.calls.try_enter(model(item), deadline)
             try:
-                turn = turn or self.calls.enter(model(item), deadline, job.caller, in_job=True)
+                slot = slot or self.calls.enter(model(item), deadline, job.caller, in_job=True)
             except CallerGone:
                 raise
             except InferenceError as error:
                 yield failed(item, error)
                 continue
             run = job.context.copy().run  # two threads cannot be inside the same context
-            future = self._pool.submit(run, in_turn, turn, call, item, deadline)
+            future = self._pool.submit(run, call_in_slot, slot, call, item, deadline)
             under_way.append((item, deadline, future))
             del future  # what it raises would hold this frame, and this frame it
         while under_way:
             yield first()
 
     @staticmethod
-    def answer(ask: Ask, result: Any) -> dict[str, Any]:
+    def answer(model_request: ModelRequest, result: Any) -> dict[str, Any]:
         """Return the body of an answer."""
         if isinstance(result, TensorResult):
             result = result.body()
-            if ask.tensors:
+            if model_request.tensors:
                 return dict(result)
-        answer = {"modelname": ask.modelname, "result": result}
-        if ask.modelversion:
-            answer["modelversion"] = ask.modelversion
+        answer = {"modelname": model_request.modelname, "result": result}
+        if model_request.modelversion:
+            answer["modelversion"] = model_request.modelversion
         return answer
 
 
-def in_turn(turn: Turn, call: Callable[[T, float], R], item: T, deadline: float) -> R:
+def call_in_slot(slot: Slot, call: Callable[[T, float], R], item: T, deadline: float) -> R:
     """Call in a turn that was waited for elsewhere."""
-    turn.thread = threading.get_ident()
-    with turn:
+    slot.thread = threading.get_ident()
+    with slot:
         return call(item, deadline)

@@ -14,23 +14,27 @@ from clients.base import Payload
 from clients.errors import DeadlineExceeded
 from clients.request import Media
 from clients.tensors.shown import brief
-from dispatcher.codecs.metadata import Envelope
+from dispatcher.codecs.metadata import Metadata
 from dispatcher.errors import BadBody
-from dispatcher.execution.admission import LARGE
-from dispatcher.execution.deadline import TIMEOUT
+from dispatcher.execution.admission import LARGE_BODY
+from dispatcher.execution.deadline import TIMEOUT_PARAMETER
 
-EXPECTED = 'expected {"modelname": "resnet", "payload": {"img": "<base64 of a picture>"}}'
-SEVERAL = (
+BODY_HINT = 'expected {"modelname": "resnet", "payload": {"img": "<base64 of a picture>"}}'
+SEVERAL_HINT = (
     "send several requests as application/jsonlines, each on a line of its own, or in a list: "
     '{"requests": [{"modelname": …, "payload": …}, …]}'
 )
 FIELDS = ("modelname", "modelversion", "parameters", "payload")
 # What others call them; in lower case, without "_" and "-".
-MEANT = {"model": "modelname", "version": "modelversion", **{name: name for name in FIELDS}}
+SIMILAR_FIELDS = {
+    "model": "modelname",
+    "version": "modelversion",
+    **{name: name for name in FIELDS},
+}
 
 
 @dataclass(frozen=True)
-class Ask:
+class ModelRequest:
     """One model, and what it is asked.
 
     Args:
@@ -54,54 +58,54 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class One:
+class SingleRequest:
     """The usual request: one ask."""
 
-    ask: Ask
+    model_request: ModelRequest
 
 
 @dataclass(frozen=True)
 class SeveralModels:
     """One payload, several models: the answer has a result by each name."""
 
-    asks: list[Ask]
+    model_requests: list[ModelRequest]
 
 
 @dataclass(frozen=True)
-class MixedList:
+class RequestList:
     """A list of requests; one that could not be read stands there as its error."""
 
-    asks: list[Ask | BadBody]
+    model_requests: list[ModelRequest | BadBody]
 
 
-Asked = One | SeveralModels | MixedList
+InferenceRequest = SingleRequest | SeveralModels | RequestList
 
 
-def read_json(body: bytes, envelope: Envelope, max_batch: int) -> Asked:
+def read_json(body: bytes, metadata: Metadata, max_batch: int) -> InferenceRequest:
     """Read a JSON body: the documented one, a V2 one, or a list of requests.
 
     Raises:
         BadBody: it is not JSON, or a field is missing, unknown or of the wrong type.
 
     """
-    document = parsed(body, envelope.budget.deadline())
+    document = parse_object(body, metadata.time_limit.deadline())
     if "requests" in document:
-        return mixed_list(document, envelope, max_batch)
+        return read_request_list(document, metadata, max_batch)
     names = document.get("modelname")
     if isinstance(names, list):
-        return several_models(document, names, envelope, max_batch)
-    return One(read_ask(document, envelope, max_batch))
+        return read_several_models(document, names, metadata, max_batch)
+    return SingleRequest(read_model_request(document, metadata, max_batch))
 
 
 # Python's parser holds its lock from a body's first byte to its last: eight bodies of 25 MiB, one
 # after the other, left nobody else a word for 13 s. So one large body is read at a time, and
 # between two of them others have their turn.
-LONG_S = 0.1  # what pictures in base64, a long text each, never take
+LONG_PARSE_S = 0.1  # what pictures in base64, a long text each, never take
 PAUSE_S = 0.02
-one_is_read = threading.Lock()
+large_body_lock = threading.Lock()
 
 
-def loaded(body: bytes, deadline: float) -> Any:
+def parse_json(body: bytes, deadline: float) -> Any:
     """Return what JSON says.
 
     Raises:
@@ -110,10 +114,10 @@ def loaded(body: bytes, deadline: float) -> Any:
         RecursionError: it is nested too deeply.
 
     """
-    if len(body) <= LARGE:
+    if len(body) <= LARGE_BODY:
         return json.loads(body)
     left = max(0.0, deadline - time.monotonic())
-    if not one_is_read.acquire(timeout=min(left, threading.TIMEOUT_MAX)):
+    if not large_body_lock.acquire(timeout=min(left, threading.TIMEOUT_MAX)):
         raise DeadlineExceeded(
             "the time for this request was used up while other large bodies were read",
             hint="send fewer large bodies at a time",
@@ -123,13 +127,13 @@ def loaded(body: bytes, deadline: float) -> Any:
         try:
             return json.loads(body)
         finally:
-            if time.monotonic() - began > LONG_S:
+            if time.monotonic() - began > LONG_PARSE_S:
                 time.sleep(PAUSE_S)
     finally:
-        one_is_read.release()
+        large_body_lock.release()
 
 
-def parsed(body: bytes, deadline: float = math.inf) -> dict[str, Any]:
+def parse_object(body: bytes, deadline: float = math.inf) -> dict[str, Any]:
     """Return the object that a body is.
 
     Raises:
@@ -138,18 +142,18 @@ def parsed(body: bytes, deadline: float = math.inf) -> dict[str, Any]:
 
     """
     try:
-        document = loaded(body, deadline)
+        document = parse_json(body, deadline)
     except (ValueError, RecursionError) as error:
         came = f"{len(body)} bytes that begin with {body[:16]!r}" if body else "nothing"
-        hint = SEVERAL if is_several(error) else EXPECTED
+        hint = SEVERAL_HINT if is_concatenated(error) else BODY_HINT
         raise BadBody(f"the body is not JSON ({error}); it is {came}", hint=hint) from error
     if not isinstance(document, dict):
-        hint = SEVERAL if isinstance(document, list) else EXPECTED
+        hint = SEVERAL_HINT if isinstance(document, list) else BODY_HINT
         raise BadBody(f"the body is {brief(document)}, not a JSON object", hint=hint)
     return document
 
 
-def is_several(error: Exception) -> bool:
+def is_concatenated(error: Exception) -> bool:
     """Whether JSON could not be read because an object or a list follows another."""
     if not isinstance(error, json.JSONDecodeError):
         return False
@@ -157,60 +161,62 @@ def is_several(error: Exception) -> bool:
     return after in {"{", "["} and before.rstrip().endswith(("}", "]"))
 
 
-def mixed_list(document: dict[str, Any], envelope: Envelope, max_batch: int) -> MixedList:
+def read_request_list(document: dict[str, Any], metadata: Metadata, max_batch: int) -> RequestList:
     if others := [name for name in document if name != "requests"]:
         raise BadBody(
             f"the body has {brief(others[0])} beside `requests`",
             hint="each request in the list has its own modelname, payload and parameters",
         )
-    requests = of_kind(document["requests"], "requests", list, "a list of requests")
-    checked_length(requests, "requests", max_batch)
-    asks: list[Ask | BadBody] = []
+    requests = check_type(document["requests"], "requests", list, "a list of requests")
+    check_length(requests, "requests", max_batch)
+    model_requests: list[ModelRequest | BadBody] = []
     for request in requests:
         try:
-            asks.append(
-                read_ask(of_kind(request, "request", dict, "an object"), envelope, max_batch)
+            model_requests.append(
+                read_model_request(
+                    check_type(request, "request", dict, "an object"), metadata, max_batch
+                )
             )
         except BadBody as error:
-            asks.append(error)
-    return MixedList(asks)
+            model_requests.append(error)
+    return RequestList(model_requests)
 
 
-def several_models(
-    document: dict[str, Any], names: list[Any], envelope: Envelope, max_batch: int
-) -> Asked:
-    checked_length(names, "modelname", max_batch)
+def read_several_models(
+    document: dict[str, Any], names: list[Any], metadata: Metadata, max_batch: int
+) -> InferenceRequest:
+    check_length(names, "modelname", max_batch)
     for place, name in enumerate(names):
-        of_kind(name, f"modelname[{place}]", str, "the name of a model")
+        check_type(name, f"modelname[{place}]", str, "the name of a model")
     if len(set(names)) < len(names):
         raise BadBody("`modelname` has a name twice", hint="ask each model once")
-    if envelope.path_model:
-        names = [envelope.path_model]  # the path comes first, as it does for one name
-    asks = [
-        read_ask({**document, "modelname": name}, envelope, max_batch, shared=True)
+    if metadata.path_model:
+        names = [metadata.path_model]  # the path comes first, as it does for one name
+    model_requests = [
+        read_model_request({**document, "modelname": name}, metadata, max_batch, shared=True)
         for name in names
     ]
-    return SeveralModels(asks)
+    return SeveralModels(model_requests)
 
 
-def read_ask(
-    document: dict[str, Any], envelope: Envelope, max_batch: int, *, shared: bool = False
-) -> Ask:
+def read_model_request(
+    document: dict[str, Any], metadata: Metadata, max_batch: int, *, shared: bool = False
+) -> ModelRequest:
     """Read one request.
 
     Raises:
         BadBody: a field is missing, unknown or of the wrong type.
 
     """
-    if TIMEOUT in document:
+    if TIMEOUT_PARAMETER in document:
         raise BadBody(
-            f"the body has {TIMEOUT}",
+            f"the body has {TIMEOUT_PARAMETER}",
             hint="it goes into the query, or into the custom attributes",
         )
     if "inputs" in document and "payload" not in document:
-        return v2_ask(document, envelope)
+        return read_v2_request(document, metadata)
     if unknown := [name for name in document if name not in FIELDS]:
-        meant = MEANT.get(unknown[0].lower().replace("_", "").replace("-", ""))
+        meant = SIMILAR_FIELDS.get(unknown[0].lower().replace("_", "").replace("-", ""))
         raise BadBody(
             f"the body has an unknown field {brief(unknown[0])}",
             hint=f"write `{meant}`"
@@ -218,78 +224,80 @@ def read_ask(
             else f"it may have {', '.join(FIELDS)}; what the model is asked goes into `payload`, "
             'such as {"payload": {"img": …}}, and settings of the model go into `parameters`',
         )
-    modelname = name_of(document, envelope)
+    modelname = read_modelname(document, metadata)
     if "payload" not in document:
-        raise BadBody("`payload` is missing", hint=EXPECTED)
-    payload = of_kind(
+        raise BadBody("`payload` is missing", hint=BODY_HINT)
+    payload = check_type(
         document["payload"], "payload", dict | list, "an object, or a list of objects"
     )
     is_list = isinstance(payload, list)
-    return Ask(
+    return ModelRequest(
         modelname=modelname,
-        payloads=payload_list(payload, max_batch) if is_list else [payload],
+        payloads=read_payloads(payload, max_batch) if is_list else [payload],
         is_list=is_list,
-        parameters=optional(document, "parameters", dict, "an object"),
-        modelversion=version_of(document, envelope),
+        parameters=read_optional(document, "parameters", dict, "an object"),
+        modelversion=read_version(document, metadata),
         shared=shared,
     )
 
 
-def v2_ask(document: dict[str, Any], envelope: Envelope) -> Ask:
+def read_v2_request(document: dict[str, Any], metadata: Metadata) -> ModelRequest:
     """Read a V2 body, which may name the model as the documented one does."""
-    return Ask(
-        modelname=name_of(document, envelope),
+    return ModelRequest(
+        modelname=read_modelname(document, metadata),
         payloads=[document],
-        modelversion=version_of(document, envelope),
+        modelversion=read_version(document, metadata),
         tensors=True,
     )
 
 
-def name_of(document: dict[str, Any], envelope: Envelope) -> str:
+def read_modelname(document: dict[str, Any], metadata: Metadata) -> str:
     name = document.get("modelname")
     if name is not None:
-        of_kind(name, "modelname", str, "the name of a model")
-    if not (chosen := envelope.modelname(name)):
-        raise BadBody("`modelname` is missing", hint=EXPECTED)
+        check_type(name, "modelname", str, "the name of a model")
+    if not (chosen := metadata.modelname(name)):
+        raise BadBody("`modelname` is missing", hint=BODY_HINT)
     return chosen
 
 
-def optional(document: dict[str, Any], name: str, kind: type[Any], expected: str) -> Any:
+def read_optional(document: dict[str, Any], name: str, kind: type[Any], expected: str) -> Any:
     value = document.get(name)
-    return kind() if value is None else of_kind(value, name, kind, expected)
+    return kind() if value is None else check_type(value, name, kind, expected)
 
 
-def of_kind(value: Any, name: str, kind: Any, expected: str) -> Any:
+def check_type(value: Any, name: str, kind: Any, expected: str) -> Any:
     if not isinstance(value, kind) or value == "":
-        raise BadBody(f"`{name}` is {brief(value)}; expected {expected}", hint=EXPECTED)
+        raise BadBody(f"`{name}` is {brief(value)}; expected {expected}", hint=BODY_HINT)
     return value
 
 
-def payload_list(payloads: list[Any], max_batch: int) -> list[Payload | Media]:
-    checked_length(payloads, "payload", max_batch)
+def read_payloads(payloads: list[Any], max_batch: int) -> list[Payload | Media]:
+    check_length(payloads, "payload", max_batch)
     for position, payload in enumerate(payloads):
-        of_kind(payload, f"payload[{position}]", dict, "an object")
+        check_type(payload, f"payload[{position}]", dict, "an object")
     return payloads
 
 
-def checked_length(items: list[Any], name: str, most: int) -> None:
+def check_length(items: list[Any], name: str, most: int) -> None:
     if not 1 <= len(items) <= most:
         raise BadBody(
             f"`{name}` is a list of {len(items)}", hint=f"expected 1 to {most} in one request"
         )
 
 
-def version_of(document: Mapping[str, Any], envelope: Envelope) -> str:
+def read_version(document: Mapping[str, Any], metadata: Metadata) -> str:
     """Return the version that a body wants, or what came around it.
 
     Raises:
         BadBody: it is no version.
 
     """
-    return version(document.get("modelversion")) or version(envelope.modelversion or None)
+    return parse_version(document.get("modelversion")) or parse_version(
+        metadata.modelversion or None
+    )
 
 
-def version(value: Any) -> str:
+def parse_version(value: Any) -> str:
     """Return a version as Triton spells it: 2 and "2" are the same.
 
     Raises:

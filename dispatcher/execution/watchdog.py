@@ -23,25 +23,31 @@ from types import FrameType
 from clients.errors import DeadlineExceeded
 from clients.images.pictures import room
 from dispatcher.codecs.json_encoding import dumps
-from dispatcher.errors import ANSWERS, SERVICE, SERVICE_HEADERS, SERVICE_STATUS, of_service
-from dispatcher.execution.admission import OVER, OVER_HINT, Admission
-from dispatcher.observability.record import Record
+from dispatcher.errors import (
+    ANSWERS,
+    SERVICE_HEADERS,
+    SERVICE_PREFIX,
+    SERVICE_STATUS,
+    hosting_service_error,
+)
+from dispatcher.execution.admission import TIME_USED_UP, TIME_USED_UP_HINT, Admission
+from dispatcher.observability.record import RequestRecord
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.1
 IDLE_S = 1.0  # after the last call that came back: its answer is sent meanwhile
-LATE_SHARE = 0.04  # of the time limit: between that of a client and that of NGINX
-LATE_S = 1.0
+GRACE_SHARE = 0.04  # of the time limit: between that of a client and that of NGINX
+MAX_GRACE_S = 1.0
 
 
-def allowance(timeout: float) -> float:
+def grace_period(timeout: float) -> float:
     """Return the seconds beyond its deadline that a client may take to say so itself."""
-    return min(LATE_S, timeout * LATE_SHARE)
+    return min(MAX_GRACE_S, timeout * GRACE_SHARE)
 
 
 @dataclass
-class Watch:
+class Watchdog:
     """Looks after the turns of one worker.
 
     Args:
@@ -88,28 +94,28 @@ class Watch:
         """Answer callers whose time is over, and count calls that do not come back."""
         calls, jobs = self.admission.calls, self.admission.jobs
         now = self.clock()
-        over = allowance(self.timeout)
-        jobs.cut_late(now - over)
-        calls.cut_late(now - over)
-        for turn in calls.lose(now - self.timeout - over, room.entered):
+        over = grace_period(self.timeout)
+        jobs.answer_overdue(now - over)
+        calls.answer_overdue(now - over)
+        for slot in calls.find_hanging(now - self.timeout - over, room.entered):
             log.error(
                 "a call of the client of %r hangs; its thread is at\n%s",
-                turn.model,
-                where(turn.thread),
+                slot.model,
+                stack_of(slot.thread),
             )
-        lost = sum(calls.lost.values())
-        if not lost or len(calls.running) > lost or jobs.running:
+        hanging = sum(calls.hanging.values())
+        if not hanging or len(calls.running) > hanging or jobs.running:
             self.busy_at = now
         elif self.leaving and now > self.busy_at + IDLE_S:
             # gunicorn and Python would wait for the lost threads, which never end.
             self.end()
-        if lost * 2 >= calls.total and not self.replacing:
+        if hanging * 2 >= calls.total and not self.replacing:
             self.replacing = True
             log.error("half of this worker's turns are lost to calls that hang: it is replaced")
             self.replace()
 
 
-def where(thread: int) -> str:
+def stack_of(thread: int) -> str:
     """Return the end of a thread's stack, as a traceback has it."""
     frame = sys._current_frames().get(thread)  # noqa: SLF001  the documented way
     return "".join(traceback.format_stack(frame)[-8:]) if frame else "an unknown place"
@@ -120,7 +126,7 @@ def replace_worker() -> None:
     os.kill(os.getppid(), signal.SIGHUP)
 
 
-def answer_late(connection: socket.socket, record: Record, modelname: str) -> None:
+def send_timeout(connection: socket.socket, record: RequestRecord, modelname: str) -> None:
     """Answer a caller in the place of the thread that has the connection, and end that.
 
     What the thread writes later goes nowhere.
@@ -132,11 +138,16 @@ def answer_late(connection: socket.socket, record: Record, modelname: str) -> No
 
     """
     status, code = ANSWERS[DeadlineExceeded]
-    error = {"code": code, "message": OVER, "hint": OVER_HINT, "modelname": modelname[:200]}
+    error = {
+        "code": code,
+        "message": TIME_USED_UP,
+        "hint": TIME_USED_UP_HINT,
+        "modelname": modelname[:200],
+    }
     text = dumps({"error": {**error, "request_id": record.request_id}})
     headers = {"Content-Type": "application/json", "X-Request-Id": record.request_id}
-    if record.path.startswith(SERVICE):
-        text = of_service(status, text)
+    if record.path.startswith(SERVICE_PREFIX):
+        text = hosting_service_error(status, text)
         status = SERVICE_STATUS
         headers |= SERVICE_HEADERS
     body = text.encode()
@@ -147,10 +158,10 @@ def answer_late(connection: socket.socket, record: Record, modelname: str) -> No
         connection.send(head.encode() + body, socket.MSG_DONTWAIT)
     except OSError:
         pass  # the caller is gone
-    hang_up(connection)
+    shut_down(connection)
 
 
-def hang_up(connection: socket.socket) -> None:
+def shut_down(connection: socket.socket) -> None:
     """End a connection, whoever is writing to it."""
     try:
         connection.shutdown(socket.SHUT_RDWR)

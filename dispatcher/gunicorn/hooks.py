@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SIGN_S = 1.0
+NOTIFY_S = 1.0
 
 # gunicorn looks at its workers once a second. Where it comes so late its container was frozen, with
 # all workers, and as long afterwards they may take to give a sign of life.
@@ -21,7 +21,7 @@ FROZEN_S = 5.0
 # Where each worker keeps its counts, in files mapped into its memory: named and laid out by
 # prometheus_client, which begins with how many bytes are used. (It is not imported here, for it
 # decides at its import where it counts.)
-FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+METRICS_DIR_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 FILES = {"counter_{}.db": 2**20, "histogram_{}.db": 2**21, "gauge_livesum_{}.db": 2**16}
 
 
@@ -30,13 +30,13 @@ def on_starting(server: Any) -> None:
 
     Workers that were frozen together with gunicorn are not ended for their silence.
     """
-    server.murder_workers = while_awake(server.murder_workers)
-    folder = Path(os.environ[FOLDER])
+    server.murder_workers = skip_after_freeze(server.murder_workers)
+    folder = Path(os.environ[METRICS_DIR_VARIABLE])
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
 
 
-def while_awake(
+def skip_after_freeze(
     look: Callable[[], None], clock: Callable[[], float] = time.monotonic
 ) -> Callable[[], None]:
     """Return what does as `look`, but not soon after it could not be called for a while."""
@@ -59,17 +59,17 @@ def post_fork(server: Any, worker: Any) -> None:
     def give_signs() -> None:
         while not worker.booted:
             worker.notify()
-            time.sleep(SIGN_S)
+            time.sleep(NOTIFY_S)
 
     threading.Thread(target=give_signs, daemon=True).start()
     try:
-        make_room(Path(os.environ[FOLDER]), worker.pid)
+        allocate_files(Path(os.environ[METRICS_DIR_VARIABLE]), worker.pid)
     except OSError as error:
         server.log.warning("a worker counts for itself alone: %s", error)
-        del os.environ[FOLDER]
+        del os.environ[METRICS_DIR_VARIABLE]
 
 
-def make_room(folder: Path, pid: int) -> None:
+def allocate_files(folder: Path, pid: int) -> None:
     """Make a worker's files: where the disk is full later, writing into them kills nobody."""
     for name, size in FILES.items():
         unfinished = folder / f"{pid}.unfinished"  # the others read whatever has its final name
@@ -81,7 +81,7 @@ def make_room(folder: Path, pid: int) -> None:
 def child_exit(server: Any, worker: Any) -> None:  # noqa: ARG001  gunicorn's signature
     """Take out what a worker had in flight; what it has counted stays, without the unused room."""
     for name in FILES:
-        path = Path(os.environ[FOLDER]) / name.format(worker.pid)
+        path = Path(os.environ[METRICS_DIR_VARIABLE]) / name.format(worker.pid)
         try:
             (used,) = struct.unpack("i", path.read_bytes()[:4])
             if name.startswith("gauge") or not used:

@@ -157,7 +157,7 @@ class Request:
         return environ
 
 
-class Requests(RequestParser):  # type: ignore[misc]  # gunicorn has no types
+class RequestStream(RequestParser):  # type: ignore[misc]  # gunicorn has no types
     """The requests of one connection, one after the other."""
 
     mesg: Request | None

@@ -21,7 +21,7 @@ from gunicorn import util
 from gunicorn.http import wsgi
 from gunicorn.workers.gthread import ThreadWorker
 
-from dispatcher.gunicorn.http_requests import Request, Requests
+from dispatcher.gunicorn.http_requests import Request, RequestStream
 
 # What fits into the socket goes out in one piece, whoever is killed meanwhile. The kernel doubles
 # this, and gives no more than twice net.core.wmem_max. (Of 200 workers killed while they sent
@@ -29,10 +29,10 @@ from dispatcher.gunicorn.http_requests import Request, Requests
 SEND_BUFFER = 2**20
 
 # How long a thread waits for the next request on the connection that it has answered.
-NEXT_MS = 20
+KEEPALIVE_WAIT_MS = 20
 
 
-class Gathered:
+class BufferedConnection:
     """A connection as far as an answer needs it: what is sent waits for `flush`."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -50,11 +50,11 @@ class Gathered:
             self.connection.sendall(data)
 
 
-class Answer(wsgi.Response):  # type: ignore[misc]  # gunicorn has no types
+class WholeResponse(wsgi.Response):  # type: ignore[misc]  # gunicorn has no types
     """An answer whose head goes out with the beginning of its body."""
 
     def __init__(self, request: Request, connection: socket.socket, configuration: Any) -> None:
-        super().__init__(request, Gathered(connection), configuration)
+        super().__init__(request, BufferedConnection(connection), configuration)
 
     def default_headers(self) -> list[str]:
         """Return the first lines, without the time and a server's name: NGINX sends its own."""
@@ -79,7 +79,7 @@ class Answer(wsgi.Response):  # type: ignore[misc]  # gunicorn has no types
 Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
 
 
-class Threads:
+class ThreadPool:
     """Threads that are all there from the start; the one that was busy last is the next.
 
     Started by need, the one for which a container has no room would end the worker with all that
@@ -141,10 +141,10 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
         super().__init__(*arguments, **named)
         self.in_hand = 0  # connections that have a thread, or wait for one
 
-    def get_thread_pool(self) -> Threads:
+    def get_thread_pool(self) -> ThreadPool:
         """Return the threads that answer; where there is no room for them all, end the worker."""
         try:
-            return Threads(self.cfg.threads)
+            return ThreadPool(self.cfg.threads)
         except RuntimeError:
             self.log.critical(
                 "there is no room for the %d threads of a web worker: let the container have more "
@@ -166,7 +166,7 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
         """Answer requests; return what is to become of their connection."""
         if not connection.initialized:
             connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-            connection.parser = Requests(self.cfg, connection.sock, connection.client)
+            connection.parser = RequestStream(self.cfg, connection.sock, connection.client)
         return super().handle(connection)
 
     def handle_request(self, request: Request, connection: Any) -> bool:
@@ -183,7 +183,7 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
             return False
         poll = select.poll()
         poll.register(connection.sock, select.POLLIN)
-        return bool(poll.poll(NEXT_MS))
+        return bool(poll.poll(KEEPALIVE_WAIT_MS))
 
     def answer(self, request: Request, connection: Any) -> bool:
         """Answer a request; return whether another may follow on its connection.
@@ -191,7 +191,7 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
         As gunicorn's own `handle_request`, but for the class of the answer, and without what is not
         used here: a log, hooks, files, an end after so many requests.
         """
-        answer = Answer(request, connection.sock, self.cfg)
+        answer = WholeResponse(request, connection.sock, self.cfg)
         if not self.alive or len(self.keepalived_conns) >= self.max_keepalived:
             answer.force_close()
         try:

@@ -16,16 +16,16 @@ from clients.plugins.registry import Registry
 from clients.repository.model_folders import authors_folder
 from clients.tensors.client import has_example
 from clients.triton.server import ModelServer, ModelState
-from dispatcher.model_control.load_unload import ADDRESS
+from dispatcher.model_control.load_unload import URL_FILE
 
-PAGE = 100  # models in one answer
-RECORD = "model.onnx.source.json"  # what the weights tool says of a model it made
-SERVED = frozenset({"READY", "LOADING", "UNLOADING"})
+PAGE_SIZE = 100  # models in one answer
+WEIGHTS_RECORD = "model.onnx.source.json"  # what the weights tool says of a model it made
+LISTED_STATES = frozenset({"READY", "LOADING", "UNLOADING"})
 RUNTIMES = frozenset({"openvino", "onnxruntime"})
 PRECISIONS = frozenset({"f32", "bf16"})
 
 
-class Catalogue:
+class ModelListing:
     """Lists the models that are loaded.
 
     Args:
@@ -51,8 +51,8 @@ class Catalogue:
     def page(self, after: str, timeout: float) -> dict[str, Any]:
         """Return the models whose names follow `after`, and where the next page begins."""
         entries = [entry for entry in self.entries(timeout) if entry["modelName"] > after]
-        page: dict[str, Any] = {"models": entries[:PAGE]}
-        if len(entries) > PAGE:
+        page: dict[str, Any] = {"models": entries[:PAGE_SIZE]}
+        if len(entries) > PAGE_SIZE:
             page["nextPageToken"] = page["models"][-1]["modelName"]
         return page
 
@@ -65,7 +65,7 @@ class Catalogue:
         """Yield the loaded models by name; one with other clients under each one's name too."""
         states: dict[str, list[ModelState]] = {}
         for state in self.server.models(timeout=timeout):
-            if state.state in SERVED:
+            if state.state in LISTED_STATES:
                 states.setdefault(state.name, []).append(state)
         named: list[tuple[str, str, Client | None]] = []
         for model in states:
@@ -127,7 +127,7 @@ class Catalogue:
 def model_url(folder: Path) -> str:
     """Return what a model from elsewhere was loaded by, as it was sent; else where it lies."""
     try:
-        return (folder / ADDRESS).read_bytes().decode()  # a text's line ends would be changed
+        return (folder / URL_FILE).read_bytes().decode()  # a text's line ends would be changed
     except OSError:
         return str(authors_folder(folder))
 
@@ -135,7 +135,7 @@ def model_url(folder: Path) -> str:
 def weights(folder: Path) -> str:
     """Return which weights a model has, in words."""
     try:
-        record = json.loads((folder / RECORD).read_text())
+        record = json.loads((folder / WEIGHTS_RECORD).read_text())
         return f"{record['weights']} ({record['licence']})"
     except (OSError, ValueError, KeyError, TypeError):
         return "your own"

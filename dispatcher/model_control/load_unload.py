@@ -44,12 +44,12 @@ from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.observability.memory import free_memory
 from dispatcher.settings import ASIDE, UNLOAD_S
 
-MODEL = "config.pbtxt and 1/model.onnx, or a plain model.onnx"
-SEEN_TO = frozenset({"LOADING", "READY", "UNLOADING"})  # by whoever does so, or by Triton
-SAID_S = 2.0  # for Triton's word on a model, by one who has waited long already
+EXPECTED_FILES = "config.pbtxt and 1/model.onnx, or a plain model.onnx"
+STATES_OF_LOADED = frozenset({"LOADING", "READY", "UNLOADING"})  # by whoever does so, or by Triton
+STATE_TIMEOUT_S = 2.0  # for Triton's word on a model, by one who has waited long already
 LOOK_S = 0.05  # between two looks at whether another caller is done with a model
 CLIENT_FILE_BYTES = 2**20  # far more than anybody writes
-ADDRESS = "model.url"  # beside the links: where the model came from
+URL_FILE = "model.url"  # beside the links: where the model came from
 
 # What a loaded model takes besides its file, measured with `make bench`: a process with ONNX
 # Runtime, and its own copy of the weights while they are packed for the processor.
@@ -57,7 +57,7 @@ PROCESS_BYTES = 150 * 2**20
 COPIES = 2
 
 
-class Hosting:
+class ModelLoader:
     """Loads and unloads models.
 
     Args:
@@ -120,13 +120,13 @@ class Hosting:
             raise BadModel(f"`model_name` is {name[:100]!r}", hint=NAMED)
         with ExitStack() as until_loaded:
             try:
-                source = model_folder(self.allowed(url))
+                source = find_model_folder(self.allowed(url))
                 self.refuse_too_large(source)
                 placed = until_loaded.enter_context(self.placed(source, name, url, may_have))
             except OSError as error:
-                raise not_placed(url, error) from error
+                raise placement_error(url, error) from error
             except ModelFailed as error:  # its configuration cannot be read
-                raise not_loaded(url, error) from error
+                raise load_error(url, error) from error
             if placed:
                 self._load_placed(name, url)
                 try:
@@ -158,7 +158,7 @@ class Hosting:
             raise
         except ModelFailed as error:
             self.remove(name)
-            raise not_loaded(url, error) from error
+            raise load_error(url, error) from error
         except BaseException:
             self.remove(name)
             raise
@@ -190,14 +190,14 @@ class Hosting:
         made.mkdir()
         try:
             self.link(source, made, name)
-            (made / ADDRESS).write_text(url)
-            with (made / ADDRESS).open() as address:
+            (made / URL_FILE).write_text(url)
+            with (made / URL_FILE).open() as address:
                 fcntl.flock(address, fcntl.LOCK_EX)
                 with self.alone():  # of two that come at once one sees the other's aliases
                     if (made / CLIENT_FILE).is_file():
                         its = tuple(filter(may_have, aliases(source)))
                         note_copied(made / CLIENT_FILE, Copied(source / CLIENT_FILE, its))
-                    is_placed = moved(made, folder)
+                    is_placed = rename_if_absent(made, folder)
                 yield is_placed
         finally:
             shutil.rmtree(made, ignore_errors=True)
@@ -213,7 +213,7 @@ class Hosting:
             until: when it is too late, on the clock of `time.monotonic()`.
 
         """
-        place = self.repository / name / ADDRESS
+        place = self.repository / name / URL_FILE
         with ExitStack() as until_done:
             try:
                 address = until_done.enter_context(place.open())
@@ -270,7 +270,7 @@ class Hosting:
     def is_own(self, name: str) -> bool:
         """Whether the repository has a model of this name that is not from elsewhere."""
         folder = self.repository / name
-        address = folder / ADDRESS
+        address = folder / URL_FILE
         # Between two looks the folder of one that is from elsewhere may come, or go; not both.
         return not address.exists() and os.path.lexists(folder) and not address.exists()
 
@@ -289,7 +289,7 @@ class Hosting:
         for name, folder in there.items():
             if asked in aliases(folder):
                 return name
-        raise no_folder(asked, there)
+        raise no_such_folder(asked, there)
 
     def own_folders(self) -> dict[str, Path]:
         """Return the folders of the models of the repository, by name."""
@@ -307,13 +307,13 @@ class Hosting:
 
         """
         if name not in (there := self.own_folders()):
-            raise no_folder(name, there)
+            raise no_such_folder(name, there)
         self.refuse_changed(name)
         is_new = self.take_in(name)
         try:
             if (self.repository / name / CONFIG).is_file():
                 # Triton does not say what is wrong.
-                text = written(self.repository / name)
+                text = read_config(self.repository / name)
                 self.renamed_config(text, name)
                 refuse_other_name(text, name)
             self._load(name)
@@ -321,7 +321,7 @@ class Hosting:
             if is_new and not isinstance(error, DeadlineExceeded):
                 self.remove(name)
             if isinstance(error, ModelFailed):
-                raise not_loaded(f"the model {name!r}", error) from error
+                raise load_error(f"the model {name!r}", error) from error
             raise
 
     def take_in(self, name: str) -> bool:
@@ -336,7 +336,7 @@ class Hosting:
         place, made = self.repository / name, self.aside()
         is_new = not (NAME.fullmatch(name) and has_files(place))
         folder = self.folders().get(name)
-        if folder is None or (place / ADDRESS).exists():
+        if folder is None or (place / URL_FILE).exists():
             return False
         if reason := unservable(name, folder):
             named = NAME.fullmatch(name)
@@ -381,19 +381,19 @@ class Hosting:
         """
         place = self.repository / name
         try:
-            url = (place / ADDRESS).read_bytes().decode()
+            url = (place / URL_FILE).read_bytes().decode()
         except OSError:  # it is the repository's own
             return
         hint = f"DELETE /models/{name}, then POST /models again"
         try:
-            source = model_folder(self.allowed(url))
+            source = find_model_folder(self.allowed(url))
             copy, now = place / CONFIG, source / CONFIG
             before = copy.read_bytes().decode() if copy.is_file() else None
-            after = self.renamed_config(written(source), name) if now.is_file() else None
+            after = self.renamed_config(read_config(source), name) if now.is_file() else None
         except OSError as error:
-            raise not_placed(url, error) from error
+            raise placement_error(url, error) from error
         except ModelFailed as error:
-            raise not_loaded(url, error) from error
+            raise load_error(url, error) from error
         if before != after:
             raise BadModel(f"{now} has changed since POST /models, which copied it", hint=hint)
 
@@ -422,7 +422,7 @@ class Hosting:
 
     def unwanted(self) -> list[str]:
         """Return the models from elsewhere that a new Triton would not load: those on their way."""
-        names = [address.parent.name for address in self.repository.glob(f"*/{ADDRESS}")]
+        names = [address.parent.name for address in self.repository.glob(f"*/{URL_FILE}")]
         return [name for name in names if not self.is_wanted(name)]
 
     def was_lost(self, name: str) -> bool:
@@ -433,7 +433,7 @@ class Hosting:
         if not NAME.fullmatch(name):  # it may lead to any folder
             return False
         with self.held(name) as is_held:
-            if not is_held or not SEEN_TO.isdisjoint(self.states(name)):
+            if not is_held or not STATES_OF_LOADED.isdisjoint(self.states(name)):
                 return False
             self.want(name, yes=False)
             self.remove(name)
@@ -451,7 +451,7 @@ class Hosting:
             if self.was_lost(name):
                 return
             raise UnknownModel(f"the model {name[:100]!r} is not loaded")
-        is_from_elsewhere = (self.repository / name / ADDRESS).exists()
+        is_from_elsewhere = (self.repository / name / URL_FILE).exists()
         until = time.monotonic() + self.unload_timeout
         with self.held(name, until) as is_held:
             left = until - time.monotonic()
@@ -480,7 +480,7 @@ class Hosting:
     def is_ending(self, name: str) -> bool:
         """Whether a model is being unloaded, as far as Triton says so."""
         try:
-            return "READY" not in self.states(name, timeout=SAID_S)
+            return "READY" not in self.states(name, timeout=STATE_TIMEOUT_S)
         except InferenceError:
             return False
 
@@ -532,18 +532,18 @@ class Hosting:
         """Fill the model's folder in the repository."""
         if (source / CONFIG).is_file():
             (folder / CONFIG).write_text(
-                self.renamed_config(written(source), name), encoding="utf-8"
+                self.renamed_config(read_config(source), name), encoding="utf-8"
             )
         if not has_versions(source):
             (folder / "1").symlink_to(source)
         for path in source.iterdir():
             if path.name == CLIENT_FILE and path.is_file():
-                (folder / CLIENT_FILE).write_bytes(client_file(path))
-            elif path.name not in {CONFIG, ADDRESS, COPIED, *PLAIN_MODELS}:
+                (folder / CLIENT_FILE).write_bytes(read_client_file(path))
+            elif path.name not in {CONFIG, URL_FILE, COPIED, *PLAIN_MODELS}:
                 (folder / path.name).symlink_to(path)
 
 
-def client_file(path: Path) -> bytes:
+def read_client_file(path: Path) -> bytes:
     """Return what is in a `dispatch.toml`: a copy is the same to web workers that start later.
 
     Raises:
@@ -557,7 +557,7 @@ def client_file(path: Path) -> bytes:
     return content
 
 
-def written(folder: Path) -> str:
+def read_config(folder: Path) -> str:
     """Return the text of a model's configuration.
 
     Raises:
@@ -596,14 +596,14 @@ def has_files(folder: Path) -> bool:
         return False
 
 
-def no_folder(asked: str, there: Iterable[str]) -> UnknownModel:
+def no_such_folder(asked: str, there: Iterable[str]) -> UnknownModel:
     return UnknownModel(
         f"the model repository has no folder {asked[:100]!r}",
         hint=f"it has {', '.join(sorted(there)) or 'none'}",
     )
 
 
-def moved(folder: Path, place: Path) -> bool:
+def rename_if_absent(folder: Path, place: Path) -> bool:
     """Move a folder; return whether there was none in its place. Of two callers one succeeds."""
     try:
         folder.rename(place)  # it replaces none that has something in it
@@ -614,7 +614,7 @@ def moved(folder: Path, place: Path) -> bool:
     return True
 
 
-def not_placed(url: str, error: OSError) -> InferenceError:
+def placement_error(url: str, error: OSError) -> InferenceError:
     """Return what a caller is told of a folder that cannot be put into the repository."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return OutOfMemory(
@@ -622,11 +622,11 @@ def not_placed(url: str, error: OSError) -> InferenceError:
         )
     return BadModel(
         f"{error.filename or url}: {error.strerror}",
-        hint=f"expected {MODEL}, that the container's user may read",
+        hint=f"expected {EXPECTED_FILES}, that the container's user may read",
     )
 
 
-def not_loaded(what: str, error: ModelFailed) -> InferenceError:
+def load_error(what: str, error: ModelFailed) -> InferenceError:
     """Return what a caller is told of a model that Triton could not load."""
     message = f"{what} cannot be loaded: {error.message}"
     if isinstance(error, TooLargeAtOnce):
@@ -644,7 +644,7 @@ def readable_folder(path: Path) -> bool:
         return False
 
 
-def model_folder(folder: Path) -> Path:
+def find_model_folder(folder: Path) -> Path:
     """Return the model's own folder: this one, or the only folder in it where nothing is beside.
 
     Raises:
@@ -660,5 +660,5 @@ def model_folder(folder: Path) -> Path:
             break
     raise BadModel(
         f"{folder} is no model",
-        hint=f"expected {MODEL}",
+        hint=f"expected {EXPECTED_FILES}",
     )

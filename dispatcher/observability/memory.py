@@ -13,32 +13,32 @@ MACHINE = Path("/proc/meminfo")
 GROUP = Path("/sys/fs/cgroup")
 
 
-def all_memory(machine: Path = MACHINE, group: Path = GROUP) -> int:
+def total_memory(machine: Path = MACHINE, group: Path = GROUP) -> int:
     """Return the bytes that this container may take in all; what it has in /dev/shm counts."""
-    return min([of_machine("MemTotal", machine), *(limit for limit, _ in of_group(group))])
+    return min([read_meminfo("MemTotal", machine), *(limit for limit, _ in read_cgroup(group))])
 
 
 def free_memory(machine: Path = MACHINE, group: Path = GROUP) -> int:
     """Return the bytes that this container may still take."""
-    left = (limit - used for limit, used in of_group(group))
-    return min([of_machine("MemAvailable", machine), *left])
+    left = (limit - used for limit, used in read_cgroup(group))
+    return min([read_meminfo("MemAvailable", machine), *left])
 
 
-def give_back() -> None:
+def trim_heap() -> None:
     """Return to the system what was freed, which glibc keeps otherwise."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, others need not
     if trim is not None:
         trim(0)
 
 
-def of_machine(name: str, machine: Path) -> int:
+def read_meminfo(name: str, machine: Path) -> int:
     for line in machine.read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return 2**63
 
 
-def of_group(group: Path) -> Iterator[tuple[int, int]]:
+def read_cgroup(group: Path) -> Iterator[tuple[int, int]]:
     """Yield the control group's limit and what is used of it, where there is one.
 
     Copies of files that nobody has used lately do not count, as in `docker stats`: the kernel takes
@@ -57,10 +57,10 @@ def of_group(group: Path) -> Iterator[tuple[int, int]]:
             used = int((group / used_file).read_text())
         except (OSError, ValueError):  # no such file, or "max"
             continue
-        yield limit, max(0, used - in_stat(group / stat_file, idle))
+        yield limit, max(0, used - read_stat(group / stat_file, idle))
 
 
-def in_stat(file: Path, name: str) -> int:
+def read_stat(file: Path, name: str) -> int:
     try:
         lines = [line.split() for line in file.read_text().splitlines()]
     except OSError:

@@ -9,11 +9,11 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from dispatcher.observability.multiprocess import read_settled
-from dispatcher.observability.record import Record
+from dispatcher.observability.multiprocess import read_consistent
+from dispatcher.observability.record import RequestRecord
 
 # Whoever asks decides on the name of the model: only so many that exist are counted by theirs.
-MOST_MODELS = 200
+MAX_MODELS = 200
 OTHER = "other"
 SEVERAL = "several"
 
@@ -78,7 +78,7 @@ class Metrics:
             )
         )
 
-    def request(self, record: Record) -> None:
+    def request(self, record: RequestRecord) -> None:
         """Count a request that is answered."""
         model = self._label(record)
         method = record.method if record.route else ""
@@ -99,9 +99,9 @@ class Metrics:
             return generate_latest(self._registry)
         registry = CollectorRegistry()
         MultiProcessCollector(registry, str(self.folder))  # type: ignore[no-untyped-call]
-        return read_settled(self.folder, lambda: generate_latest(registry))
+        return read_consistent(self.folder, lambda: generate_latest(registry))
 
-    def _label(self, record: Record) -> str:
+    def _label(self, record: RequestRecord) -> str:
         if len(record.models) > 1:
             return SEVERAL
         return self._bounded("".join(record.models), known=record.known)
@@ -110,7 +110,7 @@ class Metrics:
         if model in self._models or not model:
             return model
         # (Half a surrogate pair, which JSON can hold, is not to be written into any page.)
-        if known and model.isprintable() and len(self._models) < MOST_MODELS:
+        if known and model.isprintable() and len(self._models) < MAX_MODELS:
             self._models.add(model)
             return model
         return OTHER

@@ -18,7 +18,7 @@ from prometheus_client.mmap_dict import MmapedDict
 TRIES = 5
 
 
-def gather_dead(folder: Path) -> None:
+def merge_dead_workers(folder: Path) -> None:
     """Add what dead workers have counted together: /metrics reads every file that there is.
 
     Raises:
@@ -62,7 +62,7 @@ def _add(dead: Sequence[Path], together: Path) -> None:
         path.unlink()
 
 
-def read_settled(folder: Path, read: Callable[[], bytes]) -> bytes:
+def read_consistent(folder: Path, read: Callable[[], bytes]) -> bytes:
     """Return what `read` reads of all files, once more where some were gathered meanwhile."""
     for left in reversed(range(TRIES)):
         before = files(folder)

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from clients.request import Timings
 
-MOST_NAMES = 10  # models of one request that the log names
+MAX_NAMES = 10  # models of one request that the log names
 
 
 @dataclass(slots=True)
-class Record:
+class RequestRecord:
     """One request. Nothing of its body, and no header but its id, is kept here.
 
     Args:
@@ -65,5 +65,5 @@ class Record:
 
     def name(self, model: str) -> None:
         """Note that a model is asked."""
-        if model and model not in self.models and len(self.models) < MOST_NAMES:
+        if model and model not in self.models and len(self.models) < MAX_NAMES:
             self.models.append(model)

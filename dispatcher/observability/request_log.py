@@ -16,14 +16,14 @@ from collections import deque
 from datetime import UTC, datetime
 from typing import Any
 
-from dispatcher.observability.record import Record
+from dispatcher.observability.record import RequestRecord
 
 log = logging.getLogger(__name__)
 
 BATCH_S = 0.1
-MOST_WAITING = 20_000  # records; some 20 MB
-LONGEST_TEXT = 200
-LONGEST_TRACEBACK = 3000
+MAX_WAITING = 20_000  # records; some 20 MB
+MAX_TEXT = 200
+MAX_TRACEBACK = 3000
 PROGRAM = "dispatcher"
 
 FIRST_ERROR = 400
@@ -41,8 +41,8 @@ class AccessLog:
     def __init__(self, out: int, *, errors_only: bool = False) -> None:
         self.out = out
         self.errors_only = errors_only
-        self._waiting: deque[Record] = deque()
-        self._lost = 0
+        self._waiting: deque[RequestRecord] = deque()
+        self._dropped = 0
         self._some = threading.Event()
         self._writing = threading.Lock()
 
@@ -51,12 +51,12 @@ class AccessLog:
         threading.Thread(target=self._go_on, name="access log", daemon=True).start()
         atexit.register(self.flush)
 
-    def put(self, record: Record) -> None:
+    def put(self, record: RequestRecord) -> None:
         """Take a record that is complete."""
         if self.errors_only and record.status < FIRST_ERROR and not record.failed:
             return
-        if len(self._waiting) >= MOST_WAITING:
-            self._lost += 1
+        if len(self._waiting) >= MAX_WAITING:
+            self._dropped += 1
             return
         self._waiting.append(record)
         if not self._some.is_set():
@@ -65,11 +65,11 @@ class AccessLog:
     def flush(self) -> None:
         """Write what waits."""
         with self._writing:
-            lines = [line_of(self._waiting.popleft()) for _ in range(len(self._waiting))]
-            if self._lost:
-                lost, self._lost = self._lost, 0
-                message = f"{lost} lines of the log were lost: nobody took them"
-                lines.append(encoded({"program": PROGRAM, "message": message}))
+            lines = [format_record(self._waiting.popleft()) for _ in range(len(self._waiting))]
+            if self._dropped:
+                dropped, self._dropped = self._dropped, 0
+                message = f"{dropped} lines of the log were lost: nobody took them"
+                lines.append(encode_line({"program": PROGRAM, "message": message}))
             # Others write into the same pipe: only so much at once stays together.
             piece = b""
             for line in lines:
@@ -97,28 +97,28 @@ class AccessLog:
                 log.exception("some lines of the log could not be written")
 
 
-def line_of(record: Record) -> bytes:
+def format_record(record: RequestRecord) -> bytes:
     """Return a record as a line of JSON, shorter than a pipe takes at once."""
     line: dict[str, Any] = {
-        "time": moment(record.at),
+        "time": timestamp(record.at),
         "program": PROGRAM,
         "request_id": record.request_id,
-        "method": record.method[:LONGEST_TEXT],
+        "method": record.method[:MAX_TEXT],
         "route": record.route,
     }
     if not record.route:
-        line["path"] = record.path[:LONGEST_TEXT]
+        line["path"] = record.path[:MAX_TEXT]
     if record.key:
         line["key"] = record.key
     if record.models:
-        line["model"] = ",".join(record.models)[:LONGEST_TEXT]
+        line["model"] = ",".join(record.models)[:MAX_TEXT]
     if record.version:
-        line["version"] = record.version[:LONGEST_TEXT]
+        line["version"] = record.version[:MAX_TEXT]
     line["status"] = record.status
     if record.code:
         line["code"] = record.code
     if record.message:
-        line["message"] = record.message[:LONGEST_TEXT]
+        line["message"] = record.message[:MAX_TEXT]
     line["bytes_in"] = record.bytes_in
     line["bytes_out"] = record.bytes_out
     if record.items:
@@ -130,10 +130,10 @@ def line_of(record: Record) -> bytes:
         line["inference_s"] = round(record.timings.inference, 6)
         line["postprocess_s"] = round(record.timings.postprocess, 6)
     line["total_s"] = round(record.total, 6)
-    return encoded(line)
+    return encode_line(line)
 
 
-def moment(seconds: float) -> str:
+def timestamp(seconds: float) -> str:
     """Return seconds since 1970 as the log has them."""
     at = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
     return at.replace("+00:00", "Z")
@@ -145,14 +145,14 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line; of a long text the end."""
         line = {
-            "time": moment(record.created),
+            "time": timestamp(record.created),
             "program": PROGRAM,
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": super().format(record)[-LONGEST_TRACEBACK:],
+            "message": super().format(record)[-MAX_TRACEBACK:],
         }
         return json.dumps(line)
 
 
-def encoded(line: dict[str, Any]) -> bytes:
+def encode_line(line: dict[str, Any]) -> bytes:
     return json.dumps(line).encode() + b"\n"

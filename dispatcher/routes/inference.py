@@ -17,43 +17,42 @@ from clients.errors import BadRequest, DeadlineExceeded, InferenceError, Unknown
 from clients.request import Timings
 from clients.tensors.client import TensorResult
 from dispatcher import errors
-from dispatcher.codecs.content_types import LINES as LINE_TYPES
-from dispatcher.codecs.content_types import read_body, unpack
-from dispatcher.codecs.json_encoding import encoded
-from dispatcher.codecs.json_lines import read_lines, spooled
-from dispatcher.codecs.metadata import ATTRIBUTES, Envelope, read_envelope, written_attributes
+from dispatcher.codecs.content_types import LINE_TYPES, decompress_body, read_body
+from dispatcher.codecs.json_encoding import encode
+from dispatcher.codecs.json_lines import read_lines, spool
+from dispatcher.codecs.metadata import ATTRIBUTES, Metadata, format_attributes, read_metadata
 from dispatcher.codecs.responses import (
     JSON,
     LINES,
     NPY,
     OK,
     Item,
-    accepted,
-    accepted_for_lines,
-    item,
-    json_answer,
-    lines_answer,
-    offers,
-    results_answer,
+    available_types,
+    encode_item,
+    json_response,
+    lines_response,
+    negotiate,
+    negotiate_lines,
     results_by_name,
+    results_response,
 )
 from dispatcher.errors import CallerGone
-from dispatcher.execution.admission import Admission, Caller, Turn
-from dispatcher.execution.deadline import Budget
-from dispatcher.execution.executor import Dispatcher, Job, Prepared
-from dispatcher.execution.request import Ask, MixedList, One, SeveralModels
-from dispatcher.execution.watchdog import answer_late, hang_up
-from dispatcher.observability.observer import Observer
-from dispatcher.observability.record import Record
+from dispatcher.execution.admission import Admission, Caller, Slot
+from dispatcher.execution.deadline import TimeLimit
+from dispatcher.execution.executor import Executor, Job, PreparedRequest
+from dispatcher.execution.request import ModelRequest, RequestList, SeveralModels, SingleRequest
+from dispatcher.execution.watchdog import send_timeout, shut_down
+from dispatcher.observability.record import RequestRecord
+from dispatcher.observability.telemetry import Telemetry
 from dispatcher.settings import Settings
 
 
-def invocation_routes(
-    settings: Settings, dispatcher: Dispatcher, admission: Admission, observer: Observer
+def inference_routes(
+    settings: Settings, executor: Executor, admission: Admission, telemetry: Telemetry
 ) -> Blueprint:
     """Return `/invocations` and its kin."""
     routes = Blueprint("invocations", __name__)
-    invocation = Invocation(settings, dispatcher, admission, observer)
+    invocation = InferenceHandler(settings, executor, admission, telemetry)
 
     @routes.post("/invocations")
     def invocations() -> Response:
@@ -82,7 +81,7 @@ def invocation_routes(
     @routes.post("/models/<model>/invoke")
     def invoke(model: str) -> Response:
         """Ask a model of a multi-model endpoint; one that is not loaded is 404, unread."""
-        if not dispatcher.is_served(model):
+        if not executor.is_served(model):
             raise UnknownModel(
                 f"the model {model[:100]!r} is not loaded", hint="POST /models loads a model"
             )
@@ -91,7 +90,7 @@ def invocation_routes(
     return routes
 
 
-class Invocation:
+class InferenceHandler:
     """Turns the request that Flask holds into an answer.
 
     Args:
@@ -105,19 +104,19 @@ class Invocation:
     def __init__(
         self,
         settings: Settings,
-        dispatcher: Dispatcher,
+        executor: Executor,
         admission: Admission,
-        observer: Observer,
+        telemetry: Telemetry,
     ) -> None:
         self.settings = settings
-        self.dispatcher = dispatcher
+        self.executor = executor
         self.admission = admission
-        self.observer = observer
+        self.telemetry = telemetry
 
     def answer(self, path_model: str) -> Response:
         """Read the request by its type, wait for its turn, and answer."""
-        record: Record = g.record
-        envelope = read_envelope(
+        record: RequestRecord = g.record
+        metadata = read_metadata(
             request.headers,
             request.args,
             path_model=path_model,
@@ -125,169 +124,200 @@ class Invocation:
             request_id=record.request_id,
         )
         stream = request.mimetype in LINE_TYPES
-        envelope = replace(envelope, budget=self.budget(envelope, record, stream=stream))
-        record.modelname = envelope.modelname(None)
+        metadata = replace(metadata, time_limit=self.time_limit(metadata, record, stream=stream))
+        record.modelname = metadata.modelname(None)
         g.caller = Caller(request.environ.get("gunicorn.socket"))
-        unpack(request, self.settings.max_body)
+        decompress_body(request, self.settings.max_body)
         if stream:
-            return self.lines(envelope)
+            return self.lines(metadata)
         done = self.admission.bodies.take(request.content_length or 0)
         try:
-            asked = read_body(request, envelope, self.settings)
-            if not isinstance(asked, One):
-                response = self.several(asked, envelope)
-            elif asked.ask.is_list:
-                response = self.payloads(asked.ask, envelope)
+            asked = read_body(request, metadata, self.settings)
+            if not isinstance(asked, SingleRequest):
+                response = self.several(asked, metadata)
+            elif asked.model_request.is_list:
+                response = self.payloads(asked.model_request, metadata)
             else:
-                response = self.one(asked.ask, envelope, record, g.caller)
+                response = self.one(asked.model_request, metadata, record, g.caller)
         except BaseException:
             done()
             raise
         response.call_on_close(done)
         return response
 
-    def one(self, ask: Ask, envelope: Envelope, record: Record, caller: Caller) -> Response:
+    def one(
+        self, model_request: ModelRequest, metadata: Metadata, record: RequestRecord, caller: Caller
+    ) -> Response:
         """Answer an ask with one payload, in this thread."""
-        record.modelname = ask.modelname
-        self.dispatcher.refuse(ask.modelname)
-        deadline = self.budget(envelope, record).deadline()
-        cut = None
+        record.modelname = model_request.modelname
+        self.executor.refuse(model_request.modelname)
+        deadline = self.time_limit(metadata, record).deadline()
+        on_timeout = None
         if caller.connection:
-            cut = partial(self.cut, caller.connection, record, ask.modelname)
-        model = self.dispatcher.registry.name(ask.modelname)
+            on_timeout = partial(
+                self.answer_timeout, caller.connection, record, model_request.modelname
+            )
+        model = self.executor.registry.name(model_request.modelname)
         try:
-            turn = self.admission.calls.enter(model, deadline, caller, cut)
+            slot = self.admission.calls.enter(model, deadline, caller, on_timeout)
         finally:
-            waited(record)
-        with turn:
-            prepared = self.prepared(ask, envelope, deadline, record)
-            chosen = accepted(envelope.accept, offers(prepared.ask, prepared.client))
+            end_waiting(record)
+        with slot:
+            prepared = self.prepared(model_request, metadata, deadline, record)
+            chosen = negotiate(
+                metadata.accept, available_types(prepared.model_request, prepared.client)
+            )
             result = prepared.result()
             if chosen == JSON:
-                response = json_answer(self.dispatcher.answer(ask, result))
+                response = json_response(self.executor.answer(model_request, result))
             elif chosen == NPY and isinstance(result, TensorResult):
                 response = Response(result.npy(), mimetype=NPY)
             else:
                 response = Response(prepared.drawn(result, chosen), mimetype=chosen)
         return with_attributes(response, prepared)
 
-    def cut(self, connection: socket.socket, record: Record, modelname: str) -> None:
+    def answer_timeout(
+        self, connection: socket.socket, record: RequestRecord, modelname: str
+    ) -> None:
         """Answer in the place of a thread that does not come back in time."""
-        answer_late(connection, record, modelname)
+        send_timeout(connection, record, modelname)
         record.name(modelname)
-        self.observer.cut(record, *errors.ANSWERS[DeadlineExceeded])
+        self.telemetry.timed_out(record, *errors.ANSWERS[DeadlineExceeded])
 
-    def payloads(self, ask: Ask, envelope: Envelope) -> Response:
+    def payloads(self, model_request: ModelRequest, metadata: Metadata) -> Response:
         """Answer an ask with a list of payloads, a batch at a time."""
-        g.record.modelname = ask.modelname
-        stream = as_lines(envelope)
+        g.record.modelname = model_request.modelname
+        stream = wants_lines(metadata)
 
         def answer(job: Job) -> Response:
-            prepared = self.prepared(ask, envelope, job.budget.deadline(), g.record)
-            batches = self.dispatcher.batches(prepared, job)
+            prepared = self.prepared(model_request, metadata, job.time_limit.deadline(), g.record)
+            batches = self.executor.batches(prepared, job)
             # The first batch before the first byte: until then an error has its own status.
             first = next(batches)
             if stream:
-                encoded(first)
-                items = self.observer.items(results(first, batches, ask.modelname), g.record)
-                return lines_answer(one.text for one in items)
+                encode(first)
+                items = self.telemetry.items(
+                    encode_results(first, batches, model_request.modelname), g.record
+                )
+                return lines_response(one.text for one in items)
             result = list(itertools.chain(first, *batches))
-            return with_attributes(json_answer(self.dispatcher.answer(ask, result)), prepared)
+            return with_attributes(
+                json_response(self.executor.answer(model_request, result)), prepared
+            )
 
-        return self.as_job(ask.modelname, envelope, answer, stream=stream)
+        return self.as_job(model_request.modelname, metadata, answer, stream=stream)
 
-    def several(self, asked: SeveralModels | MixedList, envelope: Envelope) -> Response:
+    def several(self, asked: SeveralModels | RequestList, metadata: Metadata) -> Response:
         """Answer several asks, each with its own status."""
-        stream = as_lines(envelope)
+        stream = wants_lines(metadata)
 
         def answer(job: Job) -> Response:
             if isinstance(asked, SeveralModels):
-                results = self.dispatcher.by_name(asked.asks, envelope, job)
+                encode_results = self.executor.by_name(asked.model_requests, metadata, job)
                 if stream:
-                    results = {name: {"modelname": name, **one} for name, one in results.items()}
-                made = (item(one, name) for name, one in results.items())
-                each = list(self.observer.items(made, g.record))
-                return lines_answer(one.text for one in each) if stream else results_by_name(each)
-            items = self.items(asked.asks, envelope, job)
-            return lines_answer(one.text for one in items) if stream else results_answer(items)
+                    encode_results = {
+                        name: {"modelname": name, **one} for name, one in encode_results.items()
+                    }
+                made = (encode_item(one, name) for name, one in encode_results.items())
+                each = list(self.telemetry.items(made, g.record))
+                return lines_response(one.text for one in each) if stream else results_by_name(each)
+            items = self.items(asked.model_requests, metadata, job)
+            return lines_response(one.text for one in items) if stream else results_response(items)
 
-        return self.as_job(first_model(asked.asks), envelope, answer, stream=stream)
+        return self.as_job(first_model(asked.model_requests), metadata, answer, stream=stream)
 
-    def lines(self, envelope: Envelope) -> Response:
+    def lines(self, metadata: Metadata) -> Response:
         """Answer a body that has an ask on each line, with a line for each."""
-        form = accepted_for_lines(envelope.accept)
-        asks = read_lines(spooled(request.stream), envelope, self.settings.max_batch)
-        first = list(itertools.islice(asks, 1))
+        form = negotiate_lines(metadata.accept)
+        model_requests = read_lines(spool(request.stream), metadata, self.settings.max_batch)
+        first = list(itertools.islice(model_requests, 1))
 
         def answer(job: Job) -> Response:
-            items = self.items(itertools.chain(first, asks), envelope, job)
-            return lines_answer((one.text for one in items), form)
+            items = self.items(itertools.chain(first, model_requests), metadata, job)
+            return lines_response((one.text for one in items), form)
 
-        return self.as_job(first_model(first), envelope, answer, stream=True)
+        return self.as_job(first_model(first), metadata, answer, stream=True)
 
     def as_job(
-        self, model: str, envelope: Envelope, answer: Callable[[Job], Response], *, stream: bool
+        self, model: str, metadata: Metadata, answer: Callable[[Job], Response], *, stream: bool
     ) -> Response:
         """Answer with several calls, in a turn that lasts until all is sent."""
-        budget = self.budget(envelope, g.record, stream=stream)
-        name = self.dispatcher.registry.name(model)
+        time_limit = self.time_limit(metadata, g.record, stream=stream)
+        name = self.executor.registry.name(model)
         try:
-            turn = self.admission.jobs.enter(name, budget.deadline(), g.caller)
+            slot = self.admission.jobs.enter(name, time_limit.deadline(), g.caller)
         finally:
-            waited(g.record)
+            end_waiting(g.record)
         if stream and g.caller.connection:
             # Whoever reads too slowly is not waited for.
-            turn.deadline = budget.ends + self.settings.client_timeout
-            turn.cut = partial(hang_up, g.caller.connection)
+            slot.deadline = time_limit.ends + self.settings.client_timeout
+            slot.on_timeout = partial(shut_down, g.caller.connection)
         with ExitStack() as until_sent:
-            until_sent.enter_context(turn)
-            response = answer(Job(budget, g.caller))
+            until_sent.enter_context(slot)
+            response = answer(Job(time_limit, g.caller))
             until_sent.pop_all()
-        response.call_on_close(partial(ended, turn))
+        response.call_on_close(partial(release_slot, slot))
         return response
 
-    def prepared(self, ask: Ask, envelope: Envelope, deadline: float, record: Record) -> Prepared:
+    def prepared(
+        self,
+        model_request: ModelRequest,
+        metadata: Metadata,
+        deadline: float,
+        record: RequestRecord,
+    ) -> PreparedRequest:
         """Check an ask, whose model alone the request asks."""
-        record.version = ask.modelversion
+        record.version = model_request.modelversion
         record.timings = Timings()
-        prepared = self.dispatcher.prepare(ask, envelope, deadline, timings=record.timings)
+        prepared = self.executor.prepare(model_request, metadata, deadline, timings=record.timings)
         record.known = True
         return prepared
 
     def items(
-        self, asks: Iterable[Ask | Exception], envelope: Envelope, job: Job
+        self, model_requests: Iterable[ModelRequest | Exception], metadata: Metadata, job: Job
     ) -> Iterator[Item]:
         """Yield an answer per ask, each with its own status."""
-        made = map(item, self.dispatcher.items(asks, envelope, job))
-        return self.observer.items(made, g.record)
+        made = map(encode_item, self.executor.items(model_requests, metadata, job))
+        return self.telemetry.items(made, g.record)
 
-    def budget(self, envelope: Envelope, record: Record, *, stream: bool = False) -> Budget:
+    def time_limit(
+        self, metadata: Metadata, record: RequestRecord, *, stream: bool = False
+    ) -> TimeLimit:
         """Return the time for a request, which began when NGINX had all of it."""
-        each = min(self.settings.client_timeout, envelope.timeout)
-        return Budget(record.since + (self.settings.stream_timeout if stream else each), each)
+        each = min(self.settings.client_timeout, metadata.timeout)
+        return TimeLimit(record.since + (self.settings.stream_timeout if stream else each), each)
 
 
-def waited(record: Record) -> None:
+def end_waiting(record: RequestRecord) -> None:
     """Note that it is this request's turn, or that it waits no longer."""
     record.queue = time.monotonic() - record.since
 
 
-def ended(turn: Turn) -> None:
+def release_slot(slot: Slot) -> None:
     """Give back the turn of a job whose answer was sent, or cut off."""
     with suppress(DeadlineExceeded):
-        turn.release()
+        slot.release()
 
 
-def as_lines(envelope: Envelope) -> bool:
-    return accepted(envelope.accept, (JSON, LINES)) == LINES
+def wants_lines(metadata: Metadata) -> bool:
+    return negotiate(metadata.accept, (JSON, LINES)) == LINES
 
 
-def first_model(asks: Sequence[Ask | InferenceError]) -> str:
+def first_model(model_requests: Sequence[ModelRequest | InferenceError]) -> str:
     """Return the model with which a request for several is counted."""
-    return next((ask.modelname for ask in asks if isinstance(ask, Ask)), "")
+    return next(
+        (
+            model_request.modelname
+            for model_request in model_requests
+            if isinstance(model_request, ModelRequest)
+        ),
+        "",
+    )
 
 
-def results(first: list[Any], batches: Iterator[list[Any]], modelname: str) -> Iterator[Item]:
+def encode_results(
+    first: list[Any], batches: Iterator[list[Any]], modelname: str
+) -> Iterator[Item]:
     """Yield the results of a list; an error that comes later is the last one.
 
     Raises:
@@ -297,15 +327,15 @@ def results(first: list[Any], batches: Iterator[list[Any]], modelname: str) -> I
     try:
         for batch in itertools.chain([first], batches):
             for result in batch:
-                yield Item(*encoded(result), modelname, OK)
+                yield Item(*encode(result), modelname, OK)
     except CallerGone:
         raise
     except Exception as error:
-        yield item(errors.item(error, modelname), modelname)
+        yield encode_item(errors.error_item(error, modelname), modelname)
 
 
-def with_attributes(response: Response, prepared: Prepared) -> Response:
+def with_attributes(response: Response, prepared: PreparedRequest) -> Response:
     """Add the custom attributes that the client set."""
     if attributes := prepared.request.response_attributes:
-        response.headers[ATTRIBUTES] = written_attributes(attributes)
+        response.headers[ATTRIBUTES] = format_attributes(attributes)
     return response

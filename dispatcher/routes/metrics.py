@@ -19,16 +19,16 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from dispatcher.auth.api_keys import KeyFile
-from dispatcher.model_control.listing import Catalogue
+from dispatcher.model_control.listing import ModelListing
 from dispatcher.observability.metrics import Metrics
 from dispatcher.readiness.prober import Canary
 from dispatcher.settings import Settings
 
-TRITON_S = 1.0
+TRITON_TIMEOUT_S = 1.0
 OK = 200
 
 
-class Now(Collector):
+class CurrentState(Collector):
     """What can be seen at the moment, by the worker that is asked.
 
     Args:
@@ -40,11 +40,11 @@ class Now(Collector):
     """
 
     def __init__(
-        self, canary: Canary, keys: KeyFile | None, catalogue: Catalogue, *, triton_up: bool
+        self, canary: Canary, keys: KeyFile | None, listing: ModelListing, *, triton_up: bool
     ) -> None:
         self.canary = canary
         self.keys = keys
-        self.catalogue = catalogue
+        self.listing = listing
         self.triton_up = triton_up
 
     def collect(self) -> Iterable[Metric]:
@@ -92,7 +92,7 @@ class Now(Collector):
             "Memory of each web worker.",
             labels=("pid",),
         )
-        for pid, size in workers():
+        for pid, size in worker_memory():
             memory.add_metric((pid,), size)
         yield memory
 
@@ -109,7 +109,7 @@ class Now(Collector):
             labels=("model", "version"),
         )
         for state in self.canary.index.states if self.canary.index else ():
-            found = self.catalogue.engine(state.name, state.version) if state.ready else {}
+            found = self.listing.engine(state.name, state.version) if state.ready else {}
             if found:
                 labels = (state.name, state.version)
                 engine.add_metric(labels, {key: found[key] for key in ("engine", "precision")})
@@ -118,7 +118,7 @@ class Now(Collector):
         return engine, speedup
 
 
-def workers() -> Iterator[tuple[str, int]]:
+def worker_memory() -> Iterator[tuple[str, int]]:
     """Yield process id and resident bytes of this web worker and its siblings."""
     parent = os.getppid()
     try:
@@ -138,7 +138,7 @@ def metrics_routes(
     metrics: Metrics,
     canary: Canary,
     keys: KeyFile | None,
-    catalogue: Catalogue,
+    listing: ModelListing,
 ) -> Blueprint:
     """Return `/metrics`."""
     routes = Blueprint("metrics", __name__)
@@ -148,7 +148,7 @@ def metrics_routes(
         """Show the metrics of all parts in Prometheus' text format."""
         triton = triton_page(settings.triton_metrics_port)
         registry = CollectorRegistry()
-        registry.register(Now(canary, keys, catalogue, triton_up=bool(triton)))
+        registry.register(CurrentState(canary, keys, listing, triton_up=bool(triton)))
         page = metrics.page() + generate_latest(registry) + triton
         return Response(page, content_type=CONTENT_TYPE_PLAIN_0_0_4)
 
@@ -157,7 +157,7 @@ def metrics_routes(
 
 def triton_page(port: int) -> bytes:
     """Return Triton's own metrics; nothing where it does not answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TRITON_S)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TRITON_TIMEOUT_S)
     try:
         connection.request("GET", "/metrics")
         response = connection.getresponse()

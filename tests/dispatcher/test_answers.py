@@ -26,7 +26,7 @@ from clients.tensors.client import TensorResult
 from clients.triton.client import renamed_config
 from clients.triton.server import ModelState, Tensors
 from dispatcher.app import create_app
-from dispatcher.codecs.json_encoding import encoded
+from dispatcher.codecs.json_encoding import encode
 from dispatcher.execution.admission import Admission
 from dispatcher.settings import MANAGING, Settings, read_settings
 from tests.dispatcher.test_asking import PNG, ask, client, repository, server
@@ -364,7 +364,7 @@ def test_scores_that_are_not_finite_are_null_and_counted_in_every_form(
 def test_classes_of_a_tensor_that_are_not_finite_are_null_and_counted() -> None:
     scores = np.array([[1, np.nan, -np.inf]], np.float32)
     classes = classified(scores, 3, [b"a", b"b", b"c"], batched=True)
-    text, count = encoded(TensorResult("m", "", {"y": classes, "z": scores}, "", {"y"}).body())
+    text, count = encode(TensorResult("m", "", {"y": classes, "z": scores}, "", {"y"}).body())
     y, z = json.loads(text)["outputs"]
     assert y["data"] == ["1.000000:0:a", "null:2:c", "null:1:b"]
     assert z["data"] == [1, None, None]

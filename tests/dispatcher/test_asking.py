@@ -28,9 +28,9 @@ from clients.tensors.client import converted
 from clients.triton.client import renamed_config
 from clients.triton.server import Signature, TensorSpec
 from dispatcher.app import create_app
-from dispatcher.codecs.content_types import BEGINS_AS_PICTURE, told
-from dispatcher.execution.admission import LARGE
-from dispatcher.execution.request import one_is_read, parsed
+from dispatcher.codecs.content_types import IMAGE_SIGNATURE, detect_media
+from dispatcher.execution.admission import LARGE_BODY
+from dispatcher.execution.request import large_body_lock, parse_object
 from dispatcher.settings import WANTED, read_settings
 from tests.dispatcher.test_http import (
     Red,
@@ -743,8 +743,8 @@ def test_a_file_that_does_not_say_what_it_is_is_what_the_model_takes(
 def test_what_is_no_text_is_a_picture_where_a_model_takes_both() -> None:
     """Its class may know formats that are not known here, such as TIFF."""
     tiff, both = b"II*\0\x08\0\0\0\xff\xfe", ("picture", "text")
-    assert told(Media("file", tiff), both) == Media("picture", tiff)
-    assert told(Media("file", b"a text"), both) == Media("text", "a text")
+    assert detect_media(Media("file", tiff), both) == Media("picture", tiff)
+    assert detect_media(Media("file", b"a text"), both) == Media("text", "a text")
 
 
 def test_a_file_of_a_form_that_is_neither_picture_nor_text_is_told_so(client: FlaskClient) -> None:
@@ -763,7 +763,7 @@ def test_every_kind_of_picture_is_known_by_its_beginning(kind: str) -> None:
     for mode in ("1", "L", "RGB"):
         out = io.BytesIO()
         Image.new(mode, (3, 2)).convert("RGB" if kind == "WEBP" else mode).save(out, kind)
-        assert BEGINS_AS_PICTURE.match(out.getvalue())
+        assert IMAGE_SIGNATURE.match(out.getvalue())
 
 
 @pytest.mark.parametrize(
@@ -1286,16 +1286,16 @@ def test_lines_are_answered_in_order_a_bad_one_in_its_place(client: FlaskClient)
 
 def test_one_large_body_of_json_is_read_at_a_time_and_small_ones_beside_it() -> None:
     """Python's parser keeps its lock to itself: several in a row leave nobody else a word."""
-    large = json.dumps({"text": "a" * LARGE}).encode()
+    large = json.dumps({"text": "a" * LARGE_BODY}).encode()
     came = []
-    with one_is_read:
-        other = threading.Thread(target=lambda: came.append(parsed(large)))
+    with large_body_lock:
+        other = threading.Thread(target=lambda: came.append(parse_object(large)))
         other.start()
-        assert parsed(b'{"text": "a"}') == {"text": "a"}
+        assert parse_object(b'{"text": "a"}') == {"text": "a"}
         other.join(0.2)
         assert not came
     other.join(10)
-    assert came == [{"text": "a" * LARGE}]
+    assert came == [{"text": "a" * LARGE_BODY}]
 
 
 def test_a_large_body_waits_for_others_until_its_deadline(
@@ -1303,7 +1303,7 @@ def test_a_large_body_waits_for_others_until_its_deadline(
 ) -> None:
     monkeypatch.setattr("dispatcher.execution.request.LARGE", 10)
     large = {"modelname": "bert_base", "payload": {"text": "a [MASK]"}}
-    with one_is_read:
+    with large_body_lock:
         response = ask(client, "/invocations?timeout_ms=200", **large)
         lines = client.post(
             "/invocations?timeout_ms=200",

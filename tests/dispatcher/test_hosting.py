@@ -30,7 +30,7 @@ from clients.errors import (
 from clients.plugins.dispatch_toml import aliases
 from clients.triton.client import renamed_config
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
-from dispatcher.model_control.load_unload import Hosting
+from dispatcher.model_control.load_unload import ModelLoader
 from tests.support.check_mistakes import DEADLY, Mistake, write_mistake
 from tests.support.fake_triton import FakeTriton
 from tests.support.front import front
@@ -42,11 +42,11 @@ def server() -> FakeTriton:
 
 
 @pytest.fixture
-def hosting(server: FakeTriton, tmp_path: Path) -> Hosting:
+def hosting(server: FakeTriton, tmp_path: Path) -> ModelLoader:
     for name in ("repository", "wanted", "elsewhere"):
         (tmp_path / name).mkdir()
     (tmp_path / "elsewhere" / "model.onnx").touch()
-    return Hosting(
+    return ModelLoader(
         server, tmp_path / "repository", (), lambda text, _: text, 10, tmp_path / "wanted"
     )
 
@@ -61,19 +61,19 @@ def model_at(folder: Path, toml: str = "") -> Path:
     return folder
 
 
-def add(hosting: Hosting, folder: Path) -> None:
+def add(hosting: ModelLoader, folder: Path) -> None:
     """Add a folder to MODEL_REPOSITORY, after the start."""
     before = hosting.folders()
     hosting.folders = lambda: {**before, folder.name: folder}
 
 
-def wanted(hosting: Hosting) -> list[str]:
+def wanted(hosting: ModelLoader) -> list[str]:
     assert hosting.wanted is not None
     return sorted(path.name for path in hosting.wanted.iterdir())
 
 
 def test_what_is_loaded_is_noted_and_what_is_unloaded_is_not(
-    hosting: Hosting, tmp_path: Path
+    hosting: ModelLoader, tmp_path: Path
 ) -> None:
     hosting.load("one", str(tmp_path / "elsewhere"))
     hosting.load("two", str(tmp_path / "elsewhere"))
@@ -83,7 +83,7 @@ def test_what_is_loaded_is_noted_and_what_is_unloaded_is_not(
 
 
 def test_a_model_whose_client_cannot_be_looked_at_is_given_back(
-    hosting: Hosting, tmp_path: Path
+    hosting: ModelLoader, tmp_path: Path
 ) -> None:
     def fault() -> str:
         raise DeadlineExceeded("others reload")
@@ -96,7 +96,7 @@ def test_a_model_whose_client_cannot_be_looked_at_is_given_back(
 
 
 def test_a_model_that_was_lost_can_be_loaded_again(
-    hosting: Hosting, server: FakeTriton, tmp_path: Path
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path
 ) -> None:
     hosting.load("one", str(tmp_path / "elsewhere"))
     with pytest.raises(AlreadyLoaded):
@@ -108,7 +108,7 @@ def test_a_model_that_was_lost_can_be_loaded_again(
 
 
 def test_a_model_that_was_lost_can_be_unloaded(
-    hosting: Hosting, server: FakeTriton, tmp_path: Path
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path
 ) -> None:
     hosting.load("one", str(tmp_path / "elsewhere"))
     server.unloaded.add("one")
@@ -121,7 +121,7 @@ def test_a_model_that_was_lost_can_be_unloaded(
 
 @pytest.mark.parametrize("beside", ["config.pbtxt", "dispatch.toml"])
 def test_a_version_folder_of_a_wrong_name_is_not_taken_for_the_model(
-    hosting: Hosting, tmp_path: Path, beside: str
+    hosting: ModelLoader, tmp_path: Path, beside: str
 ) -> None:
     """What is beside it would be dropped without a word."""
     folder = tmp_path / "misnamed"
@@ -135,7 +135,7 @@ def test_a_version_folder_of_a_wrong_name_is_not_taken_for_the_model(
 
 
 def test_a_model_that_takes_too_long_is_there_later(
-    hosting: Hosting, server: FakeTriton, tmp_path: Path
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path
 ) -> None:
     server.loading_s = 11
     with pytest.raises(DeadlineExceeded):
@@ -153,7 +153,7 @@ def test_a_model_that_takes_too_long_is_there_later(
 
 
 def test_one_that_takes_too_long_and_fails_can_be_loaded_again(
-    hosting: Hosting, server: FakeTriton, tmp_path: Path
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path
 ) -> None:
     server.loading_s = 11
     with pytest.raises(DeadlineExceeded):
@@ -183,7 +183,7 @@ Hosting(Slow(), folder / "repository", (), str, 10, folder / "wanted").load(
 
 
 @pytest.mark.parametrize("again", ["load", "unload"])
-def test_a_model_whose_loader_was_killed(hosting: Hosting, tmp_path: Path, again: str) -> None:
+def test_a_model_whose_loader_was_killed(hosting: ModelLoader, tmp_path: Path, again: str) -> None:
     """As a web worker is by a system that is short of memory; nobody else sees to the model."""
     url = str(tmp_path / "elsewhere")
     with Popen([sys.executable, "-c", LOADER, str(tmp_path)], stdout=PIPE) as loader:
@@ -204,7 +204,7 @@ def test_a_model_whose_loader_was_killed(hosting: Hosting, tmp_path: Path, again
 
 
 def test_who_unloads_a_model_leaves_alone_what_another_one_has_put_into_its_place(
-    hosting: Hosting, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, waits, locked = (
         str(tmp_path / "elsewhere"),
@@ -234,7 +234,7 @@ def test_who_unloads_a_model_leaves_alone_what_another_one_has_put_into_its_plac
 
 
 def test_who_waits_for_another_one_to_unload_a_model_does_not_wait_for_ever(
-    hosting: Hosting, tmp_path: Path
+    hosting: ModelLoader, tmp_path: Path
 ) -> None:
     hosting.unload_timeout = 0.2
     hosting.load("one", str(tmp_path / "elsewhere"))
@@ -246,7 +246,7 @@ def test_who_waits_for_another_one_to_unload_a_model_does_not_wait_for_ever(
 
 @pytest.mark.parametrize("name", ["README.md", "around"])
 def test_what_is_no_folder_in_the_repository_is_no_model(
-    hosting: Hosting, tmp_path: Path, name: str
+    hosting: ModelLoader, tmp_path: Path, name: str
 ) -> None:
     (hosting.repository / "README.md").touch()
     (hosting.repository / "around").symlink_to("around")
@@ -257,7 +257,7 @@ def test_what_is_no_folder_in_the_repository_is_no_model(
 
 
 def test_a_folder_is_in_the_repository_whole_or_not_at_all(
-    hosting: Hosting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosting: ModelLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever is there at the same time is told of a model from elsewhere, and Triton of none."""
     url, seen, link, rmtree = str(tmp_path / "elsewhere"), list[bool](), hosting.link, shutil.rmtree
@@ -287,7 +287,7 @@ def test_a_folder_is_in_the_repository_whole_or_not_at_all(
 
 
 def test_a_model_that_goes_meanwhile_is_not_called_the_repository_s_own(
-    hosting: Hosting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosting: ModelLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosting.load("one", str(tmp_path / "elsewhere"))
     with monkeypatch.context() as patch:
@@ -299,12 +299,12 @@ def test_a_model_that_goes_meanwhile_is_not_called_the_repository_s_own(
         hosting.load("own", str(tmp_path / "elsewhere"))
 
 
-def test_no_name_is_too_long_to_be_unknown(hosting: Hosting) -> None:
+def test_no_name_is_too_long_to_be_unknown(hosting: ModelLoader) -> None:
     with pytest.raises(UnknownModel):
         hosting.unload("x" * 300)
 
 
-def test_no_name_leads_to_a_folder_elsewhere(hosting: Hosting, tmp_path: Path) -> None:
+def test_no_name_leads_to_a_folder_elsewhere(hosting: ModelLoader, tmp_path: Path) -> None:
     (tmp_path / "elsewhere" / "model.url").touch()
     assert not hosting.was_lost("../elsewhere")
     assert (tmp_path / "elsewhere").exists()
@@ -323,7 +323,7 @@ def test_a_model_may_take_longer_to_load_than_an_answer(tmp_path: Path) -> None:
 
 
 def test_one_that_is_there_by_the_second_look_is_left_alone(
-    hosting: Hosting, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another caller was told meanwhile that it is loaded."""
     hosting.load("one", str(tmp_path / "elsewhere"))
@@ -337,7 +337,7 @@ def test_one_that_is_there_by_the_second_look_is_left_alone(
 
 
 def test_what_says_how_a_model_is_asked_is_that_of_the_load(
-    hosting: Hosting, tmp_path: Path
+    hosting: ModelLoader, tmp_path: Path
 ) -> None:
     """Else a web worker that starts later would serve another one than those beside it."""
     file = tmp_path / "elsewhere" / "dispatch.toml"
@@ -349,7 +349,7 @@ def test_what_says_how_a_model_is_asked_is_that_of_the_load(
     assert (hosting.repository / "one" / file.name).read_text() == 'aliases = ["two"]'
 
 
-def test_what_says_how_a_model_is_asked_has_a_limit(hosting: Hosting, tmp_path: Path) -> None:
+def test_what_says_how_a_model_is_asked_has_a_limit(hosting: ModelLoader, tmp_path: Path) -> None:
     with (tmp_path / "elsewhere" / "dispatch.toml").open("w") as file:
         file.truncate(2**20 + 1)
     with pytest.raises(BadModel, match=r"dispatch\.toml has more than 1 MiB"):
@@ -357,7 +357,7 @@ def test_what_says_how_a_model_is_asked_has_a_limit(hosting: Hosting, tmp_path: 
     assert not (hosting.repository / "one").exists()
 
 
-def test_a_configuration_that_is_not_utf_8(hosting: Hosting, tmp_path: Path) -> None:
+def test_a_configuration_that_is_not_utf_8(hosting: ModelLoader, tmp_path: Path) -> None:
     (tmp_path / "elsewhere" / "config.pbtxt").write_bytes(b'name: "\xff\xfe"')
     with pytest.raises(BadModel, match="is not UTF-8"):
         hosting.load("one", str(tmp_path / "elsewhere"))
@@ -366,7 +366,7 @@ def test_a_configuration_that_is_not_utf_8(hosting: Hosting, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("coding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_a_configuration_as_editors_of_windows_save_it(
-    hosting: Hosting, tmp_path: Path, coding: str
+    hosting: ModelLoader, tmp_path: Path, coding: str
 ) -> None:
     hosting.renamed_config = renamed_config
     text = 'backend: "python"\r\nmax_batch_size: 8\r\n'
@@ -377,7 +377,7 @@ def test_a_configuration_as_editors_of_windows_save_it(
 
 
 def test_what_systems_leave_beside_the_only_folder_is_passed_over(
-    hosting: Hosting, tmp_path: Path
+    hosting: ModelLoader, tmp_path: Path
 ) -> None:
     """As in what macOS packs, also where the second folder looks like a model itself."""
     folder = tmp_path / "elsewhere"
@@ -413,7 +413,7 @@ def test_a_configuration_is_renamed_and_nothing_else(text: str, renamed: str) ->
     ],
 )
 def test_a_configuration_that_is_none(
-    hosting: Hosting, tmp_path: Path, text: str, words: str
+    hosting: ModelLoader, tmp_path: Path, text: str, words: str
 ) -> None:
     hosting.renamed_config = renamed_config
     (tmp_path / "elsewhere" / "config.pbtxt").write_text(text, encoding="utf-8")
@@ -445,7 +445,7 @@ def test_what_may_not_be_read_is_named(
             (model / "model.onnx").touch()
             (model / "config.pbtxt").touch()
         (model / hidden).chmod(mode)
-        hosting = Hosting(server, folder / "repository", (), lambda text, _: text, 10)
+        hosting = ModelLoader(server, folder / "repository", (), lambda text, _: text, 10)
         with somebody_else(), pytest.raises(BadModel, match=message):
             hosting.load("one", str(model))
         assert list((folder / "repository").iterdir()) == []
@@ -466,7 +466,7 @@ def somebody_else() -> Iterator[None]:
 
 
 def test_a_file_in_the_place_of_a_version_s_folder_is_named(
-    hosting: Hosting, tmp_path: Path
+    hosting: ModelLoader, tmp_path: Path
 ) -> None:
     (tmp_path / "elsewhere" / "1").touch()
     with pytest.raises(BadModel, match=r"elsewhere/1: File exists") as raised:
@@ -475,7 +475,7 @@ def test_a_file_in_the_place_of_a_version_s_folder_is_named(
 
 
 def test_a_full_disk_is_no_bad_model(
-    hosting: Hosting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosting: ModelLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write_text(path: Path, text: str) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -487,7 +487,7 @@ def test_a_full_disk_is_no_bad_model(
     hosting.load("one", str(tmp_path / "elsewhere"))
 
 
-def test_a_link_to_itself(hosting: Hosting, tmp_path: Path) -> None:
+def test_a_link_to_itself(hosting: ModelLoader, tmp_path: Path) -> None:
     hosting.roots = (tmp_path,)
     (tmp_path / "elsewhere" / "self").symlink_to("self")
     with pytest.raises(BadModel, match="cannot be followed"):
@@ -496,7 +496,7 @@ def test_a_link_to_itself(hosting: Hosting, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("again", ["load", "unload"])
 def test_a_model_that_is_still_being_unloaded_is_nobody_s_until_it_is_gone(
-    hosting: Hosting, server: FakeTriton, tmp_path: Path, again: str
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path, again: str
 ) -> None:
     """As one that owes an answer may be until Triton is started anew."""
     url = str(tmp_path / "elsewhere")
@@ -519,7 +519,7 @@ def test_a_model_that_is_still_being_unloaded_is_nobody_s_until_it_is_gone(
 
 
 def test_a_model_that_was_never_begun_to_be_unloaded_is_loaded_again_by_a_new_triton(
-    hosting: Hosting, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where Triton was silent just then: it has the model still, as ready."""
 
@@ -535,7 +535,7 @@ def test_a_model_that_was_never_begun_to_be_unloaded_is_loaded_again_by_a_new_tr
 
 @pytest.mark.parametrize("fault", [DeadlineExceeded("still in use"), ModelUnavailable("away")])
 def test_a_model_that_is_unloaded_late_can_be_loaded_and_unloaded_again(
-    hosting: Hosting,
+    hosting: ModelLoader,
     server: FakeTriton,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -556,7 +556,7 @@ def test_a_model_that_is_unloaded_late_can_be_loaded_and_unloaded_again(
 
 
 def test_a_model_for_which_shared_memory_has_no_room_is_not_a_bad_one(
-    hosting: Hosting, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(name: str, *, timeout: float) -> None:
         raise TooLargeAtOnce("Error: No space left on device")
@@ -570,7 +570,7 @@ def test_a_model_for_which_shared_memory_has_no_room_is_not_a_bad_one(
 
 @pytest.mark.parametrize("fault", DEADLY, ids=lambda fault: fault.name)
 def test_a_model_of_which_triton_would_die_is_not_loaded(
-    hosting: Hosting, server: FakeTriton, tmp_path: Path, fault: Mistake
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path, fault: Mistake
 ) -> None:
     """Neither from elsewhere nor from the repository, where it was changed meanwhile."""
     if fault.name != "config_folder":  # of a model from elsewhere that is not read
@@ -586,7 +586,7 @@ def test_a_model_of_which_triton_would_die_is_not_loaded(
 
 @pytest.mark.parametrize("name", ["late", "a+b", "_x", "v1.2", "7"])
 def test_a_folder_that_was_added_after_the_start_is_found_and_loaded(
-    hosting: Hosting, tmp_path: Path, name: str
+    hosting: ModelLoader, tmp_path: Path, name: str
 ) -> None:
     """By two callers too; what comes from elsewhere may have such a name as well."""
     add(hosting, model_at(tmp_path / "models" / name))
@@ -602,7 +602,7 @@ def test_a_folder_that_was_added_after_the_start_is_found_and_loaded(
 
 
 def test_a_plain_model_file_that_was_added_is_linked_as_at_the_start(
-    hosting: Hosting, tmp_path: Path
+    hosting: ModelLoader, tmp_path: Path
 ) -> None:
     (tmp_path / "elsewhere" / "labels.txt").write_text("a")
     add(hosting, tmp_path / "elsewhere")
@@ -613,7 +613,7 @@ def test_a_plain_model_file_that_was_added_is_linked_as_at_the_start(
 
 
 def test_one_that_another_worker_has_taken_in_meanwhile_is_loaded(
-    hosting: Hosting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosting: ModelLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(hosting, tmp_path / "elsewhere")
     link = dispatcher.model_control.load_unload.link
@@ -630,7 +630,7 @@ def test_one_that_another_worker_has_taken_in_meanwhile_is_loaded(
 
 @pytest.mark.parametrize("name", ["..", ".", "", "../elsewhere", "a/b", "nosuch", "x" * 5000])
 def test_what_is_no_model_of_the_repository_is_not_found(
-    hosting: Hosting, tmp_path: Path, name: str
+    hosting: ModelLoader, tmp_path: Path, name: str
 ) -> None:
     model_at(hosting.repository / "there")
     add(hosting, model_at(tmp_path / "models" / "late"))
@@ -640,7 +640,7 @@ def test_what_is_no_model_of_the_repository_is_not_found(
 
 
 def test_a_folder_that_was_removed_meanwhile_is_not_found_until_it_is_back(
-    hosting: Hosting, tmp_path: Path
+    hosting: ModelLoader, tmp_path: Path
 ) -> None:
     """Wherever it is back: a folder of that name may come in MODEL_DIR."""
     folder = model_at(tmp_path / "models" / "late")
@@ -661,7 +661,7 @@ def test_a_folder_that_was_removed_meanwhile_is_not_found_until_it_is_back(
 
 @pytest.mark.parametrize("before", [b"\xef\xbb\xbfmax_batch_size: 0\n", None])
 def test_a_configuration_that_was_edited_counts_at_the_next_load(
-    hosting: Hosting, tmp_path: Path, before: bytes | None
+    hosting: ModelLoader, tmp_path: Path, before: bytes | None
 ) -> None:
     """Though Triton was given a copy of it, or there was none: a 0 that is written is obeyed."""
     folder = model_at(tmp_path / "models" / "late")
@@ -689,7 +689,7 @@ def test_a_configuration_that_was_edited_counts_at_the_next_load(
 
 
 def test_what_is_added_to_a_folder_without_versions_is_found(
-    hosting: Hosting, tmp_path: Path
+    hosting: ModelLoader, tmp_path: Path
 ) -> None:
     add(hosting, tmp_path / "elsewhere")
     hosting.load_own("elsewhere")
@@ -706,7 +706,7 @@ def test_what_is_added_to_a_folder_without_versions_is_found(
 
 
 def test_a_model_that_lies_in_the_repository_itself_is_never_linked_over(
-    hosting: Hosting, tmp_path: Path
+    hosting: ModelLoader, tmp_path: Path
 ) -> None:
     model_at(hosting.repository / "late")
     (hosting.repository / "late" / "own.txt").touch()
@@ -718,7 +718,7 @@ def test_a_model_that_lies_in_the_repository_itself_is_never_linked_over(
 
 @pytest.mark.parametrize("change", ["edited", "added", "removed"])
 def test_a_model_from_elsewhere_is_not_loaded_with_a_configuration_of_before(
-    hosting: Hosting, tmp_path: Path, change: str
+    hosting: ModelLoader, tmp_path: Path, change: str
 ) -> None:
     hosting.renamed_config = renamed_config
     config = tmp_path / "elsewhere" / "config.pbtxt"
@@ -742,7 +742,7 @@ def test_a_model_from_elsewhere_is_not_loaded_with_a_configuration_of_before(
 
 
 def test_a_copy_of_a_folder_that_has_the_name_of_the_first_is_told_so(
-    hosting: Hosting, tmp_path: Path
+    hosting: ModelLoader, tmp_path: Path
 ) -> None:
     hosting.renamed_config = renamed_config
     folder = model_at(tmp_path / "models" / "copy")
@@ -761,7 +761,9 @@ def test_a_copy_of_a_folder_that_has_the_name_of_the_first_is_told_so(
     hosting.load_own("copy")
 
 
-def test_which_aliases_are_free_is_asked_by_one_at_a_time(hosting: Hosting, tmp_path: Path) -> None:
+def test_which_aliases_are_free_is_asked_by_one_at_a_time(
+    hosting: ModelLoader, tmp_path: Path
+) -> None:
     """Until the model is in the repository, where the next one sees it."""
 
     def may_have(alias: str) -> bool:
@@ -781,7 +783,7 @@ def test_which_aliases_are_free_is_asked_by_one_at_a_time(hosting: Hosting, tmp_
 
 
 def test_an_added_folder_that_cannot_be_loaded_leaves_nothing_until_it_is_mended(
-    hosting: Hosting, server: FakeTriton, tmp_path: Path
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path
 ) -> None:
     folder = model_at(tmp_path / "models" / "late")
     add(hosting, folder)
@@ -800,7 +802,7 @@ def test_an_added_folder_that_cannot_be_loaded_leaves_nothing_until_it_is_mended
 
 
 def test_an_added_folder_that_triton_must_not_see_is_not_linked(
-    hosting: Hosting, tmp_path: Path
+    hosting: ModelLoader, tmp_path: Path
 ) -> None:
     fatal = write_mistake(tmp_path / "models", DEADLY[0])
     for folder in (fatal, model_at(tmp_path / "models" / "a b")):
@@ -810,7 +812,7 @@ def test_an_added_folder_that_triton_must_not_see_is_not_linked(
     assert list(hosting.repository.iterdir()) == []
 
 
-def test_a_model_is_found_by_an_alias_in_its_file(hosting: Hosting, tmp_path: Path) -> None:
+def test_a_model_is_found_by_an_alias_in_its_file(hosting: ModelLoader, tmp_path: Path) -> None:
     """Also one that nobody has read yet; not by one that was left to another."""
     model_at(hosting.repository / "first", 'aliases = ["one"]')
     add(hosting, model_at(tmp_path / "models" / "second", 'aliases = ["two", "b+c"]'))
@@ -827,7 +829,7 @@ def test_a_model_is_found_by_an_alias_in_its_file(hosting: Hosting, tmp_path: Pa
 
 @pytest.mark.parametrize("left", ["a link", "an empty folder", "a folder of links"])
 def test_the_name_of_a_folder_that_was_deleted_is_free(
-    hosting: Hosting, tmp_path: Path, left: str
+    hosting: ModelLoader, tmp_path: Path, left: str
 ) -> None:
     """What would be said of it otherwise, to load what the repository has, is of no use."""
     place = hosting.repository / "gone"

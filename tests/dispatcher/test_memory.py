@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from clients.triton.regions import MIB, affordable
-from dispatcher.observability.memory import all_memory, free_memory
+from dispatcher.observability.memory import free_memory, total_memory
 from dispatcher.settings import read_settings
 from dispatcher.wsgi import shared_bytes
 
@@ -46,7 +46,7 @@ def test_the_limit_of_a_container_counts_where_the_machine_has_more(
     for name, text in zip(files, (limit, used), strict=True):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"{text}\n")
-    assert all_memory(machine, tmp_path) == whole
+    assert total_memory(machine, tmp_path) == whole
     assert free_memory(machine, tmp_path) == free
 
 
@@ -66,7 +66,7 @@ def test_idle_copies_of_files_are_free(
 
 
 def test_a_machine_without_control_groups(tmp_path: Path, machine: Path) -> None:
-    assert all_memory(machine, tmp_path) == 8 * GIB
+    assert total_memory(machine, tmp_path) == 8 * GIB
     assert free_memory(machine, tmp_path) == 4 * GIB
 
 

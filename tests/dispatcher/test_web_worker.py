@@ -21,9 +21,9 @@ from gunicorn.http.parser import Parser, RequestParser
 from gunicorn.workers.gthread import TConn, ThreadWorker
 from werkzeug.exceptions import ClientDisconnected
 
-from dispatcher.gunicorn.hooks import while_awake
+from dispatcher.gunicorn.hooks import skip_after_freeze
 from dispatcher.gunicorn.http_requests import Body
-from dispatcher.gunicorn.worker import Threads, WebWorker
+from dispatcher.gunicorn.worker import ThreadPool, WebWorker
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Any]
 
@@ -290,7 +290,7 @@ def test_what_was_not_read_is_not_taken_for_the_next_request() -> None:
 def test_workers_are_not_judged_soon_after_they_were_frozen() -> None:
     times = [0.0]
     judged: list[float] = []
-    look = while_awake(lambda: judged.append(times[-1]), lambda: times[-1])
+    look = skip_after_freeze(lambda: judged.append(times[-1]), lambda: times[-1])
     for now in (1.0, 2.0, 22.0, 23.0, 25.0, 28.0, 29.0):
         times.append(now)
         look()
@@ -392,7 +392,7 @@ def test_work_is_done_in_the_order_in_which_it_comes_and_each_has_its_own_outcom
         go.wait(20)
         return 12 // number
 
-    pool = Threads(1)
+    pool = ThreadPool(1)
     outcomes = [pool.submit(do, number) for number in (4, 3, 0, 2)]
     go.set()
     assert isinstance(outcomes[2].exception(20), ZeroDivisionError)
@@ -401,14 +401,14 @@ def test_work_is_done_in_the_order_in_which_it_comes_and_each_has_its_own_outcom
 
 
 def test_as_many_as_there_are_threads_work_at_a_time() -> None:
-    pool, all_of_them = Threads(8), threading.Barrier(8)
+    pool, all_of_them = ThreadPool(8), threading.Barrier(8)
     assert sorted(p.result(20) for p in [pool.submit(all_of_them.wait, 20) for _ in range(8)]) == [
         *range(8)
     ]
 
 
 def test_the_thread_that_was_busy_last_is_the_next() -> None:
-    pool, seen = Threads(8), list[int]()
+    pool, seen = ThreadPool(8), list[int]()
     for _ in range(20):
         seen.append(pool.submit(threading.get_ident).result(20))
         time.sleep(0.02)  # until it is idle again

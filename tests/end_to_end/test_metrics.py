@@ -30,7 +30,7 @@ from clients.triton.client import renamed_config
 from dispatcher.app import create_app
 from dispatcher.gunicorn import hooks as gunicorn_hooks
 from dispatcher.observability.metrics import Metrics
-from dispatcher.observability.multiprocess import gather_dead, read_settled
+from dispatcher.observability.multiprocess import merge_dead_workers, read_consistent
 from dispatcher.observability.request_log import AccessLog
 from dispatcher.readiness.prober import Canary
 from dispatcher.readiness.supervisor_status import Notice
@@ -288,13 +288,13 @@ def test_what_dead_workers_have_counted_is_in_one_file_of_each_kind(tmp_path: Pa
     own = tmp_path / f"counter_{os.getpid()}.db"
     MmapedDict(str(own)).close()  # type: ignore[no-untyped-call]
     for _ in range(2):
-        gather_dead(tmp_path)
+        merge_dead_workers(tmp_path)
         assert lines() == expected
         names = {path.name for path in tmp_path.glob("*.db")}
         assert names == {own.name, "counter_dead.db", "histogram_dead.db"}
     size = (tmp_path / "counter_dead.db").stat().st_size
     count("a", 10)
-    gather_dead(tmp_path)
+    merge_dead_workers(tmp_path)
     assert 'asked_total{model="a"} 16.0' in lines()
     assert (tmp_path / "counter_dead.db").stat().st_size == size, "it does not grow by itself"
 
@@ -310,7 +310,7 @@ def test_a_page_is_read_again_where_files_were_gathered_meanwhile(tmp_path: Path
             (tmp_path / "counter_dead.db").touch()
         return b"%d" % len(tries)
 
-    assert read_settled(tmp_path, read) == b"3"
+    assert read_consistent(tmp_path, read) == b"3"
     tries.clear()
 
     def never() -> bytes:
@@ -318,7 +318,7 @@ def test_a_page_is_read_again_where_files_were_gathered_meanwhile(tmp_path: Path
         raise FileNotFoundError
 
     with pytest.raises(FileNotFoundError):
-        read_settled(tmp_path, never)
+        read_consistent(tmp_path, never)
     assert len(tries) == 5
 
 
@@ -328,12 +328,12 @@ def test_without_room_a_worker_counts_for_itself(
     def full(*_: int) -> None:
         raise OSError(errno.ENOSPC, "no room")
 
-    monkeypatch.setenv(gunicorn_hooks.FOLDER, str(tmp_path / "counts"))
+    monkeypatch.setenv(gunicorn_hooks.METRICS_DIR_VARIABLE, str(tmp_path / "counts"))
     monkeypatch.setattr(os, "posix_fallocate", full)
     gunicorn_hooks.on_starting(SimpleNamespace(murder_workers=None))
     worker = SimpleNamespace(pid=1, booted=True)
     gunicorn_hooks.post_fork(SimpleNamespace(log=logging.getLogger()), worker)
-    assert gunicorn_hooks.FOLDER not in os.environ
+    assert gunicorn_hooks.METRICS_DIR_VARIABLE not in os.environ
 
 
 # The log

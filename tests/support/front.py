@@ -26,10 +26,10 @@ from container.programs.listening_socket import Door
 from container.programs.programs import gunicorn_program, nginx_program
 from container.repository.shared_memory_plan import Plan
 from dispatcher.app import admission_of, create_app
-from dispatcher.execution.watchdog import Watch, replace_worker
+from dispatcher.execution.watchdog import Watchdog, replace_worker
 from dispatcher.readiness.prober import Canary
 from dispatcher.settings import read_settings
-from dispatcher.wsgi import keys_of, log_to_stderr, observer_of
+from dispatcher.wsgi import configure_logging, load_key_file, make_telemetry
 from tests.conftest import Endpoint, free_ports, wait_for
 from tests.support.fake_triton import Arrays, FakeTriton
 
@@ -103,10 +103,10 @@ def build() -> Flask:
     canary.list_models()
     canary.look("double", canary.trials["double"])
     admission = admission_of(settings)
-    Watch(admission, settings.client_timeout, replace_worker).start()
-    log_to_stderr(settings)
-    keys = keys_of(settings)
-    observer = observer_of(settings, registry)
+    Watchdog(admission, settings.client_timeout, replace_worker).start()
+    configure_logging(settings)
+    keys = load_key_file(settings)
+    observer = make_telemetry(settings, registry)
     return create_app(
         settings, registry, environment, renamed_config, canary, admission, None, observer, keys
     )

@@ -15,7 +15,7 @@ from clients.base import Client, Environment, Payload
 from clients.plugins.registry import Registry
 from clients.triton.client import renamed_config
 from dispatcher.app import admission_of, create_app
-from dispatcher.execution.watchdog import Watch, replace_worker
+from dispatcher.execution.watchdog import Watchdog, replace_worker
 from dispatcher.readiness.prober import Canary
 from dispatcher.settings import read_settings
 from tests.support.fake_triton import FakeTriton
@@ -86,7 +86,7 @@ def build() -> Flask:
     registry = Registry({name: client(environment) for name, client in names.items()})
     canary = Canary((), registry, server, 8, 8)
     admission = admission_of(settings)
-    Watch(admission, settings.client_timeout, replace_worker).start()
+    Watchdog(admission, settings.client_timeout, replace_worker).start()
     return create_app(settings, registry, environment, renamed_config, canary, admission)
 
 

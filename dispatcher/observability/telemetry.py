@@ -11,11 +11,11 @@ from flask import Request, Response
 from dispatcher.codecs.responses import OK, Item
 from dispatcher.errors import ANSWERS, CallerGone
 from dispatcher.observability.metrics import Metrics
-from dispatcher.observability.record import Record
+from dispatcher.observability.record import RequestRecord
 from dispatcher.observability.request_log import AccessLog
 
 
-class Observer:
+class Telemetry:
     """Tells the metrics and the log.
 
     Args:
@@ -28,7 +28,9 @@ class Observer:
         self.metrics = metrics
         self.access_log = access_log
 
-    def begin(self, request: Request, request_id: str, queue: float, *, counts: bool) -> Record:
+    def begin(
+        self, request: Request, request_id: str, queue: float, *, counts: bool
+    ) -> RequestRecord:
         """Begin with a request.
 
         Args:
@@ -40,7 +42,7 @@ class Observer:
         """
         if counts:
             self.metrics.in_flight.inc()
-        return Record(
+        return RequestRecord(
             told=not counts,
             since=time.monotonic() - queue,
             request_id=request_id,
@@ -51,7 +53,7 @@ class Observer:
             queue=queue,
         )
 
-    def finish(self, record: Record, response: Response) -> None:
+    def finish(self, record: RequestRecord, response: Response) -> None:
         """Take in what the answer will be; it is told when it was sent."""
         record.status = response.status_code
         if not record.models:
@@ -59,16 +61,16 @@ class Observer:
         if response.is_sequence:
             record.bytes_out = response.content_length or 0
         else:  # asked for its length it would be made whole before its first line is sent
-            response.response = counted(response.iter_encoded(), record)
+            response.response = count_bytes(response.iter_encoded(), record)
         response.call_on_close(partial(self.tell, record))
 
-    def cut(self, record: Record, status: int, code: str) -> None:
+    def timed_out(self, record: RequestRecord, status: int, code: str) -> None:
         """Tell of a request that was answered in the place of the thread that has it."""
         record.status, record.code = status, code
         record.timings = None  # of phases that are not over
         self.tell(record)
 
-    def tell(self, record: Record) -> None:
+    def tell(self, record: RequestRecord) -> None:
         """Tell of a request whose answer was sent; only the first time."""
         if record.told:
             return
@@ -79,7 +81,7 @@ class Observer:
         if self.access_log:
             self.access_log.put(record)
 
-    def items(self, items: Iterable[Item], record: Record) -> Iterator[Item]:
+    def items(self, items: Iterable[Item], record: RequestRecord) -> Iterator[Item]:
         """Yield the answers that stand in one answer, and count them."""
         for item in items:
             record.name(item.modelname)
@@ -89,7 +91,7 @@ class Observer:
             yield item
 
 
-def counted(pieces: Iterator[bytes], record: Record) -> Iterator[bytes]:
+def count_bytes(pieces: Iterator[bytes], record: RequestRecord) -> Iterator[bytes]:
     """Yield the pieces of an answer that is sent as it is made, and count their bytes.
 
     Where nobody reads the rest it ends, and the record says so.
