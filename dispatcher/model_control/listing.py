@@ -16,7 +16,7 @@ from clients.plugins.registry import Registry
 from clients.repository.model_folders import authors_folder
 from clients.tensors.client import has_example
 from clients.triton.server import ModelServer, ModelState
-from dispatcher.model_control.load_unload import URL_FILE
+from dispatcher.model_control.repository import URL_FILE
 
 PAGE_SIZE = 100  # models in one answer
 WEIGHTS_RECORD = "model.onnx.source.json"  # what the weights tool says of a model it made

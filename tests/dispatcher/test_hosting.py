@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import pytest
 
-import dispatcher.model_control.load_unload
+import dispatcher.model_control.repository
 from clients.errors import (
     DeadlineExceeded,
     InferenceError,
@@ -168,7 +168,7 @@ def test_one_that_takes_too_long_and_fails_can_be_loaded_again(
 LOADER = """
 import sys, time
 from pathlib import Path
-from dispatcher.model_control.load_unload import Hosting
+from dispatcher.model_control.load_unload import ModelLoader
 from tests.support.fake_triton import FakeTriton
 
 class Slow(FakeTriton):
@@ -177,7 +177,7 @@ class Slow(FakeTriton):
         time.sleep(60)
 
 folder = Path(sys.argv[1])
-Hosting(Slow(), folder / "repository", (), str, 10, folder / "wanted").load(
+ModelLoader(Slow(), folder / "repository", (), str, 10, folder / "wanted").load(
     "one", str(folder / "elsewhere"))
 """
 
@@ -209,7 +209,7 @@ def test_who_unloads_a_model_leaves_alone_what_another_one_has_put_into_its_plac
     url, waits, locked = (
         str(tmp_path / "elsewhere"),
         Event(),
-        dispatcher.model_control.load_unload.locked,
+        dispatcher.model_control.repository.locked,
     )
 
     def seen(file: IO[str]) -> bool:
@@ -219,7 +219,7 @@ def test_who_unloads_a_model_leaves_alone_what_another_one_has_put_into_its_plac
         return is_locked
 
     hosting.load("one", url)
-    monkeypatch.setattr("dispatcher.model_control.load_unload.locked", seen)
+    monkeypatch.setattr("dispatcher.model_control.repository.locked", seen)
     with ThreadPoolExecutor() as pool:
         with hosting.held("one") as is_held:
             assert is_held
@@ -616,13 +616,13 @@ def test_one_that_another_worker_has_taken_in_meanwhile_is_loaded(
     hosting: ModelLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(hosting, tmp_path / "elsewhere")
-    link = dispatcher.model_control.load_unload.link
+    link = dispatcher.model_control.repository.link
 
     def late(folder: Path, place: Path) -> None:
         link(folder, place)
         link(folder, hosting.repository / "elsewhere")
 
-    monkeypatch.setattr("dispatcher.model_control.load_unload.link", late)
+    monkeypatch.setattr("dispatcher.model_control.repository.link", late)
     assert not hosting.take_in("elsewhere")
     assert [path.name for path in hosting.repository.iterdir()] == ["elsewhere"]
     assert not list(tmp_path.glob("aside*"))
