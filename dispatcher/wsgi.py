@@ -5,34 +5,52 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 
 from flask import Flask
 
+from clients.base import Environment
 from clients.plugins.registry import Registry, load_clients
 from clients.triton.client import renamed_config
 from clients.triton.regions import affordable
-from dispatcher.app import admission_of, create_app
+from dispatcher.app import create_app
 from dispatcher.auth.api_keys import KeyFile
-from dispatcher.execution.admission import nothing
-from dispatcher.execution.watchdog import Watchdog, replace_worker
+from dispatcher.auth.authorization import Authorizer
+from dispatcher.execution.admission import Admission, nothing
+from dispatcher.execution.executor import Executor
+from dispatcher.execution.watchdog import Watchdog, grace_period, replace_worker
 from dispatcher.model_control.links import keep_listable
+from dispatcher.model_control.listing import ModelListing
+from dispatcher.model_control.load_unload import ModelLoader
 from dispatcher.model_control.reload import Reloader, tried_at_start, verdicts_of
+from dispatcher.model_control.repository import models_on_disk
 from dispatcher.model_control.sandbox import environment_of
 from dispatcher.observability.memory import total_memory
-from dispatcher.observability.metrics import Metrics
-from dispatcher.observability.multiprocess import merge_dead_workers
+from dispatcher.observability.metrics import Metrics, metrics_folder
 from dispatcher.observability.request_log import AccessLog, JsonLines
 from dispatcher.observability.telemetry import Telemetry
 from dispatcher.readiness.prober import Canary
 from dispatcher.readiness.supervisor_status import reader
-from dispatcher.settings import ANSWERED, ASIDE, NOTICE, SCARCE, Settings, read_settings
+from dispatcher.routes.docs import docs_routes
+from dispatcher.routes.inference import inference_routes
+from dispatcher.routes.metrics import metrics_routes
+from dispatcher.routes.models import management_routes
+from dispatcher.settings import (
+    ANSWERED,
+    ASIDE,
+    ENGINES,
+    INSTANCES,
+    NOTICE,
+    SCARCE,
+    WANTED,
+    Settings,
+    read_settings,
+)
 
 
 def build() -> Flask:
-    """Return the application, made from the environment; called once per worker, after the fork."""
+    """Build the application from the environment; called once per worker, after the fork."""
     settings = read_settings(os.environ)
     configure_logging(settings)
     environment = environment_of(settings, shared_bytes(settings), scarce=SCARCE in os.environ)
@@ -51,7 +69,7 @@ def build() -> Flask:
         mend=link_repair(settings),
     )
     canary.start()
-    admission = admission_of(settings)
+    admission = make_admission(settings)
     Watchdog(admission, settings.client_timeout, replace_worker).start()
 
     def renewed() -> None:
@@ -60,29 +78,82 @@ def build() -> Flask:
 
     reloader = Reloader(settings, registry, environment, verdicts, renewed)
     reloader.start(noted.number)
-    telemetry = make_telemetry(settings, registry)
-    return create_app(
-        settings,
+    telemetry = make_telemetry(settings, registry, os.environ)
+    keys = load_key_file(settings)
+    return assemble(settings, registry, environment, canary, admission, reloader, telemetry, keys)
+
+
+def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
+    settings: Settings,
+    registry: Registry,
+    environment: Environment,
+    canary: Canary,
+    admission: Admission,
+    reloader: Reloader,
+    telemetry: Telemetry,
+    keys: KeyFile | None,
+) -> Flask:
+    """Put the routes and the application together.
+
+    Args:
+        settings: of the container.
+        registry: the clients, made in this process.
+        environment: what the clients were made with.
+        canary: tries the required models; started by the caller.
+        admission: limits concurrency; watched by the caller.
+        reloader: reloads clients; started by the caller.
+        telemetry: counts and logs every request.
+        keys: the API keys; `None` where none are needed.
+
+    """
+    run_dir = settings.run_dir
+    server, repository = environment.server, environment.model_repository
+    loader = ModelLoader(
+        server,
+        repository,
+        settings.model_url_roots,
+        renamed_config,
+        settings.load_timeout,
+        run_dir and run_dir / WANTED,
+        settings.unload_timeout,
+        partial(models_on_disk, settings),
+    )
+    listing = ModelListing(registry, server, repository, run_dir and run_dir / INSTANCES / ENGINES)
+    executor = Executor(
         registry,
         environment,
-        renamed_config,
-        canary,
-        admission,
-        reloader,
+        admission.calls,
+        grace_period(settings.client_timeout),
+        canary.refuse,
+        loader.is_wanted,
+    )
+    return create_app(
+        settings.max_body,
         telemetry,
-        load_key_file(settings),
+        Authorizer(keys, management=settings.management_routes),
+        (
+            inference_routes(settings, executor, admission, telemetry),
+            management_routes(settings, listing, loader, canary, reloader, admission.management),
+            docs_routes(settings, registry),
+            metrics_routes(settings, telemetry.metrics, canary, keys, listing),
+        ),
     )
 
 
+def make_admission(settings: Settings) -> Admission:
+    """Return the limits of concurrency for one worker."""
+    return Admission(settings.threads, settings.jobs_per_model, settings.queue, settings.max_body)
+
+
 def link_repair(settings: Settings) -> Callable[[], None]:
-    """Return what sees to folders that were deleted, where the repository is one of links."""
+    """Return what repairs links to deleted folders, where the repository is one of links."""
     if settings.run_dir is None:
         return nothing
     return partial(keep_listable, settings.model_repository, settings.run_dir / ASIDE)
 
 
 def configure_logging(settings: Settings) -> None:
-    """Log as the settings say."""
+    """Log to stderr in the format and from the level that the settings name."""
     handler = logging.StreamHandler()
     handler.setFormatter(
         JsonLines()
@@ -93,16 +164,16 @@ def configure_logging(settings: Settings) -> None:
 
 
 def shared_bytes(settings: Settings) -> int:
-    """Return how much shared memory this worker may use for large tensors."""
+    """Return how much shared memory this worker may use for large tensors, in bytes."""
     given = settings.tensors_shared_memory_mb
     return (affordable(total_memory()) if given is None else given * 2**20) // settings.workers
 
 
 def load_key_file(settings: Settings) -> KeyFile | None:
-    """Return the API keys; `None` where there is to be none.
+    """Return the API keys; `None` where none are needed.
 
     Raises:
-        BadKeys: there are none to be used.
+        BadKeys: the file has no usable keys.
 
     """
     if settings.api_keys_file is None:
@@ -110,18 +181,11 @@ def load_key_file(settings: Settings) -> KeyFile | None:
     return KeyFile(settings.api_keys_file, settings.run_dir and settings.run_dir / "api-keys")
 
 
-def make_telemetry(settings: Settings, registry: Registry) -> Telemetry:
-    """Return what is told of every request."""
-    # The library looked there when it was imported.
-    folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-    if folder:
-        try:
-            merge_dead_workers(Path(folder))
-        except OSError as error:
-            logging.getLogger(__name__).warning(
-                "what dead workers have counted stays as it is: %s", error
-            )
-    metrics = Metrics(registry.clients, Path(folder) if folder else None)
+def make_telemetry(
+    settings: Settings, registry: Registry, environment: Mapping[str, str]
+) -> Telemetry:
+    """Return the metrics, and the log of requests where there is one; start the log."""
+    metrics = Metrics(registry.clients, metrics_folder(environment))
     if settings.access_log == "off":
         return Telemetry(metrics)
     access_log = AccessLog(sys.stderr.fileno(), errors_only=settings.access_log == "errors")

@@ -13,8 +13,6 @@ from flask import Flask
 
 from clients.base import Client, Environment, Payload
 from clients.plugins.registry import Registry, load_clients
-from clients.triton.client import renamed_config
-from dispatcher.app import create_app
 from dispatcher.codecs.content_types import LINE_TYPES, READERS
 from dispatcher.codecs.responses import IMAGE_TYPES, JSON, LINES, NPY
 from dispatcher.errors import ANSWERS, NOT_READY, ROUTING, SERVICE_STATUS, STUCK, CallerGone
@@ -22,8 +20,8 @@ from dispatcher.execution.request import is_version
 from dispatcher.routes.models import FROM_MEMORY
 from dispatcher.settings import read_settings, rows
 from tests.conftest import PROJECT, Endpoint
-from tests.dispatcher.test_http import quiet
 from tests.support import readme
+from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
 
 
@@ -164,7 +162,7 @@ def openapi_app(*more: type[Client]) -> Flask:
     environment = Environment(FakeTriton(), PROJECT / "model_repository")
     registry = load_clients(environment)
     registry = Registry({**registry.clients, **{one.modelname: one(environment) for one in more}})
-    return create_app(read_settings({}), registry, environment, renamed_config, quiet())
+    return make_app(read_settings({}), registry, environment, quiet())
 
 
 def test_the_page_for_people_needs_nothing_from_elsewhere() -> None:

@@ -15,14 +15,13 @@ import pytest
 from clients.base import Environment
 from clients.errors import DeadlineExceeded, ModelUnavailable
 from clients.plugins.registry import Registry
-from clients.triton.client import renamed_config
-from dispatcher.app import create_app
 from dispatcher.errors import CallerGone, TooManyRequests
 from dispatcher.execution.admission import MAX_HANGING, Admission, Caller, Slot, Slots
 from dispatcher.execution.watchdog import Watchdog
 from dispatcher.settings import read_settings
 from tests.conftest import wait_for
-from tests.dispatcher.test_http import Double, quiet
+from tests.dispatcher.test_http import Double
+from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
 
 
@@ -310,7 +309,7 @@ def test_management_waits_in_a_line_of_its_own_and_ping_does_not(tmp_path: Path)
         (tmp_path / f"m{number}" / "1").mkdir(parents=True)
     settings = read_settings({"MODEL_SERVER_QUEUE": "2"})
     registry = Registry({"double": Double(environment)})
-    app = create_app(settings, registry, environment, renamed_config, quiet())
+    app = make_app(settings, registry, environment, quiet())
     statuses: list[int] = []
 
     def load(number: int) -> None:

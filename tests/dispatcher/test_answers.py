@@ -23,14 +23,13 @@ from clients.images.drawing import Box, draw_boxes
 from clients.plugins.registry import Registry
 from clients.tensors.classes import classified
 from clients.tensors.client import TensorResult
-from clients.triton.client import renamed_config
 from clients.triton.server import ModelState, Tensors
-from dispatcher.app import create_app
 from dispatcher.codecs.json_encoding import encode
 from dispatcher.execution.admission import Admission
 from dispatcher.settings import MANAGING, Settings, read_settings
 from tests.dispatcher.test_asking import PNG, ask, client, repository, server
-from tests.dispatcher.test_http import Red, assert_error, built_in, image, quiet
+from tests.dispatcher.test_http import Red, assert_error, built_in, image
+from tests.support.application import make_app, quiet
 from tests.support.fake_triton import Arrays, FakeTriton
 
 __all__ = ["built_in", "client", "repository", "server"]  # fixtures
@@ -243,11 +242,10 @@ def test_a_large_body_counts_as_one_however_it_was_packed(
     """3 MB in 3 kB, beside others that leave room for 2."""
     admission = Admission(1, 1, 9, 2**20)
     admission.bodies.take(admission.bodies.most - 2 * 10**6)
-    client = create_app(
+    client = make_app(
         read_settings({}),
         built_in,
         Environment(server, repository),
-        renamed_config,
         quiet(server),
         admission,
     ).test_client()
@@ -491,8 +489,8 @@ def test_who_manages_models_and_has_no_turn_in_time_is_told_so(
     for _ in range(MANAGING):
         admission.management.enter("change", time.monotonic() + 9)
     environment = Environment(server, repository)
-    client = create_app(
-        read_settings({}), built_in, environment, renamed_config, quiet(server), admission
+    client = make_app(
+        read_settings({}), built_in, environment, quiet(server), admission
     ).test_client()
     response = client.post("/load_model/m")
     assert_error(response, 504, "deadline_exceeded", "others load, unload", "UNLOADING")

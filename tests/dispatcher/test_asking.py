@@ -25,23 +25,13 @@ from clients.images.pictures import FORMATS
 from clients.plugins.registry import Registry
 from clients.request import Media, Once, Request
 from clients.tensors.client import converted
-from clients.triton.client import renamed_config
 from clients.triton.server import Signature, TensorSpec
-from dispatcher.app import create_app
 from dispatcher.codecs.content_types import IMAGE_SIGNATURE, detect_media
 from dispatcher.execution.admission import LARGE_BODY
 from dispatcher.execution.request import large_body_lock, parse_object
 from dispatcher.settings import WANTED, read_settings
-from tests.dispatcher.test_http import (
-    Red,
-    assert_error,
-    bert,
-    built_in,
-    image,
-    quiet,
-    resnet,
-    yolov5,
-)
+from tests.dispatcher.test_http import Red, assert_error, bert, built_in, image, resnet, yolov5
+from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
 
 __all__ = ["built_in"]
@@ -101,7 +91,7 @@ def client(server: FakeTriton, built_in: Registry, repository: Path) -> FlaskCli
         }
     )
     canary = quiet(server, *settings.required_models)
-    return create_app(settings, registry, environment, renamed_config, canary).test_client()
+    return make_app(settings, registry, environment, canary).test_client()
 
 
 def ask(client: FlaskClient, path: str = "/invocations", **body: Any) -> TestResponse:
@@ -119,9 +109,7 @@ def test_a_model_that_did_not_load_is_not_unknown(
     (run_dir / WANTED).mkdir(parents=True)
     settings = replace(read_settings({}), run_dir=run_dir)
     environment = Environment(server, repository)
-    client = create_app(
-        settings, built_in, environment, renamed_config, quiet(server)
-    ).test_client()
+    client = make_app(settings, built_in, environment, quiet(server)).test_client()
     server.models_run["bad"] = ModelUnavailable("the model 'bad' is not ready: no TorchScript")
     server.signatures["bad"] = Signature(0, (TensorSpec("a", "FP32", (-1,)),))
     server.unloaded.add("bad")

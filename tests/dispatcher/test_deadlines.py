@@ -17,13 +17,13 @@ from werkzeug.test import TestResponse
 from clients.base import Client, Environment, Payload
 from clients.images.pictures import room
 from clients.plugins.registry import Registry
-from clients.triton.client import renamed_config
-from dispatcher.app import admission_of, create_app
 from dispatcher.execution.admission import MAX_HANGING, Admission, Slot, Slots
 from dispatcher.execution.watchdog import Watchdog
 from dispatcher.settings import Settings, read_settings
+from dispatcher.wsgi import make_admission
 from tests.conftest import PROJECT, wait_for
-from tests.dispatcher.test_http import assert_error, quiet
+from tests.dispatcher.test_http import assert_error
+from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
 
 
@@ -79,7 +79,7 @@ def settings() -> Settings:
 
 @pytest.fixture
 def admission(settings: Settings) -> Admission:
-    return admission_of(settings)
+    return make_admission(settings)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def app(settings: Settings, admission: Admission) -> Iterator[Flask]:
     environment = Environment(FakeTriton(), PROJECT / "model_repository")
     clients = {c.modelname: c(environment) for c in (Slow, Hangs, Left)}
     registry = Registry(clients, aliases={"slowly": "slow"})
-    yield create_app(settings, registry, environment, renamed_config, quiet(), admission)
+    yield make_app(settings, registry, environment, quiet(), admission)
     Hangs.free.set()
 
 

@@ -27,13 +27,12 @@ from clients.base import Client, Environment, Payload
 from clients.images.pictures import EXAMPLE
 from clients.plugins.registry import Registry, load_clients
 from clients.repository.config_text import NotReadable, read
-from clients.triton.client import renamed_config
 from clients.triton.server import Signature, TensorSpec
-from dispatcher.app import create_app
 from dispatcher.errors import ANSWERS, NOT_READY, ROUTING
 from dispatcher.settings import read_settings
 from tests.conftest import PICTURES, PROJECT
-from tests.dispatcher.test_http import bert, quiet, resnet, yolov5
+from tests.dispatcher.test_http import bert, resnet, yolov5
+from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
 
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "0"))
@@ -98,7 +97,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> FlaskClient:
         {"MODEL_URL_ROOTS": str(folder / "roots"), "MODEL_SERVER_MAX_BODY_MB": "1"}
     )
     registry = Registry({**registry.clients, "numbers": Numbers(environment)})
-    return create_app(chosen, registry, environment, renamed_config, quiet()).test_client()
+    return make_app(chosen, registry, environment, quiet()).test_client()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -18,30 +18,14 @@ from werkzeug.test import TestResponse
 from clients import errors
 from clients.base import Client, Environment, Parameter
 from clients.plugins.registry import Registry, load_clients
-from clients.triton.client import renamed_config
 from clients.triton.server import ModelState, Tensors
-from dispatcher.app import create_app
 from dispatcher.errors import ANSWERS
-from dispatcher.readiness.prober import Canary
 from dispatcher.settings import read_settings
 from tests.conftest import PROJECT
+from tests.support.application import make_app, quiet
 from tests.support.fake_triton import Arrays, FakeTriton
 
 Red = [255, 0, 0]
-
-
-class Prompt(Canary):
-    """A canary that tries no model, and asks Triton anew whenever it is asked."""
-
-    def reasons(self) -> list[str]:
-        self.list_models()
-        return super().reasons()
-
-
-def quiet(server: FakeTriton | None = None, *required: str) -> Canary:
-    canary = Prompt(required, Registry(), server or FakeTriton(), 8, 8)
-    canary.trials.clear()
-    return canary
 
 
 def image(colour: list[int], size: tuple[int, int] = (20, 10)) -> str:
@@ -121,7 +105,7 @@ def client(server: FakeTriton, built_in: Registry) -> FlaskClient:
     )
     settings = read_settings({"REQUIRED_MODELS": "resnet,yolov5", "MODEL_SERVER_MAX_BODY_MB": "1"})
     canary = quiet(server, *settings.required_models)
-    return create_app(settings, registry, environment, renamed_config, canary).test_client()
+    return make_app(settings, registry, environment, canary).test_client()
 
 
 def ask(client: FlaskClient, **body: Any) -> TestResponse:

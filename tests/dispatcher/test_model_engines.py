@@ -12,7 +12,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from clients.base import Environment
 from clients.plugins.registry import Registry
-from clients.triton.client import renamed_config
 from clients.triton.server import ModelState
 from container.triton_backends.engine_choice import (
     ONNXRUNTIME,
@@ -23,10 +22,9 @@ from container.triton_backends.engine_choice import (
     of_openvino,
     show,
 )
-from dispatcher.app import create_app
 from dispatcher.settings import read_settings
 from tests.conftest import PROJECT
-from tests.dispatcher.test_http import quiet
+from tests.support.application import make_app, quiet
 from tests.support.check_mistakes import config, ir, parameter, write_right
 from tests.support.fake_triton import FakeTriton
 from tool.engines.engines import said
@@ -49,9 +47,7 @@ def client(server: FakeTriton, tmp_path: Path) -> FlaskClient:
 def client_of(server: FakeTriton, **settings: str) -> FlaskClient:
     settings["TRITON_METRICS_PORT"] = "1"  # nobody is there
     environment = Environment(server, PROJECT / "model_repository")
-    return create_app(
-        read_settings(settings), Registry(), environment, renamed_config, quiet(server)
-    ).test_client()
+    return make_app(read_settings(settings), Registry(), environment, quiet(server)).test_client()
 
 
 def shown(client: FlaskClient, name: str) -> dict[str, Any]:

@@ -19,12 +19,10 @@ from flask.testing import FlaskClient
 
 from clients.base import Environment
 from clients.plugins.registry import load_clients
-from clients.triton.client import renamed_config
 from clients.triton.server import Signature, TensorSpec
-from dispatcher.app import create_app
 from dispatcher.settings import read_settings
 from tests.conftest import PICTURES, picture
-from tests.dispatcher.test_http import quiet
+from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
 
 HEAD = """
@@ -51,7 +49,7 @@ def served(folder: Path, source: str, server: FakeTriton | None = None) -> Flask
     environment = Environment(server or FakeTriton(), folder / "no_models")
     registry = load_clients(environment, [folder])
     settings = read_settings({})
-    app = create_app(settings, registry, environment, renamed_config, quiet())
+    app = make_app(settings, registry, environment, quiet())
     return app.test_client()
 
 
@@ -707,11 +705,10 @@ def test_an_older_class_keeps_the_base_beside_it(tmp_path: Path, lazily: str) ->
         Environment(FakeTriton(), tmp_path / "no_models"), [tmp_path, tmp_path / "third"]
     )
     assert registry.broken == {}
-    app = create_app(
+    app = make_app(
         read_settings({}),
         registry,
         Environment(FakeTriton(), tmp_path / "no_models"),
-        renamed_config,
         quiet(),
     )
     payload = {"img": picture(PICTURES / "coffee.png")}

@@ -26,8 +26,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from clients.base import Environment
 from clients.plugins.registry import Registry
-from clients.triton.client import renamed_config
-from dispatcher.app import create_app
 from dispatcher.gunicorn import hooks as gunicorn_hooks
 from dispatcher.observability.metrics import Metrics
 from dispatcher.observability.multiprocess import merge_dead_workers, read_consistent
@@ -36,6 +34,7 @@ from dispatcher.readiness.prober import Canary
 from dispatcher.readiness.supervisor_status import Notice
 from dispatcher.settings import read_settings
 from tests.conftest import PROJECT, Endpoint, alive, descendants, wait_for
+from tests.support.application import make_app
 from tests.support.fake_triton import FakeTriton
 from tests.support.front import front
 
@@ -207,7 +206,7 @@ def test_restarts_and_a_container_that_is_not_ready_are_told() -> None:
     canary = Canary(("resnet",), registry, server, 8, 8, lambda: notice)
     environment = Environment(server, PROJECT / "model_repository")
     settings = read_settings({"TRITON_METRICS_PORT": "1"})  # nobody is there
-    app = create_app(settings, registry, environment, renamed_config, canary)
+    app = make_app(settings, registry, environment, canary)
     page = app.test_client().get("/metrics")
     assert page.status_code == 200
     assert 'dispatcher_restarts_total{program="triton"} 2.0' in page.text
@@ -223,7 +222,7 @@ def test_a_model_that_is_loaded_at_run_time_is_counted_by_its_name(tmp_path: Pat
     canary = Canary((), registry, server, 8, 8)
     environment = Environment(server, tmp_path / "repository")
     settings = read_settings({"TRITON_METRICS_PORT": "1"})  # nobody is there
-    client = create_app(settings, registry, environment, renamed_config, canary).test_client()
+    client = make_app(settings, registry, environment, canary).test_client()
     since = {"X-Request-Start": str(time.time())}
     body = {"model_name": "new", "url": str(tmp_path / "elsewhere")}
     for method, path, status in (
@@ -328,12 +327,12 @@ def test_without_room_a_worker_counts_for_itself(
     def full(*_: int) -> None:
         raise OSError(errno.ENOSPC, "no room")
 
-    monkeypatch.setenv(gunicorn_hooks.METRICS_DIR_VARIABLE, str(tmp_path / "counts"))
+    monkeypatch.setenv(gunicorn_hooks.DIR_VARIABLE, str(tmp_path / "counts"))
     monkeypatch.setattr(os, "posix_fallocate", full)
     gunicorn_hooks.on_starting(SimpleNamespace(murder_workers=None))
     worker = SimpleNamespace(pid=1, booted=True)
     gunicorn_hooks.post_fork(SimpleNamespace(log=logging.getLogger()), worker)
-    assert gunicorn_hooks.METRICS_DIR_VARIABLE not in os.environ
+    assert gunicorn_hooks.DIR_VARIABLE not in os.environ
 
 
 # The log

@@ -21,16 +21,15 @@ from flask import Flask
 from clients.base import Client, Environment
 from clients.errors import ModelFailed
 from clients.plugins.registry import Registry
-from clients.triton.client import renamed_config
 from container.programs.listening_socket import Door
 from container.programs.programs import gunicorn_program, nginx_program
 from container.repository.shared_memory_plan import Plan
-from dispatcher.app import admission_of, create_app
 from dispatcher.execution.watchdog import Watchdog, replace_worker
 from dispatcher.readiness.prober import Canary
 from dispatcher.settings import read_settings
-from dispatcher.wsgi import configure_logging, load_key_file, make_telemetry
+from dispatcher.wsgi import configure_logging, load_key_file, make_admission, make_telemetry
 from tests.conftest import Endpoint, free_ports, wait_for
+from tests.support.application import make_app
 from tests.support.fake_triton import Arrays, FakeTriton
 
 NGINX = "/usr/sbin/nginx"
@@ -102,14 +101,12 @@ def build() -> Flask:
     canary = Canary(("double",), registry, server, 8, 8)
     canary.list_models()
     canary.look("double", canary.trials["double"])
-    admission = admission_of(settings)
+    admission = make_admission(settings)
     Watchdog(admission, settings.client_timeout, replace_worker).start()
     configure_logging(settings)
     keys = load_key_file(settings)
-    observer = make_telemetry(settings, registry)
-    return create_app(
-        settings, registry, environment, renamed_config, canary, admission, None, observer, keys
-    )
+    observer = make_telemetry(settings, registry, os.environ)
+    return make_app(settings, registry, environment, canary, admission, None, observer, keys)
 
 
 def sagemaker_runtime(endpoint: Endpoint) -> Any:
