@@ -11,10 +11,10 @@ from flask import Blueprint, Flask, Request, Response, g, request
 from werkzeug.datastructures import Headers
 from werkzeug.exceptions import ClientDisconnected
 
-from dispatcher import errors
 from dispatcher.auth.authorization import Authorizer
+from dispatcher.codecs import error_responses
+from dispatcher.errors import too_large
 from dispatcher.observability.record import RequestRecord
-from dispatcher.observability.request_log import FIRST_ERROR
 from dispatcher.observability.telemetry import Telemetry
 
 CHUNK = 2**16
@@ -39,7 +39,7 @@ def create_app(
     app = Flask(__name__, static_folder=None)
     # `/infer//resnet` is no path: a redirect would be HTML, and lead away from https.
     app.url_map.merge_slashes = False
-    errors.register(app)
+    error_responses.register(app)
     for blueprint in routes:
         app.register_blueprint(blueprint)
 
@@ -58,7 +58,7 @@ def create_app(
         record.key = authorizer.check(request)
         length = request.content_length or 0
         if length > max_body:
-            raise errors.too_large(max_body, length)
+            raise too_large(max_body, length)
 
     @app.after_request
     def finish(response: Response) -> Response:
@@ -67,11 +67,11 @@ def create_app(
         response.headers.add("X-Request-Id", record.request_id)
         response.headers.add("Server-Timing", server_timing(record))
         status = response.status_code
-        called = record.method == "POST" and record.path.startswith(errors.SERVICE_PREFIX)
-        if called and status >= FIRST_ERROR:
-            response.set_data(errors.hosting_service_error(status, response.get_data(as_text=True)))
-            response.status_code = errors.SERVICE_STATUS
-            response.headers.update(errors.SERVICE_HEADERS)
+        if error_responses.for_hosting_service(record.method, record.path, status):
+            text = response.get_data(as_text=True)
+            response.set_data(error_responses.hosting_service_error(status, text))
+            response.status_code = error_responses.SERVICE_STATUS
+            response.headers.update(error_responses.SERVICE_HEADERS)
         telemetry.finish(record, response)
         record.status = status  # the log and the metrics have the container's own status
         return response

@@ -19,6 +19,7 @@ from dispatcher.auth.api_keys import KeyFile
 from dispatcher.auth.authorization import Authorizer
 from dispatcher.execution.admission import Admission, nothing
 from dispatcher.execution.executor import Executor
+from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.watchdog import Watchdog, grace_period, replace_worker
 from dispatcher.model_control.links import keep_listable
 from dispatcher.model_control.listing import ModelListing
@@ -119,14 +120,8 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
         partial(models_on_disk, settings),
     )
     listing = ModelListing(registry, server, repository, run_dir and run_dir / INSTANCES / ENGINES)
-    executor = Executor(
-        registry,
-        environment,
-        admission.calls,
-        grace_period(settings.client_timeout),
-        canary.refuse,
-        loader.is_wanted,
-    )
+    lookup = ModelLookup(registry, environment, canary.refuse, loader.is_wanted)
+    executor = Executor(lookup, admission.calls, grace_period(settings.client_timeout))
     return create_app(
         settings.max_body,
         telemetry,

@@ -14,9 +14,10 @@ from flask import Flask
 from clients.base import Client, Environment, Payload
 from clients.plugins.registry import Registry, load_clients
 from dispatcher.codecs.content_types import LINE_TYPES, READERS
+from dispatcher.codecs.error_responses import SERVICE_STATUS
+from dispatcher.codecs.json_request import is_version
 from dispatcher.codecs.responses import IMAGE_TYPES, JSON, LINES, NPY
-from dispatcher.errors import ANSWERS, NOT_READY, ROUTING, SERVICE_STATUS, STUCK, CallerGone
-from dispatcher.execution.request import is_version
+from dispatcher.errors import ANSWERS, NOT_READY, ROUTING, STUCK, CallerGone
 from dispatcher.routes.models import FROM_MEMORY
 from dispatcher.settings import read_settings, rows
 from tests.conftest import PROJECT, Endpoint

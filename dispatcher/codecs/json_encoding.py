@@ -8,14 +8,10 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from clients.errors import InferenceError
 from clients.tensors.scores import NotFinite
+from dispatcher.errors import NotJson
 
 MAX_DEPTH = 200  # lists in lists; the interpreter's own limit depends on the caller
-
-
-class NotJson(InferenceError):
-    """A client's result holds something that JSON cannot hold; the message says what and where."""
 
 
 def encode(document: Any) -> tuple[str, int]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from werkzeug.datastructures import Headers, MultiDict
 
-from dispatcher.errors import BadHeader
+from dispatcher.errors import BadBody, BadHeader
 from dispatcher.execution.deadline import TIMEOUT_PARAMETER, TimeLimit, read_timeout
 
 ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
@@ -52,8 +52,23 @@ class Metadata:
     accept: str = ""
 
     def modelname(self, in_body: str | None) -> str:
-        """Return the model that is asked; nothing where nobody names one."""
+        """Return the requested model; empty where none is named."""
         return self.path_model or in_body or self.other_model
+
+    def require_modelname(self, in_body: str | None = None) -> str:
+        """Return the requested model.
+
+        Raises:
+            BadBody: none is named.
+
+        """
+        if not (name := self.modelname(in_body)):
+            raise BadBody(
+                "no model is named",
+                hint="name it in the path (/infer/resnet), the query (?modelname=resnet) or the "
+                "header X-Amzn-SageMaker-Custom-Attributes: modelname=resnet",
+            )
+        return name
 
 
 def read_metadata(

@@ -14,7 +14,7 @@ from werkzeug.datastructures import MIMEAccept
 from clients.base import Client
 from clients.errors import InferenceError
 from clients.tensors.client import TensorClient
-from dispatcher import errors
+from dispatcher.codecs.error_responses import error_item
 from dispatcher.codecs.json_encoding import encode
 from dispatcher.errors import BadHeader, NotAcceptable
 from dispatcher.execution.request import ModelRequest
@@ -144,7 +144,7 @@ def encode_item(document: Mapping[str, Any], modelname: str = "") -> Item:
         text, non_finite = encode(document)
     except (InferenceError, ValueError) as error:
         own = {"modelname": modelname} if "modelname" in document else {}
-        document = {**own, **errors.error_item(error, modelname)}
+        document = {**own, **error_item(error, modelname)}
         text, non_finite = encode(document)
     return Item(text, non_finite, modelname, document["status"])
 

@@ -47,7 +47,8 @@ from clients.tensors.client import has_example, zeros
 from clients.tensors.nested import unshared
 from clients.triton.server import ModelServer, ModelState
 from dispatcher.codecs.json_encoding import encode
-from dispatcher.execution.admission import MAX_HANGING, nothing
+from dispatcher.execution.admission import nothing
+from dispatcher.execution.slots import MAX_HANGING
 from dispatcher.execution.watchdog import stack_of
 from dispatcher.observability.memory import trim_heap
 from dispatcher.readiness.instances import ModelProcesses

@@ -16,10 +16,10 @@ from flask import Blueprint, Response, g, request
 from clients.errors import BadRequest, DeadlineExceeded, InferenceError, UnknownModel
 from clients.request import Timings
 from clients.tensors.client import TensorResult
-from dispatcher import errors
 from dispatcher.codecs.content_types import LINE_TYPES, decompress_body, read_body
+from dispatcher.codecs.error_responses import error_item
 from dispatcher.codecs.json_encoding import encode
-from dispatcher.codecs.json_lines import read_lines, spool
+from dispatcher.codecs.json_request import read_lines, spool
 from dispatcher.codecs.metadata import ATTRIBUTES, Metadata, format_attributes, read_metadata
 from dispatcher.codecs.responses import (
     JSON,
@@ -36,11 +36,12 @@ from dispatcher.codecs.responses import (
     results_by_name,
     results_response,
 )
-from dispatcher.errors import CallerGone
-from dispatcher.execution.admission import Admission, Caller, Slot
+from dispatcher.errors import ANSWERS, CallerGone
+from dispatcher.execution.admission import Admission
 from dispatcher.execution.deadline import TimeLimit
 from dispatcher.execution.executor import Executor, Job, PreparedRequest
 from dispatcher.execution.request import ModelRequest, RequestList, SeveralModels, SingleRequest
+from dispatcher.execution.slots import Caller, Slot
 from dispatcher.execution.watchdog import send_timeout, shut_down
 from dispatcher.observability.record import RequestRecord
 from dispatcher.observability.telemetry import Telemetry
@@ -81,7 +82,7 @@ def inference_routes(
     @routes.post("/models/<model>/invoke")
     def invoke(model: str) -> Response:
         """Ask a model of a multi-model endpoint; one that is not loaded is 404, unread."""
-        if not executor.is_served(model):
+        if not executor.lookup.is_served(model):
             raise UnknownModel(
                 f"the model {model[:100]!r} is not loaded", hint="POST /models loads a model"
             )
@@ -150,7 +151,7 @@ class InferenceHandler:
     ) -> Response:
         """Answer an ask with one payload, in this thread."""
         record.modelname = model_request.modelname
-        self.executor.refuse(model_request.modelname)
+        self.executor.lookup.refuse(model_request.modelname)
         deadline = self.time_limit(metadata, record).deadline()
         on_timeout = None
         if caller.connection:
@@ -182,7 +183,7 @@ class InferenceHandler:
         """Answer in the place of a thread that does not come back in time."""
         send_timeout(connection, record, modelname)
         record.name(modelname)
-        self.telemetry.timed_out(record, *errors.ANSWERS[DeadlineExceeded])
+        self.telemetry.timed_out(record, *ANSWERS[DeadlineExceeded])
 
     def payloads(self, model_request: ModelRequest, metadata: Metadata) -> Response:
         """Answer an ask with a list of payloads, a batch at a time."""
@@ -331,7 +332,7 @@ def encode_results(
     except CallerGone:
         raise
     except Exception as error:
-        yield encode_item(errors.error_item(error, modelname), modelname)
+        yield encode_item(error_item(error, modelname), modelname)
 
 
 def with_attributes(response: Response, prepared: PreparedRequest) -> Response:

@@ -16,9 +16,10 @@ from clients.errors import DeadlineExceeded, UnknownModel
 from clients.plugins.dispatch_toml import FILE as CLIENT_FILE
 from clients.plugins.dispatch_toml import authors, copied, remedy
 from clients.tensors.shown import brief
+from dispatcher.codecs.error_responses import error_response
 from dispatcher.codecs.responses import json_response
-from dispatcher.errors import NOT_READY, STUCK, AlreadyLoaded, BadBody, BadClient, error_response
-from dispatcher.execution.admission import Caller, Slots
+from dispatcher.errors import NOT_READY, STUCK, AlreadyLoaded, BadBody, BadClient
+from dispatcher.execution.slots import Caller, Slots
 from dispatcher.model_control.listing import ModelListing
 from dispatcher.model_control.load_unload import ModelLoader
 from dispatcher.model_control.reload import Reloader

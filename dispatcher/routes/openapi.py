@@ -14,7 +14,8 @@ from typing import Any
 from clients.base import Client
 from clients.plugins.registry import Registry
 from clients.tensors.client import has_example
-from dispatcher.errors import ANSWERS, NOT_READY, ROUTING, SERVICE_STATUS
+from dispatcher.codecs.error_responses import SERVICE_STATUS
+from dispatcher.errors import ANSWERS, NOT_READY, ROUTING
 from dispatcher.settings import Settings
 
 TEMPLATE = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))

@@ -36,6 +36,7 @@ from container.triton_backends.model_config import ModelConfigError
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.execution.admission import Admission
 from dispatcher.execution.executor import Executor
+from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.request import ModelRequest
 from tests.conftest import PICTURES, PROJECT, Endpoint, picture, running
 from tests.support.fake_triton import FakeTriton
@@ -460,13 +461,9 @@ def halving() -> Halving:
 
 
 def result(client: Client, payloads: list[Any]) -> Any:
-    dispatcher = Executor(
-        Registry({"halving": client}),
-        Environment(FakeTriton(), PROJECT),
-        Admission(1, 1, 0, 1).calls,
-        patience=1,
-        refuse=lambda _: None,
-    )
+    registry, environment = Registry({"halving": client}), Environment(FakeTriton(), PROJECT)
+    lookup = ModelLookup(registry, environment, lambda _: None)
+    dispatcher = Executor(lookup, Admission(1, 1, 0, 1).calls, patience=1)
     ask = ModelRequest("halving", payloads, is_list=True)
     return dispatcher.prepare(ask, Metadata(), time.monotonic() + 10).result()
 

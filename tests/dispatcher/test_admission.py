@@ -16,7 +16,8 @@ from clients.base import Environment
 from clients.errors import DeadlineExceeded, ModelUnavailable
 from clients.plugins.registry import Registry
 from dispatcher.errors import CallerGone, TooManyRequests
-from dispatcher.execution.admission import MAX_HANGING, Admission, Caller, Slot, Slots
+from dispatcher.execution.admission import Admission
+from dispatcher.execution.slots import MAX_HANGING, Caller, Slot, Slots
 from dispatcher.execution.watchdog import Watchdog
 from dispatcher.settings import read_settings
 from tests.conftest import wait_for

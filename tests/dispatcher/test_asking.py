@@ -26,9 +26,9 @@ from clients.plugins.registry import Registry
 from clients.request import Media, Once, Request
 from clients.tensors.client import converted
 from clients.triton.server import Signature, TensorSpec
-from dispatcher.codecs.content_types import IMAGE_SIGNATURE, detect_media
+from dispatcher.codecs.json_request import large_body_lock, parse_object
+from dispatcher.codecs.media import IMAGE_SIGNATURE, detect_media
 from dispatcher.execution.admission import LARGE_BODY
-from dispatcher.execution.request import large_body_lock, parse_object
 from dispatcher.settings import WANTED, read_settings
 from tests.dispatcher.test_http import Red, assert_error, bert, built_in, image, resnet, yolov5
 from tests.support.application import make_app, quiet

@@ -24,7 +24,7 @@ from clients.plugins.registry import load_clients
 from clients.request import Request
 from clients.tensors.client import MOST_NUMBERS, TensorResult, read_npy, read_v2
 from clients.tensors.nested import flattened, unshared
-from dispatcher.codecs.json_lines import MAX_LINES, read_lines
+from dispatcher.codecs.json_request import MAX_LINES, read_lines
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.errors import BadModel
 from dispatcher.model_control.load_unload import ModelLoader

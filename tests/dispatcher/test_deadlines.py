@@ -17,7 +17,8 @@ from werkzeug.test import TestResponse
 from clients.base import Client, Environment, Payload
 from clients.images.pictures import room
 from clients.plugins.registry import Registry
-from dispatcher.execution.admission import MAX_HANGING, Admission, Slot, Slots
+from dispatcher.execution.admission import Admission
+from dispatcher.execution.slots import MAX_HANGING, Slot, Slots
 from dispatcher.execution.watchdog import Watchdog
 from dispatcher.settings import Settings, read_settings
 from dispatcher.wsgi import make_admission

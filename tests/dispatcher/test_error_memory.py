@@ -100,7 +100,9 @@ def _text(form: str, fault: Any) -> str:
 def test_what_failed_is_not_kept(
     client: FlaskClient, form: str, fault: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("CRITICAL", "dispatcher.errors")  # pytest keeps the frames of what is logged
+    caplog.set_level(
+        "CRITICAL", "dispatcher.codecs.error_responses"
+    )  # pytest keeps the frames of what is logged
     kind = "application/jsonlines" if form == "lines" else "application/json"
     answer = client.post("/invocations", data=_text(form, fault), content_type=kind).text
     if form == "lines":  # those behind an error are read and answered

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from dispatcher.errors import ROUTING, hosting_service_error
+from dispatcher.codecs.error_responses import hosting_service_error
+from dispatcher.errors import ROUTING
 from tests.conftest import PROJECT, Endpoint, wait_for
 from tests.support.front import front, sagemaker_runtime
 
