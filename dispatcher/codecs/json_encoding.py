@@ -1,4 +1,4 @@
-"""JSON as every answer has it: compact, text unescaped, and never NaN or Infinity."""
+"""JSON for responses: compact, with unescaped text, and without NaN and Infinity."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ MAX_DEPTH = 200  # lists in lists; the interpreter's own limit depends on the ca
 
 
 def encode(document: Any) -> tuple[str, int]:
-    """Return a document as JSON, and how many numbers in it were not finite and became null.
+    """Encode a document; return the text and how many numbers were not finite and became null.
 
     Raises:
-        NotJson: something in it is nothing that JSON can hold.
+        NotJson: JSON cannot represent something in it.
 
     """
     try:
         try:
             return dumps(document), 0
-        except ValueError:  # not finite, a list that holds itself, or such as 10**5000
+        except ValueError:  # a number that is not finite, or 10**5000, or a list that holds itself
             non_finite: list[float] = []
             return dumps(replace_non_finite(document, non_finite)), len(non_finite)
-    except MemoryError:  # nobody's fault in particular
+    except MemoryError:  # not the fault of the document
         raise
-    except Exception as error:  # whatever an author's own kind of dictionary raises as well
+    except Exception as error:  # raised by an author's own kind of dictionary, too
         raise not_json_error(document) from error
 
 
 def dumps(document: Any) -> str:
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    # Half of a surrogate pair, from a caller's own \\ud800, goes back as it came.
+    # Half of a surrogate pair, from a caller's own \\ud800, is returned as it came.
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -51,10 +51,10 @@ def replace_non_finite(value: Any, non_finite: list[float]) -> Any:
 
 
 def not_json_error(document: Any) -> NotJson:
-    """Return the error that names the first thing in a document that JSON cannot hold."""
+    """Return the error for the first value in a document that JSON cannot represent."""
     try:
         where, what = find_culprit(document)
-    except Exception:  # of an author's own kind of dictionary
+    except Exception:  # raised by an author's own kind of dictionary
         where, what = "", "an object that fails when it is read"
     return NotJson(
         f"the model's client answered what JSON cannot hold: {what}, in {where or 'the answer'}",
@@ -64,9 +64,9 @@ def not_json_error(document: Any) -> NotJson:
 
 
 def find_culprit(value: Any, where: str = "", depth: int = 0) -> tuple[str, str]:
-    """Return place and kind of the first thing that JSON cannot hold; no kind where there is none.
+    """Return path and kind of the first value that JSON cannot represent; no kind if there is none.
 
-    A place is written as in `result[0].box`.
+    A path looks like `result[0].box`.
     """
     if depth > MAX_DEPTH:
         return "", "lists or objects that hold themselves, or are too deep"
@@ -89,7 +89,7 @@ def find_culprit(value: Any, where: str = "", depth: int = 0) -> tuple[str, str]
 
 
 def describe_fault(value: Any) -> str:
-    """Return of what a key or a value is that JSON cannot hold; nothing where it can."""
+    """Return why JSON cannot represent a key or a value; empty where it can."""
     if value is not None and not isinstance(value, str | int | float):
         return f"the type {type(value).__name__}"
     if isinstance(value, int):

@@ -1,7 +1,7 @@
 """What a request says outside of its body: the model, its version, parameters.
 
-Which model is asked, one precedence for every route: the path, then the body's `modelname`, then
-the custom attributes, the target model, the query, and last the default of the settings.
+The model is named by, in this order: the path, `modelname` in the body, the custom attributes, the
+target model, the query, the default of the settings.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class Metadata:
 
     Args:
         path_model: the model in the path.
-        other_model: the model that the headers, the query or the settings name.
-        modelversion: the version that the attributes or the query name.
-        texts: parameters from the attributes and the query, unchecked; attributes come first. What
-            is there twice stands there as `1,5`, which is no number.
+        other_model: the model that headers, query or settings name.
+        modelversion: the version that attributes or query name.
+        texts: parameters from attributes and query, unchecked; attributes take precedence. A
+            repeated parameter has both values, as `1,5`, which is no number.
         attributes: the custom attributes.
-        request_id: what the log and the answer call the request.
-        timeout: seconds that the caller gives it.
-        budget: the time for it.
-        accept: the types that the caller takes.
+        request_id: of the request, in the log and the response.
+        timeout: the caller's own time limit, in seconds.
+        time_limit: of the request.
+        accept: the media types that the caller accepts.
 
     """
 
@@ -82,8 +82,8 @@ def read_metadata(
     """Read headers and query.
 
     Raises:
-        BadHeader: the custom attributes are not what the platform allows.
-        BadParameter: the time that the caller gives is none.
+        BadHeader: the custom attributes are too long, or not visible ASCII.
+        BadParameter: the caller's time limit is not valid.
 
     """
     attributes = read_attributes(headers.get(ATTRIBUTES, ""))
@@ -107,14 +107,14 @@ def read_metadata(
 
 
 def read_attributes(header: str) -> dict[str, str]:
-    """Return the pairs of `name=value`, separated by `;` or `,`.
+    """Read pairs of `name=value`, separated by `;` or `,`.
 
-    What stands between two pairs belongs to the value before it: in `confidence=0,75` that is
-    `0,75`, which is refused where a number is expected. What stands before the first pair, such as
-    the caller's own id, is passed over.
+    Text between two pairs belongs to the value before it: `confidence=0,75` has the value `0,75`,
+    which is refused where a number is expected. Text before the first pair, such as the caller's
+    own id, is skipped.
 
     Raises:
-        BadHeader: it is longer than the platform allows, or has other characters.
+        BadHeader: it is too long, or not visible ASCII.
 
     """
     if not header:
@@ -136,7 +136,7 @@ def read_attributes(header: str) -> dict[str, str]:
 
 
 def combine_values(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return values by name; of a name that is there twice both, as RFC 9110, 5.3 has it."""
+    """Return values by name; join the values of a repeated name (RFC 9110, 5.3)."""
     values: dict[str, list[str]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
@@ -144,6 +144,6 @@ def combine_values(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def format_attributes(attributes: Mapping[str, str]) -> str:
-    """Return attributes as a header's value, with nothing in it that could end the header."""
+    """Format attributes as a header's value, without characters that could end the header."""
     text = ";".join(f"{name}={value}" for name, value in attributes.items())
     return re.sub(r"[^\x20-\x7e]", "?", text)[:MAX_ATTRIBUTES]

@@ -1,4 +1,4 @@
-"""Writes an answer in the type that the caller accepts."""
+"""Makes responses of the type that the caller accepts."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ NON_FINITE_HEADER: Final = "X-Non-Finite-Values"
 
 OK: Final = 200
 
-# Parts of an Accept header, each with what separates it from the one before; not within quotes.
+# Parts of an Accept header with the separators before them, outside of quotes.
 PARTS = re.compile(r'([,;]|^)((?:[^,;"]|"(?:[^"\\]|\\.)*"?)*)')
 MEDIA_RANGE = re.compile(r"\*|[^\s/]+/[^\s/]+")
-QUALITY = re.compile(r"0(\.[0-9]*)?|1(\.0*)?|\.[0-9]+")  # RFC 9110, and Java's own
+QUALITY = re.compile(r"0(\.[0-9]*)?|1(\.0*)?|\.[0-9]+")  # as in RFC 9110, and Java's
 
 
 def available_types(model_request: ModelRequest, client: Client) -> tuple[str, ...]:
-    """Return the types in which one ask can be answered, the usual one first."""
+    """Return the types that a request can be answered in, the default first."""
     if model_request.is_list:
         return (JSON, LINES)
     if isinstance(client, TensorClient):
@@ -44,13 +44,13 @@ def available_types(model_request: ModelRequest, client: Client) -> tuple[str, .
 
 
 def negotiate(header: str, offered: tuple[str, ...]) -> str:
-    """Return the best of the types offered.
+    """Return the offered type that the caller likes best.
 
-    A picture that stands beside text/html does not count where JSON is taken as well: so do the
-    defaults of programs that say nothing themselves, Java's and those of browsers' forms.
+    A picture beside text/html does not count where JSON is accepted too: such headers are the
+    defaults of Java and of browsers' forms.
 
     Raises:
-        NotAcceptable: the caller takes none of them.
+        NotAcceptable: the caller accepts none of them.
         BadHeader: the header cannot be read.
 
     """
@@ -68,12 +68,12 @@ def negotiate(header: str, offered: tuple[str, ...]) -> str:
 
 
 def media_ranges(header: str) -> MIMEAccept:
-    """Read an Accept header, RFC 9110, 12.5.1; Java says `text/html, *; q=.2` by default.
+    """Parse an Accept header (RFC 9110, 12.5.1), also Java's default `text/html, *; q=.2`.
 
-    Parameters such as charset or verbose do not make another type of those that are offered.
+    Other parameters than `q` are ignored.
 
     Raises:
-        BadHeader: a part of it is no type, and no parameter of one.
+        BadHeader: a part of it is neither a type nor a parameter.
 
     """
     types = [""]
@@ -100,13 +100,12 @@ def media_ranges(header: str) -> MIMEAccept:
 
 
 def negotiate_lines(header: str) -> str:
-    """Return the type in which lines are answered: lines, unless the caller prefers JSON.
+    """Return the type in which JSON lines are answered: lines, unless the caller prefers JSON.
 
-    JSON's own clients say that they accept JSON alone; many others, as axios does, name it before
-    `*/*`, and are content with either.
+    A caller that needs JSON accepts JSON only; many others, such as axios, name it before `*/*`.
 
     Raises:
-        NotAcceptable: the caller takes neither.
+        NotAcceptable: the caller accepts neither.
 
     """
     negotiate(header, (LINES, JSON))
@@ -115,18 +114,18 @@ def negotiate_lines(header: str) -> str:
 
 
 def json_response(document: Any) -> Response:
-    """Return an answer in JSON."""
+    """Return a response in JSON."""
     return json_text_response(*encode(document))
 
 
 class Item(NamedTuple):
-    """One of several answers, as it is sent.
+    """One of several results, as it is sent.
 
     Args:
         text: its JSON.
-        lost: how many numbers JSON could not hold.
-        modelname: of who was asked.
-        status: that it would have alone.
+        non_finite: how many of its numbers are not finite.
+        modelname: the model.
+        status: the status that it would have alone.
 
     """
 
@@ -137,7 +136,7 @@ class Item(NamedTuple):
 
 
 def encode_item(document: Mapping[str, Any], modelname: str = "") -> Item:
-    """Return one of several answers; an error in its place where JSON cannot hold it."""
+    """Encode one of several results; as an error where JSON cannot represent it."""
     named = document.get("modelname") or document.get("error", {}).get("modelname", "")
     modelname = modelname or named
     try:
@@ -150,14 +149,14 @@ def encode_item(document: Mapping[str, Any], modelname: str = "") -> Item:
 
 
 def results_response(items: Iterable[Item]) -> Response:
-    """Return several answers in a list."""
+    """Return several results in a list."""
     items = list(items)
     text = ",".join(one.text for one in items)
     return json_text_response(f'{{"results":[{text}]}}', sum(one.non_finite for one in items))
 
 
 def results_by_name(items: Sequence[Item]) -> Response:
-    """Return the answers of several models by their names."""
+    """Return the results of several models by name."""
     text = ",".join(f"{encode(one.modelname)[0]}:{one.text}" for one in items)
     return json_text_response(f'{{"results":{{{text}}}}}', sum(one.non_finite for one in items))
 
@@ -170,23 +169,23 @@ def json_text_response(text: str, non_finite: int) -> Response:
 
 
 def lines_response(texts: Iterable[str], form: str = LINES) -> Response:
-    """Return an answer with a line per text, sent as they are made.
+    """Return a streamed response with a line for each text.
 
     Args:
         texts: in JSON.
-        form: the answer's type; as JSON it is one document, with the texts in a list.
+        form: the media type; JSON means one document with the texts in a list.
 
     """
     made = (text + "\n" for text in texts) if form == LINES else join_document(texts)
-    # Flask leaves the request before the first line; errors and the log name it in all of them.
+    # Flask leaves the request's context before the first line; errors and the log need it.
     run = copy_context().run
     response = Response(iter(partial(run, next, made, None), None), mimetype=form)
-    response.headers["X-Accel-Buffering"] = "no"  # NGINX passes each piece on at once
+    response.headers["X-Accel-Buffering"] = "no"  # NGINX forwards each piece at once
     return response
 
 
 def join_document(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the pieces of what `results_answer` writes at once."""
+    """Yield the pieces of the document that `results_response` makes."""
     yield '{"results":['
     for place, text in enumerate(texts):
         yield f",{text}" if place else text

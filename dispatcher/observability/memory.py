@@ -1,7 +1,4 @@
-"""Memory: how much the container has, and what this process need not keep of it.
-
-It has the machine's, or its control group's where that is less.
-"""
+"""The memory of the container: that of the machine, or of its control group if less."""
 
 from __future__ import annotations
 
@@ -14,19 +11,19 @@ GROUP = Path("/sys/fs/cgroup")
 
 
 def total_memory(machine: Path = MACHINE, group: Path = GROUP) -> int:
-    """Return the bytes that this container may take in all; what it has in /dev/shm counts."""
+    """Return the bytes that this container may use in all, /dev/shm included."""
     return min([read_meminfo("MemTotal", machine), *(limit for limit, _ in read_cgroup(group))])
 
 
 def free_memory(machine: Path = MACHINE, group: Path = GROUP) -> int:
-    """Return the bytes that this container may still take."""
+    """Return the bytes that this container may still use."""
     left = (limit - used for limit, used in read_cgroup(group))
     return min([read_meminfo("MemAvailable", machine), *left])
 
 
 def trim_heap() -> None:
-    """Return to the system what was freed, which glibc keeps otherwise."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, others need not
+    """Return freed memory to the system; glibc keeps it otherwise."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # in glibc only
     if trim is not None:
         trim(0)
 
@@ -39,10 +36,10 @@ def read_meminfo(name: str, machine: Path) -> int:
 
 
 def read_cgroup(group: Path) -> Iterator[tuple[int, int]]:
-    """Yield the control group's limit and what is used of it, where there is one.
+    """Yield limit and usage of the control group, in bytes, where there is one.
 
-    Copies of files that nobody has used lately do not count, as in `docker stats`: the kernel takes
-    them back before it refuses memory.
+    Inactive file cache does not count, as in `docker stats`: the kernel frees it before it refuses
+    memory.
     https://docs.docker.com/reference/cli/docker/container/stats/
     """
     for limit_file, used_file, stat_file, idle in (

@@ -1,6 +1,6 @@
-"""A line of JSON per request, written beside the requests' way: a batch at a time, by one thread.
+"""A log line in JSON for each request, written in batches by a thread of its own.
 
-What the log does not take in time is dropped, and counted.
+Lines that cannot be written in time are dropped and counted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class AccessLog:
 
     Args:
         out: the file.
-        errors_only: whether those that were answered well are left out.
+        errors_only: whether successful requests are left out.
 
     """
 
@@ -47,12 +47,12 @@ class AccessLog:
         self._writing = threading.Lock()
 
     def start(self) -> None:
-        """Write from now on, in a thread that does not keep the process alive."""
+        """Write in a daemon thread from now on."""
         threading.Thread(target=self._go_on, name="access log", daemon=True).start()
         atexit.register(self.flush)
 
     def put(self, record: RequestRecord) -> None:
-        """Take a record that is complete."""
+        """Add a complete record."""
         if self.errors_only and record.status < FIRST_ERROR and not record.failed:
             return
         if len(self._waiting) >= MAX_WAITING:
@@ -63,14 +63,15 @@ class AccessLog:
             self._some.set()
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the waiting records."""
         with self._writing:
             lines = [format_record(self._waiting.popleft()) for _ in range(len(self._waiting))]
             if self._dropped:
                 dropped, self._dropped = self._dropped, 0
-                message = f"{dropped} lines of the log were lost: nobody took them"
-                lines.append(encode_line({"program": PROGRAM, "message": message}))
-            # Others write into the same pipe: only so much at once stays together.
+                message = f"{dropped} lines of the log were lost: they could not be written in time"
+                line = {"program": PROGRAM, "level": "warning", "message": message}
+                lines.append(encode_line(line))
+            # Other processes write to the same pipe, which keeps only so much together.
             piece = b""
             for line in lines:
                 if len(piece) + len(line) > select.PIPE_BUF:
@@ -84,7 +85,7 @@ class AccessLog:
             while piece:
                 piece = piece[os.write(self.out, piece) :]
         except OSError:
-            pass  # nobody reads the log any more; that is no reason to stop serving
+            pass  # the reader of the log is gone; the requests are served all the same
 
     def _go_on(self) -> None:
         while True:
@@ -94,11 +95,11 @@ class AccessLog:
             try:
                 self.flush()
             except Exception:
-                log.exception("some lines of the log could not be written")
+                log.exception("cannot write some lines of the log")
 
 
 def format_record(record: RequestRecord) -> bytes:
-    """Return a record as a line of JSON, shorter than a pipe takes at once."""
+    """Return a record as a line of JSON, short enough for one write to a pipe."""
     line: dict[str, Any] = {
         "time": timestamp(record.at),
         "program": PROGRAM,
@@ -134,16 +135,16 @@ def format_record(record: RequestRecord) -> bytes:
 
 
 def timestamp(seconds: float) -> str:
-    """Return seconds since 1970 as the log has them."""
+    """Format seconds since 1970 for the log."""
     at = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
     return at.replace("+00:00", "Z")
 
 
 class JsonLines(logging.Formatter):
-    """Makes one JSON object of what else a web worker logs, with its traceback."""
+    """Formats the other log messages of a web worker as JSON objects, with their tracebacks."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; of a long text the end."""
+        """Return the line; only the end of a long message."""
         line = {
             "time": timestamp(record.created),
             "program": PROGRAM,

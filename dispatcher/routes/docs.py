@@ -1,4 +1,4 @@
-"""The routes that describe the others: for programs, and for people."""
+"""The routes that describe the others: /openapi.json and /docs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dispatcher.codecs.responses import json_response
 from dispatcher.routes.openapi import document, resolved
 from dispatcher.settings import Settings
 
-# The page has a style of its own, and nothing else that a browser would load or run.
+# The page has its own style, and nothing else that a browser would load or run.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'nonce-{nonce}'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -30,12 +30,12 @@ def docs_routes(settings: Settings, registry: Registry) -> Blueprint:
 
     @routes.get("/openapi.json")
     def openapi() -> Response:
-        """Describe every route in OpenAPI 3.1."""
+        """Describe all routes in OpenAPI 3.1."""
         return json_response(document(settings, registry))
 
     @routes.get("/docs")
     def docs() -> Response:
-        """Show the same as a page; nothing in it comes from anywhere else."""
+        """Show the same as a web page, which loads nothing from elsewhere."""
         nonce = secrets.token_urlsafe(16)
         described = document(settings, registry)
         page = render_template(
@@ -46,7 +46,7 @@ def docs_routes(settings: Settings, registry: Registry) -> Blueprint:
             endpoint=request.host_url,
             nonce=nonce,
         )
-        # NGINX has a stricter policy for every answer that brings none.
+        # NGINX adds a stricter policy to every response without one.
         return Response(
             page,
             mimetype="text/html",
@@ -57,5 +57,5 @@ def docs_routes(settings: Settings, registry: Registry) -> Blueprint:
 
 
 def shell_quoted_json(value: Any) -> str:
-    """Return JSON that a shell leaves as it is between single quotes: it has no apostrophe."""
+    """Return JSON without apostrophes, to be put between single quotes in a shell."""
     return dumps(value).replace("'", "\\u0027")

@@ -1,4 +1,4 @@
-"""The routes that ask models."""
+"""The routes that run inference."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from dispatcher.settings import Settings
 def inference_routes(
     settings: Settings, executor: Executor, admission: Admission, telemetry: Telemetry
 ) -> Blueprint:
-    """Return `/invocations` and its kin."""
+    """Return the routes that run inference."""
     routes = Blueprint("invocations", __name__)
     invocation = InferenceHandler(settings, executor, admission, telemetry)
 
@@ -67,11 +67,11 @@ def inference_routes(
 
     @routes.post("/endpoints/<name>/<call>")
     def service_call(name: str, call: str) -> Response:  # noqa: ARG001
-        """Refuse what the hosting service does itself, around the container."""
+        """Refuse calls that the hosting service itself answers."""
         raise BadRequest(
             f"{call[:100]!r} is a call that the hosting service alone answers, not a container",
             hint="ask by invoke_endpoint (POST /endpoints/{name}/invocations); with Accept: "
-            "application/jsonlines a list is answered line by line, as it is done",
+            "application/jsonlines a list is answered line by line",
         )
 
     @routes.post("/infer/<model>")
@@ -81,7 +81,7 @@ def inference_routes(
 
     @routes.post("/models/<model>/invoke")
     def invoke(model: str) -> Response:
-        """Ask a model of a multi-model endpoint; one that is not loaded is 404, unread."""
+        """Ask a model of a multi-model endpoint; 404 for one that is not loaded, body unread."""
         if not executor.lookup.is_served(model):
             raise UnknownModel(
                 f"the model {model[:100]!r} is not loaded", hint="POST /models loads a model"
@@ -92,13 +92,13 @@ def inference_routes(
 
 
 class InferenceHandler:
-    """Turns the request that Flask holds into an answer.
+    """Answers the current request of Flask.
 
     Args:
         settings: of the container.
-        dispatcher: asks the models.
-        admission: whose turn it is.
-        observer: is told what was asked.
+        executor: runs the models.
+        admission: limits concurrency.
+        telemetry: counts and logs what was requested.
 
     """
 
@@ -115,7 +115,7 @@ class InferenceHandler:
         self.telemetry = telemetry
 
     def answer(self, path_model: str) -> Response:
-        """Read the request by its type, wait for its turn, and answer."""
+        """Read the request by its content type, wait for a slot, and answer."""
         record: RequestRecord = g.record
         metadata = read_metadata(
             request.headers,
@@ -149,7 +149,7 @@ class InferenceHandler:
     def one(
         self, model_request: ModelRequest, metadata: Metadata, record: RequestRecord, caller: Caller
     ) -> Response:
-        """Answer an ask with one payload, in this thread."""
+        """Answer a request with one payload, in this thread."""
         record.modelname = model_request.modelname
         self.executor.lookup.refuse(model_request.modelname)
         deadline = self.time_limit(metadata, record).deadline()
@@ -180,20 +180,20 @@ class InferenceHandler:
     def answer_timeout(
         self, connection: socket.socket, record: RequestRecord, modelname: str
     ) -> None:
-        """Answer in the place of a thread that does not come back in time."""
+        """Answer in the place of a thread that does not return in time."""
         send_timeout(connection, record, modelname)
         record.name(modelname)
         self.telemetry.timed_out(record, *ANSWERS[DeadlineExceeded])
 
     def payloads(self, model_request: ModelRequest, metadata: Metadata) -> Response:
-        """Answer an ask with a list of payloads, a batch at a time."""
+        """Answer a request with a list of payloads, a batch at a time."""
         g.record.modelname = model_request.modelname
         stream = wants_lines(metadata)
 
         def answer(job: Job) -> Response:
             prepared = self.prepared(model_request, metadata, job.time_limit.deadline(), g.record)
             batches = self.executor.batches(prepared, job)
-            # The first batch before the first byte: until then an error has its own status.
+            # The first batch before the first byte, so that an error in it has its own status.
             first = next(batches)
             if stream:
                 encode(first)
@@ -209,7 +209,7 @@ class InferenceHandler:
         return self.as_job(model_request.modelname, metadata, answer, stream=stream)
 
     def several(self, asked: SeveralModels | RequestList, metadata: Metadata) -> Response:
-        """Answer several asks, each with its own status."""
+        """Answer several requests, each with its own status."""
         stream = wants_lines(metadata)
 
         def answer(job: Job) -> Response:
@@ -228,7 +228,7 @@ class InferenceHandler:
         return self.as_job(first_model(asked.model_requests), metadata, answer, stream=stream)
 
     def lines(self, metadata: Metadata) -> Response:
-        """Answer a body that has an ask on each line, with a line for each."""
+        """Answer a body with a request on each line, with a line for each."""
         form = negotiate_lines(metadata.accept)
         model_requests = read_lines(spool(request.stream), metadata, self.settings.max_batch)
         first = list(itertools.islice(model_requests, 1))
@@ -242,7 +242,7 @@ class InferenceHandler:
     def as_job(
         self, model: str, metadata: Metadata, answer: Callable[[Job], Response], *, stream: bool
     ) -> Response:
-        """Answer with several calls, in a turn that lasts until all is sent."""
+        """Answer with several calls, in a slot that is held until the response is sent."""
         time_limit = self.time_limit(metadata, g.record, stream=stream)
         name = self.executor.registry.name(model)
         try:
@@ -250,7 +250,7 @@ class InferenceHandler:
         finally:
             end_waiting(g.record)
         if stream and g.caller.connection:
-            # Whoever reads too slowly is not waited for.
+            # A caller that reads too slowly is disconnected.
             slot.deadline = time_limit.ends + self.settings.client_timeout
             slot.on_timeout = partial(shut_down, g.caller.connection)
         with ExitStack() as until_sent:
@@ -267,7 +267,7 @@ class InferenceHandler:
         deadline: float,
         record: RequestRecord,
     ) -> PreparedRequest:
-        """Check an ask, whose model alone the request asks."""
+        """Prepare the request to the only model; note it in the record."""
         record.version = model_request.modelversion
         record.timings = Timings()
         prepared = self.executor.prepare(model_request, metadata, deadline, timings=record.timings)
@@ -277,25 +277,25 @@ class InferenceHandler:
     def items(
         self, model_requests: Iterable[ModelRequest | Exception], metadata: Metadata, job: Job
     ) -> Iterator[Item]:
-        """Yield an answer per ask, each with its own status."""
+        """Yield a result for each request, each with its own status."""
         made = map(encode_item, self.executor.items(model_requests, metadata, job))
         return self.telemetry.items(made, g.record)
 
     def time_limit(
         self, metadata: Metadata, record: RequestRecord, *, stream: bool = False
     ) -> TimeLimit:
-        """Return the time for a request, which began when NGINX had all of it."""
+        """Return the time limit of a request, counted from when NGINX had all of it."""
         each = min(self.settings.client_timeout, metadata.timeout)
         return TimeLimit(record.since + (self.settings.stream_timeout if stream else each), each)
 
 
 def end_waiting(record: RequestRecord) -> None:
-    """Note that it is this request's turn, or that it waits no longer."""
+    """Note how long the request has waited in the queue."""
     record.queue = time.monotonic() - record.since
 
 
 def release_slot(slot: Slot) -> None:
-    """Give back the turn of a job whose answer was sent, or cut off."""
+    """Release the slot of a job whose response was sent, or broke off."""
     with suppress(DeadlineExceeded):
         slot.release()
 
@@ -305,7 +305,7 @@ def wants_lines(metadata: Metadata) -> bool:
 
 
 def first_model(model_requests: Sequence[ModelRequest | InferenceError]) -> str:
-    """Return the model with which a request for several is counted."""
+    """Return the model that a request for several counts for."""
     return next(
         (
             model_request.modelname
@@ -319,10 +319,10 @@ def first_model(model_requests: Sequence[ModelRequest | InferenceError]) -> str:
 def encode_results(
     first: list[Any], batches: Iterator[list[Any]], modelname: str
 ) -> Iterator[Item]:
-    """Yield the results of a list; an error that comes later is the last one.
+    """Yield the results of a list; after a later error, end with the error.
 
     Raises:
-        CallerGone: nobody reads them.
+        CallerGone: the caller has closed the connection.
 
     """
     try:
@@ -336,7 +336,7 @@ def encode_results(
 
 
 def with_attributes(response: Response, prepared: PreparedRequest) -> Response:
-    """Add the custom attributes that the client set."""
+    """Add the custom attributes that the client has set."""
     if attributes := prepared.request.response_attributes:
         response.headers[ATTRIBUTES] = format_attributes(attributes)
     return response

@@ -1,4 +1,4 @@
-"""`GET /metrics`: what was counted, what is known at the moment, and Triton's own metrics."""
+"""`GET /metrics`: the counters of all workers, the current state, and Triton's own metrics."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ OK = 200
 
 
 class CurrentState(Collector):
-    """What can be seen at the moment, by the worker that is asked.
+    """The current state, as this worker knows it.
 
     Args:
-        canary: what is known of the models.
-        keys: the API keys, where there are any.
-        catalogue: knows which engine runs a model.
+        canary: knows the state of the models.
+        keys: the API keys; `None` where none are needed.
+        listing: knows which engine runs a model.
         triton_up: whether Triton gave its metrics.
 
     """
@@ -60,17 +60,17 @@ class CurrentState(Collector):
         if self.keys:
             yield GaugeMetricFamily(
                 "dispatcher_api_keys_ok",
-                "Whether the file of API keys can be used; else those before it still hold.",
+                "Whether the file of API keys can be used; if not, the previous keys stay valid.",
                 float(not self.keys.fault),
             )
         ok = GaugeMetricFamily(
             "dispatcher_canary_ok",
-            "Whether a model answered its example when it was last tried.",
+            "Whether a model answered its example when it was last probed.",
             labels=("model",),
         )
         age = GaugeMetricFamily(
             "dispatcher_canary_age_seconds",
-            "Seconds since a model was last tried.",
+            "Seconds since a model was last probed.",
             labels=("model",),
         )
         for model in list(self.canary.trials):
@@ -81,7 +81,7 @@ class CurrentState(Collector):
         yield from (ok, age, *self.engines())
         restarts = CounterMetricFamily(
             "dispatcher_restarts",
-            "How often `serve` has started a program anew.",
+            "How often `serve` has restarted a program.",
             labels=("program",),
         )
         for program, count in self.canary.notice().restarts().items():
@@ -97,7 +97,7 @@ class CurrentState(Collector):
         yield memory
 
     def engines(self) -> tuple[Metric, Metric]:
-        """Return which engine runs each model that is ready, and how fast."""
+        """Return the metrics about the engines of ready models."""
         engine = InfoMetricFamily(
             "dispatcher_model_engine",
             "Which engine runs a model on the CPU, and in which precision.",
@@ -105,7 +105,7 @@ class CurrentState(Collector):
         )
         speedup = GaugeMetricFamily(
             "dispatcher_model_speedup_ratio",
-            "How many times as fast as by ONNX Runtime in f32 a trial found a model to be.",
+            "Speed of a model relative to ONNX Runtime in f32, as measured in a trial.",
             labels=("model", "version"),
         )
         for state in self.canary.index.states if self.canary.index else ():
@@ -129,7 +129,7 @@ def worker_memory() -> Iterator[tuple[str, int]]:
         try:
             pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         except (OSError, IndexError):
-            continue  # it has just ended
+            continue  # it has ended meanwhile
         yield pid, pages * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -145,7 +145,7 @@ def metrics_routes(
 
     @routes.get("/metrics")
     def show() -> Response:
-        """Show the metrics of all parts in Prometheus' text format."""
+        """Show all metrics in Prometheus' text format."""
         triton = triton_page(settings.triton_metrics_port)
         registry = CollectorRegistry()
         registry.register(CurrentState(canary, keys, listing, triton_up=bool(triton)))
@@ -156,7 +156,7 @@ def metrics_routes(
 
 
 def triton_page(port: int) -> bytes:
-    """Return Triton's own metrics; nothing where it does not answer."""
+    """Return Triton's own metrics; empty where it does not answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TRITON_TIMEOUT_S)
     try:
         connection.request("GET", "/metrics")

@@ -1,4 +1,4 @@
-"""The routes that say how the container is, and that load and unload models."""
+"""The management routes: health, and loading and unloading of models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dispatcher.settings import Settings
 log = logging.getLogger(__name__)
 
 READ, WRITE = "look", "change"  # the two kinds of routes, as their turns know them
-# Answered from memory, however much is going on.
+# Answered from memory, whatever the load.
 FROM_MEMORY = {"management.ping", "management.health", "management.execution_parameters"}
 
 
@@ -42,13 +42,13 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
     reloader: Reloader,
     slots: Slots,
 ) -> Blueprint:
-    """Return the routes of the platform and of operators."""
+    """Return the management routes."""
     routes = Blueprint("management", __name__)
     limit_concurrency(routes, slots, settings.managing_wait)
 
     @routes.route("/ping", methods=["GET", "POST"])
     def ping() -> Response:
-        """Say 200 when Triton and every required model are ready, else 503 and why."""
+        """Answer 200 where Triton and all required models are ready, else 503 with the reasons."""
         if reasons := canary.reasons():
             code = STUCK if canary.mendable() else NOT_READY
             return error_response(503, code, "; ".join(reasons), "GET /health says more")
@@ -56,7 +56,7 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
 
     @routes.get("/health")
     def health() -> Response:
-        """Say in JSON what /ping says in one code, and the state of each model."""
+        """Show the reasons behind /ping and the state of each model."""
         state = state_of(canary)
         response = json_response(state)
         response.status_code = 200 if state["ready"] else 503
@@ -64,7 +64,7 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
 
     @routes.get("/execution-parameters")
     def execution_parameters() -> Response:
-        """Say how a batch transform job should send its records."""
+        """Tell how a batch transform job should send its records."""
         return json_response(
             {
                 "MaxConcurrentTransforms": settings.workers * settings.threads,
@@ -75,14 +75,14 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
 
     @routes.get("/models")
     def list_models() -> Response:
-        """List the models that are loaded."""
+        """List the loaded models."""
         return json_response(
             listing.page(request.args.get("next_page_token", ""), settings.load_timeout)
         )
 
     @routes.post("/models")
     def load_model() -> Response:
-        """Load the model in a folder under a name."""
+        """Load a model from a folder under a name."""
         name, url = read_load()
         g.record.modelname = name
         load(model_loader, reloader, name, url, with_aliases=not settings.multi_model)
@@ -91,12 +91,12 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
 
     @routes.get("/models/<model>")
     def show_model(model: str) -> Response:
-        """Show one model that is loaded."""
+        """Describe a loaded model."""
         return json_response(loaded(model))
 
     @routes.delete("/models/<model>")
     def unload_model(model: str) -> Response:
-        """Unload a model and give its memory back."""
+        """Unload a model and free its memory."""
         name = resolve_name(model_loader, reloader, model)
         g.record.modelname = name
         unload(model_loader, reloader, name)
@@ -105,7 +105,7 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
 
     @routes.post("/reload")
     def reload() -> Response:
-        """Take up clients that are new or have changed."""
+        """Load new and changed clients."""
         model_loader.refresh()
         report = reloader.reload()
         if report.refused:
@@ -127,7 +127,7 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
 
     @routes.post("/load_model/<model>")
     def load_own_model(model: str) -> Response:
-        """Load a model of the repository, or load it anew."""
+        """Load or reload a model of the repository."""
         name = resolve_name(model_loader, reloader, model)
         g.record.modelname = name
         load_own(model_loader, reloader, name)
@@ -146,15 +146,15 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
 
 
 def resolve_name(model_loader: ModelLoader, reloader: Reloader, asked: str) -> str:
-    """Return the name of the model that is to be loaded, or unloaded, for it or for an alias.
+    """Return the model to be loaded or unloaded, by its name or alias.
 
     Raises:
-        UnknownModel: it is the name of a class that asks a model of another name.
+        UnknownModel: it is the name of a class whose model has another name.
 
     """
     registry = reloader.registry
     name = registry.name(asked)
-    with suppress(UnknownModel):  # it may be from elsewhere, or be lost
+    with suppress(UnknownModel):  # it may be from elsewhere, or have failed to load
         return model_loader.own_name(name)
     client = registry.clients.get(name)
     if client and client.served_by != name:
@@ -173,11 +173,11 @@ def load(
     *,
     with_aliases: bool,
 ) -> None:
-    """Load a model, and take up what its folder says of its client.
+    """Load a model from elsewhere and its client.
 
     Raises:
-        AlreadyLoaded: the name is another one's alias, or there is a model of this name.
-        BadModel: one or the other cannot be done; nothing of the model is left.
+        AlreadyLoaded: there is a model of this name or alias.
+        BadModel: the model or its client does not load; nothing of the model is left.
 
     """
     registry = reloader.registry
@@ -188,7 +188,7 @@ def load(
         )
 
     def may_have(alias: str) -> bool:
-        """Whether an alias is nobody's name: what another has stays with it."""
+        """Check whether an alias is free: another model keeps its own."""
         taken = {name, *registry.clients, *registry.aliases, *model_loader.aliases()}
         is_free = alias not in taken and not (model_loader.repository / alias).exists()
         if with_aliases and not is_free:
@@ -202,10 +202,10 @@ def load(
 
 
 def load_own(model_loader: ModelLoader, reloader: Reloader, name: str) -> None:
-    """Load a model of the repository, and take up what its folder says of its client.
+    """Load a model of the repository and its client.
 
     Raises:
-        BadClient: it does not fit the model, which is left as it was: loaded, or not.
+        BadClient: the client does not fit the model, which is left as it was, loaded or not.
 
     """
     was_loaded = model_loader.is_loaded(name)
@@ -217,15 +217,15 @@ def load_own(model_loader: ModelLoader, reloader: Reloader, name: str) -> None:
 
 
 def unload(model_loader: ModelLoader, reloader: Reloader, name: str) -> None:
-    """Unload a model; where its folder goes with it, its client goes too."""
+    """Unload a model; where its folder is removed, remove its client too."""
     model_loader.unload(name)
     forget_client(model_loader, reloader, name)
 
 
 def forget_lost_models(model_loader: ModelLoader, reloader: Reloader, name: str) -> None:
-    """Take away the client of a model that was lost, and of those that were unloaded late.
+    """Remove the clients of this model and others that failed to load or were unloaded late.
 
-    Their names and aliases are free again, though nobody waited for their end.
+    Their names and aliases are free again.
     """
     for lost in {name, *model_loader.unwanted()}:
         model_loader.was_lost(lost)
@@ -233,14 +233,14 @@ def forget_lost_models(model_loader: ModelLoader, reloader: Reloader, name: str)
 
 
 def forget_client(model_loader: ModelLoader, reloader: Reloader, name: str) -> None:
-    """Take away the client of a model whose folder is gone."""
+    """Remove the client of a model whose folder is gone."""
     file = model_loader.repository / name / CLIENT_FILE
     if str(file) in reloader.registry.loaded and not file.is_file():
         reloader.reload(only=file)
 
 
 def load_client_of(model_loader: ModelLoader, reloader: Reloader, name: str) -> str:
-    """Take up what a loaded model's folder says of its client; return why it is not taken."""
+    """Load the client that a loaded model's folder describes; return why that failed."""
     file = model_loader.repository / name / CLIENT_FILE
     if not file.is_file():
         return ""
@@ -249,10 +249,9 @@ def load_client_of(model_loader: ModelLoader, reloader: Reloader, name: str) -> 
 
 
 def limit_concurrency(routes: Blueprint, slots: Slots, timeout: float) -> None:
-    """Let few in that ask Triton: a load takes minutes, and a Triton that hangs is silent.
+    """Limit the requests that wait for Triton: a load takes minutes, and Triton may hang.
 
-    Those who only look are told from those who change something, as requests for two models are:
-    neither takes the last turns from the other.
+    Reading and changing share the slots as two models do: neither takes the other's last slots.
     """
 
     @routes.before_request
@@ -276,10 +275,10 @@ def limit_concurrency(routes: Blueprint, slots: Slots, timeout: float) -> None:
 
 
 def read_load() -> tuple[str, str]:
-    """Return name and folder from the body of `POST /models`.
+    """Read name and folder from the body of `POST /models`.
 
     Raises:
-        BadBody: it is not of the form that the platform sends.
+        BadBody: it does not have the form that the platform sends.
 
     """
     expected = 'expected {"model_name": "…", "url": "/absolute/path/of/a/folder"}'
