@@ -1,4 +1,4 @@
-"""The web application: what is done before and after every request, around the routes."""
+"""The web application: what is done before and after every request."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def create_app(
 
 
 def server_timing(record: RequestRecord) -> str:
-    """Return the phases of a request in milliseconds, as the header Server-Timing has them."""
+    """Return the header Server-Timing: the phases of a request in milliseconds."""
     seconds = {"queue": record.queue}
     if timings := record.timings:
         seconds |= {

@@ -85,7 +85,7 @@ class ClientBug(InferenceError):
 
 
 class NotJson(InferenceError):
-    """A client's result cannot be encoded as JSON; the message says what it is, and where."""
+    """A client's result cannot be encoded as JSON; the message says where."""
 
 
 # An error is answered as its class, or the nearest base class that is in this table.

@@ -1,6 +1,7 @@
-"""Readers of settings: each turns the text of an environment variable into a value, or refuses it.
+"""Readers of settings: each turns the text of a variable into a value.
 
-A reader raises ValueError; its attribute `expected` says what it accepts.
+A reader raises ValueError for a text that it does not accept; its attribute `expected` says what it
+accepts.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ PORT = "TCP port, 1 to 65535"
 
 
 def expects(expected: str) -> Callable[[Callable[[str], Any]], Callable[[str], Any]]:
-    """Decorate a reader with what it accepts, for error messages and the documentation."""
+    """Decorate a reader with a text that says what it accepts."""
 
     def mark(read: Callable[[str], Any]) -> Callable[[str], Any]:
         read.expected = expected  # type: ignore[attr-defined]
@@ -160,7 +161,7 @@ def truth(text: str) -> bool:
 
 
 def setting(variable: str, default: str, read: Callable[[str], Any], meaning: str) -> Any:
-    """Declare a field of `Settings`; `read` turns the variable's text into the field's value."""
+    """Declare a field of `Settings`, with the reader of its value."""
     return field(
         metadata={"variable": variable, "default": default, "read": read, "meaning": meaning}
     )

@@ -1,7 +1,8 @@
-"""Every setting, in one immutable table: `./serve --help`, the documentation and its test read it.
+"""Every setting, in one immutable table.
 
-A value comes from the environment variable named beside it. A bad value stops the start with a
-message that names the variable, its value and what was expected.
+`./serve --help`, the documentation and its test read the table. A value comes from the environment
+variable named beside it. A bad value stops the start with a message that names the variable, its
+value and what was expected.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ MANAGING = 4  # management requests that run at a time, per worker
 
 
 class SettingError(ValueError):
-    """One or more environment variables have unusable values; the message has a line for each."""
+    """Environment variables have unusable values; the message has a line for each."""
 
 
 @dataclass(frozen=True)
@@ -239,9 +240,10 @@ class Settings:
 
     @property
     def unload_timeout(self) -> float:
-        """Seconds that an unload may take: the time limit of the model's last request and more.
+        """Seconds that an unload may take.
 
-        A model that never answers its last request is never unloaded.
+        It waits for the model's last request. A model that never answers its last request is never
+        unloaded.
         """
         return min(UNLOAD_S, self.client_timeout + ENDING_S)
 
@@ -259,7 +261,7 @@ class Settings:
         return self.managing_wait + self.load_timeout + self.proxy_timeout + self.unload_timeout
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables from which `read_settings` reads equal settings."""
+        """Return the environment variables that `read_settings` reads equally."""
         return {
             f.metadata["variable"]: written(getattr(self, f.name))
             for f in fields(self)
@@ -318,7 +320,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
 
 
 def with_ports_in_range(settings: Settings, environment: Mapping[str, str]) -> Settings:
-    """Give Triton the first free ports of the safe range; check that no port is used twice."""
+    """Give Triton the first free ports of the range; refuse a port used twice."""
     variables = {f.name: f.metadata["variable"] for f in fields(Settings)}
     chosen = {name: getattr(settings, name) for name in INNER_PORTS}
     if settings.safe_ports is not None:

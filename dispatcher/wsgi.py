@@ -1,4 +1,4 @@
-"""What a gunicorn worker runs: the one place where the web worker's parts are put together."""
+"""The composition root of a web worker; gunicorn runs `build`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from dispatcher.settings import (
 
 
 def build() -> Flask:
-    """Build the application from the environment; called once per worker, after the fork."""
+    """Build the application, once per worker, after the fork."""
     settings = read_settings(os.environ)
     configure_logging(settings)
     environment = environment_of(settings, shared_bytes(settings), scarce=SCARCE in os.environ)
@@ -141,7 +141,7 @@ def make_admission(settings: Settings) -> Admission:
 
 
 def link_repair(settings: Settings) -> Callable[[], None]:
-    """Return what repairs links to deleted folders, where the repository is one of links."""
+    """Return a function that repairs links to deleted folders."""
     if settings.run_dir is None:
         return nothing
     return partial(keep_listable, settings.model_repository, settings.run_dir / ASIDE)

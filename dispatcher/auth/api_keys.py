@@ -37,7 +37,7 @@ CHECK_S = 1.0  # between two checks whether the file has changed
 
 
 class BadKeys(ValueError):
-    """The file of keys cannot be used; the message names the line and what was expected."""
+    """The file of keys cannot be used; the message names the line."""
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def shorten(text: str) -> str:
 
 
 def hosting_service_error(status: int, text: str) -> str:
-    """Return the body in which the hosting service passes on an error, with `SERVICE_STATUS`.
+    """Return the body of an error in the hosting service's form.
 
     Args:
         status: of the error itself.
@@ -165,7 +165,7 @@ def answer_bug(error: Exception) -> Response:
 
 
 def log_client_fault(error: InferenceError, modelname: str) -> None:
-    """Log an error that is the fault of the model's client, not of the caller or the model."""
+    """Log an error that is the fault of the model's client."""
     if isinstance(error, ClientBug | NotJson):
         log.error(
             "the client of %s is at fault in request %s: %s",
@@ -191,7 +191,7 @@ def current_request_id() -> str:
 
 
 def clear_frames(error: BaseException) -> None:
-    """Free what the frames of an error's traceback hold, once the error is rendered and logged.
+    """Free what the frames of an error's traceback hold, after it was logged.
 
     The frames hold the request with its pictures. A frame that holds the error itself, as after
     `error = BadPayload(…); raise error`, would live until the next garbage collection: 96 lists of

@@ -115,7 +115,7 @@ class Part:
 
     @property
     def is_file(self) -> bool:
-        """Whether it is a file; the file name is optional (RFC 7578, 4.2)."""
+        """True for a file, whose name is optional (RFC 7578, 4.2)."""
         if self.filename is not None:
             return True
         is_text = self.media_type.startswith("text/") or not self.media_type

@@ -15,7 +15,7 @@ MAX_DEPTH = 200  # lists in lists; the interpreter's own limit depends on the ca
 
 
 def encode(document: Any) -> tuple[str, int]:
-    """Encode a document; return the text and how many numbers were not finite and became null.
+    """Encode a document; return the text and how many numbers became null.
 
     Raises:
         NotJson: JSON cannot represent something in it.
@@ -64,9 +64,9 @@ def not_json_error(document: Any) -> NotJson:
 
 
 def find_culprit(value: Any, where: str = "", depth: int = 0) -> tuple[str, str]:
-    """Return path and kind of the first value that JSON cannot represent; no kind if there is none.
+    """Return path and kind of the first value that JSON cannot represent.
 
-    A path looks like `result[0].box`.
+    A path looks like `result[0].box`. The kind is empty if there is no such value.
     """
     if depth > MAX_DEPTH:
         return "", "lists or objects that hold themselves, or are too deep"

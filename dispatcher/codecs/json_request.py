@@ -119,7 +119,7 @@ def parse_object(body: bytes, deadline: float = math.inf) -> dict[str, Any]:
 
 
 def is_concatenated(error: Exception) -> bool:
-    """Check whether JSON could not be parsed because one object or list follows another."""
+    """Check whether the error is that one object or list follows another."""
     if not isinstance(error, json.JSONDecodeError):
         return False
     before, after = error.doc[: error.pos], error.doc[error.pos : error.pos + 1]

@@ -1,4 +1,4 @@
-"""Texts and files as callers send them: character sets, and what an untyped file is."""
+"""Texts and files as callers send them: character sets, untyped files."""
 
 from __future__ import annotations
 

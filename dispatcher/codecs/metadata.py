@@ -144,6 +144,6 @@ def combine_values(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def format_attributes(attributes: Mapping[str, str]) -> str:
-    """Format attributes as a header's value, without characters that could end the header."""
+    """Format attributes as a header's value that cannot end the header."""
     text = ";".join(f"{name}={value}" for name, value in attributes.items())
     return re.sub(r"[^\x20-\x7e]", "?", text)[:MAX_ATTRIBUTES]

@@ -68,9 +68,9 @@ def negotiate(header: str, offered: tuple[str, ...]) -> str:
 
 
 def media_ranges(header: str) -> MIMEAccept:
-    """Parse an Accept header (RFC 9110, 12.5.1), also Java's default `text/html, *; q=.2`.
+    """Parse an Accept header (RFC 9110, 12.5.1).
 
-    Other parameters than `q` are ignored.
+    Java's default is `text/html, *; q=.2`. Other parameters than `q` are ignored.
 
     Raises:
         BadHeader: a part of it is neither a type nor a parameter.
@@ -100,7 +100,7 @@ def media_ranges(header: str) -> MIMEAccept:
 
 
 def negotiate_lines(header: str) -> str:
-    """Return the type in which JSON lines are answered: lines, unless the caller prefers JSON.
+    """Return the type of the response to JSON lines: lines, or JSON if preferred.
 
     A caller that needs JSON accepts JSON only; many others, such as axios, name it before `*/*`.
 

@@ -31,7 +31,7 @@ class LargeBodies:
         self._lock = threading.Lock()
 
     def take(self, length: int) -> Callable[[], None]:
-        """Count a body before it is read; return what is to be called when it is done with.
+        """Count a body before it is read; return a function that releases it.
 
         Raises:
             TooManyRequests: there is no room for it now.

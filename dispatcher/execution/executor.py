@@ -51,7 +51,7 @@ class Job:
 
 
 class Executor:
-    """Answers requests with the clients of their models, or by tensors where a model has none.
+    """Answers requests with the clients of their models.
 
     Args:
         lookup: finds the clients.
@@ -142,7 +142,7 @@ class Executor:
         job: Job,
         once: Once | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """Yield a result or an error for each request, in order, running several at a time."""
+        """Yield a result or an error for each request, in order."""
 
         def call(one: ModelRequest | Exception, deadline: float) -> dict[str, Any]:
             if isinstance(one, Exception):
@@ -166,7 +166,7 @@ class Executor:
     def by_name(
         self, model_requests: list[ModelRequest], metadata: Metadata, job: Job
     ) -> dict[str, Any]:
-        """Return the result of each of several models for one payload, which is decoded once.
+        """Return the results of several models for one payload, decoded once.
 
         Raises:
             BadParameter: none of the models knows a parameter.
@@ -194,7 +194,7 @@ class Executor:
             )
 
     def refuse_unknown_fields(self, model_requests: list[ModelRequest]) -> None:
-        """Refuse fields that no model knows, unless one takes tensors or has an author's class."""
+        """Refuse fields that no model knows, where all have ready-made clients."""
         first = model_requests[0]
         names = [self.registry.name(one.modelname) for one in model_requests]
         clients = [self.registry.clients.get(name) for name in names]
@@ -221,7 +221,7 @@ class Executor:
         failed: Callable[[T, Exception], R],
         most: int,
     ) -> Iterator[R]:
-        """Yield `call(item, deadline)` for each item, in order, with up to `most` at a time.
+        """Yield `call(item, deadline)` for each item, in order.
 
         The first call waits for a slot; more run beside it where slots are free. No call is begun
         after the caller has left.
@@ -292,7 +292,7 @@ def call_in_slot(slot: Slot, call: Callable[[T, float], R], item: T, deadline: f
 
 
 def known_fields(payload: Payload | Media, client: Client) -> Payload | Media:
-    """Return the fields that a ready-made client takes of a payload for several models."""
+    """Return the fields of a shared payload that a ready-made client takes."""
     if isinstance(payload, Media) or not isinstance(client, Family) or not client.fields:
         return payload
     return {name: value for name, value in payload.items() if name in client.fields}

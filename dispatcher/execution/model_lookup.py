@@ -54,7 +54,7 @@ class ModelLookup:
         self._refuse(client.served_by if client else name)
 
     def client(self, model_request: ModelRequest) -> Client:
-        """Return the client of a model; one for plain tensors where it has none of its own.
+        """Return the client of a model, or one for plain tensors.
 
         Raises:
             UnknownModel: there is no such model; the hint lists what is served, nearest first.
@@ -112,7 +112,7 @@ class ModelLookup:
             ) from error
 
     def served(self, states: Iterable[ModelState]) -> list[str]:
-        """Return the names that can be asked: ready models, and clients whose models are ready."""
+        """Return the names of ready models, their clients and aliases."""
         clients = self.registry.clients
         ready = {state.name for state in states if state.ready}
         named = {name for name, client in clients.items() if client.served_by in ready}

@@ -29,7 +29,7 @@ client_errors = ClientErrors()
 
 
 def is_contract_error(error: BaseException) -> bool:
-    """Check whether an exception is an error of the contract, with attributes that can be shown."""
+    """Check whether an exception is a well-formed error of the contract."""
     try:
         return (
             isinstance(error, InferenceError)
@@ -42,7 +42,7 @@ def is_contract_error(error: BaseException) -> bool:
 
 
 def check_results(results: Any, expected: int) -> list[Any]:
-    """Return the results of a batch, after checking that there is one for each payload.
+    """Check that a batch has a result for each payload; return the results.
 
     Raises:
         ClientBug: there are more or fewer; some callers would get the results of others.
@@ -58,7 +58,7 @@ def check_results(results: Any, expected: int) -> list[Any]:
 
 
 def check_drawing(drawn: Any) -> bytes:
-    """Return the picture that a client has drawn, after checking that it is a file's bytes.
+    """Check that a client has drawn a file; return its bytes.
 
     Raises:
         ClientBug: it is not.
@@ -122,7 +122,7 @@ class PreparedRequest:
             return size
 
     def batch(self, start: int, size: int, deadline: float) -> list[Any]:
-        """Return the results of one batch; of its halves where it is too large for one run.
+        """Return the results of one batch, run in halves where it is too large.
 
         Args:
             start: the position of its first payload.

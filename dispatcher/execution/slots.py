@@ -39,7 +39,7 @@ class Caller:
     connection: socket.socket | None = None
 
     def disconnected(self) -> bool:
-        """Check whether the connection is closed; NGINX closes it when its own caller leaves."""
+        """Check whether the connection is closed, as NGINX does for a lost caller."""
         if self.connection is None:
             return False
         try:
@@ -120,7 +120,7 @@ class WaitingQueue:
     kinds: list[Slots] = field(default_factory=list)
 
     def join(self, slot: Slot) -> None:
-        """Count one more waiting request, and make room for it in a full queue; holds the lock.
+        """Add a waiting request, and make room for it; the lock is held.
 
         Raises:
             TooManyRequests: there is no room.
@@ -233,7 +233,7 @@ class Slots:
         return slot
 
     def try_enter(self, model: str, deadline: float) -> Slot | None:
-        """Return a slot for a call of a job without waiting; `None` where others wait for it."""
+        """Return a slot for a call of a job, or `None` where none is free."""
         slot = Slot(self, model, deadline, Caller(), in_job=True)
         if slot.late():
             return None
@@ -313,7 +313,7 @@ class Slots:
         return found
 
     def wake(self, slot: Slot) -> None:
-        """Wake a waiting request, whether or not it was granted its slot; holds the lock."""
+        """Wake a waiting request, with its slot or without; the lock is held."""
         self._leave_queue(slot)
         if slot.wake is not None:
             slot.wake.release()

@@ -1,4 +1,4 @@
-"""Answers callers whose model's client hangs, and replaces a worker in which many calls hang.
+"""Answers callers whose model's client hangs, and replaces the web worker.
 
 A thread cannot be ended from outside. So another thread answers its caller, its slot stays taken,
 further calls of the model are refused once several hang, and a worker in which half of all slots
@@ -131,7 +131,7 @@ def replace_worker() -> None:
 
 
 def send_timeout(connection: socket.socket, record: RequestRecord, modelname: str) -> None:
-    """Answer a caller in the place of the thread that has the connection, and close it.
+    """Answer a caller in the place of another thread; close the connection.
 
     What the thread writes later is discarded.
 

@@ -44,7 +44,7 @@ def skip_after_freeze(
 
 
 def post_fork(server: Any, worker: Any) -> None:
-    """Report for a worker while it starts, as loading clients may take long; make its files."""
+    """Keep a slowly starting worker alive; make its files."""
 
     def notify() -> None:
         while not worker.booted:

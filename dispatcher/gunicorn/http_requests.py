@@ -1,4 +1,4 @@
-"""Requests as NGINX hands them to gunicorn: read in a few lines, their bodies in one piece.
+"""Parses the requests that NGINX sends to gunicorn.
 
 gunicorn's own parser trusts no peer, sets up its limits for each request, and copies a body several
 times: a quarter of the web worker's Python time for a small request. Only NGINX and `serve` can

@@ -170,7 +170,7 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
         return super().handle(connection)
 
     def handle_request(self, request: Request, connection: Any) -> bool:
-        """Answer a request and those that follow at once; return whether to keep the connection."""
+        """Answer a request and those that follow; return whether to keep the connection."""
         while kept := self.answer(request, connection):
             if not self.another_comes(request, connection):
                 break

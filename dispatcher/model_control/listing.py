@@ -49,7 +49,7 @@ class ModelListing:
         self.engines = engines
 
     def page(self, after: str, timeout: float) -> dict[str, Any]:
-        """Return a page of models whose names follow `after`, with the token of the next page."""
+        """Return a page of models whose names follow `after`."""
         entries = [entry for entry in self.entries(timeout) if entry["modelName"] > after]
         page: dict[str, Any] = {"models": entries[:PAGE_SIZE]}
         if len(entries) > PAGE_SIZE:
@@ -62,7 +62,7 @@ class ModelListing:
         return next((e for e in self.entries(timeout) if e["modelName"] == name), None)
 
     def entries(self, timeout: float) -> Iterator[dict[str, Any]]:
-        """Yield the loaded models by name; a model with several clients by each client's name."""
+        """Yield the loaded models, by the names of their clients."""
         states: dict[str, list[ModelState]] = {}
         for state in self.server.models(timeout=timeout):
             if state.state in LISTED_STATES:
@@ -101,7 +101,7 @@ class ModelListing:
         }
 
     def engine(self, model: str, version: str) -> dict[str, Any]:
-        """Return which engine runs a version of a model on the CPU, as its backend has noted.
+        """Return the engine of a model's version on the CPU, as its backend noted.
 
         Empty for models on a GPU or in other backends, such as those of NVIDIA's image.
         """
@@ -125,7 +125,7 @@ class ModelListing:
 
 
 def model_url(folder: Path) -> str:
-    """Return the URL that a model was loaded from, else the folder of the repository's model."""
+    """Return the URL that a model was loaded from, or its own folder."""
     try:
         return (folder / URL_FILE).read_bytes().decode()  # as text its line ends would change
     except OSError:

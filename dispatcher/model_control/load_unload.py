@@ -1,4 +1,4 @@
-"""Loads and unloads models while the container runs, as SageMaker's multi-model endpoints ask."""
+"""Loads and unloads models at run time."""
 
 from __future__ import annotations
 

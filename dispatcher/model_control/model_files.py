@@ -1,4 +1,4 @@
-"""The files of a model from elsewhere, read and checked before Triton is given them."""
+"""Checks of a model's files, before Triton reads them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_CLIENT_FILE = 2**20  # bytes of a dispatch.toml
 
 
 def read_client_file(path: Path) -> bytes:
-    """Return the content of a `dispatch.toml`: web workers that start later need the same one.
+    """Return the content of a `dispatch.toml`, to be copied.
 
     Raises:
         BadModel: it is too large to be one.
@@ -85,7 +85,7 @@ def load_error(what: str, error: ModelFailed) -> InferenceError:
 
 
 def is_readable_folder(path: Path) -> bool:
-    """Check whether a path, which may be any text, is absolute and that of a readable folder."""
+    """Check whether a path, which may be any text, is that of a readable folder."""
     try:
         may = os.access(path, os.R_OK | os.X_OK, effective_ids=True)
         return path.is_absolute() and path.is_dir() and may

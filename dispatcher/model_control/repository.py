@@ -75,7 +75,7 @@ class RepositoryFolder:
     def placed(
         self, source: Path, name: str, url: str, may_have: Callable[[str], bool] = bool
     ) -> Iterator[bool]:
-        """Put a model's folder into the repository and lock it; yield whether the name was free.
+        """Add a model's folder and lock it; yield whether the name was free.
 
         The folder appears complete, by a rename: other processes list the repository meanwhile.
         """
@@ -170,7 +170,7 @@ class RepositoryFolder:
         return self.repository.with_name(f"{ASIDE}-{uuid.uuid4().hex}")
 
     def is_own(self, name: str) -> bool:
-        """Check whether a model of this name comes with the repository, not from elsewhere."""
+        """Check whether a model belongs to the repository itself."""
         folder = self.repository / name
         address = folder / URL_FILE
         # A model from elsewhere may come or go between two checks, but not both.
@@ -199,7 +199,7 @@ class RepositoryFolder:
         return {**self.folders(), **linked}
 
     def take_in(self, name: str) -> bool:
-        """Update a model's link or links in the repository; return whether the model is new.
+        """Update a model's link or links; return whether the model is new.
 
         The folder may have got a `dispatch.toml` or another configuration since it was linked.
 
@@ -236,7 +236,7 @@ class RepositoryFolder:
         return is_new
 
     def refresh(self) -> None:
-        """Update the folders of links, so that a new `dispatch.toml` in a model's folder is found.
+        """Update the folders of links, to find new `dispatch.toml` files.
 
         A model that is linked as a whole needs no update.
         """
@@ -247,7 +247,7 @@ class RepositoryFolder:
                     self.take_in(name)
 
     def refuse_changed(self, name: str) -> None:
-        """Refuse a model from elsewhere whose configuration has changed since it was copied.
+        """Refuse a model whose configuration has changed since it was copied.
 
         Raises:
             BadModel: its folder has another configuration now, or is gone.
@@ -316,7 +316,7 @@ class RepositoryFolder:
 
 
 def models_on_disk(settings: Settings) -> Mapping[str, Path]:
-    """Return the folders in MODEL_DIR and MODEL_REPOSITORY that are models now, by name."""
+    """Return the model folders in MODEL_DIR and MODEL_REPOSITORY now, by name."""
     if settings.run_dir is None:  # the repository is no folder of links
         return {}
     try:
@@ -331,7 +331,7 @@ def models_on_disk(settings: Settings) -> Mapping[str, Path]:
 
 
 def has_files(folder: Path) -> bool:
-    """Check whether a folder has an entry that exists; the targets of links may be gone."""
+    """Check whether a folder has an entry that exists."""
     try:
         return any(path.exists() for path in folder.iterdir())
     except OSError:

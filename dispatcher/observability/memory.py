@@ -1,4 +1,4 @@
-"""The memory of the container: that of the machine, or of its control group if less."""
+"""The memory of the container, by its control group or the machine."""
 
 from __future__ import annotations
 

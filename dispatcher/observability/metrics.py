@@ -29,7 +29,7 @@ QUEUE_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
 
 
 def metrics_folder(environment: Mapping[str, str]) -> Path | None:
-    """Return the folder in which this worker counts, after the files of dead workers are merged."""
+    """Merge the files of dead workers; return the folder with this worker's."""
     if not (folder := environment.get(DIR_VARIABLE)):
         return None
     try:

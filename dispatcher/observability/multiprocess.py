@@ -1,4 +1,4 @@
-"""The files in which web workers count: each worker has its own, /metrics adds all of them up.
+"""The files in which web workers count; /metrics adds all of them up.
 
 Their names and their layout are prometheus_client's: it maps them into a worker's memory, and the
 first four bytes say how many are used. The library decides at its import whether it counts in
@@ -43,7 +43,7 @@ def allocate(folder: Path, pid: int) -> None:
 
 
 def retire(folder: Path, pid: int) -> None:
-    """Drop what a dead worker had in flight; keep what it has counted, without unused space."""
+    """Remove a dead worker's gauges; trim the files of its counts."""
     for name in FILES:
         path = folder / name.format(pid)
         try:
@@ -109,7 +109,7 @@ def _merge(dead: Sequence[Path], merged: Path) -> None:
 
 
 def read_consistent(folder: Path, read: Callable[[], bytes]) -> bytes:
-    """Return what `read` makes of all files; repeat it where files were merged meanwhile."""
+    """Return what `read` makes of all files; repeat it after a merge meanwhile."""
     for left in reversed(range(TRIES)):
         before = list_files(folder)
         try:

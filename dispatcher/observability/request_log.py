@@ -141,7 +141,7 @@ def timestamp(seconds: float) -> str:
 
 
 class JsonLines(logging.Formatter):
-    """Formats the other log messages of a web worker as JSON objects, with their tracebacks."""
+    """Formats all other log messages of a web worker as JSON objects."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line; only the end of a long message."""

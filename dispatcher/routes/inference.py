@@ -81,7 +81,7 @@ def inference_routes(
 
     @routes.post("/models/<model>/invoke")
     def invoke(model: str) -> Response:
-        """Ask a model of a multi-model endpoint; 404 for one that is not loaded, body unread."""
+        """Ask a model of a multi-model endpoint; 404 if it is not loaded."""
         if not executor.lookup.is_served(model):
             raise UnknownModel(
                 f"the model {model[:100]!r} is not loaded", hint="POST /models loads a model"

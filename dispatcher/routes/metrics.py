@@ -1,4 +1,4 @@
-"""`GET /metrics`: the counters of all workers, the current state, and Triton's own metrics."""
+"""`GET /metrics`: counters, the current state, and Triton's own metrics."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
 
     @routes.route("/ping", methods=["GET", "POST"])
     def ping() -> Response:
-        """Answer 200 where Triton and all required models are ready, else 503 with the reasons."""
+        """Answer 200 where Triton and all required models are ready, else 503."""
         if reasons := canary.reasons():
             code = STUCK if canary.mendable() else NOT_READY
             return error_response(503, code, "; ".join(reasons), "GET /health says more")
@@ -223,7 +223,7 @@ def unload(model_loader: ModelLoader, reloader: Reloader, name: str) -> None:
 
 
 def forget_lost_models(model_loader: ModelLoader, reloader: Reloader, name: str) -> None:
-    """Remove the clients of this model and others that failed to load or were unloaded late.
+    """Remove the clients of models that failed to load or were unloaded late.
 
     Their names and aliases are free again.
     """
@@ -249,9 +249,10 @@ def load_client_of(model_loader: ModelLoader, reloader: Reloader, name: str) -> 
 
 
 def limit_concurrency(routes: Blueprint, slots: Slots, timeout: float) -> None:
-    """Limit the requests that wait for Triton: a load takes minutes, and Triton may hang.
+    """Limit the requests that wait for Triton.
 
-    Reading and changing share the slots as two models do: neither takes the other's last slots.
+    A load takes minutes, and Triton may hang. Reading and changing share the slots as two models
+    do: neither takes the other's last slots.
     """
 
     @routes.before_request

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document: `openapi.json` beside this file, with a few places filled in.
+"""The OpenAPI document: `openapi.json` with a few places filled in.
 
 In the file "@max_batch" and the like are replaced by values of this container, and "@errors" among
 the responses of a route by the error responses that a group of routes has in common.
@@ -114,7 +114,7 @@ def responses(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def resolved(node: Any, document: Mapping[str, Any]) -> Any:
-    """Return a part of a document with its references replaced, but for those to schemas."""
+    """Replace the references in a part of a document, but for those to schemas."""
     if isinstance(node, list):
         return [resolved(one, document) for one in node]
     if not isinstance(node, dict):
