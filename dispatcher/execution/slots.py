@@ -85,7 +85,7 @@ class Slot:
         """Release the slot.
 
         Raises:
-            DeadlineExceeded: the caller was told meanwhile that the time is used up.
+            DeadlineExceeded: the caller was answered meanwhile.
 
         """
         self.slots.release(self)

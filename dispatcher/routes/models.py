@@ -29,7 +29,7 @@ from dispatcher.settings import Settings
 
 log = logging.getLogger(__name__)
 
-READ, WRITE = "look", "change"  # the two kinds of routes, as their turns know them
+READ, WRITE = "look", "change"  # the two kinds of routes, as models to their slots
 # Answered from memory, whatever the load.
 FROM_MEMORY = {"management.ping", "management.health", "management.execution_parameters"}
 
@@ -271,7 +271,7 @@ def limit_concurrency(routes: Blueprint, slots: Slots, timeout: float) -> None:
 
     @routes.teardown_request
     def leave(_: BaseException | None) -> None:
-        if slot := g.pop("turn", None):
+        if slot := g.pop("slot", None):
             slot.release()
 
 

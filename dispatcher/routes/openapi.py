@@ -22,7 +22,7 @@ TEMPLATE = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="ut
 
 PUBLIC = (400, 404, 405, 408, 413, 414, 500, 501, 503, 504)
 ANY = (*PUBLIC, 401, 403)
-WAITING = (*ANY, 429, 499, 502)  # for a turn, and for Triton
+WAITING = (*ANY, 429, 499, 502)  # for a slot, and for Triton
 ERRORS: Mapping[str, tuple[int, ...]] = {
     "public": PUBLIC,
     "any": ANY,
@@ -82,7 +82,7 @@ def parameters(registry: Registry) -> list[dict[str, Any]]:
 def fill_in(node: Any, values: Mapping[str, Any]) -> Any:
     """Return a copy of a part of the template with values in its places.
 
-    A place in a list stands for all elements of its value.
+    In a list a place is replaced by all elements of its value.
     """
     if isinstance(node, dict):
         filled = {key: fill_in(one, values) for key, one in node.items() if key != "@errors"}
