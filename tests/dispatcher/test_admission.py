@@ -21,9 +21,9 @@ from dispatcher.execution.slots import MAX_HANGING, Caller, Slot, Slots
 from dispatcher.execution.watchdog import Watchdog
 from dispatcher.settings import read_settings
 from tests.conftest import wait_for
-from tests.dispatcher.test_http import Double
 from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
+from tests.support.stand_ins import Double
 
 
 def soon(seconds: float = 10) -> float:

@@ -23,9 +23,9 @@ from dispatcher.execution.watchdog import Watchdog
 from dispatcher.settings import Settings, read_settings
 from dispatcher.wsgi import make_admission
 from tests.conftest import PROJECT, wait_for
-from tests.dispatcher.test_http import assert_error
 from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
+from tests.support.stand_ins import assert_error
 
 
 class Slow(Client):

@@ -31,9 +31,9 @@ from clients.triton.server import Signature, TensorSpec
 from dispatcher.errors import ANSWERS, NOT_READY, ROUTING
 from dispatcher.settings import read_settings
 from tests.conftest import PICTURES, PROJECT
-from tests.dispatcher.test_http import bert, resnet, yolov5
 from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
+from tests.support.stand_ins import bert, resnet, yolov5
 
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "0"))
 fuzzed = settings(

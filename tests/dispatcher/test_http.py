@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import itertools
 import json
 import time
@@ -12,58 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 from flask.testing import FlaskClient
-from PIL import Image
 from werkzeug.test import TestResponse
 
 from clients import errors
 from clients.base import Client, Environment, Parameter
-from clients.plugins.registry import Registry, load_clients
-from clients.triton.server import ModelState, Tensors
+from clients.plugins.registry import Registry
+from clients.triton.server import ModelState
 from dispatcher.errors import ANSWERS
 from dispatcher.settings import read_settings
 from tests.conftest import PROJECT
 from tests.support.application import make_app, quiet
-from tests.support.fake_triton import Arrays, FakeTriton
-
-Red = [255, 0, 0]
-
-
-def image(colour: list[int], size: tuple[int, int] = (20, 10)) -> str:
-    out = io.BytesIO()
-    Image.new("RGB", size, tuple(colour)).save(out, "PNG")
-    return base64.b64encode(out.getvalue()).decode()
-
-
-def resnet(inputs: Tensors) -> Arrays:
-    """Class 7 scores as red as the picture is, class 3 as green, class 5 as blue."""
-    means = inputs["input"].mean((2, 3), np.float64)
-    logits = np.full((len(means), 1000), -1, np.float32)
-    logits[:, [7, 3, 5]] = means
-    return {"output": logits}
-
-
-def yolov5(inputs: Tensors) -> Arrays:
-    """One object of class 2 in the middle of the square, 64 pixels wide and 32 high."""
-    rows = np.zeros((len(inputs["images"]), 25200, 85), np.float32)
-    rows[:, 100, :5] = [320, 320, 64, 32, 1]
-    rows[:, 100, 7] = 0.75
-    return {"output": rows}
-
-
-def bert(inputs: Tensors) -> Arrays:
-    """The word "many" with probability 0.5, then all others alike."""
-    logits = np.zeros((*inputs["input_ids"].shape, 30522), np.float32)
-    logits[..., 2116] = np.log(30521)  # "many" stands in line 2117 of vocab.txt
-    return {"output": logits}
-
-
-class Double(Client):
-    modelname = "double"
-    example = {"numbers": [1]}
-    parameters = {"factor": Parameter(2.0, 0, 10, "what to multiply by")}
-
-    def inference(self, payload: Any) -> Any:
-        return (self.numbers(payload, "numbers") * self.request.parameters["factor"]).tolist()
+from tests.support.fake_triton import FakeTriton
+from tests.support.stand_ins import Double, Red, assert_error, bert, image, resnet, yolov5
 
 
 class OwnError(errors.BadPayload):
@@ -88,12 +46,6 @@ def server() -> FakeTriton:
     )
 
 
-@pytest.fixture(scope="module")
-def built_in() -> Registry:
-    """The clients, made once: a tokenizer takes a while."""
-    return load_clients(Environment(FakeTriton(), PROJECT / "model_repository"))
-
-
 @pytest.fixture
 def client(server: FakeTriton, built_in: Registry) -> FlaskClient:
     environment = Environment(server, PROJECT / "model_repository")
@@ -110,20 +62,6 @@ def client(server: FakeTriton, built_in: Registry) -> FlaskClient:
 
 def ask(client: FlaskClient, **body: Any) -> TestResponse:
     return client.post("/invocations", data=json.dumps(body))
-
-
-def assert_error(response: TestResponse, status: int, code: str, *words: str) -> None:
-    """The one shape of every answer that is not 200."""
-    assert response.status_code == status, response.text
-    assert response.content_type == "application/json"
-    assert set(response.json or {}) == {"error"}
-    error = (response.json or {})["error"]
-    assert {"code", "message", "hint", "request_id"} <= set(error)
-    assert error["request_id"] == response.headers["X-Request-Id"]
-    assert len(response.data) <= 2048
-    assert error["code"] == code
-    for word in words:
-        assert word in f"{error['message']} | {error['hint']}"
 
 
 # Answers

@@ -36,9 +36,9 @@ from dispatcher.readiness.prober import Canary
 from dispatcher.settings import WANTED, Settings, read_settings
 from tests.conftest import PROJECT, alive, descendants
 from tests.dispatcher.test_canary import triton
-from tests.dispatcher.test_http import assert_error
 from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
+from tests.support.stand_ins import assert_error
 
 FINE: dict[str, Any] = {"broken": {}, "absent": {}}
 SOURCE = """
