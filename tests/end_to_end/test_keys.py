@@ -17,8 +17,8 @@ import pytest
 from dispatcher.auth.api_keys import BadKeys, KeyFile, load_keys, read_keys
 from dispatcher.auth.authorization import required_scopes
 from tests.conftest import PROJECT, Answer, Endpoint, alive, descendants, wait_for
-from tests.end_to_end.test_metrics import lines_of, scraped, value
 from tests.support.front import front
+from tests.support.telemetry import lines_of, scraped, value
 from tests.test_docs import openapi_app
 
 ASKING, MANAGING, OLD = "a-key-for-asking", "a-key-for-managing", "a-key-that-goes"
