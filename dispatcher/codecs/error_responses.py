@@ -83,7 +83,7 @@ def hosting_service_error(status: int, text: str) -> str:
 
     """
     text = text[:MAX_ORIGINAL_MESSAGE]
-    side = "client" if HTTPStatus(status).is_client_error else "server"
+    side = "client" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server"
     return dumps(
         {
             "Message": f'Received {side} error ({status}) from primary with message "{text}".',
