@@ -156,6 +156,7 @@ def configure_logging(settings: Settings) -> None:
         else logging.Formatter("%(levelname)s %(name)s: %(message)s")
     )
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
+    logging.captureWarnings(capture=True)
 
 
 def shared_bytes(settings: Settings) -> int:

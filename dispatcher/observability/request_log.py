@@ -27,6 +27,7 @@ MAX_TRACEBACK = 3000
 PROGRAM = "dispatcher"
 
 FIRST_ERROR = 400
+FIRST_SERVER_ERROR = 500
 
 
 class AccessLog:
@@ -103,6 +104,7 @@ def format_record(record: RequestRecord) -> bytes:
     line: dict[str, Any] = {
         "time": timestamp(record.at),
         "program": PROGRAM,
+        "level": "error" if record.status >= FIRST_SERVER_ERROR else "info",
         "request_id": record.request_id,
         "method": record.method[:MAX_TEXT],
         "route": record.route,
@@ -141,13 +143,22 @@ def timestamp(seconds: float) -> str:
 
 
 class JsonLines(logging.Formatter):
-    """Formats all other log messages of a web worker as JSON objects."""
+    """Formats log messages as JSON objects.
+
+    Args:
+        program: the program that logs them.
+
+    """
+
+    def __init__(self, program: str = PROGRAM) -> None:
+        super().__init__()
+        self.program = program
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line; only the end of a long message."""
         line = {
             "time": timestamp(record.created),
-            "program": PROGRAM,
+            "program": self.program,
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": super().format(record)[-MAX_TRACEBACK:],

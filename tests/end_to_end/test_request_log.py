@@ -42,6 +42,7 @@ def test_a_request_has_one_line_with_all_that_is_known(seen: Endpoint) -> None:
     assert 0 < sum(times.values()) - times["total_s"] <= times["total_s"] < 5
     assert line == {
         "program": "dispatcher",
+        "level": "info",
         "request_id": "log-1",
         "method": "POST",
         "route": "/invocations",

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import io
+import json
+import logging
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +18,7 @@ from gunicorn.http import wsgi
 from gunicorn.http.parser import Parser
 from gunicorn.workers.gthread import ThreadWorker
 
+from dispatcher.gunicorn import hooks
 from dispatcher.gunicorn.worker import WebWorker
 from tests.support.web_worker import Pieces, worker
 
@@ -156,3 +162,18 @@ def test_a_worker_that_ends_leaves_the_next_request_to_gunicorn() -> None:
         one.alive = False
 
     assert asked_twice(end) == (True, 1)
+
+
+def test_gunicorn_s_own_lines_have_a_level_in_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = io.StringIO()
+    handler = logging.StreamHandler(out)
+    monkeypatch.setenv("LOG_FORMAT", "json")
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "metrics"))
+    log = SimpleNamespace(error_log=SimpleNamespace(handlers=[handler]))
+    hooks.on_starting(SimpleNamespace(log=log, murder_workers=None))
+    handler.handle(logging.makeLogRecord({"levelname": "WARNING", "msg": "it is late"}))
+    line = json.loads(out.getvalue())
+    assert (line["program"], line["level"]) == ("gunicorn", "warning")
+    assert line["message"] == "it is late"
