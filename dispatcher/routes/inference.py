@@ -152,7 +152,7 @@ class InferenceHandler:
         """Answer a request with one payload, in this thread."""
         record.modelname = model_request.modelname
         self.executor.lookup.refuse(model_request.modelname)
-        deadline = self.time_limit(metadata, record).deadline()
+        deadline = metadata.time_limit.deadline()
         on_timeout = None
         if caller.connection:
             on_timeout = partial(
