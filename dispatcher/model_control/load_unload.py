@@ -118,7 +118,7 @@ class ModelLoader(RepositoryFolder):
             return
         if self.is_own(name):
             raise BadModel(
-                f"the repository's own model {name!r} has this name and is not loaded",
+                f"the repository has a model {name!r} of its own that is not loaded",
                 hint=f"POST /load_model/{name} loads it; or choose another name",
             )
         raise AlreadyLoaded(f"the model {name!r} is being loaded, or unloaded")

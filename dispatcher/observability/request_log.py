@@ -70,8 +70,9 @@ class AccessLog:
             if self._dropped:
                 dropped, self._dropped = self._dropped, 0
                 message = f"{dropped} lines of the log were lost: they could not be written in time"
-                line = {"program": PROGRAM, "level": "warning", "message": message}
-                lines.append(encode_line(line))
+                lines.append(
+                    encode_line({"program": PROGRAM, "level": "warning", "message": message})
+                )
             # Other processes write to the same pipe, which keeps only so much together.
             piece = b""
             for line in lines:

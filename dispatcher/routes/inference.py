@@ -39,7 +39,8 @@ from dispatcher.codecs.responses import (
 from dispatcher.errors import ANSWERS, CallerGone
 from dispatcher.execution.admission import Admission
 from dispatcher.execution.deadline import TimeLimit
-from dispatcher.execution.executor import Executor, Job, PreparedRequest
+from dispatcher.execution.executor import Executor, Job
+from dispatcher.execution.prepared import PreparedRequest
 from dispatcher.execution.request import ModelRequest, RequestList, SeveralModels, SingleRequest
 from dispatcher.execution.slots import Caller, Slot
 from dispatcher.execution.watchdog import send_timeout, shut_down

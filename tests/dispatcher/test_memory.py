@@ -100,7 +100,7 @@ def test_without_the_folder_there_is_nothing_for_tensors(tmp_path: Path) -> None
 
 def test_the_workers_share_it_unless_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     of_size(monkeypatch, 8 * GIB)
-    monkeypatch.setattr("dispatcher.wsgi.all_memory", lambda: 2 * GIB)
+    monkeypatch.setattr("dispatcher.wsgi.total_memory", lambda: 2 * GIB)
     two = {"MODEL_SERVER_WORKERS": "2"}
     assert shared_bytes(read_settings(two)) == 128 * MIB
     assert shared_bytes(read_settings({**two, "TENSORS_SHARED_MEMORY_MB": "800"})) == 400 * MIB

@@ -76,7 +76,7 @@ def test_a_large_part_without_a_file_name_is_a_file_too(
     client: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of all fields 1 MiB is taken at most; here less, as the body may not have more itself."""
-    monkeypatch.setattr("dispatcher.codecs.content_types.IN_MEMORY", 2**18)
+    monkeypatch.setattr("dispatcher.codecs.forms.MAX_IN_MEMORY", 2**18)
     noise = np.random.default_rng(0).integers(0, 256, (400, 400, 3), np.uint8)
     out = io.BytesIO()
     Image.fromarray(noise).save(out, "PNG")

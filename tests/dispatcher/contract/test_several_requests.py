@@ -175,7 +175,7 @@ def test_one_large_body_of_json_is_read_at_a_time_and_small_ones_beside_it() -> 
 def test_a_large_body_waits_for_others_until_its_deadline(
     client: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dispatcher.execution.request.LARGE", 10)
+    monkeypatch.setattr("dispatcher.codecs.json_request.LARGE_BODY", 10)
     large = {"modelname": "bert_base", "payload": {"text": "a [MASK]"}}
     with large_body_lock:
         response = ask(client, "/invocations?timeout_ms=200", **large)

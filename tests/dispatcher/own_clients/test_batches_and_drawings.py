@@ -87,7 +87,7 @@ def test_a_fault_of_the_server_is_not_blamed_on_a_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = served(tmp_path, answering("1"))
-    monkeypatch.setattr("dispatcher.routes.inference.json_answer", lambda _: 1 / 0)
+    monkeypatch.setattr("dispatcher.routes.inference.json_response", lambda _: 1 / 0)
     response = ask(client)
     assert (response.status_code, response.json["error"]["code"]) == (500, "internal_error")
 
