@@ -21,6 +21,7 @@ from dispatcher.execution.admission import Admission, nothing
 from dispatcher.execution.executor import Executor
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.watchdog import Watchdog, grace_period, replace_worker
+from dispatcher.model_control.control import ModelControl
 from dispatcher.model_control.links import keep_listable
 from dispatcher.model_control.listing import ModelListing
 from dispatcher.model_control.load_unload import ModelLoader
@@ -128,7 +129,9 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
         Authorizer(keys, management=settings.management_routes),
         (
             inference_routes(settings, executor, admission, telemetry),
-            management_routes(settings, listing, loader, canary, reloader, admission.management),
+            management_routes(
+                settings, listing, ModelControl(loader, reloader), canary, admission.management
+            ),
             docs_routes(settings, registry),
             metrics_routes(settings, telemetry.metrics, canary, keys, listing),
         ),

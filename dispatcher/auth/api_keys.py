@@ -81,7 +81,7 @@ def read_keys(text: str) -> tuple[Key, ...]:
             )
         keys.append(Key(words[0], words[1], bytes.fromhex(words[2])))
     if not keys:
-        raise BadKeys("it has no key; expected at least one line")
+        raise BadKeys("it is empty; expected at least one key")
     return tuple(keys)
 
 
@@ -166,7 +166,7 @@ class KeyFile:
             self._keys, self.fault = load_keys(self.path), ""
         except BadKeys as error:
             self.fault = str(error)
-            log.error("%s: %s; the keys before it stay", self.path, error)  # noqa: TRY400
+            log.error("%s: %s; the previous keys stay valid", self.path, error)  # noqa: TRY400
             if self.kept is not None:
                 with suppress(BadKeys):
                     self._keys = load_keys(self.kept)

@@ -49,7 +49,7 @@ class Authorizer:
         name = self.name(request, needed) if self.keys and needed else ""
         if needed == (MANAGEMENT,) and not self.management:
             raise ManagementOff(
-                "models are neither loaded nor unloaded here: the routes for it are switched off",
+                "the management routes are switched off",
                 hint="MANAGEMENT_ROUTES=true switches them on",
             )
         return name

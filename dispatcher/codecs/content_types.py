@@ -192,7 +192,7 @@ def decompress(packed: IO[bytes], plain: IO[bytes], limit: int) -> int:
             try:
                 out = member.decompress(piece, CHUNK)
             except zlib.error as error:
-                raise BadBody(f"the body is no gzip: {error}") from error
+                raise BadBody(f"the body is not gzip: {error}") from error
             length += len(out)
             if length > limit:
                 raise too_large(limit)

@@ -177,7 +177,7 @@ def log_client_fault(error: InferenceError, modelname: str) -> None:
 
 
 def log_bug(error: Exception) -> None:
-    log.error("unforeseen error in request %s", current_request_id(), exc_info=error)
+    log.error("unexpected error in request %s", current_request_id(), exc_info=error)
 
 
 def current_record() -> RequestRecord | None:

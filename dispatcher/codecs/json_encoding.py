@@ -57,7 +57,8 @@ def not_json_error(document: Any) -> NotJson:
     except Exception:  # raised by an author's own kind of dictionary
         where, what = "", "an object that fails when it is read"
     return NotJson(
-        f"the model's client answered what JSON cannot hold: {what}, in {where or 'the answer'}",
+        "the model's client answered what JSON cannot represent: "
+        f"{what}, in {where or 'the answer'}",
         hint="a client returns dictionaries, lists, texts and numbers of Python's own: "
         "array.tolist(), float(number), data.decode()",
     )

@@ -91,7 +91,7 @@ def media_ranges(header: str) -> MIMEAccept:
             fits = not part or bool(types[-1] and equals)
         if not fits:
             raise BadHeader(
-                f"the header Accept has {part[:60]!r}, which is no type and no quality",
+                f"the header Accept has {part[:60]!r}, which is neither a type nor a quality",
                 hint="separate types by commas, and write qualities from 0 to 1 with a point: "
                 "application/json;q=0.9, image/png;q=0.1",
             )

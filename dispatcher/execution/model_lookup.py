@@ -107,7 +107,7 @@ class ModelLookup:
             return self.environment.server.models(timeout=STATES_TIMEOUT_S)
         except InferenceError as error:
             raise ModelUnavailable(
-                f"Triton does not say which models it has: {error.message}",
+                f"Triton does not list its models: {error.message}",
                 hint="try again after Retry-After seconds",
             ) from error
 

@@ -365,6 +365,4 @@ def decrement(counter: Counter[str], name: str) -> None:
 
 
 def queue_full() -> TooManyRequests:
-    return TooManyRequests(
-        "too many requests are waiting already", hint="try again after Retry-After seconds"
-    )
+    return TooManyRequests("the queue is full", hint="try again after Retry-After seconds")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import time
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,33 +10,29 @@ from typing import Any
 from flask import Blueprint, Response, g, request
 
 from clients.errors import DeadlineExceeded, UnknownModel
-from clients.plugins.dispatch_toml import FILE as CLIENT_FILE
 from clients.plugins.dispatch_toml import authors, copied, remedy
 from clients.tensors.shown import brief
 from dispatcher.codecs.error_responses import error_response
+from dispatcher.codecs.json_request import parse_object
 from dispatcher.codecs.responses import json_response
-from dispatcher.errors import NOT_READY, STUCK, AlreadyLoaded, BadBody, BadClient
+from dispatcher.errors import NOT_READY, STUCK, BadBody, BadClient
 from dispatcher.execution.slots import Caller, Slots
+from dispatcher.model_control.control import ModelControl
 from dispatcher.model_control.listing import ModelListing
-from dispatcher.model_control.load_unload import ModelLoader
-from dispatcher.model_control.reload import Reloader
 from dispatcher.readiness.prober import Canary
 from dispatcher.routes.health import health as state_of
 from dispatcher.settings import Settings
-
-log = logging.getLogger(__name__)
 
 READ, WRITE = "look", "change"  # the two kinds of routes, as models to their slots
 # Answered from memory, whatever the load.
 FROM_MEMORY = {"management.ping", "management.health", "management.execution_parameters"}
 
 
-def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that share them
+def management_routes(  # noqa: C901  small functions that share them
     settings: Settings,
     listing: ModelListing,
-    model_loader: ModelLoader,
+    control: ModelControl,
     canary: Canary,
-    reloader: Reloader,
     slots: Slots,
 ) -> Blueprint:
     """Return the management routes."""
@@ -85,7 +78,7 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
         """Load a model from a folder under a name."""
         name, url = read_load()
         g.record.modelname = name
-        load(model_loader, reloader, name, url, with_aliases=not settings.multi_model)
+        control.load(name, url, with_aliases=not settings.multi_model)
         g.record.known = True
         return json_response({"modelName": name, "modelUrl": url})
 
@@ -97,17 +90,17 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
     @routes.delete("/models/<model>")
     def unload_model(model: str) -> Response:
         """Unload a model and free its memory."""
-        name = resolve_name(model_loader, reloader, model)
+        name = control.resolve_name(model)
         g.record.modelname = name
-        unload(model_loader, reloader, name)
+        control.unload(name)
         g.record.known = True
         return json_response({"modelName": name})
 
     @routes.post("/reload")
     def reload() -> Response:
         """Load new and changed clients."""
-        model_loader.refresh()
-        report = reloader.reload()
+        control.loader.refresh()
+        report = control.reloader.reload()
         if report.refused:
             copies = [file for file in map(Path, report.refused) if copied(file)]
             raise BadClient(
@@ -128,9 +121,9 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
     @routes.post("/load_model/<model>")
     def load_own_model(model: str) -> Response:
         """Load or reload a model of the repository."""
-        name = resolve_name(model_loader, reloader, model)
+        name = control.resolve_name(model)
         g.record.modelname = name
-        load_own(model_loader, reloader, name)
+        control.load_own(name)
         g.record.known = True
         return json_response(loaded(name))
 
@@ -143,109 +136,6 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
         return entry
 
     return routes
-
-
-def resolve_name(model_loader: ModelLoader, reloader: Reloader, asked: str) -> str:
-    """Return the model to be loaded or unloaded, by its name or alias.
-
-    Raises:
-        UnknownModel: it is the name of a class whose model has another name.
-
-    """
-    registry = reloader.registry
-    name = registry.name(asked)
-    with suppress(UnknownModel):  # it may be from elsewhere, or have failed to load
-        return model_loader.own_name(name)
-    client = registry.clients.get(name)
-    if client and client.served_by != name:
-        raise UnknownModel(
-            f"{brief(asked)} is the name of a class, not of a model",
-            hint=f"its model is {client.served_by!r}: load or unload that one",
-        )
-    return name
-
-
-def load(
-    model_loader: ModelLoader,
-    reloader: Reloader,
-    name: str,
-    url: str,
-    *,
-    with_aliases: bool,
-) -> None:
-    """Load a model from elsewhere and its client.
-
-    Raises:
-        AlreadyLoaded: there is a model of this name or alias.
-        BadModel: the model or its client does not load; nothing of the model is left.
-
-    """
-    registry = reloader.registry
-    forget_lost_models(model_loader, reloader, registry.name(name))
-    if (owner := registry.name(name)) != name:
-        raise AlreadyLoaded(
-            f"{name!r} is an alias of the model {owner!r}", hint="choose another name"
-        )
-
-    def may_have(alias: str) -> bool:
-        """Check whether an alias is free: another model keeps its own."""
-        taken = {name, *registry.clients, *registry.aliases, *model_loader.aliases()}
-        is_free = alias not in taken and not (model_loader.repository / alias).exists()
-        if with_aliases and not is_free:
-            log.warning("the model %s is loaded without its alias %s, which is taken", name, alias)
-        return with_aliases and is_free
-
-    try:
-        model_loader.load(name, url, lambda: load_client_of(model_loader, reloader, name), may_have)
-    finally:
-        forget_client(model_loader, reloader, name)
-
-
-def load_own(model_loader: ModelLoader, reloader: Reloader, name: str) -> None:
-    """Load a model of the repository and its client.
-
-    Raises:
-        BadClient: the client does not fit the model, which is left as it was, loaded or not.
-
-    """
-    was_loaded = model_loader.is_loaded(name)
-    model_loader.load_own(name)
-    if reason := load_client_of(model_loader, reloader, name):
-        if not was_loaded:
-            model_loader.unload(name)
-        raise BadClient(reason, hint=f"mend it, then POST /load_model/{name} again")
-
-
-def unload(model_loader: ModelLoader, reloader: Reloader, name: str) -> None:
-    """Unload a model; where its folder is removed, remove its client too."""
-    model_loader.unload(name)
-    forget_client(model_loader, reloader, name)
-
-
-def forget_lost_models(model_loader: ModelLoader, reloader: Reloader, name: str) -> None:
-    """Remove the clients of models that failed to load or were unloaded late.
-
-    Their names and aliases are free again.
-    """
-    for lost in {name, *model_loader.unwanted()}:
-        model_loader.was_lost(lost)
-        forget_client(model_loader, reloader, lost)
-
-
-def forget_client(model_loader: ModelLoader, reloader: Reloader, name: str) -> None:
-    """Remove the client of a model whose folder is gone."""
-    file = model_loader.repository / name / CLIENT_FILE
-    if str(file) in reloader.registry.loaded and not file.is_file():
-        reloader.reload(only=file)
-
-
-def load_client_of(model_loader: ModelLoader, reloader: Reloader, name: str) -> str:
-    """Load the client that a loaded model's folder describes; return why that failed."""
-    file = model_loader.repository / name / CLIENT_FILE
-    if not file.is_file():
-        return ""
-    report = reloader.reload(only=file)
-    return (report.refused | report.broken).get(str(file), "")
 
 
 def limit_concurrency(routes: Blueprint, slots: Slots, timeout: float) -> None:
@@ -284,11 +174,9 @@ def read_load() -> tuple[str, str]:
     """
     expected = 'expected {"model_name": "…", "url": "/absolute/path/of/a/folder"}'
     try:
-        body = json.loads(request.get_data())
-    except (ValueError, RecursionError) as error:
-        raise BadBody(f"the body is not JSON ({error})", hint=expected) from error
-    if not isinstance(body, dict):
-        raise BadBody(f"the body is {brief(body)}", hint=expected)
+        body = parse_object(request.get_data())
+    except BadBody as error:
+        raise BadBody(error.message, hint=expected) from error
     for name in ("model_name", "url"):
         if not isinstance(body.get(name), str) or not body[name]:
             raise BadBody(f"`{name}` is {brief(body.get(name))}", hint=expected)
