@@ -27,7 +27,7 @@ MAX_TRACEBACK = 3000
 PROGRAM = "dispatcher"
 
 FIRST_ERROR = 400
-FIRST_SERVER_ERROR = 500
+BUG = 500
 
 
 class AccessLog:
@@ -105,7 +105,7 @@ def format_record(record: RequestRecord) -> bytes:
     line: dict[str, Any] = {
         "time": timestamp(record.at),
         "program": PROGRAM,
-        "level": "error" if record.status >= FIRST_SERVER_ERROR else "info",
+        "level": level(record.status),
         "request_id": record.request_id,
         "method": record.method[:MAX_TEXT],
         "route": record.route,
@@ -135,6 +135,13 @@ def format_record(record: RequestRecord) -> bytes:
         line["postprocess_s"] = round(record.timings.postprocess, 6)
     line["total_s"] = round(record.total, 6)
     return encode_line(line)
+
+
+def level(status: int) -> str:
+    """Return the level of a response: error only for a bug."""
+    if status == BUG:
+        return "error"
+    return "warning" if status > BUG else "info"
 
 
 def timestamp(seconds: float) -> str:

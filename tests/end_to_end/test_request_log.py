@@ -249,6 +249,15 @@ def test_without_a_log_there_are_no_lines(tmp_path: Path) -> None:
         assert "{" not in endpoint.log.read_text()
 
 
+@pytest.mark.parametrize(
+    ("path", "level"), [("double", "info"), ("nowhere", "info"), ("fails", "warning"),
+                        ("breaks", "error")],
+)  # fmt: skip
+def test_the_level_of_a_line_says_whose_fault_it_was(seen: Endpoint, path: str, level: str) -> None:
+    body = json.dumps({"payload": {"numbers": [1]}})
+    assert logged(seen, f"/infer/{path}", body, f"level-{path}")["level"] == level
+
+
 def test_a_name_that_no_page_can_hold_is_counted_as_others() -> None:
     metrics = Metrics()
     metrics.item("half \ud800", 200)
