@@ -302,12 +302,12 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     values: dict[str, Any] = {}
     wrong: list[str] = []
     for f in fields(Settings):
-        variable, read = f.metadata["variable"], f.metadata["read"]
+        variable, reader = f.metadata["variable"], f.metadata["read"]
         text = environment.get(variable, f.metadata["default"]).strip()
         try:
-            values[f.name] = read(text)
+            values[f.name] = reader(text)
         except (ValueError, OSError):  # the second for a folder without permission
-            wrong.append(f"{variable} is {text!r}; expected: {read.expected}")
+            wrong.append(f"{variable} is {text!r}; expected: {reader.expected}")
     if wrong:
         raise SettingError("\n".join(wrong))
     settings = Settings(**values)

@@ -104,11 +104,7 @@ class InferenceHandler:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        executor: Executor,
-        admission: Admission,
-        telemetry: Telemetry,
+        self, settings: Settings, executor: Executor, admission: Admission, telemetry: Telemetry
     ) -> None:
         self.settings = settings
         self.executor = executor
@@ -126,7 +122,7 @@ class InferenceHandler:
             request_id=record.request_id,
         )
         stream = request.mimetype in LINE_TYPES
-        metadata = replace(metadata, time_limit=self.time_limit(metadata, record, stream=stream))
+        metadata = replace(metadata, time_limit=self.time_limit(metadata, stream=stream))
         record.modelname = metadata.modelname(None)
         g.caller = Caller(request.environ.get("gunicorn.socket"))
         decompress_body(request, self.settings.max_body)
@@ -140,35 +136,31 @@ class InferenceHandler:
             elif asked.model_request.is_list:
                 response = self.payloads(asked.model_request, metadata)
             else:
-                response = self.one(asked.model_request, metadata, record, g.caller)
+                response = self.one(asked.model_request, metadata)
         except BaseException:
             done()
             raise
         response.call_on_close(done)
         return response
 
-    def one(
-        self, model_request: ModelRequest, metadata: Metadata, record: RequestRecord, caller: Caller
-    ) -> Response:
+    def one(self, model_request: ModelRequest, metadata: Metadata) -> Response:
         """Answer a request with one payload, in this thread."""
-        record.modelname = model_request.modelname
-        self.executor.lookup.refuse(model_request.modelname)
+        record: RequestRecord = g.record
+        connection, modelname = g.caller.connection, model_request.modelname
+        record.modelname = modelname
+        self.executor.lookup.refuse(modelname)
         deadline = metadata.time_limit.deadline()
         on_timeout = None
-        if caller.connection:
-            on_timeout = partial(
-                self.answer_timeout, caller.connection, record, model_request.modelname
-            )
-        model = self.executor.registry.name(model_request.modelname)
+        if connection:
+            on_timeout = partial(self.answer_timeout, connection, record, modelname)
+        model = self.executor.registry.name(modelname)
         try:
-            slot = self.admission.calls.enter(model, deadline, caller, on_timeout)
+            slot = self.admission.calls.enter(model, deadline, g.caller, on_timeout)
         finally:
             end_waiting(record)
         with slot:
-            prepared = self.prepared(model_request, metadata, deadline, record)
-            chosen = negotiate(
-                metadata.accept, available_types(prepared.model_request, prepared.client)
-            )
+            prepared = self.prepared(model_request, metadata, deadline)
+            chosen = negotiate(metadata.accept, available_types(model_request, prepared.client))
             result = prepared.result()
             if chosen == JSON:
                 response = json_response(self.executor.answer(model_request, result))
@@ -192,7 +184,7 @@ class InferenceHandler:
         stream = wants_lines(metadata)
 
         def answer(job: Job) -> Response:
-            prepared = self.prepared(model_request, metadata, job.time_limit.deadline(), g.record)
+            prepared = self.prepared(model_request, metadata, job.time_limit.deadline())
             batches = self.executor.batches(prepared, job)
             # The first batch before the first byte, so that an error in it has its own status.
             first = next(batches)
@@ -215,12 +207,10 @@ class InferenceHandler:
 
         def answer(job: Job) -> Response:
             if isinstance(asked, SeveralModels):
-                encode_results = self.executor.by_name(asked.model_requests, metadata, job)
+                results = self.executor.by_name(asked.model_requests, metadata, job)
                 if stream:
-                    encode_results = {
-                        name: {"modelname": name, **one} for name, one in encode_results.items()
-                    }
-                made = (encode_item(one, name) for name, one in encode_results.items())
+                    results = {name: {"modelname": name, **one} for name, one in results.items()}
+                made = (encode_item(one, name) for name, one in results.items())
                 each = list(self.telemetry.items(made, g.record))
                 return lines_response(one.text for one in each) if stream else results_by_name(each)
             items = self.items(asked.model_requests, metadata, job)
@@ -244,7 +234,7 @@ class InferenceHandler:
         self, model: str, metadata: Metadata, answer: Callable[[Job], Response], *, stream: bool
     ) -> Response:
         """Answer with several calls, in a slot that is held until the response is sent."""
-        time_limit = self.time_limit(metadata, g.record, stream=stream)
+        time_limit = self.time_limit(metadata, stream=stream)
         name = self.executor.registry.name(model)
         try:
             slot = self.admission.jobs.enter(name, time_limit.deadline(), g.caller)
@@ -262,13 +252,10 @@ class InferenceHandler:
         return response
 
     def prepared(
-        self,
-        model_request: ModelRequest,
-        metadata: Metadata,
-        deadline: float,
-        record: RequestRecord,
+        self, model_request: ModelRequest, metadata: Metadata, deadline: float
     ) -> PreparedRequest:
         """Prepare the request to the only model; note it in the record."""
+        record: RequestRecord = g.record
         record.version = model_request.modelversion
         record.timings = Timings()
         prepared = self.executor.prepare(model_request, metadata, deadline, timings=record.timings)
@@ -282,12 +269,10 @@ class InferenceHandler:
         made = map(encode_item, self.executor.items(model_requests, metadata, job))
         return self.telemetry.items(made, g.record)
 
-    def time_limit(
-        self, metadata: Metadata, record: RequestRecord, *, stream: bool = False
-    ) -> TimeLimit:
+    def time_limit(self, metadata: Metadata, *, stream: bool) -> TimeLimit:
         """Return the time limit of a request, counted from when NGINX had all of it."""
         each = min(self.settings.client_timeout, metadata.timeout)
-        return TimeLimit(record.since + (self.settings.stream_timeout if stream else each), each)
+        return TimeLimit(g.record.since + (self.settings.stream_timeout if stream else each), each)
 
 
 def end_waiting(record: RequestRecord) -> None:
@@ -307,14 +292,7 @@ def wants_lines(metadata: Metadata) -> bool:
 
 def first_model(model_requests: Sequence[ModelRequest | InferenceError]) -> str:
     """Return the model that a request for several counts for."""
-    return next(
-        (
-            model_request.modelname
-            for model_request in model_requests
-            if isinstance(model_request, ModelRequest)
-        ),
-        "",
-    )
+    return next((one.modelname for one in model_requests if isinstance(one, ModelRequest)), "")
 
 
 def encode_results(
