@@ -33,7 +33,7 @@ chaos: weights $(VENV)/.dev
 
 # More than 100,000 new inputs for the parsers; about a quarter of an hour.
 fuzz: weights $(VENV)/.dev
-	FUZZ_INPUTS=10000 $(RUN) pytest -s tests/dispatcher/test_fuzz.py
+	FUZZ_INPUTS=10000 $(RUN) pytest -s tests/dispatcher/fuzz
 
 # Needs a Docker engine; skipped, saying so, where none answers.
 test-image: weights $(VENV)/.image-test

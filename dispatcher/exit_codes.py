@@ -1,4 +1,4 @@
-"""What a process ended with, in words."""
+"""Exit codes in words."""
 
 from __future__ import annotations
 

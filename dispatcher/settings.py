@@ -1,31 +1,32 @@
-"""Every setting, in one immutable table: `./serve --help`, the documentation and its test read it.
+"""Every setting, in one immutable table.
 
-A value comes from the environment variable named beside it. A bad value stops the start with a
-message that names the variable, what it holds and what was expected.
+`./serve --help`, the documentation and its test read the table. A value comes from the environment
+variable named beside it. A bad value stops the start with a message that names the variable, its
+value and what was expected.
 """
 
 from __future__ import annotations
 
 import math
-import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from clients.parameters import NUMBER, WHOLE
 from clients.repository.model_folders import can_be_read
+from dispatcher import setting_types as read
+from dispatcher.setting_types import setting
+
+AUTO, RUN_PATH, WORKABLE = read.AUTO, read.RUN_PATH, read.WORKABLE
 
 PROJECT = Path(__file__).resolve().parent.parent
 
-AUTO = "auto"
-
-# In RUN_DIR, for both sides: what the supervisor tells the web workers, the folder that the
-# instances of models share, with their engines in a folder there, a file for each model that is to
-# be loaded when Triton starts, one for each that has answered its example, links to the folders of
-# models that were deleted (what begins like this one is on its way into the repository or out of
-# it), and a link to MODEL_REPOSITORY as it was set.
+# Names in RUN_DIR, for supervisor and web workers alike: the supervisor's status; the folder that
+# the instances of models share, with their engines in a folder there; a file for each model that
+# Triton is to load when it starts; a file for each model that has answered its example; links to
+# the deleted folders of models (names that begin like this one are on their way into the repository
+# or out of it); and a link to MODEL_REPOSITORY as it was set.
 NOTICE = "supervisor.json"
 INSTANCES = "instances"
 ENGINES = "engines"
@@ -34,21 +35,30 @@ ANSWERED = "answered"
 ASIDE = "aside"
 MODELS = "models"
 
-# A variable of the web workers: models have no more than parts of what shared memory there is.
+# Set for web workers where models get only a part of the shared memory that they want.
 SCARCE = "SHARED_MEMORY_SCARCE"
 
 MODEL_DIR = "/opt/ml/model"  # where the platform unpacks a model.tar.gz
 
-PORT = "TCP port, 1 to 65535"
+# One time limit, `timeout`, is what the platform waits for a response. Each part inside gives up a
+# little earlier than the one around it, so that the caller gets the most specific error.
+CLIENT_SHARE = 0.90
+PROXY_SHARE = 0.98
+
+UNLOAD_S = 300.0  # the longest unload: the platform waits 360 s
+ENDING_S = 60.0  # for runs that were given up, and for a model's processes to end
+MARGIN_S = 10.0
+
+MANAGING = 4  # management requests that run at a time, per worker
 
 
 class SettingError(ValueError):
-    """One or more environment variables hold a value that cannot be used; one line for each."""
+    """Environment variables have unusable values; the message has a line for each."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What a reader wants to know of one setting."""
+    """What the documentation says about one setting."""
 
     attribute: str
     variable: str
@@ -57,484 +67,171 @@ class Row:
     meaning: str
 
 
-def setting(variable: str, default: str, read: Callable[[str], Any], meaning: str) -> Any:
-    """Declare a field of `Settings`; `read` turns the variable's text into the field's value."""
-    return field(
-        metadata={"variable": variable, "default": default, "read": read, "meaning": meaning}
-    )
-
-
-def expects(expected: str) -> Callable[[Callable[[str], Any]], Callable[[str], Any]]:
-    """Say beside a reader what it accepts: the text stands in errors and in the documentation."""
-
-    def mark(read: Callable[[str], Any]) -> Callable[[str], Any]:
-        read.expected = expected  # type: ignore[attr-defined]
-        return read
-
-    return mark
-
-
-@expects(PORT)
-def read_port(text: str) -> int:
-    """Read a TCP port."""
-    return within(1, 65535)(text)
-
-
-@expects("LOW-HIGH, two TCP ports, or nothing")
-def read_port_range(text: str) -> range | None:
-    """Read `LOW-HIGH`, both ends belonging to it; nothing is `None`."""
-    if not text:
-        return None
-    low, dash, high = map(str.strip, text.partition("-"))
-    ports = range(read_port(low), read_port(high) + 1)
-    if not dash or not ports:
-        raise ValueError(text)
-    return ports
-
-
-def whole(low: int, high: int) -> Callable[[str], int]:
-    """Read a whole number from `low` to `high`."""
-    return expects(f"whole number, {low} to {high}")(within(low, high))
-
-
-def whole_or_nothing(low: int, high: int) -> Callable[[str], int | None]:
-    """Read a whole number from `low` to `high`; nothing is `None`."""
-
-    @expects(f"whole number, {low} to {high}, or nothing")
-    def read(text: str) -> int | None:
-        return within(low, high)(text) if text else None
-
-    return read
-
-
-def within(low: int, high: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not WHOLE.fullmatch(text) or not low <= (number := int(text)) <= high:
-            raise ValueError(text)
-        return number
-
-    return read
-
-
-@expects(f"whole number, 1 to 64, or {AUTO}")
-def read_workers(text: str) -> int:
-    """Read how many web workers there are; `serve` knows the CPUs, and passes a number on."""
-    return 1 if text == AUTO else within(1, 64)(text)
-
-
-def seconds(low: float, high: float) -> Callable[[str], float]:
-    """Read a time in seconds from `low` to `high`."""
-
-    @expects(f"seconds, {low:g} to {high:g}")
-    def read(text: str) -> float:
-        if not NUMBER.fullmatch(text) or not low <= (number := float(text)) <= high:
-            raise ValueError(text)
-        return number
-
-    return read
-
-
-def seconds_or_nothing(low: float, high: float) -> Callable[[str], float | None]:
-    """Read a time in seconds from `low` to `high`; nothing is `None`."""
-
-    @expects(f"seconds, {low:g} to {high:g}, or nothing")
-    def read(text: str) -> float | None:
-        return seconds(low, high)(text) if text else None
-
-    return read
-
-
-@expects("path of a folder that can be read")
-def read_folder(text: str) -> Path:
-    """Read the path of a folder that exists."""
-    path = Path(text).absolute()
-    if not text or not can_be_read(path):
-        raise ValueError(text)
-    return path
-
-
-@expects("path")
-def read_path(text: str) -> Path:
-    """Read a path that need not exist."""
-    if not text:
-        raise ValueError(text)
-    return Path(text).absolute()
-
-
-@expects("path, of a folder that can be read if of anything")
-def read_place(text: str) -> Path:
-    """Read the path of a folder that need not exist."""
-    path: Path = read_path(text)
-    if path.exists() and not can_be_read(path):
-        raise ValueError(text)
-    return path
-
-
-# NGINX's configuration and Triton's shell command hold the path of the folder in which the
-# container works, and in it lies "gunicorn.sock", whose path may have 107 characters. The folder is
-# RUN_DIR for the web workers, and "dispatch-run" in it for `serve`.
-WORKABLE = re.compile(r"[A-Za-z0-9._/+-]{1,93}")
-RUN_PATH = "path of at most 80 letters, digits and ._/+- from the root on"
-
-
-@expects(f"{RUN_PATH}, or nothing")
-def read_run_dir(text: str) -> Path | None:
-    """Read where the container may keep its own files."""
-    if not text:
-        return None
-    path = Path(text).absolute()
-    if not WORKABLE.fullmatch(str(path)) or (path.exists() and not path.is_dir()):
-        raise ValueError(text)
-    return path
-
-
-@expects("paths of folders that can be read, separated by colons, or nothing")
-def read_folders(text: str) -> tuple[Path, ...]:
-    """Read several folders, as `PATH` spells them."""
-    return tuple(read_folder(part) for part in text.split(":") if part)
-
-
-@expects("names, separated by commas, or nothing")
-def read_names(text: str) -> tuple[str, ...]:
-    """Read several names."""
-    names = tuple(part.strip() for part in text.split(",") if part.strip())
-    if re.search(r"[\s;:]", "".join(names)):  # separated otherwise
-        raise ValueError(text)
-    return names
-
-
-def one_of(*words: str) -> Callable[[str], str]:
-    """Read one of some words."""
-
-    @expects(f"one of {', '.join(words)}")
-    def read(text: str) -> str:
-        if text.lower() not in words:
-            raise ValueError(text)
-        return text.lower()
-
-    return read
-
-
-@expects("true or false")
-def read_truth(text: str) -> bool:
-    """Read true or false, and nothing that is neither."""
-    if text.lower() not in {"true", "false"}:
-        raise ValueError(text)
-    return text.lower() == "true"
-
-
-# One time limit, `timeout`, is what the platform waits for an answer. Each part inside it gives up
-# a little earlier than the one around it, so that the caller gets the most specific error.
-CLIENT_SHARE = 0.90
-PROXY_SHARE = 0.98
-
-UNLOAD_S = 300.0  # at most, for a model to be unloaded: the platform waits 360 s
-ENDING_S = 60.0  # for runs that nobody waits for any more, and for a model's processes to end
-MARGIN_S = 10.0
-
-
-MANAGING = 4  # requests to load, unload, list or reload models that run at a time, per worker
-
-
-def with_others(turns: int) -> int:
-    """Return how many turns there are where one model may have so many."""
-    return turns + math.ceil(turns / 2)
+def with_others(slots: int) -> int:
+    """Return the number of all slots where one model may have `slots`."""
+    return slots + math.ceil(slots / 2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """The settings of one container, read and checked."""
 
-    port: int = setting("SAGEMAKER_BIND_TO_PORT", "8080", read_port, "port that NGINX listens on")
-    safe_ports: range | None = setting(
-        "SAGEMAKER_SAFE_PORT_RANGE",
-        "",
-        read_port_range,
-        "where set, Triton's three ports are the first of this range unless they are set too",
-    )
-    triton_http_port: int = setting(
-        "TRITON_HTTP_PORT", "8000", read_port, "Triton's HTTP, on loopback"
-    )
-    triton_grpc_port: int = setting(
-        "TRITON_GRPC_PORT", "8001", read_port, "Triton's gRPC, on loopback"
-    )
-    triton_metrics_port: int = setting(
-        "TRITON_METRICS_PORT", "8002", read_port, "Triton's metrics, on loopback"
-    )
-    model_repository: Path = setting(
-        "MODEL_REPOSITORY",
-        str(PROJECT / "model_repository"),
-        read_folder,
-        "folder with one folder per model, as Triton wants it",
-    )
-    canary_interval: float = setting(
-        "CANARY_INTERVAL",
-        "8",
-        seconds(0.1, 3600),
-        "how often each required model is asked its example, so that /ping can tell the truth",
-    )
-    canary_timeout: float = setting(
-        "CANARY_TIMEOUT",
-        "8",
-        seconds(0.1, 3600),
-        "how long it may take to answer that before /ping is 503, unless it answers others",
-    )
-    model_dir: Path = setting(
-        "MODEL_DIR",
-        MODEL_DIR,
-        read_place,
-        "folder with models of your own, where the platform unpacks them; it need not exist",
-    )
-    model_dir_use: str = setting(
-        "MODEL_DIR_USE",
-        "beside",
-        one_of("beside", "instead", "ignore"),
+    # fmt: off
+    port: int = setting("SAGEMAKER_BIND_TO_PORT", "8080", read.port, "port that NGINX listens on")
+    safe_ports: range | None = setting("SAGEMAKER_SAFE_PORT_RANGE", "",
+        read.or_nothing(read.port_range),
+        "range for Triton's three ports, unless they are set themselves")
+    triton_http_port: int = setting("TRITON_HTTP_PORT", "8000", read.port,
+        "Triton's HTTP port, on loopback")
+    triton_grpc_port: int = setting("TRITON_GRPC_PORT", "8001", read.port,
+        "Triton's gRPC port, on loopback")
+    triton_metrics_port: int = setting("TRITON_METRICS_PORT", "8002", read.port,
+        "Triton's metrics port, on loopback")
+    model_repository: Path = setting("MODEL_REPOSITORY", str(PROJECT / "model_repository"),
+        read.folder,
+        "Triton's model repository: a folder with one folder per model")
+    canary_interval: float = setting("CANARY_INTERVAL", "8", read.seconds(0.1, 3600),
+        "how often each required model is probed with its example, for /ping")
+    canary_timeout: float = setting("CANARY_TIMEOUT", "8", read.seconds(0.1, 3600),
+        "how long a probed model may take before /ping is 503, unless it answers other requests")
+    model_dir: Path = setting("MODEL_DIR", MODEL_DIR, read.place,
+        "folder with your own models, where the platform unpacks them; it need not exist")
+    model_dir_use: str = setting("MODEL_DIR_USE", "beside",
+        read.one_of("beside", "instead", "ignore"),
         "whether the models in MODEL_DIR are served beside those of MODEL_REPOSITORY, instead of "
-        "them, or not at all; of two with one name that in MODEL_DIR counts",
-    )
-    multi_model: bool = setting(
-        "SAGEMAKER_MULTI_MODEL",
-        "false",
-        read_truth,
-        "start with no model loaded and none required: the platform loads them by POST /models",
-    )
-    model_url_roots: tuple[Path, ...] = setting(
-        "MODEL_URL_ROOTS",
-        "",
-        read_folders,
-        "folders below which a model must lie that POST /models loads; nothing means anywhere",
-    )
-    default_model: str = setting(
-        "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME",
-        "",
-        expects("name of a model, or nothing")(lambda text: text),
-        "the model that is asked when a request names none",
-    )
-    required_models: tuple[str, ...] = setting(
-        "REQUIRED_MODELS",
-        "",
-        read_names,
-        "models, or classes by their modelname, without which /ping is 503; "
-        "nothing means every model in the repository",
-    )
-    clients_path: tuple[Path, ...] = setting(
-        "CLIENTS_PATH", "", read_folders, "folders with client classes of your own"
-    )
-    clients_watch: float | None = setting(
-        "CLIENTS_WATCH",
-        "",
-        seconds_or_nothing(0.5, 3600),
-        "how often clients that are new or have changed are looked for and taken up; "
-        "nothing means on POST /reload alone",
-    )
-    triton_home: Path = setting(
-        "TRITON_HOME",
-        "/opt/tritonserver",
-        read_path,
-        "where NVIDIA's image keeps Triton; looked at before PATH and the embedded one",
-    )
-    tensorrt_engines: Path | None = setting(
-        "TENSORRT_ENGINES",
-        "",
-        expects("path, or nothing")(lambda text: read_path(text) if text else None),
-        "folder for TensorRT engines, built at the start where none fits this GPU; "
-        "nothing means that the models run as they are",
-    )
-    run_dir: Path | None = setting(
-        "RUN_DIR",
-        "",
-        read_run_dir,
-        "folder for sockets and temporary files, in the folder dispatch-run there, which is "
-        "emptied at the start; nothing means a new one, removed at the end",
-    )
-    shared_memory_mb: int | None = setting(
-        "SHARED_MEMORY_MB",
-        "",
-        whole_or_nothing(16, 2**20),
-        "how much of /dev/shm the models of the embedded Triton may use, in MiB; "
-        "nothing means what is free at the start",
-    )
-    tensors_shared_memory_mb: int | None = setting(
-        "TENSORS_SHARED_MEMORY_MB",
-        "",
-        whole_or_nothing(0, 2**20),
-        "how much of /dev/shm the web workers may use to hand large tensors to Triton, in MiB; 0 "
-        "sends all by gRPC; nothing means an eighth of it, or of the container's memory where that "
-        "is less, at most 512, and none where that is less than 1 GiB",
-    )
-    workers: int = setting(
-        "MODEL_SERVER_WORKERS",
-        AUTO,
-        read_workers,
-        "gunicorn's processes; 'auto' is one for every four CPUs that the container may use, at "
-        "least one and at most four",
-    )
-    threads: int = setting(
-        "MODEL_SERVER_THREADS",
-        "16",
-        whole(1, 256),
-        "requests of one model that are answered at a time, per worker; half as many again are "
-        "kept for other models",
-    )
-    queue: int = setting(
-        "MODEL_SERVER_QUEUE",
-        "64",
-        whole(0, 10_000),
-        "requests that may wait for their turn, per worker; more are answered 429",
-    )
-    timeout: float = setting(
-        "MODEL_SERVER_TIMEOUT",
-        "60",
-        seconds(2, 3600),
-        "what the platform waits for an answer; "
-        "model calls and NGINX give up a little earlier, in this order",
-    )
-    stream_timeout: float = setting(
-        "MODEL_SERVER_STREAM_TIMEOUT",
-        "480",
-        seconds(2, 86_400),
-        "what the platform waits for the end of an answer that comes in lines; "
-        "each line has the time of MODEL_SERVER_TIMEOUT",
-    )
-    max_body_mb: int = setting(
-        "MODEL_SERVER_MAX_BODY_MB", "25", whole(1, 2048), "largest request body, in MiB"
-    )
-    batch_payload_mb: int | None = setting(
-        "SAGEMAKER_MAX_PAYLOAD_IN_MB",
-        "",
-        whole_or_nothing(1, 2048),
-        "largest payload of a batch transform job, in MB; a larger one than "
-        "MODEL_SERVER_MAX_BODY_MB raises that too",
-    )
-    max_megapixels: int = setting(
-        "MODEL_SERVER_MAX_MEGAPIXELS",
-        "50",
-        whole(1, 1000),
-        "largest picture, in millions of pixels, judged by its header before it is decoded",
-    )
-    max_batch: int = setting(
-        "MODEL_SERVER_MAX_BATCH", "1000", whole(1, 100_000), "most payloads in one request"
-    )
-    load_timeout: float = setting(
-        "MODEL_LOAD_TIMEOUT",
-        "300",
-        seconds(1, 3600),
-        "how long a model may take to load at run time",
-    )
-    start_timeout: float = setting(
-        "SERVE_START_TIMEOUT",
-        "480",
-        seconds(1, 3600),
-        "how long Triton, gunicorn and NGINX may take to answer after the start",
-    )
-    stop_timeout: float = setting(
-        "SERVE_STOP_TIMEOUT",
-        "27",
-        seconds(1, 3600),
-        "from SIGTERM to SIGKILL for what is still running",
-    )
-    model_precision: str = setting(
-        "MODEL_PRECISION",
-        "exact",
-        one_of("exact", "auto"),
-        "precision of models on a CPU: exact answers as ONNX Runtime does in single precision; "
-        "auto computes in bf16 where the processor has it and a model's answers pass a trial",
-    )
-    engine_cache: Path = setting(
-        "ENGINE_CACHE",
-        str(Path(sys.prefix) / "engines"),
-        read_path,
-        "folder in which is kept which engine runs a model best on this machine",
-    )
-    restarts: int = setting(
-        "SERVE_RESTARTS",
-        "10",
-        whole(0, 1_000_000),
-        "how often Triton, gunicorn and NGINX each may be restarted within "
-        "SERVE_RESTART_WINDOW; the next failure ends the container",
-    )
-    restart_window: float = setting(
-        "SERVE_RESTART_WINDOW",
-        "600",
-        seconds(1, 86_400),
-        "seconds after which a restart no longer counts",
-    )
-    log_level: str = setting(
-        "MODEL_SERVER_LOG_LEVEL",
-        "info",
-        one_of("debug", "info", "warning", "error"),
-        "least severe message that is logged",
-    )
-    api_keys_file: Path | None = setting(
-        "API_KEYS_FILE",
-        "",
-        expects("path, or nothing")(lambda text: read_path(text) if text else None),
-        "file with the API keys that may enter, read anew when it changes; "
-        "nothing means that everybody may",
-    )
-    management_routes: bool = setting(
-        "MANAGEMENT_ROUTES",
-        "true",
-        read_truth,
-        "whether models can be loaded, unloaded and reloaded over HTTP; false answers 403",
-    )
-    access_log: str = setting(
-        "MODEL_SERVER_ACCESS_LOG",
-        "json",
-        one_of("json", "errors", "off"),
-        "a line of the log for every request, for those that were not answered 2xx, or for none",
-    )
-    log_format: str = setting(
-        "LOG_FORMAT",
-        "text",
-        one_of("text", "json"),
-        "lines of the log that are no requests: as the programs write them, each after its "
-        "program's name, or JSON objects as well",
-    )
+        "them, or not at all; for equal names the model in MODEL_DIR is used")
+    multi_model: bool = setting("SAGEMAKER_MULTI_MODEL", "false", read.truth,
+        "start with no model loaded and none required: the platform loads them by POST /models")
+    model_url_roots: tuple[Path, ...] = setting("MODEL_URL_ROOTS", "", read.folders,
+        "folders from which POST /models may load models; nothing means any folder")
+    default_model: str = setting("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME", "", read.name,
+        "model for requests that name none")
+    required_models: tuple[str, ...] = setting("REQUIRED_MODELS", "", read.names,
+        "models, or client classes by their modelname, without which /ping is 503; nothing means "
+        "every model in the repository")
+    clients_path: tuple[Path, ...] = setting("CLIENTS_PATH", "", read.folders,
+        "folders with your own client classes")
+    clients_watch: float | None = setting("CLIENTS_WATCH", "",
+        read.or_nothing(read.seconds(0.5, 3600)),
+        "how often new and changed client classes are looked for and loaded; nothing means only "
+        "on POST /reload")
+    triton_home: Path = setting("TRITON_HOME", "/opt/tritonserver", read.path,
+        "folder of Triton in NVIDIA's image; tried before PATH and the embedded Triton")
+    tensorrt_engines: Path | None = setting("TENSORRT_ENGINES", "", read.or_nothing(read.path),
+        "folder for TensorRT engines, which are built at the start where none fits this GPU; "
+        "nothing means that the models run as they are")
+    run_dir: Path | None = setting("RUN_DIR", "", read.or_nothing(read.run_dir),
+        "folder for sockets and temporary files, in its subfolder dispatch-run, which is emptied "
+        "at the start; nothing means a new folder, removed at the end")
+    shared_memory_mb: int | None = setting("SHARED_MEMORY_MB", "",
+        read.or_nothing(read.whole(16, 2**20)),
+        "how much of /dev/shm the models of the embedded Triton may use, in MiB; nothing means "
+        "what is free at the start")
+    tensors_shared_memory_mb: int | None = setting("TENSORS_SHARED_MEMORY_MB", "",
+        read.or_nothing(read.whole(0, 2**20)),
+        "how much of /dev/shm the web workers may use to pass large tensors to Triton, in MiB; 0 "
+        "means by gRPC only; nothing means an eighth of /dev/shm or of the container's memory, "
+        "whichever is smaller, at most 512, and 0 where the smaller one is below 1 GiB")
+    workers: int = setting("MODEL_SERVER_WORKERS", AUTO, read.workers,
+        "number of web workers; auto means one for every four CPUs of the container, at least one "
+        "and at most four")
+    threads: int = setting("MODEL_SERVER_THREADS", "16", read.whole(1, 256),
+        "requests of one model that run at a time, per worker; half as many again are kept for "
+        "other models")
+    queue: int = setting("MODEL_SERVER_QUEUE", "64", read.whole(0, 10_000),
+        "requests that may wait in the queue, per worker; further ones are answered 429")
+    timeout: float = setting("MODEL_SERVER_TIMEOUT", "60", read.seconds(2, 3600),
+        "how long the platform waits for a response; model calls and NGINX give up a little "
+        "earlier, in this order")
+    stream_timeout: float = setting("MODEL_SERVER_STREAM_TIMEOUT", "480", read.seconds(2, 86_400),
+        "how long the platform waits for the end of a response in lines; MODEL_SERVER_TIMEOUT "
+        "applies to each line")
+    max_body_mb: int = setting("MODEL_SERVER_MAX_BODY_MB", "25", read.whole(1, 2048),
+        "largest request body, in MiB")
+    batch_payload_mb: int | None = setting("SAGEMAKER_MAX_PAYLOAD_IN_MB", "",
+        read.or_nothing(read.whole(1, 2048)),
+        "largest payload of a batch transform job, in MB; raises MODEL_SERVER_MAX_BODY_MB where "
+        "it is larger")
+    max_megapixels: int = setting("MODEL_SERVER_MAX_MEGAPIXELS", "50", read.whole(1, 1000),
+        "largest picture, in millions of pixels, checked before it is decoded")
+    max_batch: int = setting("MODEL_SERVER_MAX_BATCH", "1000", read.whole(1, 100_000),
+        "most payloads in one request")
+    load_timeout: float = setting("MODEL_LOAD_TIMEOUT", "300", read.seconds(1, 3600),
+        "how long a model may take to load at run time")
+    start_timeout: float = setting("SERVE_START_TIMEOUT", "480", read.seconds(1, 3600),
+        "how long Triton, gunicorn and NGINX may take to start")
+    stop_timeout: float = setting("SERVE_STOP_TIMEOUT", "27", read.seconds(1, 3600),
+        "time from SIGTERM to SIGKILL for processes that still run")
+    model_precision: str = setting("MODEL_PRECISION", "exact", read.one_of("exact", "auto"),
+        "precision of models on a CPU: exact gives the results of ONNX Runtime in single "
+        "precision; auto computes in bf16 where the processor supports it and a trial shows that "
+        "the results agree")
+    engine_cache: Path = setting("ENGINE_CACHE", str(Path(sys.prefix) / "engines"), read.path,
+        "folder that stores which engine runs a model best on this machine")
+    restarts: int = setting("SERVE_RESTARTS", "10", read.whole(0, 1_000_000),
+        "how often Triton, gunicorn and NGINX each may be restarted within SERVE_RESTART_WINDOW; "
+        "the next failure ends the container")
+    restart_window: float = setting("SERVE_RESTART_WINDOW", "600", read.seconds(1, 86_400),
+        "seconds after which a restart no longer counts")
+    log_level: str = setting("MODEL_SERVER_LOG_LEVEL", "info",
+        read.one_of("debug", "info", "warning", "error"),
+        "lowest level that is logged")
+    api_keys_file: Path | None = setting("API_KEYS_FILE", "", read.or_nothing(read.path),
+        "file with the accepted API keys, read again when it changes; nothing means that no key "
+        "is needed")
+    management_routes: bool = setting("MANAGEMENT_ROUTES", "true", read.truth,
+        "whether models can be loaded, unloaded and reloaded over HTTP; false answers 403")
+    access_log: str = setting("MODEL_SERVER_ACCESS_LOG", "json",
+        read.one_of("json", "errors", "off"),
+        "log a line for every request, for those that are not answered 2xx, or for none")
+    log_format: str = setting("LOG_FORMAT", "text", read.one_of("text", "json"),
+        "form of all other log lines: text as the programs write it, after the program's name, or "
+        "JSON objects")
+    # fmt: on
 
     @property
     def mounted(self) -> Path | None:
-        """The folder with models of one's own, where it is used."""
+        """MODEL_DIR, where it is used."""
         return None if self.model_dir_use == "ignore" else self.model_dir
 
     @property
     def missing(self) -> str:
-        """What to say of a folder that somebody named, and that is not there; else nothing."""
+        """What is wrong with MODEL_DIR where it was set and does not exist; else empty."""
         if self.mounted in {None, Path(MODEL_DIR)} or self.model_dir.is_dir():
             return ""
         return f"MODEL_DIR is {self.model_dir}: there is no such folder, so nothing of it is served"
 
     @property
     def client_folders(self) -> tuple[Path, ...]:
-        """The folders with client classes of one's own."""
+        """The folders with client classes of the user."""
         beside = () if self.mounted is None else (self.mounted / "code" / "clients",)
         return (*self.clients_path, *(folder for folder in beside if can_be_read(folder)))
 
     @property
     def max_body(self) -> int:
-        """Bytes of the largest body, for NGINX, Flask and the message alike."""
+        """Bytes of the largest request body."""
         return max(self.max_body_mb, self.batch_payload_mb or 0) * 2**20
 
     @property
     def max_payload_mb(self) -> int:
-        """What a batch transform job is told."""
+        """The largest payload of a batch transform job, in MB."""
         return self.batch_payload_mb or self.max_body_mb
 
     @property
     def client_timeout(self) -> float:
-        """Seconds that one request may take inside a web worker."""
+        """Seconds that a request may take in a web worker."""
         return self.timeout * CLIENT_SHARE
 
     @property
     def jobs_per_model(self) -> int:
-        """Requests with several calls that may run at a time in one worker, of one model."""
+        """How many requests with several calls may run at a time, per worker and model."""
         return math.ceil(self.threads / 2)
 
     @property
     def web_threads(self) -> int:
-        """Threads of one worker that may be busy with models: with calls, with jobs, waiting."""
-        turns = (self.threads, self.jobs_per_model, MANAGING)
-        return sum(map(with_others, turns)) + self.queue
+        """How many threads of one worker may be busy with models, or wait for them."""
+        slots = (self.threads, self.jobs_per_model, MANAGING)
+        return sum(map(with_others, slots)) + self.queue
 
     @property
     def proxy_timeout(self) -> float:
@@ -543,28 +240,28 @@ class Settings:
 
     @property
     def unload_timeout(self) -> float:
-        """Seconds that a model may take to be unloaded: what its last request has, and some more.
+        """Seconds that an unload may take.
 
-        One that owes an answer, and never gives it, is never unloaded.
+        It waits for the model's last request. A model that never answers its last request is never
+        unloaded.
         """
         return min(UNLOAD_S, self.client_timeout + ENDING_S)
 
     @property
     def managing_wait(self) -> float:
-        """Seconds that one waits for a turn to load, unload or list models: until one ended."""
+        """Seconds that a management request waits for its slot: until another one ends."""
         return self.unload_timeout + MARGIN_S
 
     @property
     def managing_timeout(self) -> float:
-        """What NGINX waits for where models are loaded, unloaded or listed.
+        """Seconds that NGINX waits for a management request.
 
-        That is the wait for a turn, a load, the trial of the model's client, and where that fails
-        an unload.
+        It may wait for its slot, load a model, test its client and unload the model again.
         """
         return self.managing_wait + self.load_timeout + self.proxy_timeout + self.unload_timeout
 
     def environment(self) -> dict[str, str]:
-        """Every setting as environment variables, from which `read_settings` makes an equal one."""
+        """Return the environment variables that `read_settings` reads equally."""
         return {
             f.metadata["variable"]: written(getattr(self, f.name))
             for f in fields(self)
@@ -581,7 +278,7 @@ def written(value: object) -> str:
 
 
 def rows() -> Iterator[Row]:
-    """Yield the table, a row per setting, in the order of their declaration."""
+    """Yield a row for each setting, in the order of declaration."""
     for f in fields(Settings):
         yield Row(
             f.name,
@@ -605,12 +302,12 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     values: dict[str, Any] = {}
     wrong: list[str] = []
     for f in fields(Settings):
-        variable, read = f.metadata["variable"], f.metadata["read"]
+        variable, reader = f.metadata["variable"], f.metadata["read"]
         text = environment.get(variable, f.metadata["default"]).strip()
         try:
-            values[f.name] = read(text)
-        except (ValueError, OSError):  # the second: in a folder that may not be entered
-            wrong.append(f"{variable} is {text!r}; expected: {read.expected}")
+            values[f.name] = reader(text)
+        except (ValueError, OSError):  # the second for a folder without permission
+            wrong.append(f"{variable} is {text!r}; expected: {reader.expected}")
     if wrong:
         raise SettingError("\n".join(wrong))
     settings = Settings(**values)
@@ -623,7 +320,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
 
 
 def with_ports_in_range(settings: Settings, environment: Mapping[str, str]) -> Settings:
-    """Give Triton the first free ports of the safe range, and see that no port is used twice."""
+    """Give Triton the first free ports of the range; refuse a port used twice."""
     variables = {f.name: f.metadata["variable"] for f in fields(Settings)}
     chosen = {name: getattr(settings, name) for name in INNER_PORTS}
     if settings.safe_ports is not None:
@@ -643,8 +340,8 @@ def with_ports_in_range(settings: Settings, environment: Mapping[str, str]) -> S
     for name, number in {"port": settings.port, **chosen}.items():
         if number in users:
             raise SettingError(
-                f"{variables[name]} is {number}, which {users[number]} has already; "
-                "expected: a port of its own for each"
+                f"{variables[name]} is {number}, which is also {users[number]}; "
+                "expected: different ports"
             )
         users[number] = variables[name]
     return replace(settings, **chosen)

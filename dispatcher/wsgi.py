@@ -1,40 +1,60 @@
-"""What a gunicorn worker runs: the one place where the web worker's parts are put together."""
+"""The composition root of a web worker; gunicorn runs `build`."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 
 from flask import Flask
 
 from clients.plugins.registry import Registry, load_clients
+from clients.triton.client import TritonEnvironment
 from clients.triton.configuration import renamed_config
 from clients.triton.shared_memory import affordable
-from dispatcher.app import admission_of, create_app
+from dispatcher.app import create_app
 from dispatcher.auth.api_keys import KeyFile
-from dispatcher.execution.admission import nothing
-from dispatcher.execution.watchdog import Watch, replace_worker
+from dispatcher.auth.authorization import Authorizer
+from dispatcher.execution.admission import Admission, nothing
+from dispatcher.execution.executor import Executor
+from dispatcher.execution.model_lookup import ModelLookup
+from dispatcher.execution.watchdog import Watchdog, grace_period, replace_worker
+from dispatcher.model_control.control import ModelControl
 from dispatcher.model_control.links import keep_listable
+from dispatcher.model_control.listing import ModelListing
+from dispatcher.model_control.load_unload import ModelLoader
 from dispatcher.model_control.reload import Reloader, tried_at_start, verdicts_of
+from dispatcher.model_control.repository import models_on_disk
 from dispatcher.model_control.sandbox import environment_of
-from dispatcher.observability.memory import all_memory
-from dispatcher.observability.metrics import Metrics
-from dispatcher.observability.multiprocess import gather_dead
-from dispatcher.observability.observer import Observer
+from dispatcher.observability.memory import total_memory
+from dispatcher.observability.metrics import Metrics, metrics_folder
 from dispatcher.observability.request_log import AccessLog, JsonLines
+from dispatcher.observability.telemetry import Telemetry
 from dispatcher.readiness.prober import Canary
 from dispatcher.readiness.supervisor_status import reader
-from dispatcher.settings import ANSWERED, ASIDE, NOTICE, SCARCE, Settings, read_settings
+from dispatcher.routes.docs import docs_routes
+from dispatcher.routes.inference import inference_routes
+from dispatcher.routes.metrics import metrics_routes
+from dispatcher.routes.models import management_routes
+from dispatcher.settings import (
+    ANSWERED,
+    ASIDE,
+    ENGINES,
+    INSTANCES,
+    NOTICE,
+    SCARCE,
+    WANTED,
+    Settings,
+    read_settings,
+)
 
 
 def build() -> Flask:
-    """Return the application, made from the environment; called once per worker, after the fork."""
+    """Build the application, once per worker, after the fork."""
     settings = read_settings(os.environ)
-    log_to_stderr(settings)
+    configure_logging(settings)
     environment = environment_of(settings, shared_bytes(settings), scarce=SCARCE in os.environ)
     verdicts = verdicts_of(settings)
     noted = tried_at_start(settings, verdicts)
@@ -48,41 +68,90 @@ def build() -> Flask:
         reader(settings.run_dir and settings.run_dir / NOTICE),
         memory=settings.run_dir and settings.run_dir / ANSWERED,
         replace=replace_worker,
-        mend=mending(settings),
+        mend=link_repair(settings),
     )
     canary.start()
-    admission = admission_of(settings)
-    Watch(admission, settings.client_timeout, replace_worker).start()
+    admission = make_admission(settings)
+    Watchdog(admission, settings.client_timeout, replace_worker).start()
 
     def renewed() -> None:
-        admission.calls.forgive()
+        admission.calls.reset_hanging()
         canary.forgive()
 
     reloader = Reloader(settings, registry, environment, verdicts, renewed)
     reloader.start(noted.number)
-    observer = observer_of(settings, registry)
-    return create_app(
-        settings,
-        registry,
-        environment,
+    telemetry = make_telemetry(settings, registry, os.environ)
+    keys = load_key_file(settings)
+    return assemble(settings, registry, environment, canary, admission, reloader, telemetry, keys)
+
+
+def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
+    settings: Settings,
+    registry: Registry,
+    environment: TritonEnvironment,
+    canary: Canary,
+    admission: Admission,
+    reloader: Reloader,
+    telemetry: Telemetry,
+    keys: KeyFile | None,
+) -> Flask:
+    """Put the routes and the application together.
+
+    Args:
+        settings: of the container.
+        registry: the clients, made in this process.
+        environment: what the clients were made with.
+        canary: tries the required models; started by the caller.
+        admission: limits concurrency; watched by the caller.
+        reloader: reloads clients; started by the caller.
+        telemetry: counts and logs every request.
+        keys: the API keys; `None` where none are needed.
+
+    """
+    run_dir = settings.run_dir
+    server, repository = environment.server, environment.model_repository
+    loader = ModelLoader(
+        server,
+        repository,
+        settings.model_url_roots,
         renamed_config,
-        canary,
-        admission,
-        reloader,
-        observer,
-        keys_of(settings),
+        settings.load_timeout,
+        run_dir and run_dir / WANTED,
+        settings.unload_timeout,
+        partial(models_on_disk, settings),
+    )
+    listing = ModelListing(registry, server, repository, run_dir and run_dir / INSTANCES / ENGINES)
+    lookup = ModelLookup(registry, environment, canary.refuse, loader.is_wanted)
+    executor = Executor(lookup, admission.calls, grace_period(settings.client_timeout))
+    return create_app(
+        settings.max_body,
+        telemetry,
+        Authorizer(keys, management=settings.management_routes),
+        (
+            inference_routes(settings, executor, admission, telemetry),
+            management_routes(
+                settings, listing, ModelControl(loader, reloader), canary, admission.management
+            ),
+            docs_routes(settings, registry),
+            metrics_routes(settings, telemetry.metrics, canary, keys, listing),
+        ),
     )
 
 
-def mending(settings: Settings) -> Callable[[], None]:
-    """Return what sees to folders that were deleted, where the repository is one of links."""
+def make_admission(settings: Settings) -> Admission:
+    """Return the limits of concurrency for one worker."""
+    return Admission(settings.threads, settings.jobs_per_model, settings.queue, settings.max_body)
+
+
+def link_repair(settings: Settings) -> Callable[[], None]:
+    """Return a function that repairs links to deleted folders."""
     if settings.run_dir is None:
         return nothing
     return partial(keep_listable, settings.model_repository, settings.run_dir / ASIDE)
 
 
-def log_to_stderr(settings: Settings) -> None:
-    """Log as the settings say."""
+def configure_logging(settings: Settings) -> None:
+    """Log to stderr in the format and from the level that the settings name."""
     handler = logging.StreamHandler()
     handler.setFormatter(
         JsonLines()
@@ -90,19 +159,20 @@ def log_to_stderr(settings: Settings) -> None:
         else logging.Formatter("%(levelname)s %(name)s: %(message)s")
     )
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
+    logging.captureWarnings(capture=True)
 
 
 def shared_bytes(settings: Settings) -> int:
-    """Return how much shared memory this worker may use for large tensors."""
+    """Return how much shared memory this worker may use for large tensors, in bytes."""
     given = settings.tensors_shared_memory_mb
-    return (affordable(all_memory()) if given is None else given * 2**20) // settings.workers
+    return (affordable(total_memory()) if given is None else given * 2**20) // settings.workers
 
 
-def keys_of(settings: Settings) -> KeyFile | None:
-    """Return the API keys; `None` where there is to be none.
+def load_key_file(settings: Settings) -> KeyFile | None:
+    """Return the API keys; `None` where none are needed.
 
     Raises:
-        BadKeys: there are none to be used.
+        BadKeys: the file has no usable keys.
 
     """
     if settings.api_keys_file is None:
@@ -110,20 +180,13 @@ def keys_of(settings: Settings) -> KeyFile | None:
     return KeyFile(settings.api_keys_file, settings.run_dir and settings.run_dir / "api-keys")
 
 
-def observer_of(settings: Settings, registry: Registry) -> Observer:
-    """Return what is told of every request."""
-    # The library looked there when it was imported.
-    folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-    if folder:
-        try:
-            gather_dead(Path(folder))
-        except OSError as error:
-            logging.getLogger(__name__).warning(
-                "what dead workers have counted stays as it is: %s", error
-            )
-    metrics = Metrics(registry.clients, Path(folder) if folder else None)
+def make_telemetry(
+    settings: Settings, registry: Registry, environment: Mapping[str, str]
+) -> Telemetry:
+    """Return the metrics, and the log of requests where there is one; start the log."""
+    metrics = Metrics(registry.clients, metrics_folder(environment))
     if settings.access_log == "off":
-        return Observer(metrics)
+        return Telemetry(metrics)
     access_log = AccessLog(sys.stderr.fileno(), errors_only=settings.access_log == "errors")
     access_log.start()
-    return Observer(metrics, access_log)
+    return Telemetry(metrics, access_log)

@@ -7,7 +7,6 @@ import importlib.util
 import json
 import re
 import subprocess
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,17 @@ from flask import Flask
 
 from clients.base import Client, Environment, Payload
 from clients.plugins.registry import Registry, load_clients
-from clients.triton.configuration import renamed_config
-from dispatcher.app import create_app
-from dispatcher.codecs.content_types import LINES as LINE_TYPES
-from dispatcher.codecs.content_types import READERS
-from dispatcher.codecs.responses import DRAWN, JSON, LINES, NPY
-from dispatcher.errors import ANSWERS, NOT_READY, ROUTING, SERVICE_STATUS, STUCK, CallerGone
-from dispatcher.execution.request import is_version
-from dispatcher.routes.models import AT_ONCE
+from dispatcher.codecs.content_types import LINE_TYPES, READERS
+from dispatcher.codecs.error_responses import SERVICE_STATUS
+from dispatcher.codecs.json_request import is_version
+from dispatcher.codecs.responses import IMAGE_TYPES, JSON, LINES, NPY
+from dispatcher.errors import ANSWERS, NOT_READY, ROUTING, STUCK, CallerGone
+from dispatcher.routes.models import FROM_MEMORY
 from dispatcher.settings import read_settings, rows
+from dispatcher.version import VERSION
 from tests.conftest import PROJECT, Endpoint
-from tests.dispatcher.test_http import quiet
 from tests.support import readme
+from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
 
 
@@ -111,7 +109,7 @@ def test_every_route_and_content_type_is_documented(openapi: Any) -> None:
     for path, methods in openapi["paths"].items():
         for method in methods:
             assert f"{method.upper()} {path}" in HTTP
-    for content_type in [*READERS, *LINE_TYPES, JSON, LINES, NPY, *DRAWN]:
+    for content_type in [*READERS, *LINE_TYPES, JSON, LINES, NPY, *IMAGE_TYPES]:
         assert f"`{content_type}`" in HTTP
 
 
@@ -140,11 +138,15 @@ def test_openapi_has_every_status_of_the_code(openapi: Any) -> None:
 
 def test_openapi_has_429_wherever_one_waits(openapi: Any) -> None:
     for rule in openapi_app().url_map.iter_rules():
-        if not rule.endpoint.startswith("management.") or rule.endpoint in AT_ONCE:
+        if not rule.endpoint.startswith("management.") or rule.endpoint in FROM_MEMORY:
             continue
         for method in rule.methods - {"HEAD", "OPTIONS"}:
             route = openapi["paths"][re.sub(r"<(\w+)>", r"{\1}", rule.rule)][method.lower()]
             assert "429" in route["responses"], rule
+
+
+def test_openapi_has_the_version_of_the_project(openapi: Any) -> None:
+    assert openapi["info"]["version"] == VERSION
 
 
 def test_openapi_takes_the_versions_that_the_code_takes(openapi: Any) -> None:
@@ -169,7 +171,7 @@ def openapi_app(*more: type[Client]) -> Flask:
     environment = Environment(FakeTriton(), PROJECT / "model_repository")
     registry = load_clients(environment)
     registry = Registry({**registry.clients, **{one.modelname: one(environment) for one in more}})
-    return create_app(read_settings({}), registry, environment, renamed_config, quiet())
+    return make_app(read_settings({}), registry, environment, quiet())
 
 
 def test_the_page_for_people_needs_nothing_from_elsewhere() -> None:
@@ -246,9 +248,8 @@ APACHE = Path("/usr/share/common-licenses/Apache-2.0")  # of Debian and Ubuntu
 
 
 def test_the_changelog_has_the_version_of_the_project() -> None:
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     versions = re.findall(r"^## \[(.+?)\](.*)$", CHANGES, re.MULTILINE)
-    assert [name for name, _ in versions][:2] == ["Unreleased", project["version"]]
+    assert [name for name, _ in versions][:2] == ["Unreleased", VERSION]
     assert all(re.fullmatch(r" - \d{4}-\d\d-\d\d", date) for _, date in versions[1:])
     kinds = set(re.findall(r"^### (.+)$", CHANGES, re.MULTILINE))
     assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}

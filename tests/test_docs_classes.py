@@ -13,8 +13,8 @@ import pytest
 from clients.plugins.discovery import ENTRY_POINTS
 from clients.testing import OnnxModels, answer, clients_in
 from tests.conftest import PROJECT
-from tests.dispatcher.test_own_clients import ask, served
 from tests.support.fake_triton import FakeTriton
+from tests.support.own_clients import ask, served
 from tests.tool.test_tool import Noting, noting, program
 from tool.__main__ import main
 from tool.commands.new_client import contents

@@ -24,7 +24,7 @@ from bench.rivals.flask_route import serve
 from clients.triton.client import Triton
 from clients.triton.server import NO_HINTS, Hints, Padding
 from clients.triton.shared_memory import affordable
-from dispatcher.observability.memory import all_memory
+from dispatcher.observability.memory import total_memory
 
 TIMEOUT_S = 60.0
 OUTPUT = "output"  # of all three models
@@ -37,7 +37,7 @@ FILLING = Padding(
 def program() -> Flask:
     """Return the WSGI application."""
     app = Flask(__name__)
-    triton = Triton(os.environ["BENCH_TRITON"], affordable(all_memory()))
+    triton = Triton(os.environ["BENCH_TRITON"], affordable(total_memory()))
     works = {name: kind(Path(os.environ["BENCH_REPOSITORY"])) for name, kind in WORKS.items()}
 
     @app.post("/invocations")

@@ -1,12 +1,12 @@
-"""API keys: who may ask models, and who may load and unload them.
+"""API keys with a scope: inference, or management of models.
 
-A file has a line of three words per key; empty lines and those that begin with `#` do not count:
+A file has a line of three words per key; empty lines and comments (`#`) are skipped:
 
     inference   shop  e9dcf27f8a06…
     management  ops   4c1d92e07b35…
 
-what the key is for, whose it is, and the SHA-256 of the key. A hash made to be slow, as passwords
-need, would protect nothing more: a key has 256 random bits, nobody can try them out.
+its scope, its owner and its SHA-256. A slow hash, as for passwords, would add no protection: a key
+has 256 random bits, too many to guess.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ SCOPES = (INFERENCE, MANAGEMENT)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
-LOOK_S = 1.0  # between two looks whether the file has changed
+CHECK_S = 1.0  # between two checks whether the file has changed
 
 
 class BadKeys(ValueError):
-    """The file of keys cannot be used; the message says which line, and what was expected."""
+    """The file of keys cannot be used; the message names the line."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key that is let in.
+    """An accepted key.
 
     Args:
-        scope: what it is for.
-        name: whose it is, for the log.
+        scope: inference or management.
+        name: its owner, for the log.
         digest: SHA-256 of its text, 32 bytes.
 
     """
@@ -60,7 +60,7 @@ def read_keys(text: str) -> tuple[Key, ...]:
     """Read the lines of a file.
 
     Raises:
-        BadKeys: a line is not of the form, or there is none.
+        BadKeys: a line is malformed, or there is none.
 
     """
     keys = []
@@ -74,14 +74,14 @@ def read_keys(text: str) -> tuple[Key, ...]:
             or not NAME.fullmatch(words[1])
             or not DIGEST.fullmatch(words[2])
         ):
-            # The line itself is not shown: somebody may have put a key there.
+            # The line itself is not shown: it may contain a key by mistake.
             raise BadKeys(
                 f"line {number} is no key; expected `inference` or `management`, a name of "
                 "letters, digits and ._-, and the SHA-256 of the key in 64 small hexadecimal digits"
             )
         keys.append(Key(words[0], words[1], bytes.fromhex(words[2])))
     if not keys:
-        raise BadKeys("it has no key; expected at least one line")
+        raise BadKeys("it is empty; expected at least one key")
     return tuple(keys)
 
 
@@ -101,23 +101,23 @@ def load_keys(path: Path) -> tuple[Key, ...]:
 
 
 def new_key(scope: str, name: str) -> tuple[str, str]:
-    """Return a new key, and the line that lets it in."""
+    """Return a new key, and the line for the file."""
     key = secrets.token_urlsafe(32)
     return key, f"{scope} {name} {hashlib.sha256(key.encode()).hexdigest()}"
 
 
 class KeyFile:
-    """The keys of a file, read anew when it changes.
+    """The keys of a file, read again when it changes.
 
-    A new file that cannot be used changes nothing: the keys before it stay, and `fault` says why.
+    Where the new file cannot be used, the previous keys stay valid and `fault` says why.
 
     Args:
         path: the file.
-        kept: where the last good one is kept, for a process that did not see it.
+        kept: a copy of the last good file, for processes that start later.
         clock: a time in seconds that only goes forward.
 
     Raises:
-        BadKeys: there is neither a good file nor a kept one.
+        BadKeys: neither the file nor the copy can be used.
 
     """
 
@@ -130,15 +130,15 @@ class KeyFile:
         self.fault = ""
         self._keys: tuple[Key, ...] = ()
         self._seen = self._signature()
-        self._look_at = clock() + LOOK_S
+        self._look_at = clock() + CHECK_S
         self._read()
         if not self._keys:
             raise BadKeys(self.fault)
 
     def matching(self, text: str) -> list[Key]:
-        """Return the keys that a text is one of; none where it is no key.
+        """Return the keys that a text matches.
 
-        Each is compared, in a time that does not depend on how much of it is right.
+        All keys are compared, in a time that does not depend on the text.
         """
         self._look()
         digest = hashlib.sha256(text.encode("latin-1", "replace")).digest()
@@ -148,7 +148,7 @@ class KeyFile:
         now = self.clock()
         if now < self._look_at:
             return
-        self._look_at = now + LOOK_S
+        self._look_at = now + CHECK_S
         signature = self._signature()
         if signature != self._seen:
             self._seen = signature
@@ -166,7 +166,7 @@ class KeyFile:
             self._keys, self.fault = load_keys(self.path), ""
         except BadKeys as error:
             self.fault = str(error)
-            log.error("%s: %s; the keys before it stay", self.path, error)  # noqa: TRY400
+            log.error("%s: %s; the previous keys stay valid", self.path, error)  # noqa: TRY400
             if self.kept is not None:
                 with suppress(BadKeys):
                     self._keys = load_keys(self.kept)
@@ -179,6 +179,6 @@ class KeyFile:
             return
         lines = [f"{key.scope} {key.name} {key.digest.hex()}\n" for key in self._keys]
         unfinished = self.kept.with_suffix(f".{os.getpid()}")
-        with suppress(OSError):  # no room: what was kept before may be older
+        with suppress(OSError):  # no room: the copy stays outdated
             unfinished.write_text("".join(lines))
             unfinished.rename(self.kept)

@@ -1,4 +1,4 @@
-"""Who may ask for what: by API key where there are keys, and whether models may be managed."""
+"""Authorization: API keys and their scopes, and whether models can be managed."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from dispatcher.errors import ManagementOff, Unauthorized, WrongScope
 
 HEADER = "X-Api-Key"
 
-# What the platform and load balancers ask; they have no key.
-OPEN = frozenset({"management.ping", "management.execution_parameters"})
-READING = frozenset({"GET", "HEAD", "OPTIONS"})
+# Requested by the platform and load balancers, which have no key.
+PUBLIC = frozenset({"management.ping", "management.execution_parameters"})
+READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-def scopes(endpoint: str | None, method: str) -> tuple[str, ...]:
-    """Return the scopes of which one is needed for a route; none where it is open to all."""
-    if endpoint in OPEN:
+def required_scopes(endpoint: str | None, method: str) -> tuple[str, ...]:
+    """Return the scopes that a key for a route may have; empty where no key is needed."""
+    if endpoint in PUBLIC:
         return ()
-    if endpoint is None or method in READING:
+    if endpoint is None or method in READ_METHODS:
         return SCOPES
     return (MANAGEMENT,) if endpoint.startswith("management.") else (INFERENCE,)
 
 
-class Gate:
-    """Lets requests in.
+class Authorizer:
+    """Checks requests.
 
     Args:
-        keys: the keys; `None` where everybody may enter.
-        management: whether there are routes that change what is served.
+        keys: the keys; `None` where none are needed.
+        management: whether the management routes are switched on.
 
     """
 
@@ -37,29 +37,29 @@ class Gate:
         self.management = management
 
     def check(self, request: Request) -> str:
-        """Let a request in; return whose key it has, nothing where none is needed.
+        """Check a request; return the name of its key, empty where none is needed.
 
         Raises:
-            Unauthorized: it has no key, or one that is not known.
-            WrongScope: its key is for something else.
-            ManagementOff: nobody may do this.
+            Unauthorized: it has no key, or an unknown one.
+            WrongScope: its key has another scope.
+            ManagementOff: the route is switched off.
 
         """
-        needed = scopes(request.endpoint, request.method)
+        needed = required_scopes(request.endpoint, request.method)
         name = self.name(request, needed) if self.keys and needed else ""
         if needed == (MANAGEMENT,) and not self.management:
             raise ManagementOff(
-                "models are neither loaded nor unloaded here: the routes for it are switched off",
+                "the management routes are switched off",
                 hint="MANAGEMENT_ROUTES=true switches them on",
             )
         return name
 
     def name(self, request: Request, needed: tuple[str, ...]) -> str:
-        """Return whose key a request has.
+        """Return the name of a request's key.
 
         Raises:
-            Unauthorized: it has no key, or one that is not known.
-            WrongScope: its key is for something else.
+            Unauthorized: it has no key, or an unknown one.
+            WrongScope: its key has another scope.
 
         """
         given = request.headers.get(HEADER, "")

@@ -1,4 +1,4 @@
-"""JSON as every answer has it: compact, text unescaped, and never NaN or Infinity."""
+"""JSON for responses: compact, with unescaped text, and without NaN and Infinity."""
 
 from __future__ import annotations
 
@@ -8,92 +8,89 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from clients.errors import InferenceError
 from clients.tensors.scores import NotFinite
+from dispatcher.errors import NotJson
 
-DEEPEST = 200  # lists in lists; the interpreter's own limit depends on the caller
-
-
-class NotJson(InferenceError):
-    """A client's result holds something that JSON cannot hold; the message says what and where."""
+MAX_DEPTH = 200  # lists in lists; the interpreter's own limit depends on the caller
 
 
-def encoded(document: Any) -> tuple[str, int]:
-    """Return a document as JSON, and how many numbers in it were not finite and became null.
+def encode(document: Any) -> tuple[str, int]:
+    """Encode a document; return the text and how many numbers became null.
 
     Raises:
-        NotJson: something in it is nothing that JSON can hold.
+        NotJson: JSON cannot represent something in it.
 
     """
     try:
         try:
             return dumps(document), 0
-        except ValueError:  # not finite, a list that holds itself, or such as 10**5000
-            lost: list[float] = []
-            return dumps(without_non_finite(document, lost)), len(lost)
-    except MemoryError:  # nobody's fault in particular
+        except ValueError:  # a number that is not finite, or 10**5000, or a list that holds itself
+            non_finite: list[float] = []
+            return dumps(replace_non_finite(document, non_finite)), len(non_finite)
+    except MemoryError:  # not the fault of the document
         raise
-    except Exception as error:  # whatever an author's own kind of dictionary raises as well
-        raise not_json(document) from error
+    except Exception as error:  # raised by an author's own kind of dictionary, too
+        raise not_json_error(document) from error
 
 
 def dumps(document: Any) -> str:
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    # Half of a surrogate pair, from a caller's own \\ud800, goes back as it came.
+    # Half of a surrogate pair, from a caller's own \\ud800, is returned as it came.
     return text.encode(errors="backslashreplace").decode()
 
 
-def without_non_finite(value: Any, lost: list[float]) -> Any:
+def replace_non_finite(value: Any, non_finite: list[float]) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
-        lost.append(value)
+        non_finite.append(value)
         return value.text if isinstance(value, NotFinite) else None
     if isinstance(value, dict):
-        return {key: without_non_finite(one, lost) for key, one in value.items()}
+        return {key: replace_non_finite(one, non_finite) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [without_non_finite(one, lost) for one in value]
+        return [replace_non_finite(one, non_finite) for one in value]
     return value
 
 
-def not_json(document: Any) -> NotJson:
-    """Return the error that names the first thing in a document that JSON cannot hold."""
+def not_json_error(document: Any) -> NotJson:
+    """Return the error for the first value in a document that JSON cannot represent."""
     try:
-        where, what = culprit(document)
-    except Exception:  # of an author's own kind of dictionary
+        where, what = find_culprit(document)
+    except Exception:  # raised by an author's own kind of dictionary
         where, what = "", "an object that fails when it is read"
     return NotJson(
-        f"the model's client answered what JSON cannot hold: {what}, in {where or 'the answer'}",
+        "the model's client answered what JSON cannot represent: "
+        f"{what}, in {where or 'the answer'}",
         hint="a client returns dictionaries, lists, texts and numbers of Python's own: "
         "array.tolist(), float(number), data.decode()",
     )
 
 
-def culprit(value: Any, where: str = "", depth: int = 0) -> tuple[str, str]:
-    """Return place and kind of the first thing that JSON cannot hold; no kind where there is none.
+def find_culprit(value: Any, where: str = "", depth: int = 0) -> tuple[str, str]:
+    """Return path and kind of the first value that JSON cannot represent.
 
-    A place is written as in `result[0].box`.
+    A path looks like `result[0].box`. The kind is empty if there is no such value.
     """
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         return "", "lists or objects that hold themselves, or are too deep"
     children: Iterable[tuple[str, Any]] = ()
     if isinstance(value, dict):
         for key in value:
             if isinstance(key, float) and not math.isfinite(key):
                 return where, f"a key that is {float(key)}"
-            if what := fault(key):
+            if what := describe_fault(key):
                 return where, f"a key of {what}"
         children = ((f"{where}.{key}" if where else str(key), one) for key, one in value.items())
     elif isinstance(value, list | tuple):
         children = ((f"{where}[{place}]", one) for place, one in enumerate(value))
-    elif what := fault(value):
+    elif what := describe_fault(value):
         return where, f"a value of {what}"
     for place, one in children:
-        if (found := culprit(one, place, depth + 1))[1]:
+        if (found := find_culprit(one, place, depth + 1))[1]:
             return found
     return where, ""
 
 
-def fault(value: Any) -> str:
-    """Return of what a key or a value is that JSON cannot hold; nothing where it can."""
+def describe_fault(value: Any) -> str:
+    """Return why JSON cannot represent a key or a value; empty where it can."""
     if value is not None and not isinstance(value, str | int | float):
         return f"the type {type(value).__name__}"
     if isinstance(value, int):

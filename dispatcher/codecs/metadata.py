@@ -1,7 +1,7 @@
 """What a request says outside of its body: the model, its version, parameters.
 
-Which model is asked, one precedence for every route: the path, then the body's `modelname`, then
-the custom attributes, the target model, the query, and last the default of the settings.
+The model is named by, in this order: the path, `modelname` in the body, the custom attributes, the
+target model, the query, the default of the settings.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from dataclasses import dataclass, field
 
 from werkzeug.datastructures import Headers, MultiDict
 
-from dispatcher.errors import BadHeader
-from dispatcher.execution.deadline import TIMEOUT, Budget, read_timeout
+from dispatcher.errors import BadBody, BadHeader
+from dispatcher.execution.deadline import TIMEOUT_PARAMETER, TimeLimit, read_timeout
 
 ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
 TARGET_MODEL = "X-Amzn-SageMaker-Target-Model"
-LONGEST_ATTRIBUTES = 1024  # the platform's own limit, in visible ASCII
+MAX_ATTRIBUTES = 1024  # the platform's own limit, in visible ASCII
 MODEL_NAMES = ("modelname", "model_name")
-RESERVED = (*MODEL_NAMES, "modelversion", TIMEOUT)
+RESERVED_NAMES = (*MODEL_NAMES, "modelversion", TIMEOUT_PARAMETER)
 
 
 @dataclass(frozen=True)
-class Envelope:
+class Metadata:
     """The parts of a request around its body.
 
     Args:
         path_model: the model in the path.
-        other_model: the model that the headers, the query or the settings name.
-        modelversion: the version that the attributes or the query name.
-        texts: parameters from the attributes and the query, unchecked; attributes come first. What
-            is there twice stands there as `1,5`, which is no number.
+        other_model: the model that headers, query or settings name.
+        modelversion: the version that attributes or query name.
+        texts: parameters from attributes and query, unchecked; attributes take precedence. A
+            repeated parameter has both values, as `1,5`, which is no number.
         attributes: the custom attributes.
-        request_id: what the log and the answer call the request.
-        timeout: seconds that the caller gives it.
-        budget: the time for it.
-        accept: the types that the caller takes.
+        request_id: of the request, in the log and the response.
+        timeout: the caller's own time limit, in seconds.
+        time_limit: of the request.
+        accept: the media types that the caller accepts.
 
     """
 
@@ -48,64 +48,81 @@ class Envelope:
     attributes: Mapping[str, str] = field(default_factory=dict)
     request_id: str = ""
     timeout: float = math.inf
-    budget: Budget = Budget(math.inf)
+    time_limit: TimeLimit = TimeLimit(math.inf)
     accept: str = ""
 
     def modelname(self, in_body: str | None) -> str:
-        """Return the model that is asked; nothing where nobody names one."""
+        """Return the requested model; empty where none is named."""
         return self.path_model or in_body or self.other_model
 
+    def require_modelname(self, in_body: str | None = None) -> str:
+        """Return the requested model.
 
-def read_envelope(
+        Raises:
+            BadBody: none is named.
+
+        """
+        if not (name := self.modelname(in_body)):
+            raise BadBody(
+                "no model is named",
+                hint="name it in the path (/infer/resnet), the query (?modelname=resnet) or the "
+                "header X-Amzn-SageMaker-Custom-Attributes: modelname=resnet",
+            )
+        return name
+
+
+def read_metadata(
     headers: Headers,
     query: Mapping[str, str],
     *,
     path_model: str = "",
     default_model: str = "",
     request_id: str = "",
-) -> Envelope:
+) -> Metadata:
     """Read headers and query.
 
     Raises:
-        BadHeader: the custom attributes are not what the platform allows.
-        BadParameter: the time that the caller gives is none.
+        BadHeader: the custom attributes are too long, or not visible ASCII.
+        BadParameter: the caller's time limit is not valid.
 
     """
     attributes = read_attributes(headers.get(ATTRIBUTES, ""))
-    query = combined((name, one) for name, some in MultiDict(query).lists() for one in some)
+    query = combine_values((name, one) for name, some in MultiDict(query).lists() for one in some)
     target = headers.get(TARGET_MODEL, "").removesuffix(".tar.gz").strip("/")
     named = ",".join(dict.fromkeys(filter(None, map(attributes.get, MODEL_NAMES))))
-    return Envelope(
+    return Metadata(
         path_model=path_model,
         other_model=named or target or query.get("modelname", "") or default_model,
         modelversion=attributes.get("modelversion", "") or query.get("modelversion", ""),
         texts={
-            name: value for name, value in {**query, **attributes}.items() if name not in RESERVED
+            name: value
+            for name, value in {**query, **attributes}.items()
+            if name not in RESERVED_NAMES
         },
         attributes=attributes,
         request_id=request_id,
-        timeout=read_timeout(attributes.get(TIMEOUT, query.get(TIMEOUT))),
+        timeout=read_timeout(attributes.get(TIMEOUT_PARAMETER, query.get(TIMEOUT_PARAMETER))),
         accept=headers.get("Accept", ""),
     )
 
 
 def read_attributes(header: str) -> dict[str, str]:
-    """Return the pairs of `name=value`, separated by `;` or `,`.
+    """Read pairs of `name=value`, separated by `;` or `,`.
 
-    What stands between two pairs belongs to the value before it: in `confidence=0,75` that is
-    `0,75`, which is refused where a number is expected. What stands before the first pair, such as
-    the caller's own id, is passed over.
+    Text between two pairs belongs to the value before it: `confidence=0,75` has the value `0,75`,
+    which is refused where a number is expected. Text before the first pair, such as the caller's
+    own id, is skipped.
 
     Raises:
-        BadHeader: it is longer than the platform allows, or has other characters.
+        BadHeader: it is too long, or not visible ASCII.
 
     """
     if not header:
         return {}
-    if len(header) > LONGEST_ATTRIBUTES or not re.fullmatch(r"[\x20-\x7e]*", header):
+    if len(header) > MAX_ATTRIBUTES or not re.fullmatch(r"[\x20-\x7e]*", header):
         raise BadHeader(
             f"{ATTRIBUTES} has {len(header)} characters, or some that are not visible ASCII",
-            hint=f"expected at most {LONGEST_ATTRIBUTES} visible ASCII characters",
+            hint=f"expected at most {MAX_ATTRIBUTES} visible ASCII characters",
         )
     pairs: list[tuple[str, str]] = []
     for separator, part in re.findall("([;,]|^)([^;,]*)", header):
@@ -115,18 +132,18 @@ def read_attributes(header: str) -> dict[str, str]:
         elif name and pairs:
             before, value = pairs.pop()
             pairs.append((before, f"{value}{separator}{name}"))
-    return combined(pairs)
+    return combine_values(pairs)
 
 
-def combined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return values by name; of a name that is there twice both, as RFC 9110, 5.3 has it."""
+def combine_values(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return values by name; join the values of a repeated name (RFC 9110, 5.3)."""
     values: dict[str, list[str]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
     return {name: ",".join(some) for name, some in values.items()}
 
 
-def written_attributes(attributes: Mapping[str, str]) -> str:
-    """Return attributes as a header's value, with nothing in it that could end the header."""
+def format_attributes(attributes: Mapping[str, str]) -> str:
+    """Format attributes as a header's value that cannot end the header."""
     text = ";".join(f"{name}={value}" for name, value in attributes.items())
-    return re.sub(r"[^\x20-\x7e]", "?", text)[:LONGEST_ATTRIBUTES]
+    return re.sub(r"[^\x20-\x7e]", "?", text)[:MAX_ATTRIBUTES]

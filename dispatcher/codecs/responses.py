@@ -1,4 +1,4 @@
-"""Writes an answer in the type that the caller accepts."""
+"""Makes responses of the type that the caller accepts."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from werkzeug.datastructures import MIMEAccept
 from clients.base import Client
 from clients.errors import InferenceError
 from clients.tensors.client import TensorClient
-from dispatcher import errors
-from dispatcher.codecs.json_encoding import encoded
+from dispatcher.codecs.error_responses import error_item
+from dispatcher.codecs.json_encoding import encode
 from dispatcher.errors import BadHeader, NotAcceptable
-from dispatcher.execution.request import Ask
+from dispatcher.execution.request import ModelRequest
 
 JSON: Final = "application/json"
 LINES: Final = "application/jsonlines"
 NPY: Final = "application/x-npy"
-DRAWN: Final = ("image/jpeg", "image/png")
+IMAGE_TYPES: Final = ("image/jpeg", "image/png")
 
-NON_FINITE: Final = "X-Non-Finite-Values"
+NON_FINITE_HEADER: Final = "X-Non-Finite-Values"
 
 OK: Final = 200
 
-# Parts of an Accept header, each with what separates it from the one before; not within quotes.
+# Parts of an Accept header with the separators before them, outside of quotes.
 PARTS = re.compile(r'([,;]|^)((?:[^,;"]|"(?:[^"\\]|\\.)*"?)*)')
 MEDIA_RANGE = re.compile(r"\*|[^\s/]+/[^\s/]+")
-QUALITY = re.compile(r"0(\.[0-9]*)?|1(\.0*)?|\.[0-9]+")  # RFC 9110, and Java's own
+QUALITY = re.compile(r"0(\.[0-9]*)?|1(\.0*)?|\.[0-9]+")  # as in RFC 9110, and Java's
 
 
-def offers(ask: Ask, client: Client) -> tuple[str, ...]:
-    """Return the types in which one ask can be answered, the usual one first."""
-    if ask.is_list:
+def available_types(model_request: ModelRequest, client: Client) -> tuple[str, ...]:
+    """Return the types that a request can be answered in, the default first."""
+    if model_request.is_list:
         return (JSON, LINES)
     if isinstance(client, TensorClient):
         return (JSON, NPY)
-    return (JSON, *DRAWN) if client.draws() else (JSON,)
+    return (JSON, *IMAGE_TYPES) if client.draws() else (JSON,)
 
 
-def accepted(header: str, offered: tuple[str, ...]) -> str:
-    """Return the best of the types offered.
+def negotiate(header: str, offered: tuple[str, ...]) -> str:
+    """Return the offered type that the caller likes best.
 
-    A picture that stands beside text/html does not count where JSON is taken as well: so do the
-    defaults of programs that say nothing themselves, Java's and those of browsers' forms.
+    A picture beside text/html does not count where JSON is accepted too: such headers are the
+    defaults of Java and of browsers' forms.
 
     Raises:
-        NotAcceptable: the caller takes none of them.
+        NotAcceptable: the caller accepts none of them.
         BadHeader: the header cannot be read.
 
     """
@@ -58,7 +58,7 @@ def accepted(header: str, offered: tuple[str, ...]) -> str:
         return offered[0]
     wanted = media_ranges(header)
     chosen = wanted.best_match(offered)
-    if chosen in DRAWN and any(name == "text/html" and quality for name, quality in wanted):
+    if chosen in IMAGE_TYPES and any(name == "text/html" and quality for name, quality in wanted):
         chosen = wanted.best_match([JSON], chosen)
     if chosen:
         return chosen
@@ -68,12 +68,12 @@ def accepted(header: str, offered: tuple[str, ...]) -> str:
 
 
 def media_ranges(header: str) -> MIMEAccept:
-    """Read an Accept header, RFC 9110, 12.5.1; Java says `text/html, *; q=.2` by default.
+    """Parse an Accept header (RFC 9110, 12.5.1).
 
-    Parameters such as charset or verbose do not make another type of those that are offered.
+    Java's default is `text/html, *; q=.2`. Other parameters than `q` are ignored.
 
     Raises:
-        BadHeader: a part of it is no type, and no parameter of one.
+        BadHeader: a part of it is neither a type nor a parameter.
 
     """
     types = [""]
@@ -91,7 +91,7 @@ def media_ranges(header: str) -> MIMEAccept:
             fits = not part or bool(types[-1] and equals)
         if not fits:
             raise BadHeader(
-                f"the header Accept has {part[:60]!r}, which is no type and no quality",
+                f"the header Accept has {part[:60]!r}, which is neither a type nor a quality",
                 hint="separate types by commas, and write qualities from 0 to 1 with a point: "
                 "application/json;q=0.9, image/png;q=0.1",
             )
@@ -99,94 +99,93 @@ def media_ranges(header: str) -> MIMEAccept:
     return MIMEAccept(ranges)
 
 
-def accepted_for_lines(header: str) -> str:
-    """Return the type in which lines are answered: lines, unless the caller prefers JSON.
+def negotiate_lines(header: str) -> str:
+    """Return the type of the response to JSON lines: lines, or JSON if preferred.
 
-    JSON's own clients say that they accept JSON alone; many others, as axios does, name it before
-    `*/*`, and are content with either.
+    A caller that needs JSON accepts JSON only; many others, such as axios, name it before `*/*`.
 
     Raises:
-        NotAcceptable: the caller takes neither.
+        NotAcceptable: the caller accepts neither.
 
     """
-    accepted(header, (LINES, JSON))
+    negotiate(header, (LINES, JSON))
     wanted = media_ranges(header)
     return LINES if wanted.quality(LINES) >= wanted.quality(JSON) else JSON
 
 
-def json_answer(document: Any) -> Response:
-    """Return an answer in JSON."""
-    return written(*encoded(document))
+def json_response(document: Any) -> Response:
+    """Return a response in JSON."""
+    return json_text_response(*encode(document))
 
 
 class Item(NamedTuple):
-    """One of several answers, as it is sent.
+    """One of several results, as it is sent.
 
     Args:
         text: its JSON.
-        lost: how many numbers JSON could not hold.
-        modelname: of who was asked.
-        status: that it would have alone.
+        non_finite: how many of its numbers are not finite.
+        modelname: the model.
+        status: the status that it would have alone.
 
     """
 
     text: str
-    lost: int
+    non_finite: int
     modelname: str
     status: int
 
 
-def item(document: Mapping[str, Any], modelname: str = "") -> Item:
-    """Return one of several answers; an error in its place where JSON cannot hold it."""
+def encode_item(document: Mapping[str, Any], modelname: str = "") -> Item:
+    """Encode one of several results; as an error where JSON cannot represent it."""
     named = document.get("modelname") or document.get("error", {}).get("modelname", "")
     modelname = modelname or named
     try:
-        text, lost = encoded(document)
+        text, non_finite = encode(document)
     except (InferenceError, ValueError) as error:
         own = {"modelname": modelname} if "modelname" in document else {}
-        document = {**own, **errors.item(error, modelname)}
-        text, lost = encoded(document)
-    return Item(text, lost, modelname, document["status"])
+        document = {**own, **error_item(error, modelname)}
+        text, non_finite = encode(document)
+    return Item(text, non_finite, modelname, document["status"])
 
 
-def results_answer(items: Iterable[Item]) -> Response:
-    """Return several answers in a list."""
+def results_response(items: Iterable[Item]) -> Response:
+    """Return several results in a list."""
     items = list(items)
     text = ",".join(one.text for one in items)
-    return written(f'{{"results":[{text}]}}', sum(one.lost for one in items))
+    return json_text_response(f'{{"results":[{text}]}}', sum(one.non_finite for one in items))
 
 
 def results_by_name(items: Sequence[Item]) -> Response:
-    """Return the answers of several models by their names."""
-    text = ",".join(f"{encoded(one.modelname)[0]}:{one.text}" for one in items)
-    return written(f'{{"results":{{{text}}}}}', sum(one.lost for one in items))
+    """Return the results of several models by name."""
+    text = ",".join(f"{encode(one.modelname)[0]}:{one.text}" for one in items)
+    return json_text_response(f'{{"results":{{{text}}}}}', sum(one.non_finite for one in items))
 
 
-def written(text: str, lost: int) -> Response:
+def json_text_response(text: str, non_finite: int) -> Response:
     response = Response(text, mimetype=JSON)
-    if lost:
-        response.headers[NON_FINITE] = str(lost)
+    if non_finite:
+        response.headers[NON_FINITE_HEADER] = str(non_finite)
     return response
 
 
-def lines_answer(texts: Iterable[str], form: str = LINES) -> Response:
-    """Return an answer with a line per text, sent as they are made.
+def lines_response(texts: Iterable[str], form: str = LINES) -> Response:
+    """Return a streamed response with a line for each text.
 
     Args:
         texts: in JSON.
-        form: the answer's type; as JSON it is one document, with the texts in a list.
+        form: the media type; JSON means one document with the texts in a list.
 
     """
-    made = (text + "\n" for text in texts) if form == LINES else as_document(texts)
-    # Flask leaves the request before the first line; errors and the log name it in all of them.
+    made = (text + "\n" for text in texts) if form == LINES else join_document(texts)
+    # Flask leaves the request's context before the first line; errors and the log need it.
     run = copy_context().run
     response = Response(iter(partial(run, next, made, None), None), mimetype=form)
-    response.headers["X-Accel-Buffering"] = "no"  # NGINX passes each piece on at once
+    response.headers["X-Accel-Buffering"] = "no"  # NGINX forwards each piece at once
     return response
 
 
-def as_document(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the pieces of what `results_answer` writes at once."""
+def join_document(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the pieces of the document that `results_response` makes."""
     yield '{"results":['
     for place, text in enumerate(texts):
         yield f",{text}" if place else text

@@ -1,373 +1,29 @@
-"""Whose turn it is: what runs at a time, what waits, what is turned away, fairly between models.
+"""Admission control: limits what runs in a web worker, and what is kept in memory.
 
-There are three kinds of turns. A call is one run of a client: a payload, or a batch of them. A job
-is a request that makes several calls, such as a list, and needs a turn for each of them too: for
-one at a time, and for more while nobody waits. It is counted with the first model that it asks.
-Management, such as loading a model, has a few turns of its own. All limits are those of one worker.
+There are three kinds of slots. A call is one run of a client, for a payload or a batch. A job is a
+request that makes several calls, such as a list; it needs a slot for each of them too: one at a
+time, and more where nobody waits for them. It counts for the first model that it names. Management,
+such as loading a model, has a few slots of its own. All limits are those of one worker.
 
-Fairly means: of each kind a model may have a number of turns, but never more than twice as many as
-are still free. So however many requests one model has, there is a turn for the next model; two
-busy ones get 10 of 24 each. (The rule is known from switches, as dynamic thresholds: Choudhury and
-Hahne, IEEE/ACM Transactions on Networking 6(2), 1998.) A turn that becomes free goes to the model
-with the fewest; of several to the one that was served longest ago. When as many wait as may, the
-last one of the model with the most makes room for a model with fewer.
-
-Threads beyond these are left for `/ping` and its kin: however busy the models are, whether they are
-ready is answered at once.
+There are more threads than slots, so that `/ping` and the like are answered however busy the models
+are.
 """
 
 from __future__ import annotations
 
-import logging
-import math
-import socket
 import threading
-import time
-from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Self
 
-from clients.errors import DeadlineExceeded, ModelUnavailable
-from dispatcher.errors import CallerGone, TooManyRequests
+from dispatcher.errors import TooManyRequests
+from dispatcher.execution.slots import Slots, WaitingQueue
 from dispatcher.settings import MANAGING, with_others
 
-log = logging.getLogger(__name__)
-
-SHARE = 2  # turns of a model for each that is free: with one busy model a third stays free
-
-LARGE = 2**20  # bytes; as many smaller bodies as there are threads are no danger to memory
-MOST_LARGE = 8  # of the largest bodies; read as JSON each may take ten times its size
-
-OVER = "the time for this request is used up"
-OVER_HINT = "send fewer or smaller items in one request"
-
-# Calls of one model that may hang before the others are refused: each keeps a thread for good.
-MOST_LOST = 4
+LARGE_BODY = 2**20  # bytes; one smaller body for each thread does not endanger memory
+MAX_LARGE_BODIES = 8  # of the largest size; parsed as JSON each may take ten times its size
 
 
-@dataclass(frozen=True)
-class Caller:
-    """Who asked: at the other end of `connection`, where it is known."""
-
-    connection: socket.socket | None = None
-
-    def gone(self) -> bool:
-        """Whether the caller has closed the connection; NGINX does so for a caller who left."""
-        if self.connection is None:
-            return False
-        try:
-            return self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-
-
-@dataclass(eq=False, slots=True)
-class Turn:
-    """A turn, from the wait for it to its end.
-
-    Args:
-        turns: what it is a turn of.
-        model: whose it is.
-        deadline: when the caller wants an answer, on the clock of `time.monotonic()`.
-        caller: who asked.
-        cut: answers the caller in the place of a thread that does not come back in time.
-        in_job: it is one of a job, which has waited for its own turn.
-
-    """
-
-    turns: Turns
-    model: str
-    deadline: float
-    caller: Caller
-    cut: Callable[[], None] | None = None
-    in_job: bool = False
-    since: float = 0.0
-    thread: int = 0
-    lost: bool = False
-    refused: bool = False
-    wake: threading.Lock | None = None
-    answered: threading.Event | None = None
-
-    def late(self) -> bool:
-        """Whether the caller wanted an answer before now."""
-        return time.monotonic() >= self.deadline
-
-    def release(self) -> None:
-        """Give the turn back.
-
-        Raises:
-            DeadlineExceeded: the caller was answered meanwhile that it took too long.
-
-        """
-        self.turns.release(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        """Give the turn back; what went wrong in it goes before what goes wrong with that."""
-        try:
-            self.release()
-        except Exception as late:
-            if error is None:
-                raise
-            if not isinstance(error, DeadlineExceeded):
-                foreseen = isinstance(late, DeadlineExceeded)
-                log.warning(
-                    "a call of %r failed, and so did its end: %s",
-                    self.model,
-                    late,
-                    exc_info=not foreseen,
-                )
-
-
-@dataclass
-class Line:
-    """Those who wait for a turn of any kind: at most `most`."""
-
-    most: int
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    count: int = 0
-    kinds: list[Turns] = field(default_factory=list)
-
-    def join(self, turn: Turn) -> None:
-        """Let one more wait; where too many do, another has to go. The lock is held.
-
-        Raises:
-            TooManyRequests: no other has to.
-
-        """
-        if self.count >= self.most:
-            self.drop_gone()
-        if self.count >= self.most:
-            queues = [
-                [one for one in queue if not one.in_job]
-                for turns in self.kinds
-                for queue in turns.queues.values()
-            ]
-            longest = max(queues, key=len, default=[])
-            own = turn.turns.queues.get(turn.model, ())
-            if len(longest) <= len(own) + 1:
-                raise too_many()
-            last = longest[-1]
-            last.refused = True
-            last.turns.wake(last)
-        self.count += 1
-
-    def drop_gone(self) -> None:
-        """Wake those whose callers have left: they see it themselves."""
-        for turns in self.kinds:
-            for queue in list(turns.queues.values()):
-                for turn in list(queue):
-                    if turn.caller.gone():
-                        turns.wake(turn)
-
-
-class Turns:
-    """Turns of one kind.
-
-    Args:
-        total: how many there are.
-        per_model: how many one model may have.
-        line: where those wait who have none.
-
-    """
-
-    def __init__(self, total: int, per_model: int, line: Line) -> None:
-        self.per_model = per_model
-        self.total = self.free = total
-        self.queues: dict[str, deque[Turn]] = {}  # the model that was served longest ago first
-        self.taken: Counter[str] = Counter()
-        self.lost: Counter[str] = Counter()
-        self.forgiven: Counter[str] = Counter()
-        self.running: set[Turn] = set()
-        self._line = line
-        self._lock = line.lock
-        line.kinds.append(self)
-
-    def enter(
-        self,
-        model: str,
-        deadline: float,
-        caller: Caller = Caller(),
-        cut: Callable[[], None] | None = None,
-        *,
-        in_job: bool = False,
-    ) -> Turn:
-        """Wait for a turn; before the others of its model where a job has waited already.
-
-        Raises:
-            TooManyRequests: as many wait as may.
-            DeadlineExceeded: the turn did not come in time; nothing is begun that would be late.
-            CallerGone: nobody wants the answer any more.
-            ModelUnavailable: too many calls of the model hang.
-
-        """
-        turn = Turn(self, model, deadline, caller, cut, in_job)
-        with self._lock:
-            self._refuse_lost(model)
-            if model not in self.queues and self._may_have(model):
-                if turn.late():
-                    raise DeadlineExceeded(
-                        "the time for this request was used up before its turn",
-                        hint="send fewer requests at a time, or fewer or smaller items in one",
-                    )
-                self._grant(turn)
-                return turn
-            if not in_job:
-                self._line.join(turn)
-            turn.wake = threading.Lock()
-            turn.wake.acquire()
-            queue = self.queues.setdefault(model, deque())
-            (queue.appendleft if in_job else queue.append)(turn)
-        turn.wake.acquire(timeout=max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX)))
-        with self._lock:
-            granted = turn in self.running
-            if not granted:
-                self._leave_line(turn)
-        if caller.gone():
-            if granted:
-                turn.release()
-            raise CallerGone("the caller has left before it was this request's turn")
-        if turn.refused:
-            raise too_many()
-        if granted and turn.late():
-            turn.release()
-            granted = False
-        if not granted:
-            self._refuse_lost(model)
-            raise DeadlineExceeded(
-                "the time for this request was used up while it waited for others",
-                hint="send fewer requests at a time",
-            )
-        turn.thread = threading.get_ident()
-        return turn
-
-    def spare(self, model: str, deadline: float) -> Turn | None:
-        """Return a turn if there is one that nobody waits for, and time for it."""
-        turn = Turn(self, model, deadline, Caller(), in_job=True)
-        if turn.late():
-            return None
-        with self._lock:
-            if model in self.queues or model in self.lost or not self._may_have(model):
-                return None
-            self._grant(turn)
-            return turn
-
-    def release(self, turn: Turn) -> None:
-        with self._lock:
-            self.running.discard(turn)
-            self.free += 1
-            less(self.taken, turn.model)
-            if turn.lost:
-                less(self.lost, turn.model)
-                self.forgiven &= self.lost  # the least of both
-            while self.free and (model := self._next()) is not None:
-                # Moved behind the others, if there are more of it.
-                queue = self.queues.pop(model)
-                self.queues[model] = queue
-                self._grant(queue[0])
-                self.wake(queue[0])
-        if turn.answered is not None:
-            turn.answered.wait()  # what is written after that goes nowhere
-            raise DeadlineExceeded(OVER, hint=OVER_HINT)
-
-    def cut_late(self, before: float) -> None:
-        """Answer the callers who wanted an answer before that time.
-
-        Whoever comes first, this or `release`, decides who answers.
-        """
-        with self._lock:
-            late = [t for t in self.running if t.cut and not t.answered and t.deadline < before]
-            for turn in late:
-                turn.answered = threading.Event()
-        for turn in late:
-            if turn.cut and turn.answered:
-                try:
-                    turn.cut()
-                except Exception:
-                    log.exception("a caller of %r cannot be answered", turn.model)
-                finally:
-                    turn.answered.set()
-
-    def lose(
-        self, before: float, entered: Callable[[int], float] = lambda _: -math.inf
-    ) -> list[Turn]:
-        """Count as lost, and return, those that began before that time and were not counted yet.
-
-        Where they are too many of a model, those who wait for it wait no longer.
-
-        Args:
-            before: the time.
-            entered: returns since when a thread is in what it had to wait for, which is no fault of
-                its model.
-
-        """
-        with self._lock:
-            found = [
-                turn
-                for turn in self.running
-                if not turn.lost and max(turn.since, entered(turn.thread)) < before
-            ]
-            for turn in found:
-                turn.lost = True
-                self.lost[turn.model] += 1
-            for model in {turn.model for turn in found}:
-                if self._hangs(model):
-                    for waiting in list(self.queues.get(model, ())):
-                        self.wake(waiting)
-        return found
-
-    def wake(self, turn: Turn) -> None:
-        """Let one that waits go on, whether or not it has its turn now. The lock is held."""
-        self._leave_line(turn)
-        if turn.wake is not None:
-            turn.wake.release()
-
-    def _leave_line(self, turn: Turn) -> None:
-        queue = self.queues.get(turn.model)
-        if queue is None or turn not in queue:
-            return
-        queue.remove(turn)
-        if not queue:
-            del self.queues[turn.model]
-        self._line.count -= not turn.in_job
-
-    def forgive(self) -> None:
-        """Let models be asked again though calls of them hang: their clients are others now."""
-        with self._lock:
-            self.forgiven = self.lost.copy()
-
-    def _refuse_lost(self, model: str) -> None:
-        if self.lost and self._hangs(model):
-            raise ModelUnavailable(
-                f"{self.lost[model]} calls of the client of {model[:100]!r} hang",
-                hint="the log of the container says where",
-            )
-
-    def _hangs(self, model: str) -> bool:
-        return self.lost[model] - self.forgiven[model] >= MOST_LOST
-
-    def _may_have(self, model: str) -> bool:
-        return self.taken[model] < min(self.per_model, SHARE * self.free)
-
-    def _next(self) -> str | None:
-        eligible = (model for model in self.queues if self._may_have(model))
-        return min(eligible, key=self.taken.__getitem__, default=None)
-
-    def _grant(self, turn: Turn) -> None:
-        self.free -= 1
-        self.taken[turn.model] += 1
-        turn.since = time.monotonic()
-        turn.thread = threading.get_ident()
-        self.running.add(turn)
-
-
-class Bodies:
-    """The large bodies that are held in memory at a time: at most `most` bytes of them."""
+class LargeBodies:
+    """The large bodies in memory: at most `most` bytes."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -375,18 +31,18 @@ class Bodies:
         self._lock = threading.Lock()
 
     def take(self, length: int) -> Callable[[], None]:
-        """Count a body before it is read; return what is to be called when it is done with.
+        """Count a body before it is read; return a function that releases it.
 
         Raises:
             TooManyRequests: there is no room for it now.
 
         """
-        if length <= LARGE:
+        if length <= LARGE_BODY:
             return nothing
         with self._lock:
             if self.held + length > self.most:
                 raise TooManyRequests(
-                    f"the large requests under way hold {self.held // 2**20} MiB already",
+                    f"the large requests in progress hold {self.held // 2**20} MiB already",
                     hint="try again after Retry-After seconds, with fewer at a time",
                 )
             self.held += length
@@ -399,36 +55,23 @@ class Bodies:
 
 
 class Admission:
-    """Lets requests in.
+    """Admits requests.
 
     Args:
-        calls: of one model that run at a time.
-        jobs: of one model that run at a time; each has a call under way, unless others wait.
-        waiting: how many requests may wait for their turn.
+        calls: how many calls of one model may run at a time.
+        jobs: how many jobs of one model may run at a time.
+        waiting: how many requests may wait for a slot.
         max_body: bytes of the largest body.
 
     """
 
     def __init__(self, calls: int, jobs: int, waiting: int, max_body: int) -> None:
-        line = Line(waiting)
-        self.calls = Turns(with_others(calls), calls, line)
-        self.jobs = Turns(with_others(jobs), jobs, line)
-        self.management = Turns(with_others(MANAGING), MANAGING, line)
-        self.bodies = Bodies(MOST_LARGE * max_body)
+        waiting_queue = WaitingQueue(waiting)
+        self.calls = Slots(with_others(calls), calls, waiting_queue)
+        self.jobs = Slots(with_others(jobs), jobs, waiting_queue)
+        self.management = Slots(with_others(MANAGING), MANAGING, waiting_queue)
+        self.bodies = LargeBodies(MAX_LARGE_BODIES * max_body)
 
 
 def nothing() -> None:
-    """Give nothing back."""
-
-
-def less(counter: Counter[str], name: str) -> None:
-    """Take one off, and leave no zero behind: callers choose the names."""
-    counter[name] -= 1
-    if counter[name] <= 0:
-        del counter[name]
-
-
-def too_many() -> TooManyRequests:
-    return TooManyRequests(
-        "too many requests are waiting already", hint="try again after Retry-After seconds"
-    )
+    """Do nothing."""

@@ -1,8 +1,8 @@
-"""Keeps a client that does not come back from keeping its caller, or the whole worker.
+"""Answers callers whose model's client hangs, and replaces the web worker.
 
-A thread cannot be ended from outside. So its caller is answered in its place, its turn stays taken,
-further calls of its model are refused once several hang, and a worker in which half of all turns
-are lost is replaced by a fresh one.
+A thread cannot be ended from outside. So another thread answers its caller, its slot stays taken,
+further calls of the model are refused once several hang, and a worker in which half of all slots
+are taken by hanging calls is replaced.
 """
 
 from __future__ import annotations
@@ -20,35 +20,43 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from types import FrameType
 
-from clients.errors import DeadlineExceeded
 from clients.images.pictures import room
+from dispatcher.codecs.error_responses import (
+    SERVICE_HEADERS,
+    SERVICE_STATUS,
+    error_body,
+    for_hosting_service,
+    hosting_service_error,
+)
 from dispatcher.codecs.json_encoding import dumps
-from dispatcher.errors import ANSWERS, SERVICE, SERVICE_HEADERS, SERVICE_STATUS, of_service
-from dispatcher.execution.admission import OVER, OVER_HINT, Admission
-from dispatcher.observability.record import Record
+from dispatcher.errors import status_and_code
+from dispatcher.execution.admission import Admission
+from dispatcher.execution.deadline import time_used_up
+from dispatcher.observability.record import RequestRecord
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.1
-IDLE_S = 1.0  # after the last call that came back: its answer is sent meanwhile
-LATE_SHARE = 0.04  # of the time limit: between that of a client and that of NGINX
-LATE_S = 1.0
+CHECK_S = 0.1
+IDLE_S = 1.0  # after the last call that returned, so that its response can be sent
+GRACE_SHARE = 0.04  # of the time limit; fits between the limits of a client and of NGINX
+MAX_GRACE_S = 1.0
 
 
-def allowance(timeout: float) -> float:
-    """Return the seconds beyond its deadline that a client may take to say so itself."""
-    return min(LATE_S, timeout * LATE_SHARE)
+def grace_period(timeout: float) -> float:
+    """Return how many seconds after its deadline a client may still answer by itself."""
+    return min(MAX_GRACE_S, timeout * GRACE_SHARE)
 
 
 @dataclass
-class Watch:
-    """Looks after the turns of one worker.
+class Watchdog:
+    """Watches the slots of one worker.
 
     Args:
-        admission: whose turns.
+        admission: the slots.
         timeout: seconds that a call may take at most, whatever its caller wants.
-        replace: asks for a fresh worker in the place of this one.
-        end: ends this process, when it is to end and nothing but lost calls is left in it.
+        replace: asks for a new worker in the place of this one.
+        clock: a time in seconds that only goes forward.
+        end: ends this process, once it is to end and only hanging calls are left in it.
 
     """
 
@@ -62,9 +70,9 @@ class Watch:
     busy_at: float = 0.0
 
     def start(self) -> None:
-        """Look again and again, in a thread that does not keep the process alive.
+        """Check periodically, in a daemon thread.
 
-        Called in the main thread: it takes note of the signal with which gunicorn ends a worker.
+        Must be called in the main thread: it handles the signal with which gunicorn ends a worker.
         """
         given = signal.getsignal(signal.SIGTERM)
 
@@ -78,52 +86,54 @@ class Watch:
 
     def _go_on(self) -> None:
         while True:
-            time.sleep(LOOK_S)
+            time.sleep(CHECK_S)
             try:
                 self.look()
             except Exception:
-                log.exception("a look at the turns of this worker failed")
+                log.exception("checking the slots of this worker failed")
 
     def look(self) -> None:
-        """Answer callers whose time is over, and count calls that do not come back."""
+        """Answer callers whose time is used up, and count calls that hang."""
         calls, jobs = self.admission.calls, self.admission.jobs
         now = self.clock()
-        over = allowance(self.timeout)
-        jobs.cut_late(now - over)
-        calls.cut_late(now - over)
-        for turn in calls.lose(now - self.timeout - over, room.entered):
+        over = grace_period(self.timeout)
+        jobs.answer_overdue(now - over)
+        calls.answer_overdue(now - over)
+        for slot in calls.find_hanging(now - self.timeout - over, room.entered):
             log.error(
                 "a call of the client of %r hangs; its thread is at\n%s",
-                turn.model,
-                where(turn.thread),
+                slot.model,
+                stack_of(slot.thread),
             )
-        lost = sum(calls.lost.values())
-        if not lost or len(calls.running) > lost or jobs.running:
+        hanging = sum(calls.hanging.values())
+        if not hanging or len(calls.running) > hanging or jobs.running:
             self.busy_at = now
         elif self.leaving and now > self.busy_at + IDLE_S:
-            # gunicorn and Python would wait for the lost threads, which never end.
+            # gunicorn and Python would wait for the hanging threads, which never end.
             self.end()
-        if lost * 2 >= calls.total and not self.replacing:
+        if hanging * 2 >= calls.total and not self.replacing:
             self.replacing = True
-            log.error("half of this worker's turns are lost to calls that hang: it is replaced")
+            log.error(
+                "half of this worker's slots are taken by hanging calls: replacing the worker"
+            )
             self.replace()
 
 
-def where(thread: int) -> str:
-    """Return the end of a thread's stack, as a traceback has it."""
-    frame = sys._current_frames().get(thread)  # noqa: SLF001  the documented way
+def stack_of(thread: int) -> str:
+    """Return the end of a thread's stack, formatted as a traceback."""
+    frame = sys._current_frames().get(thread)  # noqa: SLF001  documented
     return "".join(traceback.format_stack(frame)[-8:]) if frame else "an unknown place"
 
 
 def replace_worker() -> None:
-    """Ask gunicorn for fresh workers; the present ones end when they have answered."""
+    """Ask gunicorn for new workers; the current ones end when they have answered."""
     os.kill(os.getppid(), signal.SIGHUP)
 
 
-def answer_late(connection: socket.socket, record: Record, modelname: str) -> None:
-    """Answer a caller in the place of the thread that has the connection, and end that.
+def send_timeout(connection: socket.socket, record: RequestRecord, modelname: str) -> None:
+    """Answer a caller in the place of another thread; close the connection.
 
-    What the thread writes later goes nowhere.
+    What the thread writes later is discarded.
 
     Args:
         connection: the caller's.
@@ -131,12 +141,12 @@ def answer_late(connection: socket.socket, record: Record, modelname: str) -> No
         modelname: the model that does not answer.
 
     """
-    status, code = ANSWERS[DeadlineExceeded]
-    error = {"code": code, "message": OVER, "hint": OVER_HINT, "modelname": modelname[:200]}
-    text = dumps({"error": {**error, "request_id": record.request_id}})
+    error = time_used_up()
+    status, code = status_and_code(error)
+    text = dumps({"error": error_body(record, code, error.message, error.hint, modelname)})
     headers = {"Content-Type": "application/json", "X-Request-Id": record.request_id}
-    if record.path.startswith(SERVICE):
-        text = of_service(status, text)
+    if for_hosting_service(record.method, record.path, status):
+        text = hosting_service_error(status, text)
         status = SERVICE_STATUS
         headers |= SERVICE_HEADERS
     body = text.encode()
@@ -147,11 +157,11 @@ def answer_late(connection: socket.socket, record: Record, modelname: str) -> No
         connection.send(head.encode() + body, socket.MSG_DONTWAIT)
     except OSError:
         pass  # the caller is gone
-    hang_up(connection)
+    shut_down(connection)
 
 
-def hang_up(connection: socket.socket) -> None:
-    """End a connection, whoever is writing to it."""
+def shut_down(connection: socket.socket) -> None:
+    """Close a connection, even while another thread writes to it."""
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:

@@ -1,92 +1,68 @@
-"""gunicorn's configuration, as far as its command line has no words for it."""
+"""gunicorn's configuration: the part that its command line has no options for."""
 
 from __future__ import annotations
 
 import math
 import os
-import shutil
-import struct
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SIGN_S = 1.0
+from dispatcher.observability import multiprocess
+from dispatcher.observability.multiprocess import DIR_VARIABLE
+from dispatcher.observability.request_log import JsonLines
 
-# gunicorn looks at its workers once a second. Where it comes so late its container was frozen, with
-# all workers, and as long afterwards they may take to give a sign of life.
+NOTIFY_S = 1.0
+
+# gunicorn checks its workers once a second. After a gap this long between two checks the whole
+# container was frozen, and the workers get as long again to report.
 FROZEN_S = 5.0
-
-# Where each worker keeps its counts, in files mapped into its memory: named and laid out by
-# prometheus_client, which begins with how many bytes are used. (It is not imported here, for it
-# decides at its import where it counts.)
-FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-FILES = {"counter_{}.db": 2**20, "histogram_{}.db": 2**21, "gauge_livesum_{}.db": 2**16}
 
 
 def on_starting(server: Any) -> None:
-    """Begin to count from nothing: the files of an earlier start are nobody's.
-
-    Workers that were frozen together with gunicorn are not ended for their silence.
-    """
-    server.murder_workers = while_awake(server.murder_workers)
-    folder = Path(os.environ[FOLDER])
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+    """Prepare the log and the counters; keep frozen workers from being killed."""
+    if os.environ.get("LOG_FORMAT") == "json":
+        for handler in server.log.error_log.handlers:
+            handler.setFormatter(JsonLines("gunicorn"))
+    server.murder_workers = skip_after_freeze(server.murder_workers)
+    multiprocess.clear(Path(os.environ[DIR_VARIABLE]))
 
 
-def while_awake(
-    look: Callable[[], None], clock: Callable[[], float] = time.monotonic
+def skip_after_freeze(
+    check: Callable[[], None], clock: Callable[[], float] = time.monotonic
 ) -> Callable[[], None]:
-    """Return what does as `look`, but not soon after it could not be called for a while."""
-    looked, woke = clock(), -math.inf
+    """Return `check`, made to do nothing soon after a long gap between two calls."""
+    checked, woke = clock(), -math.inf
 
-    def look_while_awake() -> None:
-        nonlocal looked, woke
-        before, looked = looked, clock()
-        if looked - before > FROZEN_S:
-            woke = looked
-        if looked - woke > FROZEN_S:
-            look()
+    def check_unless_frozen() -> None:
+        nonlocal checked, woke
+        before, checked = checked, clock()
+        if checked - before > FROZEN_S:
+            woke = checked
+        if checked - woke > FROZEN_S:
+            check()
 
-    return look_while_awake
+    return check_unless_frozen
 
 
 def post_fork(server: Any, worker: Any) -> None:
-    """Give signs of life while a worker is made: tokenizers and clients may take their time."""
+    """Keep a slowly starting worker alive; make its files."""
 
-    def give_signs() -> None:
+    def notify() -> None:
         while not worker.booted:
             worker.notify()
-            time.sleep(SIGN_S)
+            time.sleep(NOTIFY_S)
 
-    threading.Thread(target=give_signs, daemon=True).start()
+    threading.Thread(target=notify, daemon=True).start()
     try:
-        make_room(Path(os.environ[FOLDER]), worker.pid)
+        multiprocess.allocate(Path(os.environ[DIR_VARIABLE]), worker.pid)
     except OSError as error:
-        server.log.warning("a worker counts for itself alone: %s", error)
-        del os.environ[FOLDER]
-
-
-def make_room(folder: Path, pid: int) -> None:
-    """Make a worker's files: where the disk is full later, writing into them kills nobody."""
-    for name, size in FILES.items():
-        unfinished = folder / f"{pid}.unfinished"  # the others read whatever has its final name
-        with unfinished.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, size)
-        unfinished.rename(folder / name.format(pid))
+        server.log.warning("a web worker's counts will be missing from /metrics: %s", error)
+        del os.environ[DIR_VARIABLE]
 
 
 def child_exit(server: Any, worker: Any) -> None:  # noqa: ARG001  gunicorn's signature
-    """Take out what a worker had in flight; what it has counted stays, without the unused room."""
-    for name in FILES:
-        path = Path(os.environ[FOLDER]) / name.format(worker.pid)
-        try:
-            (used,) = struct.unpack("i", path.read_bytes()[:4])
-            if name.startswith("gauge") or not used:
-                path.unlink()
-            else:
-                os.truncate(path, used)
-        except OSError:
-            continue  # it had none
+    """Remove a dead worker's gauges; keep its counts."""
+    multiprocess.retire(Path(os.environ[DIR_VARIABLE]), worker.pid)

@@ -1,9 +1,9 @@
-"""Requests as NGINX hands them to gunicorn: read in a few lines, their bodies in one piece.
+"""Parses the requests that NGINX sends to gunicorn.
 
-gunicorn's own parser takes any peer's word for nothing, sets up its limits for each request, and
-copies a body several times: a quarter of what the web worker's Python did for a small request. Its
-socket is reached only by NGINX and `serve`. NGINX has checked request line and headers, drops
-names with an underscore, and says a length for every body.
+gunicorn's own parser trusts no peer, sets up its limits for each request, and copies a body several
+times: a quarter of the web worker's Python time for a small request. Only NGINX and `serve` can
+reach this socket. NGINX has checked the request line and the headers, drops names with an
+underscore, and sends a length for every body.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from werkzeug.exceptions import ClientDisconnected
 
 HEAD_END = b"\r\n\r\n"
 
-# What is the same for all requests. The names of PEP 3333; its server's name is a formality where
+# Equal for all requests; names as in PEP 3333. The server's name is a formality, as
 # every request has a Host.
 ENVIRON = {
     "wsgi.version": (1, 0),
@@ -37,12 +37,12 @@ ENVIRON = {
 
 
 class Body(io.RawIOBase):
-    """The body of a request, of which nothing is taken for the whole where its sender has left.
+    """The body of a request; reading it fails where it breaks off.
 
     Args:
-        begun: what came with the head, and no more than the whole.
-        length: of the whole, in bytes.
-        connection: that the rest is read from; it blocks.
+        begun: the part that came with the head.
+        length: of the whole body, in bytes.
+        connection: where the rest is read from; it blocks.
 
     """
 
@@ -55,17 +55,17 @@ class Body(io.RawIOBase):
 
     @property
     def unread(self) -> int:
-        """The bytes that are still to be read."""
+        """The number of bytes that are still to be read."""
         return len(self._begun) + self._left
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return so many bytes, or all; fewer where there are no more.
+        """Return up to `size` bytes, or all.
 
         Raises:
-            ClientDisconnected: it breaks off, as NGINX's connection does when the caller leaves.
+            ClientDisconnected: it breaks off, as NGINX closes the connection when a caller leaves.
 
         """
         if size is None or size < 0:
@@ -95,13 +95,13 @@ class Body(io.RawIOBase):
 
 
 class Request:
-    """A request, with as much as gunicorn wants to know of it.
+    """A request, with the attributes that gunicorn uses.
 
     Args:
         head: request line and headers, without the empty line.
 
     Raises:
-        InvalidRequestLine: it is none.
+        InvalidRequestLine: the request line is malformed.
         UnsupportedTransferCoding: the body has no length.
 
     """
@@ -136,7 +136,7 @@ class Request:
         return self.must_close
 
     def environ(self, connection: socket.socket) -> dict[str, Any]:
-        """Return what the application is called with."""
+        """Return the WSGI environment."""
         secure = self.headers.get("X_FORWARDED_PROTO") == "https"
         environ: dict[str, Any] = {
             **ENVIRON,
@@ -157,8 +157,8 @@ class Request:
         return environ
 
 
-class Requests(RequestParser):  # type: ignore[misc]  # gunicorn has no types
-    """The requests of one connection, one after the other."""
+class RequestStream(RequestParser):  # type: ignore[misc]  # gunicorn has no types
+    """The requests of one connection."""
 
     mesg: Request | None
 
@@ -167,7 +167,7 @@ class Requests(RequestParser):  # type: ignore[misc]  # gunicorn has no types
 
         Raises:
             StopIteration: there is none.
-            NoMoreData: it breaks off.
+            NoMoreData: it breaks off in its head.
 
         """
         last = self.mesg

@@ -1,7 +1,7 @@
-"""gunicorn's worker with threads, as it is run here: an answer is sent whole, or not at all.
+"""gunicorn's threaded worker, changed to send a response whole or not at all.
 
-gunicorn sends the head of an answer, then its body. Killed in between, a worker would leave its
-caller with half an answer, for NGINX has sent the head on by then.
+gunicorn sends the head of a response, then its body. A worker that is killed in between leaves its
+caller with half a response, as NGINX has forwarded the head by then.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from gunicorn import util
 from gunicorn.http import wsgi
 from gunicorn.workers.gthread import ThreadWorker
 
-from dispatcher.gunicorn.http_requests import Request, Requests
+from dispatcher.gunicorn.http_requests import Request, RequestStream
 
-# What fits into the socket goes out in one piece, whoever is killed meanwhile. The kernel doubles
-# this, and gives no more than twice net.core.wmem_max. (Of 200 workers killed while they sent
-# 1.5 MB again and again none cut an answer; with 8 MB half of them did.)
+# What fits into the socket's buffer is sent even if the worker is killed. The kernel doubles this
+# size, up to twice net.core.wmem_max. (Of 200 workers killed while they sent 1.5 MB again and again
+# none cut a response; with 8 MB half of them did.)
 SEND_BUFFER = 2**20
 
-# How long a thread waits for the next request on the connection that it has answered.
-NEXT_MS = 20
+# How long a thread waits for the next request on its connection.
+KEEPALIVE_WAIT_MS = 20
 
 
-class Gathered:
-    """A connection as far as an answer needs it: what is sent waits for `flush`."""
+class BufferedConnection:
+    """A connection that sends on `flush` only."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -43,21 +43,21 @@ class Gathered:
         self.waiting.append(data)
 
     def flush(self) -> None:
-        """Send all that waits, in one call."""
+        """Send all buffered data in one call."""
         if self.waiting:
             data = b"".join(self.waiting)
             self.waiting.clear()
             self.connection.sendall(data)
 
 
-class Answer(wsgi.Response):  # type: ignore[misc]  # gunicorn has no types
-    """An answer whose head goes out with the beginning of its body."""
+class WholeResponse(wsgi.Response):  # type: ignore[misc]  # gunicorn has no types
+    """A response whose head is sent with the beginning of its body."""
 
     def __init__(self, request: Request, connection: socket.socket, configuration: Any) -> None:
-        super().__init__(request, Gathered(connection), configuration)
+        super().__init__(request, BufferedConnection(connection), configuration)
 
     def default_headers(self) -> list[str]:
-        """Return the first lines, without the time and a server's name: NGINX sends its own."""
+        """Return the first lines, without Date and Server: NGINX sends its own."""
         major, minor = self.req.version
         lines = [
             f"HTTP/{major}.{minor} {self.status}\r\n",
@@ -79,18 +79,18 @@ class Answer(wsgi.Response):  # type: ignore[misc]  # gunicorn has no types
 Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
 
 
-class Threads:
-    """Threads that are all there from the start; the one that was busy last is the next.
+class ThreadPool:
+    """Threads that are started at once; the last one that became idle works next.
 
-    Started by need, the one for which a container has no room would end the worker with all that
-    it has under way, and those that are there would leave none for `/ping`. Taken in turn, as by
-    concurrent.futures, each would come to its work with cold caches.
+    If threads were started on demand, one that exceeds a container's limit would end the worker
+    with all its requests. If they took turns, as in concurrent.futures, each would begin with cold
+    caches.
 
     Args:
         count: how many.
 
     Raises:
-        RuntimeError: there is no room for so many.
+        RuntimeError: the container's limit of processes is too low.
 
     """
 
@@ -102,7 +102,7 @@ class Threads:
             threading.Thread(target=self._work, daemon=True).start()
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Have a function called in a thread, after those that wait for one."""
+        """Call a function in a thread, after the ones submitted before."""
         work = Future[Any](), function, arguments
         with self._lock:
             hand = self._idle.pop() if self._idle else None
@@ -124,27 +124,27 @@ class Threads:
                 future.set_result(function(*arguments))
             except BaseException as error:
                 future.set_exception(error)
-            del work, future, function, arguments  # an idle thread keeps nothing
+            del work, future, function, arguments  # an idle thread keeps no references
 
     def shutdown(self, *, wait: bool) -> None:
-        """Do nothing: they end with the process, which has waited for those that answer."""
+        """Do nothing: the threads end with the process, which has waited for busy ones."""
 
 
 class WebWorker(ThreadWorker):  # type: ignore[misc]
     """Answers requests in threads.
 
-    A thread that has answered waits a moment for the next request on its connection. gunicorn's own
-    hands every request from the main thread to another and back.
+    After a response the thread waits a moment for the next request on its connection. gunicorn's
+    own worker passes every request from the main thread to another and back.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.in_hand = 0  # connections that have a thread, or wait for one
 
-    def get_thread_pool(self) -> Threads:
-        """Return the threads that answer; where there is no room for them all, end the worker."""
+    def get_thread_pool(self) -> ThreadPool:
+        """Start the threads; end the worker where the container's limit is too low."""
         try:
-            return Threads(self.cfg.threads)
+            return ThreadPool(self.cfg.threads)
         except RuntimeError:
             self.log.critical(
                 "there is no room for the %d threads of a web worker: let the container have more "
@@ -152,7 +152,7 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
                 self.cfg.threads,
             )
             time.sleep(1)  # until the next one is tried
-            os._exit(1)  # gunicorn would end the others too over a worker that cannot begin
+            os._exit(1)  # an exception here would make gunicorn end all workers
 
     def enqueue_req(self, connection: Any) -> None:
         self.in_hand += 1
@@ -163,14 +163,14 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
         super().finish_request(connection, outcome)
 
     def handle(self, connection: Any) -> Any:
-        """Answer requests; return what is to become of their connection."""
+        """Answer the requests of a connection; return whether it stays open."""
         if not connection.initialized:
             connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-            connection.parser = Requests(self.cfg, connection.sock, connection.client)
+            connection.parser = RequestStream(self.cfg, connection.sock, connection.client)
         return super().handle(connection)
 
     def handle_request(self, request: Request, connection: Any) -> bool:
-        """Answer a request and those that follow at once; return whether others may follow."""
+        """Answer a request and those that follow; return whether to keep the connection."""
         while kept := self.answer(request, connection):
             if not self.another_comes(request, connection):
                 break
@@ -178,20 +178,20 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
         return kept
 
     def another_comes(self, request: Request, connection: Any) -> bool:
-        """Wait a moment for the next request, where there are threads to spare."""
+        """Wait a moment for the next request, unless other connections need the thread."""
         if request.body.unread or not self.alive or 2 * self.in_hand > self.cfg.threads:
             return False
         poll = select.poll()
         poll.register(connection.sock, select.POLLIN)
-        return bool(poll.poll(NEXT_MS))
+        return bool(poll.poll(KEEPALIVE_WAIT_MS))
 
     def answer(self, request: Request, connection: Any) -> bool:
-        """Answer a request; return whether another may follow on its connection.
+        """Answer a request; return whether to keep its connection.
 
-        As gunicorn's own `handle_request`, but for the class of the answer, and without what is not
-        used here: a log, hooks, files, an end after so many requests.
+        Like gunicorn's own `handle_request`, but with another class of response, and without what
+        is not used here: its log, hooks, files, a maximum of requests.
         """
-        answer = Answer(request, connection.sock, self.cfg)
+        answer = WholeResponse(request, connection.sock, self.cfg)
         if not self.alive or len(self.keepalived_conns) >= self.max_keepalived:
             answer.force_close()
         try:
@@ -207,14 +207,14 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
         except (Exception, SystemExit):
             if not answer.headers_sent:
                 raise  # answered with an error
-            self.log.exception("an answer broke off")
+            self.log.exception("a response broke off")
             util.close_graceful(connection.sock)
             return False
         return not answer.should_close()
 
     def close_answer(self, pieces: Any) -> None:
-        """Do what is due after an answer; what went wrong before that goes before its faults."""
+        """Close a response; an error before that takes precedence over one of the closing."""
         try:
             pieces.close()
         except Exception:
-            self.log.exception("what is due after an answer failed")
+            self.log.exception("closing a response failed")

@@ -1,8 +1,7 @@
-"""Keeps Triton's list of models whole where somebody deletes the folder of one.
+"""Keeps Triton's list of models complete when a model's folder is deleted.
 
-The repository has links to the models' own folders. Triton, which is asked for its list whenever a
-model is loaded, unloaded or not known, lists none at all where one of them leads nowhere; an empty
-folder it takes for a model whose files are gone.
+The repository has links to the models' own folders. Where one of them is broken, Triton lists no
+models at all, and cannot load or unload any. It takes an empty folder for a model without files.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from pathlib import Path
 
 
 def keep_listable(repository: Path, aside: Path) -> None:
-    """Put an empty folder in the place of each link that leads nowhere, until it leads somewhere.
+    """Replace each broken link by an empty folder, until its target exists again.
 
     Args:
-        repository: where the links are.
-        aside: a folder for those that lead nowhere, on the same disk.
+        repository: the folder with the links.
+        aside: a folder for broken links, on the same disk.
 
     """
     for link in aside.iterdir():
-        with suppress(OSError):  # another web worker was sooner
+        with suppress(OSError):  # another web worker was faster
             if link.exists():
                 (repository / link.name).rmdir()
                 link.rename(repository / link.name)

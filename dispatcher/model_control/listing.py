@@ -1,4 +1,4 @@
-"""The models that are served, as people, scripts and the platform see them."""
+"""The descriptions of loaded models, for `GET /models`."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from clients.plugins.registry import Registry
 from clients.repository.model_folders import authors_folder
 from clients.tensors.client import has_example
 from clients.triton.server import ModelServer, ModelState
-from dispatcher.model_control.load_unload import ADDRESS
+from dispatcher.model_control.repository import URL_FILE
 
-PAGE = 100  # models in one answer
-RECORD = "model.onnx.source.json"  # what the weights tool says of a model it made
-SERVED = frozenset({"READY", "LOADING", "UNLOADING"})
+PAGE_SIZE = 100  # models in one response
+WEIGHTS_RECORD = "model.onnx.source.json"  # written by the weights tool
+LISTED_STATES = frozenset({"READY", "LOADING", "UNLOADING"})
 RUNTIMES = frozenset({"openvino", "onnxruntime"})
 PRECISIONS = frozenset({"f32", "bf16"})
 
 
-class Catalogue:
-    """Lists the models that are loaded.
+class ModelListing:
+    """Lists the loaded models.
 
     Args:
         registry: the clients.
         server: where the models run.
         repository: the folder with one folder per model.
-        engines: the folder in which the backends note which engine runs a model, if there is one.
+        engines: the folder in which backends note which engine runs a model, if there is one.
 
     """
 
@@ -49,10 +49,10 @@ class Catalogue:
         self.engines = engines
 
     def page(self, after: str, timeout: float) -> dict[str, Any]:
-        """Return the models whose names follow `after`, and where the next page begins."""
+        """Return a page of models whose names follow `after`."""
         entries = [entry for entry in self.entries(timeout) if entry["modelName"] > after]
-        page: dict[str, Any] = {"models": entries[:PAGE]}
-        if len(entries) > PAGE:
+        page: dict[str, Any] = {"models": entries[:PAGE_SIZE]}
+        if len(entries) > PAGE_SIZE:
             page["nextPageToken"] = page["models"][-1]["modelName"]
         return page
 
@@ -62,10 +62,10 @@ class Catalogue:
         return next((e for e in self.entries(timeout) if e["modelName"] == name), None)
 
     def entries(self, timeout: float) -> Iterator[dict[str, Any]]:
-        """Yield the loaded models by name; one with other clients under each one's name too."""
+        """Yield the loaded models, by the names of their clients."""
         states: dict[str, list[ModelState]] = {}
         for state in self.server.models(timeout=timeout):
-            if state.state in SERVED:
+            if state.state in LISTED_STATES:
                 states.setdefault(state.name, []).append(state)
         named: list[tuple[str, str, Client | None]] = []
         for model in states:
@@ -90,7 +90,7 @@ class Catalogue:
             }
 
     def batching(self, model: str, timeout: float) -> dict[str, Any] | None:
-        """Return how a model batches; `None` while it cannot be asked."""
+        """Return how a model batches; `None` where Triton does not say."""
         try:
             signature = self.server.signature(model, timeout=timeout)
         except InferenceError:
@@ -101,9 +101,9 @@ class Catalogue:
         }
 
     def engine(self, model: str, version: str) -> dict[str, Any]:
-        """Return which engine runs a version of a model on the CPU, as its backend has noted it.
+        """Return the engine of a model's version on the CPU, as its backend noted.
 
-        Nothing is noted of models on a GPU or in other backends, such as those of NVIDIA's image.
+        Empty for models on a GPU or in other backends, such as those of NVIDIA's image.
         """
         if self.engines is None:
             return {}
@@ -112,7 +112,7 @@ class Catalogue:
             found: dict[str, Any] = {key: str(noted[key]) for key in ("engine", "precision")}
             if "speedup" in noted and math.isfinite(speedup := float(noted["speedup"])):
                 found["speedup"] = speedup
-        except (OSError, ValueError, KeyError, TypeError):  # there is none, or it is damaged
+        except (OSError, ValueError, KeyError, TypeError):  # no file, or a damaged one
             return {}
         if found["engine"] not in RUNTIMES or found["precision"] not in PRECISIONS:
             return {}
@@ -120,29 +120,29 @@ class Catalogue:
         return found | {key: str(noted[key]) for key in texts if key in noted}
 
     def described(self, client: Client) -> str:
-        """Return a client's class, and where it comes from."""
+        """Return a client's class and its source file."""
         return f"{type(client).__name__} in {authors(self.registry.source(client.modelname))}"
 
 
 def model_url(folder: Path) -> str:
-    """Return what a model from elsewhere was loaded by, as it was sent; else where it lies."""
+    """Return the URL that a model was loaded from, or its own folder."""
     try:
-        return (folder / ADDRESS).read_bytes().decode()  # a text's line ends would be changed
+        return (folder / URL_FILE).read_bytes().decode()  # as text its line ends would change
     except OSError:
         return str(authors_folder(folder))
 
 
 def weights(folder: Path) -> str:
-    """Return which weights a model has, in words."""
+    """Describe the weights of a model."""
     try:
-        record = json.loads((folder / RECORD).read_text())
+        record = json.loads((folder / WEIGHTS_RECORD).read_text())
         return f"{record['weights']} ({record['licence']})"
     except (OSError, ValueError, KeyError, TypeError):
         return "your own"
 
 
 def parameters(client: Client) -> dict[str, Any]:
-    """Return the parameters that a client declares."""
+    """Describe the parameters that a client declares."""
     return {
         name: {
             key: value

@@ -1,7 +1,4 @@
-"""Memory: how much the container has, and what this process need not keep of it.
-
-It has the machine's, or its control group's where that is less.
-"""
+"""The memory of the container, by its control group or the machine."""
 
 from __future__ import annotations
 
@@ -13,36 +10,36 @@ MACHINE = Path("/proc/meminfo")
 GROUP = Path("/sys/fs/cgroup")
 
 
-def all_memory(machine: Path = MACHINE, group: Path = GROUP) -> int:
-    """Return the bytes that this container may take in all; what it has in /dev/shm counts."""
-    return min([of_machine("MemTotal", machine), *(limit for limit, _ in of_group(group))])
+def total_memory(machine: Path = MACHINE, group: Path = GROUP) -> int:
+    """Return the bytes that this container may use in all, /dev/shm included."""
+    return min([read_meminfo("MemTotal", machine), *(limit for limit, _ in read_cgroup(group))])
 
 
 def free_memory(machine: Path = MACHINE, group: Path = GROUP) -> int:
-    """Return the bytes that this container may still take."""
-    left = (limit - used for limit, used in of_group(group))
-    return min([of_machine("MemAvailable", machine), *left])
+    """Return the bytes that this container may still use."""
+    left = (limit - used for limit, used in read_cgroup(group))
+    return min([read_meminfo("MemAvailable", machine), *left])
 
 
-def give_back() -> None:
-    """Return to the system what was freed, which glibc keeps otherwise."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, others need not
+def trim_heap() -> None:
+    """Return freed memory to the system; glibc keeps it otherwise."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # in glibc only
     if trim is not None:
         trim(0)
 
 
-def of_machine(name: str, machine: Path) -> int:
+def read_meminfo(name: str, machine: Path) -> int:
     for line in machine.read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return 2**63
 
 
-def of_group(group: Path) -> Iterator[tuple[int, int]]:
-    """Yield the control group's limit and what is used of it, where there is one.
+def read_cgroup(group: Path) -> Iterator[tuple[int, int]]:
+    """Yield limit and usage of the control group, in bytes, where there is one.
 
-    Copies of files that nobody has used lately do not count, as in `docker stats`: the kernel takes
-    them back before it refuses memory.
+    Inactive file cache does not count, as in `docker stats`: the kernel frees it before it refuses
+    memory.
     https://docs.docker.com/reference/cli/docker/container/stats/
     """
     for limit_file, used_file, stat_file, idle in (
@@ -57,10 +54,10 @@ def of_group(group: Path) -> Iterator[tuple[int, int]]:
             used = int((group / used_file).read_text())
         except (OSError, ValueError):  # no such file, or "max"
             continue
-        yield limit, max(0, used - in_stat(group / stat_file, idle))
+        yield limit, max(0, used - read_stat(group / stat_file, idle))
 
 
-def in_stat(file: Path, name: str) -> int:
+def read_stat(file: Path, name: str) -> int:
     try:
         lines = [line.split() for line in file.read_text().splitlines()]
     except OSError:

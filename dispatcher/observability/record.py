@@ -1,4 +1,4 @@
-"""What is told of one request, in the log and in the metrics."""
+"""What the log and the metrics record of one request."""
 
 from __future__ import annotations
 
@@ -6,37 +6,36 @@ from dataclasses import dataclass, field
 
 from clients.request import Timings
 
-MOST_NAMES = 10  # models of one request that the log names
+MAX_NAMES = 10  # models of one request in the log
 
 
 @dataclass(slots=True)
-class Record:
-    """One request. Nothing of its body, and no header but its id, is kept here.
+class RequestRecord:
+    """One request, without anything of its body, and no header but its id.
 
     Args:
         since: when NGINX had all of it, on the clock of `time.monotonic()`.
-        request_id: what the log and the answer call it.
+        request_id: its id in the log and the response.
         method: GET, POST and so on.
-        route: the rule that its path matched; nothing where it matched none.
+        route: the URL rule that its path matched; empty where it matched none.
         path: without the query.
-        bytes_in: of the body, as it came.
-        queue: seconds until it was its turn or waited no longer; before that, until a web worker
-            had it.
-        modelname: the model that it names, as far as it was read.
-        key: whose API key it has.
-        models: the models it asked.
-        version: the version that was asked for.
-        known: whether those models exist, and their names can be counted under.
+        bytes_in: of the body, as it arrived.
+        queue: seconds until it left the queue; before that, until a web worker had it.
+        modelname: the model that it names, once that is read.
+        key: the name of its API key.
+        models: the models that it asked.
+        version: the requested version.
+        known: whether those models exist, so that the metrics may name them.
         status: of the answer.
         code: the error's, if it is one.
-        message: the error's, where it quotes nothing of the body.
-        bytes_out: of the body, before NGINX packs it.
-        items: how many answers there are in the body, where there may be several.
+        message: the error's, unless it quotes from the body.
+        bytes_out: of the body, before NGINX compresses it.
+        items: how many results the body has, where there may be several.
         failed: how many of those are errors.
         at: when NGINX had all of it, in seconds since 1970.
-        total: seconds until all was sent.
+        total: seconds until the response was sent.
         timings: of the model's client.
-        told: whether it was told already.
+        reported: whether it was counted and logged already.
 
     """
 
@@ -61,9 +60,9 @@ class Record:
     at: float = 0.0
     total: float = 0.0
     timings: Timings | None = None
-    told: bool = False
+    reported: bool = False
 
     def name(self, model: str) -> None:
-        """Note that a model is asked."""
-        if model and model not in self.models and len(self.models) < MOST_NAMES:
+        """Add a model to those asked."""
+        if model and model not in self.models and len(self.models) < MAX_NAMES:
             self.models.append(model)

@@ -1,6 +1,6 @@
-"""A line of JSON per request, written beside the requests' way: a batch at a time, by one thread.
+"""A log line in JSON for each request, written in batches by a thread of its own.
 
-What the log does not take in time is dropped, and counted.
+Lines that cannot be written in time are dropped and counted.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from collections import deque
 from datetime import UTC, datetime
 from typing import Any
 
-from dispatcher.observability.record import Record
+from dispatcher.observability.record import RequestRecord
 
 log = logging.getLogger(__name__)
 
 BATCH_S = 0.1
-MOST_WAITING = 20_000  # records; some 20 MB
-LONGEST_TEXT = 200
-LONGEST_TRACEBACK = 3000
+MAX_WAITING = 20_000  # records; some 20 MB
+MAX_TEXT = 200
+MAX_TRACEBACK = 3000
 PROGRAM = "dispatcher"
 
 FIRST_ERROR = 400
+BUG = 500
 
 
 class AccessLog:
@@ -34,43 +35,45 @@ class AccessLog:
 
     Args:
         out: the file.
-        errors_only: whether those that were answered well are left out.
+        errors_only: whether successful requests are left out.
 
     """
 
     def __init__(self, out: int, *, errors_only: bool = False) -> None:
         self.out = out
         self.errors_only = errors_only
-        self._waiting: deque[Record] = deque()
-        self._lost = 0
+        self._waiting: deque[RequestRecord] = deque()
+        self._dropped = 0
         self._some = threading.Event()
         self._writing = threading.Lock()
 
     def start(self) -> None:
-        """Write from now on, in a thread that does not keep the process alive."""
+        """Write in a daemon thread from now on."""
         threading.Thread(target=self._go_on, name="access log", daemon=True).start()
         atexit.register(self.flush)
 
-    def put(self, record: Record) -> None:
-        """Take a record that is complete."""
+    def put(self, record: RequestRecord) -> None:
+        """Add a complete record."""
         if self.errors_only and record.status < FIRST_ERROR and not record.failed:
             return
-        if len(self._waiting) >= MOST_WAITING:
-            self._lost += 1
+        if len(self._waiting) >= MAX_WAITING:
+            self._dropped += 1
             return
         self._waiting.append(record)
         if not self._some.is_set():
             self._some.set()
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the waiting records."""
         with self._writing:
-            lines = [line_of(self._waiting.popleft()) for _ in range(len(self._waiting))]
-            if self._lost:
-                lost, self._lost = self._lost, 0
-                message = f"{lost} lines of the log were lost: nobody took them"
-                lines.append(encoded({"program": PROGRAM, "message": message}))
-            # Others write into the same pipe: only so much at once stays together.
+            lines = [format_record(self._waiting.popleft()) for _ in range(len(self._waiting))]
+            if self._dropped:
+                dropped, self._dropped = self._dropped, 0
+                message = f"{dropped} lines of the log were lost: they could not be written in time"
+                lines.append(
+                    encode_line({"program": PROGRAM, "level": "warning", "message": message})
+                )
+            # Other processes write to the same pipe, which keeps only so much together.
             piece = b""
             for line in lines:
                 if len(piece) + len(line) > select.PIPE_BUF:
@@ -84,7 +87,7 @@ class AccessLog:
             while piece:
                 piece = piece[os.write(self.out, piece) :]
         except OSError:
-            pass  # nobody reads the log any more; that is no reason to stop serving
+            pass  # the reader of the log is gone; the requests are served all the same
 
     def _go_on(self) -> None:
         while True:
@@ -94,31 +97,32 @@ class AccessLog:
             try:
                 self.flush()
             except Exception:
-                log.exception("some lines of the log could not be written")
+                log.exception("cannot write some lines of the log")
 
 
-def line_of(record: Record) -> bytes:
-    """Return a record as a line of JSON, shorter than a pipe takes at once."""
+def format_record(record: RequestRecord) -> bytes:
+    """Return a record as a line of JSON, short enough for one write to a pipe."""
     line: dict[str, Any] = {
-        "time": moment(record.at),
+        "time": timestamp(record.at),
         "program": PROGRAM,
+        "level": level(record.status),
         "request_id": record.request_id,
-        "method": record.method[:LONGEST_TEXT],
+        "method": record.method[:MAX_TEXT],
         "route": record.route,
     }
     if not record.route:
-        line["path"] = record.path[:LONGEST_TEXT]
+        line["path"] = record.path[:MAX_TEXT]
     if record.key:
         line["key"] = record.key
     if record.models:
-        line["model"] = ",".join(record.models)[:LONGEST_TEXT]
+        line["model"] = ",".join(record.models)[:MAX_TEXT]
     if record.version:
-        line["version"] = record.version[:LONGEST_TEXT]
+        line["version"] = record.version[:MAX_TEXT]
     line["status"] = record.status
     if record.code:
         line["code"] = record.code
     if record.message:
-        line["message"] = record.message[:LONGEST_TEXT]
+        line["message"] = record.message[:MAX_TEXT]
     line["bytes_in"] = record.bytes_in
     line["bytes_out"] = record.bytes_out
     if record.items:
@@ -130,29 +134,45 @@ def line_of(record: Record) -> bytes:
         line["inference_s"] = round(record.timings.inference, 6)
         line["postprocess_s"] = round(record.timings.postprocess, 6)
     line["total_s"] = round(record.total, 6)
-    return encoded(line)
+    return encode_line(line)
 
 
-def moment(seconds: float) -> str:
-    """Return seconds since 1970 as the log has them."""
+def level(status: int) -> str:
+    """Return the level of a response: error only for a bug."""
+    if status == BUG:
+        return "error"
+    return "warning" if status > BUG else "info"
+
+
+def timestamp(seconds: float) -> str:
+    """Format seconds since 1970 for the log."""
     at = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
     return at.replace("+00:00", "Z")
 
 
 class JsonLines(logging.Formatter):
-    """Makes one JSON object of what else a web worker logs, with its traceback."""
+    """Formats log messages as JSON objects.
+
+    Args:
+        program: the program that logs them.
+
+    """
+
+    def __init__(self, program: str = PROGRAM) -> None:
+        super().__init__()
+        self.program = program
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; of a long text the end."""
+        """Return the line; only the end of a long message."""
         line = {
-            "time": moment(record.created),
-            "program": PROGRAM,
+            "time": timestamp(record.created),
+            "program": self.program,
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": super().format(record)[-LONGEST_TRACEBACK:],
+            "message": super().format(record)[-MAX_TRACEBACK:],
         }
         return json.dumps(line)
 
 
-def encoded(line: dict[str, Any]) -> bytes:
+def encode_line(line: dict[str, Any]) -> bytes:
     return json.dumps(line).encode() + b"\n"

@@ -47,10 +47,11 @@ from clients.tensors.client import has_example
 from clients.tensors.nested import unshared
 from clients.tensors.signature import zeros
 from clients.triton.server import ModelServer, ModelState
-from dispatcher.codecs.json_encoding import encoded
-from dispatcher.execution.admission import MOST_LOST, nothing
-from dispatcher.execution.watchdog import where
-from dispatcher.observability.memory import give_back
+from dispatcher.codecs.json_encoding import encode
+from dispatcher.execution.admission import nothing
+from dispatcher.execution.slots import MAX_HANGING
+from dispatcher.execution.watchdog import stack_of
+from dispatcher.observability.memory import trim_heap
 from dispatcher.readiness.instances import ModelProcesses
 from dispatcher.readiness.losses import Losses
 from dispatcher.readiness.supervisor_status import Notice
@@ -138,7 +139,7 @@ def ask_example(client: Client, timeout: float) -> None:
     with Request(parameters=client.read_parameters({}), deadline=deadline).active():
         if has_example(client):
             # It may change what it is given: the next trial, and people, want the example itself.
-            encoded(client.inference(unshared(dict(client.example))))
+            encode(client.inference(unshared(dict(client.example))))
         else:
             client.signature()
 
@@ -269,7 +270,7 @@ class Canary:
         if self._mending.acquire(blocking=False):
             try:
                 if room.was_left():
-                    give_back()
+                    trim_heap()
                 self.server.tidy()
                 self.mend()
             except OSError as error:
@@ -314,7 +315,7 @@ class Canary:
                 self.model(model) in failing and not trial.reason
             ):
                 wait = min(SOON_S, wait)
-            waits = trial.began is None and trial.hung < MOST_LOST
+            waits = trial.began is None and trial.hung < MAX_HANGING
             if waits and (is_new or now >= trial.at + wait):
                 yield model, trial
 
@@ -331,8 +332,8 @@ class Canary:
                 trial.tried_in, trial.silent = self.notice().triton_starts, False
                 trial.at, trial.began = self.clock(), None
                 trial.hung += 1
-            log.error("the model %s: %s; it is at\n%s", model, trial.reason, where(trial.thread))
-            if trial.hung == MOST_LOST and trial.required and trial.well:
+            log.error("the model %s: %s; it is at\n%s", model, trial.reason, stack_of(trial.thread))
+            if trial.hung == MAX_HANGING and trial.required and trial.well:
                 log.error("fresh web workers are asked for, in which %s may answer", model)
                 self.replace()
 
@@ -366,7 +367,7 @@ class Canary:
             trial.reason, trial.at, trial.began = reason, self.clock(), None
             if answers and not reason:
                 if not trial.well:  # a picture's first way through leaves 10 MB
-                    give_back()
+                    trim_heap()
                 trial.well = True
                 if trial.answered_in != starts:
                     trial.answered_in = starts

@@ -1,4 +1,4 @@
-"""The routes that describe the others: for programs, and for people."""
+"""The routes that describe the others: /openapi.json and /docs."""
 
 from __future__ import annotations
 
@@ -11,50 +11,51 @@ from flask import Blueprint, Response, render_template, request
 from clients.plugins.registry import Registry
 from clients.tensors.client import has_example
 from dispatcher.codecs.json_encoding import dumps
-from dispatcher.codecs.responses import json_answer
-from dispatcher.routes.openapi import document
+from dispatcher.codecs.responses import json_response
+from dispatcher.routes.openapi import document, resolved
 from dispatcher.settings import Settings
 
-# The page has a style of its own, and nothing else that a browser would load or run.
-POLICY = (
+# The page has its own style, and nothing else that a browser would load or run.
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'nonce-{nonce}'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
 
-def page_routes(settings: Settings, registry: Registry) -> Blueprint:
+def docs_routes(settings: Settings, registry: Registry) -> Blueprint:
     """Return `/openapi.json` and `/docs`."""
     routes = Blueprint("pages", __name__)
-    routes.add_app_template_filter(quotable, "quotable")
+    routes.add_app_template_filter(shell_quoted_json, "quotable")
     routes.add_app_template_filter(lambda value: json.dumps(value, indent=2), "pretty")
 
     @routes.get("/openapi.json")
     def openapi() -> Response:
-        """Describe every route in OpenAPI 3.1."""
-        return json_answer(document(settings, registry))
+        """Describe all routes in OpenAPI 3.1."""
+        return json_response(document(settings, registry))
 
     @routes.get("/docs")
     def docs() -> Response:
-        """Show the same as a page; nothing in it comes from anywhere else."""
+        """Show the same as a web page, which loads nothing from elsewhere."""
         nonce = secrets.token_urlsafe(16)
+        described = document(settings, registry)
         page = render_template(
             "docs.html",
-            doc=document(settings, registry),
+            doc=resolved(described, described),
             clients=registry.clients,
             examples=[name for name, one in registry.clients.items() if has_example(one)],
             endpoint=request.host_url,
             nonce=nonce,
         )
-        # NGINX has a stricter policy for every answer that brings none.
+        # NGINX adds a stricter policy to every response without one.
         return Response(
             page,
             mimetype="text/html",
-            headers={"Content-Security-Policy": POLICY.format(nonce=nonce)},
+            headers={"Content-Security-Policy": CONTENT_SECURITY_POLICY.format(nonce=nonce)},
         )
 
     return routes
 
 
-def quotable(value: Any) -> str:
-    """Return JSON that a shell leaves as it is between single quotes: it has no apostrophe."""
+def shell_quoted_json(value: Any) -> str:
+    """Return JSON without apostrophes, to be put between single quotes in a shell."""
     return dumps(value).replace("'", "\\u0027")

@@ -1,4 +1,4 @@
-"""Whether the container can do its work, as JSON, from memory."""
+"""The state of the container as JSON, from memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dispatcher.readiness.prober import Canary
 
 
 def health(canary: Canary) -> dict[str, Any]:
-    """Return whether the container is ready, why not, and how what it consists of is."""
+    """Return whether the container is ready, the reasons, and the state of its parts."""
     reasons, notice = canary.reasons(), canary.notice()
     restarts = notice.restarts()
     required = {canary.model(name) for name in canary.required}

@@ -1,4 +1,4 @@
-"""The routes that ask models."""
+"""The routes that run inference."""
 
 from __future__ import annotations
 
@@ -16,44 +16,45 @@ from flask import Blueprint, Response, g, request
 from clients.errors import BadRequest, DeadlineExceeded, InferenceError, UnknownModel
 from clients.request import Timings
 from clients.tensors.client import TensorResult
-from dispatcher import errors
-from dispatcher.codecs.content_types import LINES as LINE_TYPES
-from dispatcher.codecs.content_types import read_body, unpack
-from dispatcher.codecs.json_encoding import encoded
-from dispatcher.codecs.json_lines import read_lines, spooled
-from dispatcher.codecs.metadata import ATTRIBUTES, Envelope, read_envelope, written_attributes
+from dispatcher.codecs.content_types import LINE_TYPES, decompress_body, read_body
+from dispatcher.codecs.error_responses import error_item
+from dispatcher.codecs.json_encoding import encode
+from dispatcher.codecs.json_request import read_lines, spool
+from dispatcher.codecs.metadata import ATTRIBUTES, Metadata, format_attributes, read_metadata
 from dispatcher.codecs.responses import (
     JSON,
     LINES,
     NPY,
     OK,
     Item,
-    accepted,
-    accepted_for_lines,
-    item,
-    json_answer,
-    lines_answer,
-    offers,
-    results_answer,
+    available_types,
+    encode_item,
+    json_response,
+    lines_response,
+    negotiate,
+    negotiate_lines,
     results_by_name,
+    results_response,
 )
-from dispatcher.errors import CallerGone
-from dispatcher.execution.admission import Admission, Caller, Turn
-from dispatcher.execution.deadline import Budget
-from dispatcher.execution.executor import Dispatcher, Job, Prepared
-from dispatcher.execution.request import Ask, MixedList, One, SeveralModels
-from dispatcher.execution.watchdog import answer_late, hang_up
-from dispatcher.observability.observer import Observer
-from dispatcher.observability.record import Record
+from dispatcher.errors import ANSWERS, CallerGone
+from dispatcher.execution.admission import Admission
+from dispatcher.execution.deadline import TimeLimit
+from dispatcher.execution.executor import Executor, Job
+from dispatcher.execution.prepared import PreparedRequest
+from dispatcher.execution.request import ModelRequest, RequestList, SeveralModels, SingleRequest
+from dispatcher.execution.slots import Caller, Slot
+from dispatcher.execution.watchdog import send_timeout, shut_down
+from dispatcher.observability.record import RequestRecord
+from dispatcher.observability.telemetry import Telemetry
 from dispatcher.settings import Settings
 
 
-def invocation_routes(
-    settings: Settings, dispatcher: Dispatcher, admission: Admission, observer: Observer
+def inference_routes(
+    settings: Settings, executor: Executor, admission: Admission, telemetry: Telemetry
 ) -> Blueprint:
-    """Return `/invocations` and its kin."""
+    """Return the routes that run inference."""
     routes = Blueprint("invocations", __name__)
-    invocation = Invocation(settings, dispatcher, admission, observer)
+    invocation = InferenceHandler(settings, executor, admission, telemetry)
 
     @routes.post("/invocations")
     def invocations() -> Response:
@@ -67,11 +68,11 @@ def invocation_routes(
 
     @routes.post("/endpoints/<name>/<call>")
     def service_call(name: str, call: str) -> Response:  # noqa: ARG001
-        """Refuse what the hosting service does itself, around the container."""
+        """Refuse calls that the hosting service itself answers."""
         raise BadRequest(
             f"{call[:100]!r} is a call that the hosting service alone answers, not a container",
             hint="ask by invoke_endpoint (POST /endpoints/{name}/invocations); with Accept: "
-            "application/jsonlines a list is answered line by line, as it is done",
+            "application/jsonlines a list is answered line by line",
         )
 
     @routes.post("/infer/<model>")
@@ -81,8 +82,8 @@ def invocation_routes(
 
     @routes.post("/models/<model>/invoke")
     def invoke(model: str) -> Response:
-        """Ask a model of a multi-model endpoint; one that is not loaded is 404, unread."""
-        if not dispatcher.is_served(model):
+        """Ask a model of a multi-model endpoint; 404 if it is not loaded."""
+        if not executor.lookup.is_served(model):
             raise UnknownModel(
                 f"the model {model[:100]!r} is not loaded", hint="POST /models loads a model"
             )
@@ -91,33 +92,29 @@ def invocation_routes(
     return routes
 
 
-class Invocation:
-    """Turns the request that Flask holds into an answer.
+class InferenceHandler:
+    """Answers the current request of Flask.
 
     Args:
         settings: of the container.
-        dispatcher: asks the models.
-        admission: whose turn it is.
-        observer: is told what was asked.
+        executor: runs the models.
+        admission: limits concurrency.
+        telemetry: counts and logs what was requested.
 
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        dispatcher: Dispatcher,
-        admission: Admission,
-        observer: Observer,
+        self, settings: Settings, executor: Executor, admission: Admission, telemetry: Telemetry
     ) -> None:
         self.settings = settings
-        self.dispatcher = dispatcher
+        self.executor = executor
         self.admission = admission
-        self.observer = observer
+        self.telemetry = telemetry
 
     def answer(self, path_model: str) -> Response:
-        """Read the request by its type, wait for its turn, and answer."""
-        record: Record = g.record
-        envelope = read_envelope(
+        """Read the request by its content type, wait for a slot, and answer."""
+        record: RequestRecord = g.record
+        metadata = read_metadata(
             request.headers,
             request.args,
             path_model=path_model,
@@ -125,187 +122,200 @@ class Invocation:
             request_id=record.request_id,
         )
         stream = request.mimetype in LINE_TYPES
-        envelope = replace(envelope, budget=self.budget(envelope, record, stream=stream))
-        record.modelname = envelope.modelname(None)
+        metadata = replace(metadata, time_limit=self.time_limit(metadata, stream=stream))
+        record.modelname = metadata.modelname(None)
         g.caller = Caller(request.environ.get("gunicorn.socket"))
-        unpack(request, self.settings.max_body)
+        decompress_body(request, self.settings.max_body)
         if stream:
-            return self.lines(envelope)
+            return self.lines(metadata)
         done = self.admission.bodies.take(request.content_length or 0)
         try:
-            asked = read_body(request, envelope, self.settings)
-            if not isinstance(asked, One):
-                response = self.several(asked, envelope)
-            elif asked.ask.is_list:
-                response = self.payloads(asked.ask, envelope)
+            asked = read_body(request, metadata, self.settings)
+            if not isinstance(asked, SingleRequest):
+                response = self.several(asked, metadata)
+            elif asked.model_request.is_list:
+                response = self.payloads(asked.model_request, metadata)
             else:
-                response = self.one(asked.ask, envelope, record, g.caller)
+                response = self.one(asked.model_request, metadata)
         except BaseException:
             done()
             raise
         response.call_on_close(done)
         return response
 
-    def one(self, ask: Ask, envelope: Envelope, record: Record, caller: Caller) -> Response:
-        """Answer an ask with one payload, in this thread."""
-        record.modelname = ask.modelname
-        self.dispatcher.refuse(ask.modelname)
-        deadline = self.budget(envelope, record).deadline()
-        cut = None
-        if caller.connection:
-            cut = partial(self.cut, caller.connection, record, ask.modelname)
-        model = self.dispatcher.registry.name(ask.modelname)
+    def one(self, model_request: ModelRequest, metadata: Metadata) -> Response:
+        """Answer a request with one payload, in this thread."""
+        record: RequestRecord = g.record
+        connection, modelname = g.caller.connection, model_request.modelname
+        record.modelname = modelname
+        self.executor.lookup.refuse(modelname)
+        deadline = metadata.time_limit.deadline()
+        on_timeout = None
+        if connection:
+            on_timeout = partial(self.answer_timeout, connection, record, modelname)
+        model = self.executor.registry.name(modelname)
         try:
-            turn = self.admission.calls.enter(model, deadline, caller, cut)
+            slot = self.admission.calls.enter(model, deadline, g.caller, on_timeout)
         finally:
-            waited(record)
-        with turn:
-            prepared = self.prepared(ask, envelope, deadline, record)
-            chosen = accepted(envelope.accept, offers(prepared.ask, prepared.client))
+            end_waiting(record)
+        with slot:
+            prepared = self.prepared(model_request, metadata, deadline)
+            chosen = negotiate(metadata.accept, available_types(model_request, prepared.client))
             result = prepared.result()
             if chosen == JSON:
-                response = json_answer(self.dispatcher.answer(ask, result))
+                response = json_response(self.executor.answer(model_request, result))
             elif chosen == NPY and isinstance(result, TensorResult):
                 response = Response(result.npy(), mimetype=NPY)
             else:
                 response = Response(prepared.drawn(result, chosen), mimetype=chosen)
         return with_attributes(response, prepared)
 
-    def cut(self, connection: socket.socket, record: Record, modelname: str) -> None:
-        """Answer in the place of a thread that does not come back in time."""
-        answer_late(connection, record, modelname)
+    def answer_timeout(
+        self, connection: socket.socket, record: RequestRecord, modelname: str
+    ) -> None:
+        """Answer in the place of a thread that does not return in time."""
+        send_timeout(connection, record, modelname)
         record.name(modelname)
-        self.observer.cut(record, *errors.ANSWERS[DeadlineExceeded])
+        self.telemetry.timed_out(record, *ANSWERS[DeadlineExceeded])
 
-    def payloads(self, ask: Ask, envelope: Envelope) -> Response:
-        """Answer an ask with a list of payloads, a batch at a time."""
-        g.record.modelname = ask.modelname
-        stream = as_lines(envelope)
+    def payloads(self, model_request: ModelRequest, metadata: Metadata) -> Response:
+        """Answer a request with a list of payloads, a batch at a time."""
+        g.record.modelname = model_request.modelname
+        stream = wants_lines(metadata)
 
         def answer(job: Job) -> Response:
-            prepared = self.prepared(ask, envelope, job.budget.deadline(), g.record)
-            batches = self.dispatcher.batches(prepared, job)
-            # The first batch before the first byte: until then an error has its own status.
+            prepared = self.prepared(model_request, metadata, job.time_limit.deadline())
+            batches = self.executor.batches(prepared, job)
+            # The first batch before the first byte, so that an error in it has its own status.
             first = next(batches)
             if stream:
-                encoded(first)
-                items = self.observer.items(results(first, batches, ask.modelname), g.record)
-                return lines_answer(one.text for one in items)
+                encode(first)
+                items = self.telemetry.items(
+                    encode_results(first, batches, model_request.modelname), g.record
+                )
+                return lines_response(one.text for one in items)
             result = list(itertools.chain(first, *batches))
-            return with_attributes(json_answer(self.dispatcher.answer(ask, result)), prepared)
+            return with_attributes(
+                json_response(self.executor.answer(model_request, result)), prepared
+            )
 
-        return self.as_job(ask.modelname, envelope, answer, stream=stream)
+        return self.as_job(model_request.modelname, metadata, answer, stream=stream)
 
-    def several(self, asked: SeveralModels | MixedList, envelope: Envelope) -> Response:
-        """Answer several asks, each with its own status."""
-        stream = as_lines(envelope)
+    def several(self, asked: SeveralModels | RequestList, metadata: Metadata) -> Response:
+        """Answer several requests, each with its own status."""
+        stream = wants_lines(metadata)
 
         def answer(job: Job) -> Response:
             if isinstance(asked, SeveralModels):
-                results = self.dispatcher.by_name(asked.asks, envelope, job)
+                results = self.executor.by_name(asked.model_requests, metadata, job)
                 if stream:
                     results = {name: {"modelname": name, **one} for name, one in results.items()}
-                made = (item(one, name) for name, one in results.items())
-                each = list(self.observer.items(made, g.record))
-                return lines_answer(one.text for one in each) if stream else results_by_name(each)
-            items = self.items(asked.asks, envelope, job)
-            return lines_answer(one.text for one in items) if stream else results_answer(items)
+                made = (encode_item(one, name) for name, one in results.items())
+                each = list(self.telemetry.items(made, g.record))
+                return lines_response(one.text for one in each) if stream else results_by_name(each)
+            items = self.items(asked.model_requests, metadata, job)
+            return lines_response(one.text for one in items) if stream else results_response(items)
 
-        return self.as_job(first_model(asked.asks), envelope, answer, stream=stream)
+        return self.as_job(first_model(asked.model_requests), metadata, answer, stream=stream)
 
-    def lines(self, envelope: Envelope) -> Response:
-        """Answer a body that has an ask on each line, with a line for each."""
-        form = accepted_for_lines(envelope.accept)
-        asks = read_lines(spooled(request.stream), envelope, self.settings.max_batch)
-        first = list(itertools.islice(asks, 1))
+    def lines(self, metadata: Metadata) -> Response:
+        """Answer a body with a request on each line, with a line for each."""
+        form = negotiate_lines(metadata.accept)
+        model_requests = read_lines(spool(request.stream), metadata, self.settings.max_batch)
+        first = list(itertools.islice(model_requests, 1))
 
         def answer(job: Job) -> Response:
-            items = self.items(itertools.chain(first, asks), envelope, job)
-            return lines_answer((one.text for one in items), form)
+            items = self.items(itertools.chain(first, model_requests), metadata, job)
+            return lines_response((one.text for one in items), form)
 
-        return self.as_job(first_model(first), envelope, answer, stream=True)
+        return self.as_job(first_model(first), metadata, answer, stream=True)
 
     def as_job(
-        self, model: str, envelope: Envelope, answer: Callable[[Job], Response], *, stream: bool
+        self, model: str, metadata: Metadata, answer: Callable[[Job], Response], *, stream: bool
     ) -> Response:
-        """Answer with several calls, in a turn that lasts until all is sent."""
-        budget = self.budget(envelope, g.record, stream=stream)
-        name = self.dispatcher.registry.name(model)
+        """Answer with several calls, in a slot that is held until the response is sent."""
+        time_limit = self.time_limit(metadata, stream=stream)
+        name = self.executor.registry.name(model)
         try:
-            turn = self.admission.jobs.enter(name, budget.deadline(), g.caller)
+            slot = self.admission.jobs.enter(name, time_limit.deadline(), g.caller)
         finally:
-            waited(g.record)
+            end_waiting(g.record)
         if stream and g.caller.connection:
-            # Whoever reads too slowly is not waited for.
-            turn.deadline = budget.ends + self.settings.client_timeout
-            turn.cut = partial(hang_up, g.caller.connection)
+            # A caller that reads too slowly is disconnected.
+            slot.deadline = time_limit.ends + self.settings.client_timeout
+            slot.on_timeout = partial(shut_down, g.caller.connection)
         with ExitStack() as until_sent:
-            until_sent.enter_context(turn)
-            response = answer(Job(budget, g.caller))
+            until_sent.enter_context(slot)
+            response = answer(Job(time_limit, g.caller))
             until_sent.pop_all()
-        response.call_on_close(partial(ended, turn))
+        response.call_on_close(partial(release_slot, slot))
         return response
 
-    def prepared(self, ask: Ask, envelope: Envelope, deadline: float, record: Record) -> Prepared:
-        """Check an ask, whose model alone the request asks."""
-        record.version = ask.modelversion
+    def prepared(
+        self, model_request: ModelRequest, metadata: Metadata, deadline: float
+    ) -> PreparedRequest:
+        """Prepare the request to the only model; note it in the record."""
+        record: RequestRecord = g.record
+        record.version = model_request.modelversion
         record.timings = Timings()
-        prepared = self.dispatcher.prepare(ask, envelope, deadline, timings=record.timings)
+        prepared = self.executor.prepare(model_request, metadata, deadline, timings=record.timings)
         record.known = True
         return prepared
 
     def items(
-        self, asks: Iterable[Ask | Exception], envelope: Envelope, job: Job
+        self, model_requests: Iterable[ModelRequest | Exception], metadata: Metadata, job: Job
     ) -> Iterator[Item]:
-        """Yield an answer per ask, each with its own status."""
-        made = map(item, self.dispatcher.items(asks, envelope, job))
-        return self.observer.items(made, g.record)
+        """Yield a result for each request, each with its own status."""
+        made = map(encode_item, self.executor.items(model_requests, metadata, job))
+        return self.telemetry.items(made, g.record)
 
-    def budget(self, envelope: Envelope, record: Record, *, stream: bool = False) -> Budget:
-        """Return the time for a request, which began when NGINX had all of it."""
-        each = min(self.settings.client_timeout, envelope.timeout)
-        return Budget(record.since + (self.settings.stream_timeout if stream else each), each)
+    def time_limit(self, metadata: Metadata, *, stream: bool) -> TimeLimit:
+        """Return the time limit of a request, counted from when NGINX had all of it."""
+        each = min(self.settings.client_timeout, metadata.timeout)
+        return TimeLimit(g.record.since + (self.settings.stream_timeout if stream else each), each)
 
 
-def waited(record: Record) -> None:
-    """Note that it is this request's turn, or that it waits no longer."""
+def end_waiting(record: RequestRecord) -> None:
+    """Note how long the request has waited in the queue."""
     record.queue = time.monotonic() - record.since
 
 
-def ended(turn: Turn) -> None:
-    """Give back the turn of a job whose answer was sent, or cut off."""
+def release_slot(slot: Slot) -> None:
+    """Release the slot of a job whose response was sent, or broke off."""
     with suppress(DeadlineExceeded):
-        turn.release()
+        slot.release()
 
 
-def as_lines(envelope: Envelope) -> bool:
-    return accepted(envelope.accept, (JSON, LINES)) == LINES
+def wants_lines(metadata: Metadata) -> bool:
+    return negotiate(metadata.accept, (JSON, LINES)) == LINES
 
 
-def first_model(asks: Sequence[Ask | InferenceError]) -> str:
-    """Return the model with which a request for several is counted."""
-    return next((ask.modelname for ask in asks if isinstance(ask, Ask)), "")
+def first_model(model_requests: Sequence[ModelRequest | InferenceError]) -> str:
+    """Return the model that a request for several counts for."""
+    return next((one.modelname for one in model_requests if isinstance(one, ModelRequest)), "")
 
 
-def results(first: list[Any], batches: Iterator[list[Any]], modelname: str) -> Iterator[Item]:
-    """Yield the results of a list; an error that comes later is the last one.
+def encode_results(
+    first: list[Any], batches: Iterator[list[Any]], modelname: str
+) -> Iterator[Item]:
+    """Yield the results of a list; after a later error, end with the error.
 
     Raises:
-        CallerGone: nobody reads them.
+        CallerGone: the caller has closed the connection.
 
     """
     try:
         for batch in itertools.chain([first], batches):
             for result in batch:
-                yield Item(*encoded(result), modelname, OK)
+                yield Item(*encode(result), modelname, OK)
     except CallerGone:
         raise
     except Exception as error:
-        yield item(errors.item(error, modelname), modelname)
+        yield encode_item(error_item(error, modelname), modelname)
 
 
-def with_attributes(response: Response, prepared: Prepared) -> Response:
-    """Add the custom attributes that the client set."""
+def with_attributes(response: Response, prepared: PreparedRequest) -> Response:
+    """Add the custom attributes that the client has set."""
     if attributes := prepared.request.response_attributes:
-        response.headers[ATTRIBUTES] = written_attributes(attributes)
+        response.headers[ATTRIBUTES] = format_attributes(attributes)
     return response

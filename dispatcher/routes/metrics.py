@@ -1,4 +1,4 @@
-"""`GET /metrics`: what was counted, what is known at the moment, and Triton's own metrics."""
+"""`GET /metrics`: counters, the current state, and Triton's own metrics."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from dispatcher.auth.api_keys import KeyFile
-from dispatcher.model_control.listing import Catalogue
+from dispatcher.model_control.listing import ModelListing
 from dispatcher.observability.metrics import Metrics
 from dispatcher.readiness.prober import Canary
 from dispatcher.settings import Settings
 from dispatcher.version import VERSION, revision
 
-TRITON_S = 1.0
+TRITON_TIMEOUT_S = 1.0
 OK = 200
 
 
-class Now(Collector):
-    """What can be seen at the moment, by the worker that is asked.
+class CurrentState(Collector):
+    """The current state, as this worker knows it.
 
     Args:
-        canary: what is known of the models.
-        keys: the API keys, where there are any.
-        catalogue: knows which engine runs a model.
+        canary: knows the state of the models.
+        keys: the API keys; `None` where none are needed.
+        listing: knows which engine runs a model.
         triton_up: whether Triton gave its metrics.
 
     """
 
     def __init__(
-        self, canary: Canary, keys: KeyFile | None, catalogue: Catalogue, *, triton_up: bool
+        self, canary: Canary, keys: KeyFile | None, listing: ModelListing, *, triton_up: bool
     ) -> None:
         self.canary = canary
         self.keys = keys
-        self.catalogue = catalogue
+        self.listing = listing
         self.triton_up = triton_up
 
     def collect(self) -> Iterable[Metric]:
@@ -66,17 +66,17 @@ class Now(Collector):
         if self.keys:
             yield GaugeMetricFamily(
                 "dispatcher_api_keys_ok",
-                "Whether the file of API keys can be used; else those before it still hold.",
+                "Whether the file of API keys can be used; if not, the previous keys stay valid.",
                 float(not self.keys.fault),
             )
         ok = GaugeMetricFamily(
             "dispatcher_canary_ok",
-            "Whether a model answered its example when it was last tried.",
+            "Whether a model answered its example when it was last probed.",
             labels=("model",),
         )
         age = GaugeMetricFamily(
             "dispatcher_canary_age_seconds",
-            "Seconds since a model was last tried.",
+            "Seconds since a model was last probed.",
             labels=("model",),
         )
         for model in list(self.canary.trials):
@@ -87,7 +87,7 @@ class Now(Collector):
         yield from (ok, age, *self.engines())
         restarts = CounterMetricFamily(
             "dispatcher_restarts",
-            "How often `serve` has started a program anew.",
+            "How often `serve` has restarted a program.",
             labels=("program",),
         )
         for program, count in self.canary.notice().restarts().items():
@@ -98,12 +98,12 @@ class Now(Collector):
             "Memory of each web worker.",
             labels=("pid",),
         )
-        for pid, size in workers():
+        for pid, size in worker_memory():
             memory.add_metric((pid,), size)
         yield memory
 
     def engines(self) -> tuple[Metric, Metric]:
-        """Return which engine runs each model that is ready, and how fast."""
+        """Return the metrics about the engines of ready models."""
         engine = InfoMetricFamily(
             "dispatcher_model_engine",
             "Which engine runs a model on the CPU, and in which precision.",
@@ -111,11 +111,11 @@ class Now(Collector):
         )
         speedup = GaugeMetricFamily(
             "dispatcher_model_speedup_ratio",
-            "How many times as fast as by ONNX Runtime in f32 a trial found a model to be.",
+            "Speed of a model relative to ONNX Runtime in f32, as measured in a trial.",
             labels=("model", "version"),
         )
         for state in self.canary.index.states if self.canary.index else ():
-            found = self.catalogue.engine(state.name, state.version) if state.ready else {}
+            found = self.listing.engine(state.name, state.version) if state.ready else {}
             if found:
                 labels = (state.name, state.version)
                 engine.add_metric(labels, {key: found[key] for key in ("engine", "precision")})
@@ -124,7 +124,7 @@ class Now(Collector):
         return engine, speedup
 
 
-def workers() -> Iterator[tuple[str, int]]:
+def worker_memory() -> Iterator[tuple[str, int]]:
     """Yield process id and resident bytes of this web worker and its siblings."""
     parent = os.getppid()
     try:
@@ -135,7 +135,7 @@ def workers() -> Iterator[tuple[str, int]]:
         try:
             pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         except (OSError, IndexError):
-            continue  # it has just ended
+            continue  # it has ended meanwhile
         yield pid, pages * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -144,17 +144,17 @@ def metrics_routes(
     metrics: Metrics,
     canary: Canary,
     keys: KeyFile | None,
-    catalogue: Catalogue,
+    listing: ModelListing,
 ) -> Blueprint:
     """Return `/metrics`."""
     routes = Blueprint("metrics", __name__)
 
     @routes.get("/metrics")
     def show() -> Response:
-        """Show the metrics of all parts in Prometheus' text format."""
+        """Show all metrics in Prometheus' text format."""
         triton = triton_page(settings.triton_metrics_port)
         registry = CollectorRegistry()
-        registry.register(Now(canary, keys, catalogue, triton_up=bool(triton)))
+        registry.register(CurrentState(canary, keys, listing, triton_up=bool(triton)))
         page = metrics.page() + generate_latest(registry) + triton
         return Response(page, content_type=CONTENT_TYPE_PLAIN_0_0_4)
 
@@ -162,8 +162,8 @@ def metrics_routes(
 
 
 def triton_page(port: int) -> bytes:
-    """Return Triton's own metrics; nothing where it does not answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TRITON_S)
+    """Return Triton's own metrics; empty where it does not answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TRITON_TIMEOUT_S)
     try:
         connection.request("GET", "/metrics")
         response = connection.getresponse()

@@ -7,10 +7,8 @@ from flask.testing import FlaskClient
 
 from clients.base import Environment
 from clients.plugins.registry import Registry
-from clients.triton.configuration import renamed_config
-from dispatcher.app import create_app
 from dispatcher.settings import read_settings
-from tests.dispatcher.test_http import quiet
+from tests.support.application import make_app, quiet
 from tests.support.family_bench import PICTURES, Bench, bench, picture, plain, tried
 
 __all__ = ["bench"]  # the fixture
@@ -39,7 +37,7 @@ def test_a_model_needs_no_alias_of_its_own_name(bench: Bench) -> None:
 
 def application(bench: Bench, registry: Registry, **variables: str) -> FlaskClient:
     settings, environment = read_settings(variables), Environment(bench.server, bench.repository)
-    return create_app(settings, registry, environment, renamed_config, quiet()).test_client()
+    return make_app(settings, registry, environment, quiet()).test_client()
 
 
 def test_an_alias_is_asked_listed_and_offered(bench: Bench) -> None:

@@ -15,15 +15,15 @@ import pytest
 from clients.base import Environment
 from clients.errors import DeadlineExceeded, ModelUnavailable
 from clients.plugins.registry import Registry
-from clients.triton.configuration import renamed_config
-from dispatcher.app import create_app
 from dispatcher.errors import CallerGone, TooManyRequests
-from dispatcher.execution.admission import MOST_LOST, Admission, Caller, Turn, Turns
-from dispatcher.execution.watchdog import Watch
+from dispatcher.execution.admission import Admission
+from dispatcher.execution.slots import MAX_HANGING, Caller, Slot, Slots
+from dispatcher.execution.watchdog import Watchdog
 from dispatcher.settings import read_settings
 from tests.conftest import wait_for
-from tests.dispatcher.test_http import Double, quiet
+from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
+from tests.support.stand_ins import Double
 
 
 def soon(seconds: float = 10) -> float:
@@ -42,13 +42,13 @@ class Waiter:
 
     def __init__(
         self,
-        turns: Turns,
+        turns: Slots,
         model: str,
         caller: Caller = Caller(),  # noqa: B008  it is immutable
         *,
         in_job: bool = False,
     ) -> None:
-        self.got: Turn | Exception | None = None
+        self.got: Slot | Exception | None = None
         self._in_job = in_job
         self._arguments = (model, soon(), caller)
         self._turns = turns
@@ -61,25 +61,27 @@ class Waiter:
         except Exception as error:
             self.got = error
 
-    def ended(self) -> Turn | Exception:
+    def ended(self) -> Slot | Exception:
         self._thread.join(5)
         assert self.got is not None
         return self.got
 
 
-def waiters(turns: Turns, model: str, count: int) -> list[Waiter]:
+def waiters(turns: Slots, model: str, count: int) -> list[Waiter]:
     """Return some that wait one behind the other."""
     made = []
     for _ in range(count):
-        before = turns._line.count
+        before = turns._waiting_queue.count
         made.append(Waiter(turns, model))
-        wait_for(lambda seen=before: turns._line.count == seen + 1, 5, "a place in the line")
+        wait_for(
+            lambda seen=before: turns._waiting_queue.count == seen + 1, 5, "a place in the line"
+        )
     return made
 
 
-def most(turns: Turns, model: str) -> list[Turn]:
+def most(turns: Slots, model: str) -> list[Slot]:
     """Take all the turns that a model may have."""
-    return list(iter(lambda: turns.spare(model, soon()), None))
+    return list(iter(lambda: turns.try_enter(model, soon()), None))
 
 
 def test_one_model_leaves_a_third_to_others_and_so_do_they() -> None:
@@ -97,20 +99,20 @@ def test_two_busy_models_come_to_equal_shares() -> None:
     waiting = waiters(calls, "a", 20) + waiters(calls, "b", 20)
     for turn in running:
         turn.release()
-    wait_for(lambda: sum(isinstance(w.got, Turn) for w in waiting) == 20, 5, "their turns")
+    wait_for(lambda: sum(isinstance(w.got, Slot) for w in waiting) == 20, 5, "their turns")
     assert (calls.taken["a"], calls.taken["b"]) == (10, 10)
 
 
 def test_those_who_wait_are_served_in_order_models_in_turn() -> None:
     calls = admission(1, 1, 10).calls
     running = calls.enter("a", soon())
-    line = [waiters(calls, name, 1)[0] for name in ("a", "a", "b", "c", "b")]
+    waiting_queue = [waiters(calls, name, 1)[0] for name in ("a", "a", "b", "c", "b")]
     order = []
     for _ in range(5):
         running.release()
-        wait_for(lambda: any(isinstance(w.got, Turn) for w in line), 5, "a turn")
-        served = next(w for w in line if isinstance(w.got, Turn))
-        line.remove(served)
+        wait_for(lambda: any(isinstance(w.got, Slot) for w in waiting_queue), 5, "a turn")
+        served = next(w for w in waiting_queue if isinstance(w.got, Slot))
+        waiting_queue.remove(served)
         running = served.ended()  # type: ignore[assignment]
         order.append(running.model)
     assert order == ["a", "b", "c", "a", "b"]
@@ -120,34 +122,34 @@ def test_a_full_line_makes_room_for_a_model_that_has_less_of_it() -> None:
     calls = admission(1, 2, 4).calls
     most(calls, "a")
     most(calls, "b")
-    line = waiters(calls, "a", 4)
+    waiting_queue = waiters(calls, "a", 4)
     with pytest.raises(TooManyRequests):
         calls.enter("a", soon())
     for _ in range(2):  # up to as many of the one as of the other
         waiting = Waiter(calls, "b")
-        wait_for(lambda: any(isinstance(w.got, TooManyRequests) for w in line), 5, "room")
-        dropped = next(w for w in line if w.got)
-        assert dropped is line.pop(), "the last of them"
+        wait_for(lambda: any(isinstance(w.got, TooManyRequests) for w in waiting_queue), 5, "room")
+        dropped = next(w for w in waiting_queue if w.got)
+        assert dropped is waiting_queue.pop(), "the last of them"
     with pytest.raises(TooManyRequests):
         calls.enter("b", soon())
     assert waiting.got is None
-    assert [w.got for w in line] == [None, None]
+    assert [w.got for w in waiting_queue] == [None, None]
 
 
 def test_a_job_goes_on_before_others_whose_line_is_full_and_is_not_turned_away() -> None:
     calls = admission(1, 1, 2).calls
     running = calls.enter("a", soon())
-    line = waiters(calls, "a", 2)
+    waiting_queue = waiters(calls, "a", 2)
     job = Waiter(calls, "a", in_job=True)
     wait_for(lambda: len(calls.queues["a"]) == 3, 5, "the job's place")
     with pytest.raises(TooManyRequests):
         calls.enter("a", soon())
     running.release()
     turn = job.ended()
-    assert isinstance(turn, Turn)
-    assert [w.got for w in line] == [None, None]
+    assert isinstance(turn, Slot)
+    assert [w.got for w in waiting_queue] == [None, None]
     turn.release()
-    assert isinstance(line[0].ended(), Turn)
+    assert isinstance(waiting_queue[0].ended(), Slot)
 
 
 def test_no_line_at_all() -> None:
@@ -171,14 +173,14 @@ def test_nothing_is_begun_that_would_be_late() -> None:
     calls = admission().calls
     with pytest.raises(DeadlineExceeded, match="before its turn"):
         calls.enter("a", time.monotonic())
-    assert calls.spare("a", time.monotonic()) is None
+    assert calls.try_enter("a", time.monotonic()) is None
     assert calls.free == calls.total
 
 
 class SlowlySeen(Caller):
     """Whether he has left takes so long to find out that the time is over then."""
 
-    def gone(self) -> bool:
+    def disconnected(self) -> bool:
         time.sleep(0.4)
         return False
 
@@ -205,14 +207,14 @@ def test_a_caller_who_has_left_gets_no_turn_and_no_place(pair: Any) -> None:
     calls = admission(1, 1, 1).calls
     running = calls.enter("a", soon())
     left = Waiter(calls, "a", Caller(ours))
-    wait_for(lambda: calls._line.count == 1, 5, "a place in the line")
+    wait_for(lambda: calls._waiting_queue.count == 1, 5, "a place in the line")
     with pytest.raises(TooManyRequests):
         calls.enter("a", soon())
     theirs.close()
     stayed = Waiter(calls, "a")
     assert isinstance(left.ended(), CallerGone)
     running.release()
-    assert isinstance(stayed.ended(), Turn)
+    assert isinstance(stayed.ended(), Slot)
 
 
 def test_a_caller_who_leaves_in_the_line_is_seen_when_the_turn_comes(pair: Any) -> None:
@@ -220,7 +222,7 @@ def test_a_caller_who_leaves_in_the_line_is_seen_when_the_turn_comes(pair: Any) 
     calls = admission(1, 1, 1).calls
     running = calls.enter("a", soon())
     waiting = Waiter(calls, "a", Caller(ours))
-    wait_for(lambda: calls._line.count == 1, 5, "a place in the line")
+    wait_for(lambda: calls._waiting_queue.count == 1, 5, "a place in the line")
     theirs.close()
     running.release()
     assert isinstance(waiting.ended(), CallerGone)
@@ -229,19 +231,19 @@ def test_a_caller_who_leaves_in_the_line_is_seen_when_the_turn_comes(pair: Any) 
 
 def test_a_caller_who_talks_on_is_still_there(pair: Any) -> None:
     ours, theirs = pair
-    assert not Caller(ours).gone()
+    assert not Caller(ours).disconnected()
     theirs.send(b"more")
-    assert not Caller(ours).gone()
+    assert not Caller(ours).disconnected()
     theirs.close()
-    assert not Caller(ours).gone(), "there is something to be read yet"
+    assert not Caller(ours).disconnected(), "there is something to be read yet"
     ours.recv(4)
-    assert Caller(ours).gone()
+    assert Caller(ours).disconnected()
 
 
 def test_a_model_whose_calls_hang_is_refused_until_they_come_back() -> None:
     calls = admission().calls
-    hanging = [calls.enter("bad", soon(0.01)) for _ in range(MOST_LOST)]
-    assert set(calls.lose(time.monotonic() + 1)) == set(hanging)
+    hanging = [calls.enter("bad", soon(0.01)) for _ in range(MAX_HANGING)]
+    assert set(calls.find_hanging(time.monotonic() + 1)) == set(hanging)
     with pytest.raises(ModelUnavailable, match="4 calls of the client of 'bad' hang"):
         calls.enter("bad", soon())
     assert calls.enter("good", soon())
@@ -252,28 +254,28 @@ def test_a_model_whose_calls_hang_is_refused_until_they_come_back() -> None:
 def test_a_model_whose_client_is_another_now_is_asked_again() -> None:
     """Though some calls of the one before still hang; those of the new one count from nothing."""
     calls = admission(16, 16, 0).calls
-    hanging = [calls.enter("bad", soon(0.01)) for _ in range(MOST_LOST)]
-    calls.lose(time.monotonic() + 1)
+    hanging = [calls.enter("bad", soon(0.01)) for _ in range(MAX_HANGING)]
+    calls.find_hanging(time.monotonic() + 1)
     with pytest.raises(ModelUnavailable):
         calls.enter("bad", soon())
-    calls.forgive()
-    again = [calls.enter("bad", soon()) for _ in range(MOST_LOST)]
+    calls.reset_hanging()
+    again = [calls.enter("bad", soon()) for _ in range(MAX_HANGING)]
     hanging.pop().release()
-    calls.lose(time.monotonic() + 1)
+    calls.find_hanging(time.monotonic() + 1)
     with pytest.raises(ModelUnavailable):
         calls.enter("bad", soon())
     for turn in (*hanging, *again):
         turn.release()
     calls.enter("bad", soon()).release()
-    assert not calls.forgiven
+    assert not calls.ignored_hanging
 
 
 def test_those_who_wait_for_a_model_that_hangs_are_refused_with_the_others() -> None:
-    calls = admission(MOST_LOST, 2 * MOST_LOST).calls
-    for _ in range(MOST_LOST):
+    calls = admission(MAX_HANGING, 2 * MAX_HANGING).calls
+    for _ in range(MAX_HANGING):
         calls.enter("bad", soon(0.01))
     (waiting,) = waiters(calls, "bad", 1)
-    calls.lose(time.monotonic() + 1)
+    calls.find_hanging(time.monotonic() + 1)
     assert isinstance(waiting.ended(), ModelUnavailable)
 
 
@@ -283,7 +285,7 @@ def test_nothing_is_kept_of_names_that_callers_made_up() -> None:
         calls.enter(f"made up {number}", soon()).release()
     assert not calls.taken
     assert not calls.queues
-    assert not calls.lost
+    assert not calls.hanging
     assert calls.free == calls.total
 
 
@@ -308,7 +310,7 @@ def test_management_waits_in_a_line_of_its_own_and_ping_does_not(tmp_path: Path)
         (tmp_path / f"m{number}" / "1").mkdir(parents=True)
     settings = read_settings({"MODEL_SERVER_QUEUE": "2"})
     registry = Registry({"double": Double(environment)})
-    app = create_app(settings, registry, environment, renamed_config, quiet())
+    app = make_app(settings, registry, environment, quiet())
     statuses: list[int] = []
 
     def load(number: int) -> None:
@@ -335,8 +337,8 @@ def test_a_caller_who_cannot_be_answered_keeps_nobody_waiting() -> None:
     def fail() -> None:
         raise OSError("no answer was written")
 
-    turn = calls.enter("a", soon(0.5), cut=fail)
-    calls.cut_late(time.monotonic() + 1)
+    turn = calls.enter("a", soon(0.5), on_timeout=fail)
+    calls.answer_overdue(time.monotonic() + 1)
     ended = threading.Thread(target=lambda: suppressed(turn), daemon=True)
     ended.start()
     ended.join(5)
@@ -347,10 +349,10 @@ def test_a_caller_who_cannot_be_answered_keeps_nobody_waiting() -> None:
 def test_a_turn_that_cannot_be_given_back_does_not_hide_what_went_wrong_in_it(
     late: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(_: Turn) -> None:
+    def fail(_: Slot) -> None:
         raise late
 
-    monkeypatch.setattr(Turn, "release", fail)
+    monkeypatch.setattr(Slot, "release", fail)
     with pytest.raises(KeyError, match="first"), admission().calls.enter("a", soon()):
         raise KeyError("first")
     assert str(late) in caplog.text
@@ -358,7 +360,7 @@ def test_a_turn_that_cannot_be_given_back_does_not_hide_what_went_wrong_in_it(
         pass
 
 
-def suppressed(turn: Turn) -> None:
+def suppressed(turn: Slot) -> None:
     with pytest.raises(DeadlineExceeded):
         turn.release()
 
@@ -372,7 +374,7 @@ def test_a_look_that_fails_is_followed_by_others(monkeypatch: pytest.MonkeyPatch
             raise error
         third.set()
 
-    watch = Watch(admission(), 60, lambda: None)
+    watch = Watchdog(admission(), 60, lambda: None)
     monkeypatch.setattr(watch, "look", look)
     given = signal.getsignal(signal.SIGTERM)
     try:

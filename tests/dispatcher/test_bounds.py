@@ -19,17 +19,15 @@ from PIL import Image
 
 from clients.base import Client, Environment
 from clients.errors import BadPayload
-from clients.images.jpeg import scans
-from clients.images.pictures import decode_picture
+from clients.images.pictures import decode_picture, scans
 from clients.plugins.registry import load_clients
 from clients.request import Request
-from clients.tensors.client import MOST_NUMBERS, TensorResult
+from clients.tensors.client import MOST_NUMBERS, TensorResult, read_npy, read_v2
 from clients.tensors.nested import flattened, unshared
-from clients.tensors.v2_protocol import read_npy, read_v2
-from dispatcher.codecs.json_lines import MOST_LINES, read_lines
-from dispatcher.codecs.metadata import Envelope
+from dispatcher.codecs.json_request import MAX_LINES, read_lines
+from dispatcher.codecs.metadata import Metadata
 from dispatcher.errors import BadModel
-from dispatcher.model_control.load_unload import Hosting
+from dispatcher.model_control.load_unload import ModelLoader
 from tests.conftest import PROJECT
 from tests.support.fake_triton import FakeTriton
 
@@ -242,8 +240,8 @@ def test_a_text_that_is_too_much_work(bert: Any, text: str, top_k: int) -> None:
 
 
 def test_more_lines_than_are_read() -> None:
-    body = io.BytesIO(b"\n" * (MOST_LINES - 1) + b"1\n" * 10)
-    read = list(read_lines(body, Envelope(), 1000))
+    body = io.BytesIO(b"\n" * (MAX_LINES - 1) + b"1\n" * 10)
+    read = list(read_lines(body, Metadata(), 1000))
     assert len(read) == 2
     assert "more than 100,000 lines" in str(read[1])
 
@@ -268,7 +266,7 @@ def test_a_long_number_is_no_json_of_ours() -> None:
     ],
 )
 def test_a_folder_that_is_none(tmp_path: Path, url: str) -> None:
-    hosting = Hosting(FakeTriton(), tmp_path, (tmp_path,), lambda text, _: text, 1)
+    hosting = ModelLoader(FakeTriton(), tmp_path, (tmp_path,), lambda text, _: text, 1)
     with at_once(), pytest.raises(BadModel):
         hosting.load("name", url)
 
@@ -279,7 +277,7 @@ def test_a_folder_outside_of_the_roots(tmp_path: Path, url: str) -> None:
     root = tmp_path / "root"
     (root / "in").mkdir(parents=True)
     (root / "out").symlink_to("/")
-    hosting = Hosting(FakeTriton(), tmp_path, (root,), lambda text, _: text, 1)
+    hosting = ModelLoader(FakeTriton(), tmp_path, (root,), lambda text, _: text, 1)
     with at_once(), pytest.raises(BadModel, match="leads out"):
         hosting.load("name", url.format(root=root))
 
@@ -288,6 +286,6 @@ def test_a_folder_outside_of_the_roots(tmp_path: Path, url: str) -> None:
     "name", ["", ".", "..", "../x", "a/b", "a\0", "a" * 256, "\ud800", "a\n", "-a"]
 )
 def test_a_name_that_would_be_a_path(tmp_path: Path, name: str) -> None:
-    hosting = Hosting(FakeTriton(), tmp_path, (), lambda text, _: text, 1)
+    hosting = ModelLoader(FakeTriton(), tmp_path, (), lambda text, _: text, 1)
     with pytest.raises(BadModel, match="model_name"):
         hosting.load(name, str(tmp_path))

@@ -17,14 +17,15 @@ from werkzeug.test import TestResponse
 from clients.base import Client, Environment, Payload
 from clients.images.pictures import room
 from clients.plugins.registry import Registry
-from clients.triton.configuration import renamed_config
-from dispatcher.app import admission_of, create_app
-from dispatcher.execution.admission import MOST_LOST, Admission, Turn, Turns
-from dispatcher.execution.watchdog import Watch
+from dispatcher.execution.admission import Admission
+from dispatcher.execution.slots import MAX_HANGING, Slot, Slots
+from dispatcher.execution.watchdog import Watchdog
 from dispatcher.settings import Settings, read_settings
+from dispatcher.wsgi import make_admission
 from tests.conftest import PROJECT, wait_for
-from tests.dispatcher.test_http import assert_error, quiet
+from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
+from tests.support.stand_ins import assert_error
 
 
 class Slow(Client):
@@ -79,7 +80,7 @@ def settings() -> Settings:
 
 @pytest.fixture
 def admission(settings: Settings) -> Admission:
-    return admission_of(settings)
+    return make_admission(settings)
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def app(settings: Settings, admission: Admission) -> Iterator[Flask]:
     environment = Environment(FakeTriton(), PROJECT / "model_repository")
     clients = {c.modelname: c(environment) for c in (Slow, Hangs, Left)}
     registry = Registry(clients, aliases={"slowly": "slow"})
-    yield create_app(settings, registry, environment, renamed_config, quiet(), admission)
+    yield make_app(settings, registry, environment, quiet(), admission)
     Hangs.free.set()
 
 
@@ -239,13 +240,13 @@ def test_an_alias_has_no_turns_beside_those_of_its_model(
     client: FlaskClient, admission: Admission, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = []
-    enter = Turns.enter
+    enter = Slots.enter
 
-    def noted(self: Turns, model: str, *arguments: Any, **named: Any) -> Turn:
+    def noted(self: Slots, model: str, *arguments: Any, **named: Any) -> Slot:
         names.append(model)
         return enter(self, model, *arguments, **named)
 
-    monkeypatch.setattr(Turns, "enter", noted)
+    monkeypatch.setattr(Slots, "enter", noted)
     for payload in ({"n": 1}, [{"n": 1}]):
         assert client.post("/infer/slowly", json={"payload": payload}).status_code == 200
     assert set(names) == {"slow"}
@@ -325,7 +326,7 @@ def test_a_caller_of_a_client_that_hangs_is_answered_in_its_place(
 
     thread = threading.Thread(target=call)
     thread.start()
-    watch = Watch(admission, settings.client_timeout, replace=lambda: None)
+    watch = Watchdog(admission, settings.client_timeout, replace=lambda: None)
     wait_for(lambda: admission.calls.running, 5, "the call")
     time.sleep(0.3)
     watch.look()
@@ -366,7 +367,7 @@ def test_an_error_that_comes_after_the_caller_was_answered_is_in_the_log(
     thread.start()
     wait_for(lambda: admission.calls.running, 5, "the call")
     later = time.monotonic() + 60
-    Watch(admission, settings.client_timeout, lambda: None, clock=lambda: later).look()
+    Watchdog(admission, settings.client_timeout, lambda: None, clock=lambda: later).look()
     Hangs.free.set()
     thread.join(10)
     assert "the client of 'hangs' is at fault in request my-id" in caplog.text
@@ -383,18 +384,18 @@ def test_a_model_whose_client_hangs_is_refused_and_others_are_not(
     app: Flask, admission: Admission, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = time.monotonic
-    watch = Watch(
+    watch = Watchdog(
         admission, 1.8, replace=lambda: pytest.fail("no need"), clock=lambda: clock() + 60
     )
     threads = [
         threading.Thread(
             target=lambda: app.test_client().post("/infer/hangs", json={"payload": {}})
         )
-        for _ in range(MOST_LOST)
+        for _ in range(MAX_HANGING)
     ]
     for thread in threads:
         thread.start()
-    wait_for(lambda: len(admission.calls.running) == MOST_LOST, 5, "the calls")
+    wait_for(lambda: len(admission.calls.running) == MAX_HANGING, 5, "the calls")
     watch.look()
     assert "a call of the client of 'hangs' hangs" in caplog.text
     assert "Hangs.free.wait(30)" in caplog.text, "the log says where"
@@ -412,7 +413,7 @@ def test_a_model_whose_client_hangs_is_refused_and_others_are_not(
 
 def test_a_call_whose_picture_waited_for_others_does_not_hang(admission: Admission) -> None:
     """As many of them as hanging calls would refuse the model; after that they count again."""
-    turns, in_line, may_go = [], threading.Barrier(MOST_LOST + 1, timeout=10), threading.Event()
+    turns, in_line, may_go = [], threading.Barrier(MAX_HANGING + 1, timeout=10), threading.Event()
 
     def call() -> None:
         turn = admission.calls.enter("large", time.monotonic() + 60)
@@ -424,22 +425,22 @@ def test_a_call_whose_picture_waited_for_others_does_not_hang(admission: Admissi
         in_line.wait()
         may_go.wait(10)
 
-    watch = Watch(admission, 1.8, replace=lambda: pytest.fail("no need"))
-    threads = [threading.Thread(target=call, daemon=True) for _ in range(MOST_LOST)]
+    watch = Watchdog(admission, 1.8, replace=lambda: pytest.fail("no need"))
+    threads = [threading.Thread(target=call, daemon=True) for _ in range(MAX_HANGING)]
     with room.taken(20_000_000, 10_000_000):
         for thread in threads:
             thread.start()
-        wait_for(lambda: len(room._queue) == MOST_LOST, 10, "all to wait")
+        wait_for(lambda: len(room._queue) == MAX_HANGING, 10, "all to wait")
         watch.look()
-        assert not admission.calls.lost, "they wait for room"
+        assert not admission.calls.hanging, "they wait for room"
     in_line.wait()
     watch.look()
-    assert not admission.calls.lost, "they are decoded"
+    assert not admission.calls.hanging, "they are decoded"
     admission.calls.enter("large", time.monotonic() + 60).release()
     may_go.set()
     in_line.wait()
     watch.look()
-    assert admission.calls.lost == {"large": MOST_LOST}
+    assert admission.calls.hanging == {"large": MAX_HANGING}
     for thread in threads:
         thread.join(10)
     for turn in turns:
@@ -448,7 +449,9 @@ def test_a_call_whose_picture_waited_for_others_does_not_hang(admission: Admissi
 
 def test_a_worker_whose_turns_are_lost_asks_to_be_replaced_once(admission: Admission) -> None:
     replaced = []
-    watch = Watch(admission, 1.8, lambda: replaced.append(1), clock=lambda: time.monotonic() + 60)
+    watch = Watchdog(
+        admission, 1.8, lambda: replaced.append(1), clock=lambda: time.monotonic() + 60
+    )
     for number in range(11):
         admission.calls.enter(f"model {number}", time.monotonic() + 1)
     watch.look()
@@ -462,7 +465,7 @@ def test_a_worker_whose_turns_are_lost_asks_to_be_replaced_once(admission: Admis
 def test_a_worker_that_is_to_end_does_not_wait_for_what_never_ends(admission: Admission) -> None:
     now = time.monotonic()
     ended = []
-    watch = Watch(
+    watch = Watchdog(
         admission, 1.8, replace=lambda: None, clock=lambda: now, end=lambda: ended.append(1)
     )
     admission.calls.enter("lost", time.monotonic() + 1).since = now - 60

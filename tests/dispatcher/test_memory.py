@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from clients.triton.shared_memory import MIB, affordable
-from dispatcher.observability.memory import all_memory, free_memory
+from dispatcher.observability.memory import free_memory, total_memory
 from dispatcher.settings import read_settings
 from dispatcher.wsgi import shared_bytes
 
@@ -46,7 +46,7 @@ def test_the_limit_of_a_container_counts_where_the_machine_has_more(
     for name, text in zip(files, (limit, used), strict=True):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"{text}\n")
-    assert all_memory(machine, tmp_path) == whole
+    assert total_memory(machine, tmp_path) == whole
     assert free_memory(machine, tmp_path) == free
 
 
@@ -66,7 +66,7 @@ def test_idle_copies_of_files_are_free(
 
 
 def test_a_machine_without_control_groups(tmp_path: Path, machine: Path) -> None:
-    assert all_memory(machine, tmp_path) == 8 * GIB
+    assert total_memory(machine, tmp_path) == 8 * GIB
     assert free_memory(machine, tmp_path) == 4 * GIB
 
 
@@ -100,7 +100,7 @@ def test_without_the_folder_there_is_nothing_for_tensors(tmp_path: Path) -> None
 
 def test_the_workers_share_it_unless_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     of_size(monkeypatch, 8 * GIB)
-    monkeypatch.setattr("dispatcher.wsgi.all_memory", lambda: 2 * GIB)
+    monkeypatch.setattr("dispatcher.wsgi.total_memory", lambda: 2 * GIB)
     two = {"MODEL_SERVER_WORKERS": "2"}
     assert shared_bytes(read_settings(two)) == 128 * MIB
     assert shared_bytes(read_settings({**two, "TENSORS_SHARED_MEMORY_MB": "800"})) == 400 * MIB

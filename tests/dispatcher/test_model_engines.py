@@ -9,30 +9,28 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
+from tool.engines.engines import said
 
 from clients.base import Environment
 from clients.plugins.registry import Registry
-from clients.triton.configuration import renamed_config
 from clients.triton.server import ModelState
 from container.triton_backends.engine_choice import (
     ONNXRUNTIME,
     OPENVINO,
-    EngineChoice,
-    choice_for_onnxruntime,
-    choice_for_openvino,
+    Verdict,
     hide,
+    of_onnxruntime,
+    of_openvino,
     show,
 )
-from dispatcher.app import create_app
 from dispatcher.settings import read_settings
 from tests.conftest import PROJECT
-from tests.dispatcher.test_http import quiet
+from tests.support.application import make_app, quiet
+from tests.support.check_mistakes import config, ir, parameter, write_right
 from tests.support.fake_triton import FakeTriton
-from tests.support.mistakes.mistake import config, ir, parameter, write_right
-from tool.commands.engines import said
 
-BF16 = EngineChoice(OPENVINO, "bf16", "", 1.93, "the cosine is 0.99981")
-SLOWER = EngineChoice(ONNXRUNTIME, reason="OpenVINO in f32 has 0.95 of its speed")
+BF16 = Verdict(OPENVINO, "bf16", "", 1.93, "the cosine is 0.99981")
+SLOWER = Verdict(ONNXRUNTIME, reason="OpenVINO in f32 has 0.95 of its speed")
 FIELDS = ("engine", "precision", "speedup", "difference", "engine_reason")
 
 
@@ -49,9 +47,7 @@ def client(server: FakeTriton, tmp_path: Path) -> FlaskClient:
 def client_of(server: FakeTriton, **settings: str) -> FlaskClient:
     settings["TRITON_METRICS_PORT"] = "1"  # nobody is there
     environment = Environment(server, PROJECT / "model_repository")
-    return create_app(
-        read_settings(settings), Registry(), environment, renamed_config, quiet(server)
-    ).test_client()
+    return make_app(read_settings(settings), Registry(), environment, quiet(server)).test_client()
 
 
 def shown(client: FlaskClient, name: str) -> dict[str, Any]:
@@ -202,8 +198,8 @@ def configured(**texts: str) -> dict[str, Any]:
 def test_some_models_stay_on_onnx_runtime_untried(
     tmp_path: Path, texts: dict[str, str], reason: str
 ) -> None:
-    found = choice_for_onnxruntime(configured(**texts), tmp_path, tmp_path / "none", {})
-    assert found == EngineChoice("onnxruntime", "f32", reason)
+    found = of_onnxruntime(configured(**texts), tmp_path, tmp_path / "none", {})
+    assert found == Verdict("onnxruntime", "f32", reason)
 
 
 @pytest.mark.parametrize(
@@ -218,8 +214,8 @@ def test_some_models_stay_on_onnx_runtime_untried(
 def test_a_model_of_openvino_is_computed_as_it_says(
     tmp_path: Path, texts: dict[str, str], environment: dict[str, str], precision: str
 ) -> None:
-    found = choice_for_openvino(configured(**texts), tmp_path, tmp_path / "none", environment)
-    assert found == EngineChoice("openvino", precision, "as its configuration says")
+    found = of_openvino(configured(**texts), tmp_path, tmp_path / "none", environment)
+    assert found == Verdict("openvino", precision, "as its configuration says")
 
 
 def test_the_tool_says_what_a_backend_will_say(tmp_path: Path) -> None:

@@ -22,9 +22,7 @@ from clients.plugins.discovery import changes, model_source, tried
 from clients.plugins.dispatch_toml import aliases
 from clients.plugins.registry import Verdict, load_clients
 from clients.repository.model_folders import link
-from clients.triton.configuration import renamed_config
 from clients.triton.server import ModelState, Signature, TensorSpec
-from dispatcher.app import create_app
 from dispatcher.model_control import sandbox as trial
 from dispatcher.model_control.reload import (
     Noted,
@@ -38,8 +36,9 @@ from dispatcher.readiness.prober import Canary
 from dispatcher.settings import WANTED, Settings, read_settings
 from tests.conftest import PROJECT, alive, descendants
 from tests.dispatcher.test_canary import triton
-from tests.dispatcher.test_http import assert_error, quiet
+from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
+from tests.support.stand_ins import assert_error
 
 FINE: dict[str, Any] = {"broken": {}, "absent": {}}
 SOURCE = """
@@ -82,11 +81,10 @@ class Worker:
         self.reloader = Reloader(
             self.settings, self.registry, environment, verdicts, self.count_renewal
         )
-        self.app = create_app(
+        self.app = make_app(
             self.settings,
             self.registry,
             environment,
-            renamed_config,
             quiet(),
             reloader=self.reloader,
         )

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from dispatcher.errors import ROUTING, of_service
+from dispatcher.codecs.error_responses import hosting_service_error
+from dispatcher.errors import ROUTING
 from tests.conftest import PROJECT, Endpoint, wait_for
 from tests.support.front import front, sagemaker_runtime
 
@@ -290,7 +291,7 @@ def assert_model_error(error: ClientError, status: int, code: str) -> None:
 
 def test_the_original_message_is_as_long_as_the_service_keeps_it() -> None:
     """2048 characters, each of which may be several bytes, and escaped."""
-    answer = json.loads(of_service(503, '"é' * 2000))
+    answer = json.loads(hosting_service_error(503, '"é' * 2000))
     assert answer["OriginalMessage"] == '"é' * 1024
     assert answer["OriginalStatusCode"] == 503
 

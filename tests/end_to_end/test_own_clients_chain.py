@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PROJECT, Endpoint, running
-from tests.dispatcher.test_own_clients import package
+from tests.support.own_clients import package
 from tool.__main__ import main
 
 __all__ = ["package"]  # the fixture

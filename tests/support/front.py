@@ -21,17 +21,16 @@ from flask import Flask
 from clients.base import Client, Environment
 from clients.errors import ModelFailed
 from clients.plugins.registry import Registry
-from clients.triton.configuration import renamed_config
 from container.programs.gunicorn import gunicorn_program
 from container.programs.listening_socket import ListeningSocket
 from container.programs.nginx import nginx_program
 from container.repository.shared_memory_plan import Plan
-from dispatcher.app import admission_of, create_app
-from dispatcher.execution.watchdog import Watch, replace_worker
+from dispatcher.execution.watchdog import Watchdog, replace_worker
 from dispatcher.readiness.prober import Canary
 from dispatcher.settings import read_settings
-from dispatcher.wsgi import keys_of, log_to_stderr, observer_of
+from dispatcher.wsgi import configure_logging, load_key_file, make_admission, make_telemetry
 from tests.conftest import Endpoint, free_ports, wait_for
+from tests.support.application import make_app
 from tests.support.fake_triton import Arrays, FakeTriton
 
 NGINX = "/usr/sbin/nginx"
@@ -103,14 +102,12 @@ def build() -> Flask:
     canary = Canary(("double",), registry, server, 8, 8)
     canary.list_models()
     canary.look("double", canary.trials["double"])
-    admission = admission_of(settings)
-    Watch(admission, settings.client_timeout, replace_worker).start()
-    log_to_stderr(settings)
-    keys = keys_of(settings)
-    observer = observer_of(settings, registry)
-    return create_app(
-        settings, registry, environment, renamed_config, canary, admission, None, observer, keys
-    )
+    admission = make_admission(settings)
+    Watchdog(admission, settings.client_timeout, replace_worker).start()
+    configure_logging(settings)
+    keys = load_key_file(settings)
+    observer = make_telemetry(settings, registry, os.environ)
+    return make_app(settings, registry, environment, canary, admission, None, observer, keys)
 
 
 def sagemaker_runtime(endpoint: Endpoint) -> Any:

@@ -13,11 +13,11 @@ from flask import Flask
 
 from clients.base import Client, Environment, Payload
 from clients.plugins.registry import Registry
-from clients.triton.configuration import renamed_config
-from dispatcher.app import admission_of, create_app
-from dispatcher.execution.watchdog import Watch, replace_worker
+from dispatcher.execution.watchdog import Watchdog, replace_worker
 from dispatcher.readiness.prober import Canary
 from dispatcher.settings import read_settings
+from dispatcher.wsgi import make_admission
+from tests.support.application import make_app
 from tests.support.fake_triton import FakeTriton
 
 QUICK_S = 0.05
@@ -85,9 +85,9 @@ def build() -> Flask:
     environment = Environment(server, settings.model_repository)
     registry = Registry({name: client(environment) for name, client in names.items()})
     canary = Canary((), registry, server, 8, 8)
-    admission = admission_of(settings)
-    Watch(admission, settings.client_timeout, replace_worker).start()
-    return create_app(settings, registry, environment, renamed_config, canary, admission)
+    admission = make_admission(settings)
+    Watchdog(admission, settings.client_timeout, replace_worker).start()
+    return make_app(settings, registry, environment, canary, admission)
 
 
 def asked(folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Follows each request from its beginning until its answer was sent, and tells of it once."""
+"""Follows each request until its response was sent, then counts and logs it once."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from flask import Request, Response
 from dispatcher.codecs.responses import OK, Item
 from dispatcher.errors import ANSWERS, CallerGone
 from dispatcher.observability.metrics import Metrics
-from dispatcher.observability.record import Record
+from dispatcher.observability.record import RequestRecord
 from dispatcher.observability.request_log import AccessLog
 
 
-class Observer:
-    """Tells the metrics and the log.
+class Telemetry:
+    """Counts and logs requests.
 
     Args:
         metrics: counts every request.
-        access_log: has a line for each; `None` where there is to be none.
+        access_log: logs a line for each; `None` for no log.
 
     """
 
@@ -28,20 +28,22 @@ class Observer:
         self.metrics = metrics
         self.access_log = access_log
 
-    def begin(self, request: Request, request_id: str, queue: float, *, counts: bool) -> Record:
-        """Begin with a request.
+    def begin(
+        self, request: Request, request_id: str, queue: float, *, counts: bool
+    ) -> RequestRecord:
+        """Return the record of a new request.
 
         Args:
             request: as Flask has it.
-            request_id: what the log and the answer call it.
+            request_id: its id in the log and the response.
             queue: seconds since NGINX had all of it.
-            counts: whether it is to be told of.
+            counts: whether it is counted and logged.
 
         """
         if counts:
             self.metrics.in_flight.inc()
-        return Record(
-            told=not counts,
+        return RequestRecord(
+            reported=not counts,
             since=time.monotonic() - queue,
             request_id=request_id,
             method=request.method,
@@ -51,36 +53,36 @@ class Observer:
             queue=queue,
         )
 
-    def finish(self, record: Record, response: Response) -> None:
-        """Take in what the answer will be; it is told when it was sent."""
+    def finish(self, record: RequestRecord, response: Response) -> None:
+        """Note the response; report the request when it was sent."""
         record.status = response.status_code
         if not record.models:
             record.name(record.modelname)
         if response.is_sequence:
             record.bytes_out = response.content_length or 0
-        else:  # asked for its length it would be made whole before its first line is sent
-            response.response = counted(response.iter_encoded(), record)
-        response.call_on_close(partial(self.tell, record))
+        else:  # asking for its length would collect all of it before the first line is sent
+            response.response = count_bytes(response.iter_encoded(), record)
+        response.call_on_close(partial(self.report, record))
 
-    def cut(self, record: Record, status: int, code: str) -> None:
-        """Tell of a request that was answered in the place of the thread that has it."""
+    def timed_out(self, record: RequestRecord, status: int, code: str) -> None:
+        """Report a request that was answered in the place of its own thread."""
         record.status, record.code = status, code
-        record.timings = None  # of phases that are not over
-        self.tell(record)
+        record.timings = None  # of unfinished phases
+        self.report(record)
 
-    def tell(self, record: Record) -> None:
-        """Tell of a request whose answer was sent; only the first time."""
-        if record.told:
+    def report(self, record: RequestRecord) -> None:
+        """Count and log a request whose response was sent, once."""
+        if record.reported:
             return
-        record.told = True
+        record.reported = True
         record.total = time.monotonic() - record.since
         record.at = time.time() - record.total
         self.metrics.request(record)
         if self.access_log:
             self.access_log.put(record)
 
-    def items(self, items: Iterable[Item], record: Record) -> Iterator[Item]:
-        """Yield the answers that stand in one answer, and count them."""
+    def items(self, items: Iterable[Item], record: RequestRecord) -> Iterator[Item]:
+        """Yield the results of a response that holds several, and count them."""
         for item in items:
             record.name(item.modelname)
             record.items += 1
@@ -89,10 +91,10 @@ class Observer:
             yield item
 
 
-def counted(pieces: Iterator[bytes], record: Record) -> Iterator[bytes]:
-    """Yield the pieces of an answer that is sent as it is made, and count their bytes.
+def count_bytes(pieces: Iterator[bytes], record: RequestRecord) -> Iterator[bytes]:
+    """Yield the pieces of a streamed response, and count their bytes.
 
-    Where nobody reads the rest it ends, and the record says so.
+    It ends early where the caller is gone, and the record says so.
     """
     try:
         for piece in pieces:

@@ -15,12 +15,10 @@ from flask.testing import FlaskClient
 from clients.base import Client, Environment
 from clients.errors import BadPayload, ModelFailed
 from clients.plugins.registry import Registry
-from clients.triton.configuration import renamed_config
 from clients.triton.server import Signature, TensorSpec
-from dispatcher.app import create_app
 from dispatcher.settings import read_settings
 from tests.conftest import wait_for
-from tests.dispatcher.test_http import quiet
+from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
 
 LONG = 12_347  # numbers of a list that is found again
@@ -71,7 +69,7 @@ def client(tmp_path: Path) -> Iterator[FlaskClient]:
     server = FakeTriton({"circular": _fails}, signatures={"circular": Signature(2, *wide)})
     environment = Environment(server, tmp_path)
     registry = Registry({"circular": Circular(environment)})
-    app = create_app(read_settings({}), registry, environment, renamed_config, quiet(server))
+    app = make_app(read_settings({}), registry, environment, quiet(server))
     gc.collect()
     gc.disable()
     yield app.test_client()
@@ -102,7 +100,9 @@ def _text(form: str, fault: Any) -> str:
 def test_what_failed_is_not_kept(
     client: FlaskClient, form: str, fault: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("CRITICAL", "dispatcher.errors")  # pytest keeps the frames of what is logged
+    caplog.set_level(
+        "CRITICAL", "dispatcher.codecs.error_responses"
+    )  # pytest keeps the frames of what is logged
     kind = "application/jsonlines" if form == "lines" else "application/json"
     answer = client.post("/invocations", data=_text(form, fault), content_type=kind).text
     if form == "lines":  # those behind an error are read and answered

@@ -1,0 +1,221 @@
+"""The one rendering of errors: the body of every response that is not 2xx.
+
+{"error": {"code": "unknown_model", "message": "…", "hint": "…", "modelname": "…",
+           "request_id": "…"}}
+
+NGINX renders its own errors alike, see nginx.conf.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any, Final
+
+from flask import Flask, Response, g, has_request_context
+from werkzeug.exceptions import ClientDisconnected, HTTPException
+
+from clients.errors import InferenceError
+from dispatcher.codecs.json_encoding import dumps
+from dispatcher.errors import (
+    ANSWERS,
+    QUOTING_CODES,
+    RETRY_AFTER_S,
+    ROUTING,
+    CallerGone,
+    ClientBug,
+    NotJson,
+    Unauthorized,
+    status_and_code,
+)
+from dispatcher.observability.record import RequestRecord
+
+log = logging.getLogger(__name__)
+
+# The hosting service passes on the first 2048 characters of an error's body.
+MAX_ORIGINAL_MESSAGE: Final = 2048
+MAX_TEXT: Final = 700
+MAX_NAME: Final = 200
+
+# The path of the hosting service, for its clients with another endpoint_url.
+SERVICE_PREFIX: Final = "/endpoints/"
+SERVICE_STATUS: Final = 424
+SERVICE_HEADERS: Final[Mapping[str, str]] = {"X-Amzn-ErrorType": "ModelError"}
+
+BUG_MESSAGE: Final = "the server failed in a way it does not explain"
+
+
+def error_body(
+    record: RequestRecord | None, code: str, message: str, hint: str = "", modelname: str = ""
+) -> dict[str, Any]:
+    """Return the value of `error`.
+
+    Args:
+        record: of the request, if there is one.
+        code: of the error.
+        message: what was wrong.
+        hint: how to mend it.
+        modelname: the model; by default the one of the record.
+
+    """
+    error = {"code": code, "message": shorten(message), "hint": shorten(hint)}
+    if record:
+        if name := modelname or record.modelname:
+            error["modelname"] = name[:MAX_NAME]
+        error["request_id"] = record.request_id
+    return error
+
+
+def shorten(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
+
+
+def hosting_service_error(status: int, text: str) -> str:
+    """Return the body of an error in the hosting service's form.
+
+    Args:
+        status: of the error itself.
+        text: its body.
+
+    """
+    text = text[:MAX_ORIGINAL_MESSAGE]
+    side = "client" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server"
+    return dumps(
+        {
+            "Message": f'Received {side} error ({status}) from primary with message "{text}".',
+            "OriginalStatusCode": status,
+            "OriginalMessage": text,
+            "LogStreamArn": "",
+        }
+    )
+
+
+def for_hosting_service(method: str, path: str, status: int) -> bool:
+    """Check whether a response is an error on a path of the hosting service."""
+    return status >= HTTPStatus.BAD_REQUEST and method == "POST" and path.startswith(SERVICE_PREFIX)
+
+
+def error_response(status: int, code: str, message: str, hint: str = "") -> Response:
+    """Return the response for an error of the current request; note it for the log."""
+    record = current_record()
+    if record:
+        record.code, record.message = code, "" if code in QUOTING_CODES else message
+    text = dumps({"error": error_body(record, code, message, hint)})
+    response = Response(text, status, mimetype="application/json")
+    if status in RETRY_AFTER_S:
+        response.headers["Retry-After"] = str(RETRY_AFTER_S[status])
+    if status == ANSWERS[Unauthorized][0]:
+        response.headers["WWW-Authenticate"] = "ApiKey"  # HTTP requires one; the name is ours
+    return response
+
+
+def error_item(error: Exception, modelname: str = "") -> dict[str, Any]:
+    """Return an error as one result of a response that holds several."""
+    record = current_record()
+    if isinstance(error, InferenceError):
+        log_client_fault(error, modelname)
+        status, code = status_and_code(error)
+        body = error_body(record, code, error.message, error.hint, modelname)
+    else:
+        log_bug(error)
+        code, hint = ROUTING[500]
+        status, body = 500, error_body(record, code, BUG_MESSAGE, hint, modelname)
+    clear_frames(error)
+    return {"status": status, "error": body}
+
+
+def answer_inference_error(error: InferenceError) -> Response:
+    """Answer an error of the contract, or an author's subclass of one."""
+    record = current_record()
+    log_client_fault(error, record.modelname if record else "")
+    status, code = status_and_code(error)
+    clear_frames(error)
+    return error_response(status, code, error.message, error.hint)
+
+
+def answer_disconnect(_: ClientDisconnected) -> Response:
+    """Answer a request whose body broke off, for the log: the caller is gone."""
+    return answer_inference_error(
+        CallerGone("the caller closed the connection before its whole body had arrived")
+    )
+
+
+def answer_http_error(error: HTTPException) -> Response:
+    """Answer an error of Flask's own: 404, 405, 413."""
+    status = error.code or 500
+    code, hint = ROUTING.get(status, (error.name.lower().replace(" ", "_"), ""))
+    response = error_response(status, code, error.description or error.name, hint)
+    # What the protocol requires besides the body, such as Allow with 405.
+    for name, value in error.get_headers():
+        if name.lower() not in {"content-type", "content-length"}:
+            response.headers[name] = value
+    return response
+
+
+def answer_bug(error: Exception) -> Response:
+    """Answer an unexpected exception with a constant text; log its traceback."""
+    log_bug(error)
+    clear_frames(error)
+    code, hint = ROUTING[500]
+    return error_response(500, code, BUG_MESSAGE, hint)
+
+
+def log_client_fault(error: InferenceError, modelname: str) -> None:
+    """Log an error that is the fault of the model's client."""
+    if isinstance(error, ClientBug | NotJson):
+        log.error(
+            "the client of %s is at fault in request %s: %s",
+            ascii(modelname),
+            current_request_id(),
+            error.message,
+            exc_info=error.__cause__,
+        )
+
+
+def log_bug(error: Exception) -> None:
+    log.error("unexpected error in request %s", current_request_id(), exc_info=error)
+
+
+def current_record() -> RequestRecord | None:
+    """Return the record of the request that this thread answers."""
+    return g.get("record") if has_request_context() else None
+
+
+def current_request_id() -> str:
+    record = current_record()
+    return record.request_id if record else ""
+
+
+def clear_frames(error: BaseException) -> None:
+    """Free what the frames of an error's traceback hold, after it was logged.
+
+    The frames hold the request with its pictures. A frame that holds the error itself, as after
+    `error = BadPayload(…); raise error`, would live until the next garbage collection: 96 lists of
+    numbers, 14 MB each, became 4.9 GB. Running frames are skipped, and so are generators, which
+    `clear` would end.
+    """
+    errors: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while errors:
+        one = errors.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        errors += [one.__cause__, one.__context__]
+        for frame, _ in traceback.walk_tb(one.__traceback__):
+            if not frame.f_code.co_flags & inspect.CO_GENERATOR:
+                with suppress(RuntimeError):  # it runs
+                    frame.clear()
+        one.__traceback__ = None  # an error that is raised again would add to it
+
+
+def register(app: Flask) -> None:
+    """Make `app` answer every error in this one form."""
+    app.register_error_handler(InferenceError, answer_inference_error)
+    app.register_error_handler(ClientDisconnected, answer_disconnect)
+    app.register_error_handler(HTTPException, answer_http_error)
+    app.register_error_handler(Exception, answer_bug)

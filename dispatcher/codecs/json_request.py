@@ -1,0 +1,326 @@
+"""Reads JSON: the documented body, the V2 one, lists of requests, and JSON lines."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import IO, Any
+
+from clients.base import Payload
+from clients.errors import DeadlineExceeded, InferenceError
+from clients.request import Media
+from clients.tensors.quoting import brief
+from dispatcher.codecs.media import UTF_16_MARKS, utf_16_error
+from dispatcher.codecs.metadata import Metadata
+from dispatcher.errors import BadBody
+from dispatcher.execution.admission import LARGE_BODY
+from dispatcher.execution.deadline import TIMEOUT_PARAMETER
+from dispatcher.execution.request import (
+    InferenceRequest,
+    ModelRequest,
+    RequestList,
+    SeveralModels,
+    SingleRequest,
+)
+
+BODY_HINT = 'expected {"modelname": "resnet", "payload": {"img": "<base64 of a picture>"}}'
+SEVERAL_HINT = (
+    "send several requests as application/jsonlines, each on a line of its own, or in a list: "
+    '{"requests": [{"modelname": …, "payload": …}, …]}'
+)
+FIELDS = ("modelname", "modelversion", "parameters", "payload")
+# Other names for them, in lower case, without "_" and "-".
+SIMILAR_FIELDS = {
+    "model": "modelname",
+    "version": "modelversion",
+    **{name: name for name in FIELDS},
+}
+
+# Python's JSON parser holds the interpreter lock from the first byte to the last: eight bodies of
+# 25 MiB blocked all other threads for 13 s. So large bodies are parsed one at a time, with a pause
+# for other threads after a long one.
+LONG_PARSE_S = 0.1  # never reached by pictures in base64, each one long text
+PAUSE_S = 0.02
+large_body_lock = threading.Lock()
+
+# JSON lines: 25 MiB have this many of 262 bytes each. As many as fit, of two bytes each, would keep
+# a core busy for minutes.
+MAX_LINES = 100_000
+MAX_IN_MEMORY = 2**20  # bytes of a decompressed or streamed body that are kept in memory
+CHUNK = 2**16
+
+
+def read_json(body: bytes, metadata: Metadata, max_batch: int) -> InferenceRequest:
+    """Read a JSON body of any form.
+
+    Raises:
+        BadBody: it is not JSON, or a field is missing, unknown or of the wrong type.
+
+    """
+    document = parse_object(body, metadata.time_limit.deadline())
+    if "requests" in document:
+        return read_request_list(document, metadata, max_batch)
+    names = document.get("modelname")
+    if isinstance(names, list):
+        return read_several_models(document, names, metadata, max_batch)
+    return SingleRequest(read_model_request(document, metadata, max_batch))
+
+
+def parse_json(body: bytes, deadline: float) -> Any:
+    """Parse JSON.
+
+    Raises:
+        DeadlineExceeded: other large bodies were parsed until then.
+        ValueError: it is not JSON.
+        RecursionError: it is nested too deeply.
+
+    """
+    if len(body) <= LARGE_BODY:
+        return json.loads(body)
+    left = max(0.0, deadline - time.monotonic())
+    if not large_body_lock.acquire(timeout=min(left, threading.TIMEOUT_MAX)):
+        raise DeadlineExceeded(
+            "the time for this request was used up while other large bodies were read",
+            hint="send fewer large bodies at a time",
+        )
+    try:
+        began = time.monotonic()
+        try:
+            return json.loads(body)
+        finally:
+            if time.monotonic() - began > LONG_PARSE_S:
+                time.sleep(PAUSE_S)
+    finally:
+        large_body_lock.release()
+
+
+def parse_object(body: bytes, deadline: float = math.inf) -> dict[str, Any]:
+    """Parse a body that must be a JSON object.
+
+    Raises:
+        BadBody: it is not one.
+        DeadlineExceeded: other large bodies were parsed until then.
+
+    """
+    try:
+        document = parse_json(body, deadline)
+    except (ValueError, RecursionError) as error:
+        came = f"{len(body)} bytes that begin with {body[:16]!r}" if body else "nothing"
+        hint = SEVERAL_HINT if is_concatenated(error) else BODY_HINT
+        raise BadBody(f"the body is not JSON ({error}); it is {came}", hint=hint) from error
+    if not isinstance(document, dict):
+        hint = SEVERAL_HINT if isinstance(document, list) else BODY_HINT
+        raise BadBody(f"the body is {brief(document)}, not a JSON object", hint=hint)
+    return document
+
+
+def is_concatenated(error: Exception) -> bool:
+    """Check whether the error is that one object or list follows another."""
+    if not isinstance(error, json.JSONDecodeError):
+        return False
+    before, after = error.doc[: error.pos], error.doc[error.pos : error.pos + 1]
+    return after in {"{", "["} and before.rstrip().endswith(("}", "]"))
+
+
+def read_request_list(document: dict[str, Any], metadata: Metadata, max_batch: int) -> RequestList:
+    if others := [name for name in document if name != "requests"]:
+        raise BadBody(
+            f"the body has {brief(others[0])} beside `requests`",
+            hint="each request in the list has its own modelname, payload and parameters",
+        )
+    requests = check_type(document["requests"], "requests", list, "a list of requests")
+    check_length(requests, "requests", max_batch)
+    model_requests: list[ModelRequest | BadBody] = []
+    for request in requests:
+        try:
+            model_requests.append(
+                read_model_request(
+                    check_type(request, "request", dict, "an object"), metadata, max_batch
+                )
+            )
+        except BadBody as error:
+            model_requests.append(error)
+    return RequestList(model_requests)
+
+
+def read_several_models(
+    document: dict[str, Any], names: list[Any], metadata: Metadata, max_batch: int
+) -> InferenceRequest:
+    check_length(names, "modelname", max_batch)
+    for place, name in enumerate(names):
+        check_type(name, f"modelname[{place}]", str, "the name of a model")
+    if len(set(names)) < len(names):
+        raise BadBody("`modelname` has a name twice", hint="ask each model once")
+    if metadata.path_model:
+        names = [metadata.path_model]  # the path takes precedence, as for one name
+    model_requests = [
+        read_model_request({**document, "modelname": name}, metadata, max_batch, shared=True)
+        for name in names
+    ]
+    return SeveralModels(model_requests)
+
+
+def read_model_request(
+    document: dict[str, Any], metadata: Metadata, max_batch: int, *, shared: bool = False
+) -> ModelRequest:
+    """Read a request to one model.
+
+    Raises:
+        BadBody: a field is missing, unknown or of the wrong type.
+
+    """
+    if TIMEOUT_PARAMETER in document:
+        raise BadBody(
+            f"the body has {TIMEOUT_PARAMETER}",
+            hint="it goes into the query, or into the custom attributes",
+        )
+    if "inputs" in document and "payload" not in document:
+        return read_v2_request(document, metadata)
+    if unknown := [name for name in document if name not in FIELDS]:
+        meant = SIMILAR_FIELDS.get(unknown[0].lower().replace("_", "").replace("-", ""))
+        raise BadBody(
+            f"the body has an unknown field {brief(unknown[0])}",
+            hint=f"write `{meant}`"
+            if meant and meant not in document
+            else f"it may have {', '.join(FIELDS)}; what the model is asked goes into `payload`, "
+            'such as {"payload": {"img": …}}, and settings of the model go into `parameters`',
+        )
+    modelname = read_modelname(document, metadata)
+    if "payload" not in document:
+        raise BadBody("`payload` is missing", hint=BODY_HINT)
+    payload = check_type(
+        document["payload"], "payload", dict | list, "an object, or a list of objects"
+    )
+    is_list = isinstance(payload, list)
+    return ModelRequest(
+        modelname=modelname,
+        payloads=read_payloads(payload, max_batch) if is_list else [payload],
+        is_list=is_list,
+        parameters=read_optional(document, "parameters", dict, "an object"),
+        modelversion=read_version(document, metadata),
+        shared=shared,
+    )
+
+
+def read_v2_request(document: dict[str, Any], metadata: Metadata) -> ModelRequest:
+    """Read a V2 body, which may name the model in `modelname` too."""
+    return ModelRequest(
+        modelname=read_modelname(document, metadata),
+        payloads=[document],
+        modelversion=read_version(document, metadata),
+        tensors=True,
+    )
+
+
+def read_modelname(document: dict[str, Any], metadata: Metadata) -> str:
+    name = document.get("modelname")
+    if name is not None:
+        check_type(name, "modelname", str, "the name of a model")
+    if not (chosen := metadata.modelname(name)):
+        raise BadBody("`modelname` is missing", hint=BODY_HINT)
+    return chosen
+
+
+def read_optional(document: dict[str, Any], name: str, kind: type[Any], expected: str) -> Any:
+    value = document.get(name)
+    return kind() if value is None else check_type(value, name, kind, expected)
+
+
+def check_type(value: Any, name: str, kind: Any, expected: str) -> Any:
+    if not isinstance(value, kind) or value == "":
+        raise BadBody(f"`{name}` is {brief(value)}; expected {expected}", hint=BODY_HINT)
+    return value
+
+
+def read_payloads(payloads: list[Any], max_batch: int) -> list[Payload | Media]:
+    check_length(payloads, "payload", max_batch)
+    for position, payload in enumerate(payloads):
+        check_type(payload, f"payload[{position}]", dict, "an object")
+    return payloads
+
+
+def check_length(items: list[Any], name: str, most: int) -> None:
+    if not 1 <= len(items) <= most:
+        raise BadBody(
+            f"`{name}` is a list of {len(items)}", hint=f"expected 1 to {most} in one request"
+        )
+
+
+def read_version(document: Mapping[str, Any], metadata: Metadata) -> str:
+    """Return the version that the body requests, else the one of the metadata.
+
+    Raises:
+        BadBody: it is not a version.
+
+    """
+    return parse_version(document.get("modelversion")) or parse_version(
+        metadata.modelversion or None
+    )
+
+
+def parse_version(value: Any) -> str:
+    """Return a version as Triton writes it: 2 and "2" are the same.
+
+    Raises:
+        BadBody: it is not a version.
+
+    """
+    if value is None:
+        return ""
+    text = str(value)
+    if isinstance(value, bool) or not isinstance(value, int | str) or not is_version(text):
+        raise BadBody(
+            f"`modelversion` is {brief(value)}", hint="expected a whole number from 1, such as 2"
+        )
+    return text
+
+
+def is_version(text: str) -> bool:
+    # Triton keeps a version as a signed 64-bit number.
+    return text.isascii() and text.isdigit() and text[0] != "0" and int(text[:20]) < 2**63
+
+
+def spool(stream: IO[bytes]) -> IO[bytes]:
+    """Return a copy of a request's body, on disk where it is large.
+
+    It is read to its end before the response begins: NGINX does not send and receive at once.
+    """
+    copy: Any = tempfile.SpooledTemporaryFile(MAX_IN_MEMORY)  # noqa: SIM115  it is handed on
+    while piece := stream.read(CHUNK):
+        copy.write(piece)
+    copy.seek(0)
+    return copy  # type: ignore[no-any-return]
+
+
+def read_lines(
+    body: IO[bytes], metadata: Metadata, max_batch: int
+) -> Iterator[ModelRequest | InferenceError]:
+    """Yield the request on each line, or the error in it; skip empty lines.
+
+    Raises:
+        BadBody: it cannot be split into lines.
+
+    """
+    with body:
+        start = body.read(2)
+        if start.startswith(UTF_16_MARKS) or b"\0" in start:
+            raise utf_16_error("body")
+        body.seek(0)
+        for number, line in enumerate(body):
+            if number >= MAX_LINES:
+                yield BadBody(
+                    f"the body has more than {MAX_LINES:,} lines; the rest was not read",
+                    hint="send them in several requests",
+                )
+                return
+            if line.strip():
+                try:
+                    yield read_model_request(
+                        parse_object(line, metadata.time_limit.deadline()), metadata, max_batch
+                    )
+                except (BadBody, DeadlineExceeded) as error:
+                    yield error

@@ -1,0 +1,137 @@
+"""Finds the client of a model; where there is none, says which models there are."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from clients.base import Client
+from clients.errors import ClientDisabled, InferenceError, ModelUnavailable, UnknownModel
+from clients.plugins.dispatch_toml import FILE, copied, remedy
+from clients.plugins.registry import Registry
+from clients.tensors.client import TensorClient
+from clients.tensors.quoting import brief
+from clients.triton.client import TritonEnvironment
+from clients.triton.server import ModelState
+from dispatcher.execution.request import ModelRequest
+
+STATES_TIMEOUT_S = 2.0  # for Triton's list of models
+
+
+class ModelLookup:
+    """Finds clients by the names of models.
+
+    Args:
+        registry: the clients.
+        environment: what clients are made with; its server runs the models.
+        refuse: raises ModelUnavailable for a model that is known not to answer.
+        wanted: whether a model is to be loaded, and was not unloaded.
+
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        environment: TritonEnvironment,
+        refuse: Callable[[str], None],
+        wanted: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        self.registry = registry
+        self.environment = environment
+        self._refuse = refuse
+        self._wanted = wanted
+
+    def refuse(self, asked: str) -> None:
+        """Fail at once for a model or alias that is known not to answer.
+
+        Raises:
+            ModelUnavailable: Triton is down, or the model is stuck.
+
+        """
+        name = self.registry.name(asked)
+        client = self.registry.clients.get(name)
+        self._refuse(client.served_by if client else name)
+
+    def client(self, model_request: ModelRequest) -> Client:
+        """Return the client of a model, or one for plain tensors.
+
+        Raises:
+            UnknownModel: there is no such model; the hint lists what is served, nearest first.
+            ClientDisabled: its client could not be loaded.
+            ModelUnavailable: it has no client, and Triton does not list its models.
+
+        """
+        name = self.registry.name(model_request.modelname)
+        if client := self.registry.clients.get(name):
+            return client
+        if self.registry.disabled(name):
+            raise self.disabled(name)
+        states = self.states()
+        served = self.served(states)
+        if name in served or self.is_missing(name, states):  # then Triton says why
+            return TensorClient(self.environment, name)
+        if name in self.registry.broken:
+            raise self.disabled(name)
+        near = difflib.get_close_matches(name[:100], served, n=len(served) or 1, cutoff=0)
+        hint = f"served are: {', '.join(near) or 'none'}"
+        if (meant := name.replace(" ", "+")) != name and meant in served:
+            hint = f'in a query "+" is read as a blank: write {meant.replace("+", "%2B")!r}'
+        raise UnknownModel(f"there is no model {brief(name)}", hint=hint)
+
+    def disabled(self, name: str) -> ClientDisabled:
+        """Return the error for a model whose client is broken."""
+        file = Path(self.registry.source(name))
+        hint = remedy(file, name)
+        with suppress(InferenceError):
+            states = [state.state for state in self.states() if state.name == name]
+            is_own = file.name == FILE and not copied(file)
+            if is_own and states and "READY" not in states:  # POST /reload skips it
+                hint = f"mend it, then POST /load_model/{name}"
+        return ClientDisabled(
+            f"the client of {brief(name)} is disabled: {self.registry.broken.get(name)}", hint=hint
+        )
+
+    def is_missing(self, name: str, states: Iterable[ModelState]) -> bool:
+        """Check whether a model in the repository should be loaded, and failed to load."""
+        return name in {state.name for state in states} and self._wanted(name)
+
+    def states(self) -> list[ModelState]:
+        """Return the state of each version of each model, as Triton lists them.
+
+        Raises:
+            ModelUnavailable: Triton does not list its models.
+
+        """
+        try:
+            return self.environment.server.models(timeout=STATES_TIMEOUT_S)
+        except InferenceError as error:
+            raise ModelUnavailable(
+                f"Triton does not list its models: {error.message}",
+                hint="try again after Retry-After seconds",
+            ) from error
+
+    def served(self, states: Iterable[ModelState]) -> list[str]:
+        """Return the names of ready models, their clients and aliases."""
+        clients = self.registry.clients
+        ready = {state.name for state in states if state.ready}
+        named = {name for name, client in clients.items() if client.served_by in ready}
+        aliases = {alias for alias, name in self.registry.aliases.items() if name in named}
+        return sorted(named | aliases | (ready - clients.keys()))
+
+    def is_served(self, asked: str) -> bool:
+        """Check whether a model of this name or alias can be asked.
+
+        Raises:
+            ModelUnavailable: it is known not to answer, or Triton does not list its models.
+
+        """
+        self.refuse(asked)
+        try:
+            return asked in self.served(self.states())
+        except ModelUnavailable:
+            # Triton lists no models while it loads one, but answers requests to the others.
+            if self.registry.name(asked) in self.registry.clients:
+                return True
+            raise

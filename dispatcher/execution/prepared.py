@@ -1,0 +1,168 @@
+"""One checked request to one model, and the calls of the model's client for it."""
+
+from __future__ import annotations
+
+import operator
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clients.base import Client, Payload
+from clients.errors import InferenceError, TooLargeAtOnce
+from clients.request import Request, Timings
+from clients.tensors.client import TensorClient
+from clients.tensors.nested import unshared
+from dispatcher.errors import ClientBug, client_bug, with_position
+from dispatcher.execution.request import ModelRequest
+
+
+class ClientErrors(AbstractContextManager[None]):
+    """Turns an unexpected exception from a client into ClientBug."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        # (Whatever is not of the contract, SystemExit included.)
+        if error is not None and not is_contract_error(error):
+            raise client_bug() from error
+
+
+client_errors = ClientErrors()
+
+
+def is_contract_error(error: BaseException) -> bool:
+    """Check whether an exception is a well-formed error of the contract."""
+    try:
+        return (
+            isinstance(error, InferenceError)
+            and isinstance(error.message, str)
+            and isinstance(error.hint, str)
+            and isinstance(error.position, int | None)
+        )
+    except Exception:  # raised by a property of an author's class
+        return False
+
+
+def check_results(results: Any, expected: int) -> list[Any]:
+    """Check that a batch has a result for each payload; return the results.
+
+    Raises:
+        ClientBug: there are more or fewer; some callers would get the results of others.
+
+    """
+    if not isinstance(results, list) or len(results) != expected:
+        came = len(results) if isinstance(results, list) else type(results).__name__
+        raise ClientBug(
+            f"the model's client answered {came} for a batch of {expected} payloads",
+            hint="inference_batch returns a list with a result for each payload, in their order",
+        )
+    return results
+
+
+def check_drawing(drawn: Any) -> bytes:
+    """Check that a client has drawn a file; return its bytes.
+
+    Raises:
+        ClientBug: it is not.
+
+    """
+    with suppress(TypeError, ValueError):  # no buffer, or one that cannot be viewed
+        view = memoryview(drawn)
+        if view.ndim == 1 and view.format == "B" and view.nbytes:
+            return bytes(view)
+    empty = "an empty" if isinstance(drawn, bytes) else "a"
+    raise ClientBug(
+        f"the model's client has drawn {empty} value of the type {type(drawn).__name__}",
+        hint='draw returns the bytes of a file: cv2.imencode(".png", picture)[1].tobytes()',
+    )
+
+
+@dataclass(frozen=True)
+class PreparedRequest:
+    """A request whose model, parameters and payloads have been checked.
+
+    Args:
+        model_request: as it was read.
+        client: the model's client.
+        request: what the client's calls know of the request, besides the payloads.
+        payloads: as the client takes them.
+
+    """
+
+    model_request: ModelRequest
+    client: Client
+    request: Request
+    payloads: list[Payload]
+
+    def result(self) -> Any:
+        """Return the result; a list of results for a list of payloads.
+
+        Raises:
+            InferenceError: one of its subclasses.
+
+        """
+        if self.model_request.is_list:
+            size = self.batch_size()
+            starts = range(0, len(self.payloads), size)
+            return [r for start in starts for r in self.batch(start, size, self.request.deadline)]
+        with self.request.active():
+            self.request.timings.begin()
+            with client_errors:
+                if isinstance(self.client, TensorClient):
+                    result: Any = self.client.run(self.payloads[0])
+                else:
+                    result = self.client.inference(self.payloads[0])
+            self.request.timings.lap()
+            return result
+
+    def batch_size(self) -> int:
+        """Return how many payloads make a batch."""
+        with self.request.active(), client_errors:
+            size = operator.index(self.client.max_batch_size)
+            if size < 1:
+                raise ValueError(f"max_batch_size is {size}; expected a whole number from 1")
+            return size
+
+    def batch(self, start: int, size: int, deadline: float) -> list[Any]:
+        """Return the results of one batch, run in halves where it is too large.
+
+        Args:
+            start: the position of its first payload.
+            size: how many payloads make a batch.
+            deadline: for the results, on the clock of `time.monotonic()`.
+
+        Raises:
+            InferenceError: its message says which payload failed.
+
+        """
+        batch = self.payloads[start : start + size]
+        # Other batches run at the same time.
+        request = replace(self.request, timings=Timings(), deadline=deadline)
+        with request.active():
+            request.timings.begin()
+            # A client may change what it is given, and the halves are given again.
+            given = unshared(batch) if len(batch) > 1 else batch
+            try:
+                with client_errors:
+                    return check_results(self.client.inference_batch(given), len(batch))
+            except TooLargeAtOnce as error:
+                if len(batch) == 1:
+                    raise with_position(error, start) from error
+            except InferenceError as error:
+                if error.position is None:
+                    raise
+                raise with_position(error, start + error.position) from error
+            finally:
+                request.timings.lap()
+                self.request.timings.add(request.timings)
+        half = (len(batch) + 1) // 2
+        done = self.batch(start, half, deadline)
+        return done + self.batch(start + half, len(batch) - half, deadline)
+
+    def drawn(self, result: Any, media_type: str) -> bytes:
+        """Return the picture with the result drawn on it.
+
+        Raises:
+            InferenceError: one of its subclasses.
+
+        """
+        with self.request.active(), client_errors:
+            return check_drawing(self.client.draw(self.payloads[0], result, media_type))

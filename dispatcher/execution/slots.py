@@ -1,0 +1,368 @@
+"""Slots for concurrent work, shared fairly between models.
+
+A model may have a number of slots of each kind, but never more than twice as many as are free. So
+whatever the load of one model, there is a slot for another; two busy models get 10 of 24 each. (The
+rule is known from switches as dynamic thresholds: Choudhury and Hahne, IEEE/ACM Transactions on
+Networking 6(2), 1998.) A slot that becomes free goes to the model with the fewest slots, among
+equals to the one that was served longest ago. When the queue is full, the last request of the model
+with the most waiting requests is refused in favour of one for a model with fewer.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import socket
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Self
+
+from clients.errors import DeadlineExceeded, ModelUnavailable
+from dispatcher.errors import CallerGone, TooManyRequests
+from dispatcher.execution.deadline import time_used_up
+
+log = logging.getLogger(__name__)
+
+SLOTS_PER_FREE = 2  # slots of a model for each free one: with one busy model a third stays free
+
+# Calls of one model that may hang before further ones are refused: each occupies a thread for good.
+MAX_HANGING = 4
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The caller of a request, at the other end of `connection` if that is known."""
+
+    connection: socket.socket | None = None
+
+    def disconnected(self) -> bool:
+        """Check whether the connection is closed, as NGINX does for a lost caller."""
+        if self.connection is None:
+            return False
+        try:
+            return self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+
+@dataclass(eq=False, slots=True)
+class Slot:
+    """A slot, from the wait for it until it is released.
+
+    Args:
+        slots: the slots that it is one of.
+        model: the model that it is for.
+        deadline: when the caller wants a response, on the clock of `time.monotonic()`.
+        caller: of the request.
+        on_timeout: answers the caller when the thread in the slot does not return in time.
+        in_job: whether it is a call of a job, which has waited for a slot of its own.
+
+    """
+
+    slots: Slots
+    model: str
+    deadline: float
+    caller: Caller
+    on_timeout: Callable[[], None] | None = None
+    in_job: bool = False
+    since: float = 0.0
+    thread: int = 0
+    hanging: bool = False
+    refused: bool = False
+    wake: threading.Lock | None = None
+    answered: threading.Event | None = None
+
+    def late(self) -> bool:
+        """Check whether the deadline has passed."""
+        return time.monotonic() >= self.deadline
+
+    def release(self) -> None:
+        """Release the slot.
+
+        Raises:
+            DeadlineExceeded: the caller was answered meanwhile.
+
+        """
+        self.slots.release(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Release the slot; an error of the call itself goes before one of the release."""
+        try:
+            self.release()
+        except Exception as late:
+            if error is None:
+                raise
+            if not isinstance(error, DeadlineExceeded):
+                foreseen = isinstance(late, DeadlineExceeded)
+                log.warning(
+                    "a call of %r failed, and so did its end: %s",
+                    self.model,
+                    late,
+                    exc_info=not foreseen,
+                )
+
+
+@dataclass
+class WaitingQueue:
+    """The requests that wait for a slot of any kind: at most `most`."""
+
+    most: int
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    count: int = 0
+    kinds: list[Slots] = field(default_factory=list)
+
+    def join(self, slot: Slot) -> None:
+        """Add a waiting request, and make room for it; the lock is held.
+
+        Raises:
+            TooManyRequests: there is no room.
+
+        """
+        if self.count >= self.most:
+            self.wake_disconnected()
+        if self.count >= self.most:
+            queues = [
+                [one for one in queue if not one.in_job]
+                for slots in self.kinds
+                for queue in slots.queues.values()
+            ]
+            longest = max(queues, key=len, default=[])
+            own = slot.slots.queues.get(slot.model, ())
+            if len(longest) <= len(own) + 1:
+                raise queue_full()
+            last = longest[-1]
+            last.refused = True
+            last.slots.wake(last)
+        self.count += 1
+
+    def wake_disconnected(self) -> None:
+        """Wake the requests whose callers are gone: they end by themselves."""
+        for slots in self.kinds:
+            for queue in list(slots.queues.values()):
+                for slot in list(queue):
+                    if slot.caller.disconnected():
+                        slots.wake(slot)
+
+
+class Slots:
+    """The slots of one kind.
+
+    Args:
+        total: how many there are.
+        per_model: how many one model may have.
+        waiting_queue: where requests without a slot wait.
+
+    """
+
+    def __init__(self, total: int, per_model: int, waiting_queue: WaitingQueue) -> None:
+        self.per_model = per_model
+        self.total = self.free = total
+        self.queues: dict[str, deque[Slot]] = {}  # the model that was served longest ago first
+        self.taken: Counter[str] = Counter()
+        self.hanging: Counter[str] = Counter()
+        self.ignored_hanging: Counter[str] = Counter()
+        self.running: set[Slot] = set()
+        self._waiting_queue = waiting_queue
+        self._lock = waiting_queue.lock
+        waiting_queue.kinds.append(self)
+
+    def enter(
+        self,
+        model: str,
+        deadline: float,
+        caller: Caller = Caller(),
+        on_timeout: Callable[[], None] | None = None,
+        *,
+        in_job: bool = False,
+    ) -> Slot:
+        """Wait for a slot; a call of a job goes before the other requests of its model.
+
+        Raises:
+            TooManyRequests: the queue is full.
+            DeadlineExceeded: the slot did not become free in time.
+            CallerGone: the caller has closed the connection.
+            ModelUnavailable: too many calls of the model hang.
+
+        """
+        slot = Slot(self, model, deadline, caller, on_timeout, in_job)
+        with self._lock:
+            self._refuse_hanging(model)
+            if model not in self.queues and self._has_capacity_for(model):
+                if slot.late():
+                    raise DeadlineExceeded(
+                        "the time for this request was used up before its turn",
+                        hint="send fewer requests at a time, or fewer or smaller items in one",
+                    )
+                self._grant(slot)
+                return slot
+            if not in_job:
+                self._waiting_queue.join(slot)
+            slot.wake = threading.Lock()
+            slot.wake.acquire()
+            queue = self.queues.setdefault(model, deque())
+            (queue.appendleft if in_job else queue.append)(slot)
+        slot.wake.acquire(timeout=max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX)))
+        with self._lock:
+            granted = slot in self.running
+            if not granted:
+                self._leave_queue(slot)
+        if caller.disconnected():
+            if granted:
+                slot.release()
+            raise CallerGone("the caller closed the connection while this request was waiting")
+        if slot.refused:
+            raise queue_full()
+        if granted and slot.late():
+            slot.release()
+            granted = False
+        if not granted:
+            self._refuse_hanging(model)
+            raise DeadlineExceeded(
+                "the time for this request was used up while it waited for others",
+                hint="send fewer requests at a time",
+            )
+        slot.thread = threading.get_ident()
+        return slot
+
+    def try_enter(self, model: str, deadline: float) -> Slot | None:
+        """Return a slot for a call of a job, or `None` where none is free."""
+        slot = Slot(self, model, deadline, Caller(), in_job=True)
+        if slot.late():
+            return None
+        with self._lock:
+            busy = model in self.queues or model in self.hanging
+            if busy or not self._has_capacity_for(model):
+                return None
+            self._grant(slot)
+            return slot
+
+    def release(self, slot: Slot) -> None:
+        with self._lock:
+            self.running.discard(slot)
+            self.free += 1
+            decrement(self.taken, slot.model)
+            if slot.hanging:
+                decrement(self.hanging, slot.model)
+                self.ignored_hanging &= self.hanging  # the smaller count of each model
+            while self.free and (model := self._next()) is not None:
+                # Moved behind the other models, if it has more waiting requests.
+                queue = self.queues.pop(model)
+                self.queues[model] = queue
+                self._grant(queue[0])
+                self.wake(queue[0])
+        if slot.answered is not None:
+            slot.answered.wait()  # what this thread writes after that is discarded
+            raise time_used_up()
+
+    def answer_overdue(self, before: float) -> None:
+        """Answer the callers whose deadline was before that time.
+
+        The first of this and `release` decides which thread answers.
+        """
+        with self._lock:
+            late = [
+                slot
+                for slot in self.running
+                if slot.on_timeout and not slot.answered and slot.deadline < before
+            ]
+            for slot in late:
+                slot.answered = threading.Event()
+        for slot in late:
+            if slot.on_timeout and slot.answered:
+                try:
+                    slot.on_timeout()
+                except Exception:
+                    log.exception("cannot answer a caller of %r whose time is used up", slot.model)
+                finally:
+                    slot.answered.set()
+
+    def find_hanging(
+        self, before: float, entered: Callable[[int], float] = lambda _: -math.inf
+    ) -> list[Slot]:
+        """Count the calls that began before that time as hanging; return the new ones.
+
+        Where too many calls of a model hang, the requests that wait for it are woken and fail.
+
+        Args:
+            before: the time.
+            entered: returns when a thread got what it had to wait for through no fault of its
+                model.
+
+        """
+        with self._lock:
+            found = [
+                slot
+                for slot in self.running
+                if not slot.hanging and max(slot.since, entered(slot.thread)) < before
+            ]
+            for slot in found:
+                slot.hanging = True
+                self.hanging[slot.model] += 1
+            for model in {slot.model for slot in found}:
+                if self._is_hanging(model):
+                    for waiting in list(self.queues.get(model, ())):
+                        self.wake(waiting)
+        return found
+
+    def wake(self, slot: Slot) -> None:
+        """Wake a waiting request, with its slot or without; the lock is held."""
+        self._leave_queue(slot)
+        if slot.wake is not None:
+            slot.wake.release()
+
+    def _leave_queue(self, slot: Slot) -> None:
+        queue = self.queues.get(slot.model)
+        if queue is None or slot not in queue:
+            return
+        queue.remove(slot)
+        if not queue:
+            del self.queues[slot.model]
+        self._waiting_queue.count -= not slot.in_job
+
+    def reset_hanging(self) -> None:
+        """Admit calls of all models again: their clients were replaced since some hang."""
+        with self._lock:
+            self.ignored_hanging = self.hanging.copy()
+
+    def _refuse_hanging(self, model: str) -> None:
+        if self.hanging and self._is_hanging(model):
+            raise ModelUnavailable(
+                f"{self.hanging[model]} calls of the client of {model[:100]!r} hang",
+                hint="the log of the container says where",
+            )
+
+    def _is_hanging(self, model: str) -> bool:
+        return self.hanging[model] - self.ignored_hanging[model] >= MAX_HANGING
+
+    def _has_capacity_for(self, model: str) -> bool:
+        return self.taken[model] < min(self.per_model, SLOTS_PER_FREE * self.free)
+
+    def _next(self) -> str | None:
+        eligible = (model for model in self.queues if self._has_capacity_for(model))
+        return min(eligible, key=self.taken.__getitem__, default=None)
+
+    def _grant(self, slot: Slot) -> None:
+        self.free -= 1
+        self.taken[slot.model] += 1
+        slot.since = time.monotonic()
+        slot.thread = threading.get_ident()
+        self.running.add(slot)
+
+
+def decrement(counter: Counter[str], name: str) -> None:
+    """Subtract one; delete a zero, as callers choose the names."""
+    counter[name] -= 1
+    if counter[name] <= 0:
+        del counter[name]
+
+
+def queue_full() -> TooManyRequests:
+    return TooManyRequests("the queue is full", hint="try again after Retry-After seconds")

@@ -1,0 +1,173 @@
+"""Readers of settings: each turns the text of a variable into a value.
+
+A reader raises ValueError for a text that it does not accept; its attribute `expected` says what it
+accepts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+from clients.parameters import NUMBER, WHOLE
+from clients.repository.model_folders import can_be_read
+
+AUTO = "auto"
+PORT = "TCP port, 1 to 65535"
+
+
+def expects(expected: str) -> Callable[[Callable[[str], Any]], Callable[[str], Any]]:
+    """Decorate a reader with a text that says what it accepts."""
+
+    def mark(read: Callable[[str], Any]) -> Callable[[str], Any]:
+        read.expected = expected  # type: ignore[attr-defined]
+        return read
+
+    return mark
+
+
+def or_nothing(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return a reader that accepts an empty text too, as `None`."""
+    expected = f"{read.expected}, or nothing"  # type: ignore[attr-defined]
+    return expects(expected)(lambda text: read(text) if text else None)
+
+
+@expects(PORT)
+def port(text: str) -> int:
+    """Read a TCP port."""
+    return within(1, 65535)(text)
+
+
+@expects("LOW-HIGH, two TCP ports")
+def port_range(text: str) -> range:
+    """Read `LOW-HIGH`, both inclusive."""
+    low, dash, high = map(str.strip, text.partition("-"))
+    ports = range(port(low), port(high) + 1)
+    if not dash or not ports:
+        raise ValueError(text)
+    return ports
+
+
+def whole(low: int, high: int) -> Callable[[str], int]:
+    """Return a reader of whole numbers from `low` to `high`."""
+    return expects(f"whole number, {low} to {high}")(within(low, high))
+
+
+def within(low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not WHOLE.fullmatch(text) or not low <= (number := int(text)) <= high:
+            raise ValueError(text)
+        return number
+
+    return read
+
+
+@expects(f"whole number, 1 to 64, or {AUTO}")
+def workers(text: str) -> int:
+    """Read the number of web workers; `serve` replaces "auto" by a number."""
+    return 1 if text == AUTO else within(1, 64)(text)
+
+
+def seconds(low: float, high: float) -> Callable[[str], float]:
+    """Return a reader of seconds from `low` to `high`."""
+
+    @expects(f"seconds, {low:g} to {high:g}")
+    def read(text: str) -> float:
+        if not NUMBER.fullmatch(text) or not low <= (number := float(text)) <= high:
+            raise ValueError(text)
+        return number
+
+    return read
+
+
+@expects("path of a folder that can be read")
+def folder(text: str) -> Path:
+    """Read the path of a folder that exists."""
+    found: Path = path(text)
+    if not can_be_read(found):
+        raise ValueError(text)
+    return found
+
+
+@expects("path")
+def path(text: str) -> Path:
+    """Read a path that need not exist."""
+    if not text:
+        raise ValueError(text)
+    return Path(text).absolute()
+
+
+@expects("path; a folder there, if any, that can be read")
+def place(text: str) -> Path:
+    """Read the path of a folder that need not exist."""
+    found: Path = path(text)
+    if found.exists() and not can_be_read(found):
+        raise ValueError(text)
+    return found
+
+
+# NGINX's configuration and Triton's shell command contain the path of the container's own folder,
+# and the path of "gunicorn.sock" in it may have 107 characters. The folder is RUN_DIR for the web
+# workers, and "dispatch-run" in it for `serve`.
+WORKABLE = re.compile(r"[A-Za-z0-9._/+-]{1,93}")
+RUN_PATH = "path of at most 80 letters, digits and ._/+- from the root on"
+
+
+@expects(RUN_PATH)
+def run_dir(text: str) -> Path:
+    """Read the path of the container's own folder."""
+    found: Path = path(text)
+    if not WORKABLE.fullmatch(str(found)) or (found.exists() and not found.is_dir()):
+        raise ValueError(text)
+    return found
+
+
+@expects("paths of folders that can be read, separated by colons, or nothing")
+def folders(text: str) -> tuple[Path, ...]:
+    """Read several folders, separated as in `PATH`."""
+    return tuple(folder(part) for part in text.split(":") if part)
+
+
+@expects("names, separated by commas, or nothing")
+def names(text: str) -> tuple[str, ...]:
+    """Read names, separated by commas."""
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    if re.search(r"[\s;:]", "".join(found)):  # separated otherwise
+        raise ValueError(text)
+    return found
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """Return a reader of one of some words."""
+
+    @expects(f"one of {', '.join(words)}")
+    def read(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(text)
+        return text.lower()
+
+    return read
+
+
+@expects("true or false")
+def truth(text: str) -> bool:
+    """Read true or false."""
+    if text.lower() not in {"true", "false"}:
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+def setting(variable: str, default: str, read: Callable[[str], Any], meaning: str) -> Any:
+    """Declare a field of `Settings`, with the reader of its value."""
+    return field(
+        metadata={"variable": variable, "default": default, "read": read, "meaning": meaning}
+    )
+
+
+@expects("name of a model, or nothing")
+def name(text: str) -> str:
+    """Read the name of a model."""
+    return text

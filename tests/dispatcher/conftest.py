@@ -1,0 +1,16 @@
+"""What the tests of several subjects share."""
+
+from __future__ import annotations
+
+import pytest
+
+from clients.base import Environment
+from clients.plugins.registry import Registry, load_clients
+from tests.conftest import PROJECT
+from tests.support.fake_triton import FakeTriton
+
+
+@pytest.fixture(scope="module")
+def built_in() -> Registry:
+    """The clients, made once: a tokenizer takes a while."""
+    return load_clients(Environment(FakeTriton(), PROJECT / "model_repository"))

@@ -1,0 +1,54 @@
+"""The application, with a Triton that is a dictionary of functions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+
+from clients.base import Environment
+from clients.plugins.registry import Registry
+from dispatcher.settings import read_settings
+from tests.support.application import make_app, quiet
+from tests.support.asking import ADD, WORDS, Noted
+from tests.support.fake_triton import FakeTriton
+from tests.support.stand_ins import bert, resnet, yolov5
+
+
+@pytest.fixture
+def server() -> FakeTriton:
+    return FakeTriton(
+        {
+            "resnet": resnet,
+            "yolov5": yolov5,
+            "bert_base": bert,
+            "noted": dict,
+            "add": lambda inputs: {"SUM": sum(inputs.values())},  # type: ignore[dict-item]
+            "words": lambda inputs: {"OUT": inputs["IN"]},  # type: ignore[dict-item]
+        },
+        signatures={"add": ADD, "words": WORDS},
+    )
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """An empty one: what is loaded at run time goes here."""
+    return tmp_path
+
+
+@pytest.fixture
+def client(server: FakeTriton, built_in: Registry, repository: Path) -> FlaskClient:
+    environment = Environment(server, repository)
+    for one in built_in.clients.values():
+        one._environment = environment
+    registry = Registry({**built_in.clients, "noted": Noted(environment)})
+    settings = read_settings(
+        {
+            "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "bert_base",
+            "REQUIRED_MODELS": "resnet",
+            "MODEL_SERVER_MAX_BODY_MB": "1",
+        }
+    )
+    canary = quiet(server, *settings.required_models)
+    return make_app(settings, registry, environment, canary).test_client()

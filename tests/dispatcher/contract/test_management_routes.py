@@ -1,0 +1,196 @@
+"""The platform's routes: loading, listing and unloading models, and health."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event, Semaphore
+
+import pytest
+from flask.testing import FlaskClient
+
+from clients.base import Environment
+from clients.plugins.registry import Registry
+from clients.triton.server import ModelState
+from dispatcher.execution.admission import Admission
+from dispatcher.settings import MANAGING, Settings, read_settings
+from tests.support.application import make_app, quiet
+from tests.support.fake_triton import FakeTriton
+from tests.support.stand_ins import assert_error
+
+# The platform's routes
+
+
+@pytest.fixture
+def plain_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "model.onnx").write_bytes(b"x")
+    return folder
+
+
+def test_load_invoke_list_unload(
+    client: FlaskClient,
+    server: FakeTriton,
+    repository: Path,
+    plain_model: Path,
+) -> None:
+    name = "0a1b2c3d"
+    assert client.post(f"/models/{name}/invoke", data=b"{").status_code == 404  # unread
+    url = f"file://{plain_model}/"
+    body = {"model_name": name, "url": url}
+    assert client.post("/models", json=body).status_code == 200
+    assert (repository / name / "1" / "model.onnx").read_bytes() == b"x"
+    assert_error(client.post("/models", json=body), 409, "already_loaded")
+    entry = client.get(f"/models/{name}").json or {}
+    assert (entry["modelName"], entry["modelUrl"]) == (name, url)
+    assert set(entry) == {
+        *("modelName", "modelUrl", "version", "state"),
+        *("client", "weights", "parameters", "example", "aliases", "batching"),
+    }
+    listed = [one["modelName"] for one in (client.get("/models").json or {})["models"]]
+    assert name in listed
+    resnet = client.get("/models/resnet").json or {}
+    assert resnet["batching"] == {"max_batch_size": 4, "requests_share_runs": True}
+    yolov5 = client.get("/models/yolov5").json or {}
+    assert yolov5["batching"] == {"max_batch_size": 4, "requests_share_runs": False}
+    assert client.delete(f"/models/{name}").status_code == 200
+    assert not (repository / name).exists()
+    assert client.get(f"/models/{name}").status_code == 404
+    assert client.delete(f"/models/{name}").status_code == 404
+    assert client.post(f"/models/{name}/invoke", data=b"{").status_code == 404
+
+
+def test_who_looks_at_the_models_does_not_wait_for_those_who_unload_them(
+    client: FlaskClient, server: FakeTriton, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that owes an answer is long in unloading, and several of them take all turns."""
+    under_way, end = Semaphore(0), Event()
+
+    def unload(model: str, *, timeout: float) -> None:
+        under_way.release()
+        end.wait(20)
+
+    monkeypatch.setattr(server, "unload", unload)
+    names = [f"m{number}" for number in range(MANAGING)]
+    server.models_run |= dict.fromkeys(names, dict)
+    app = client.application
+    with ThreadPoolExecutor() as pool:
+        try:
+            gone = [pool.submit(app.test_client().delete, f"/models/{name}") for name in names]
+            for _ in names:
+                assert under_way.acquire(timeout=10)
+            looks = [pool.submit(app.test_client().get, p) for p in ("/models", "/models/m0") * 3]
+            assert [look.result(5).status_code for look in looks] == [200] * 6
+            assert pool.submit(app.test_client().head, "/models").result(5).status_code == 200
+        finally:
+            end.set()
+        assert [one.result(5).status_code for one in gone] == [200] * MANAGING
+
+
+def test_who_manages_models_and_has_no_turn_in_time_is_told_so(
+    server: FakeTriton, built_in: Registry, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Settings, "managing_wait", 0.05)
+    admission = Admission(1, 1, 9, 1)
+    for _ in range(MANAGING):
+        admission.management.enter("change", time.monotonic() + 9)
+    environment = Environment(server, repository)
+    client = make_app(
+        read_settings({}), built_in, environment, quiet(server), admission
+    ).test_client()
+    response = client.post("/load_model/m")
+    assert_error(response, 504, "deadline_exceeded", "others load, unload", "UNLOADING")
+    assert "send" not in response.text
+    assert client.get("/models").status_code == 200
+
+
+def test_a_model_that_cannot_be_loaded_leaves_nothing_behind(
+    client: FlaskClient,
+    server: FakeTriton,
+    repository: Path,
+    plain_model: Path,
+) -> None:
+    server.refuse_to_load = "no ONNX file"
+    response = client.post("/models", json={"model_name": "m", "url": str(plain_model)})
+    assert_error(response, 400, "bad_model", "no ONNX file")
+    assert list(repository.iterdir()) == []
+    assert client.get("/ping").status_code == 200
+
+
+def test_a_model_that_does_not_fit_is_507(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    source = tmp_path_factory.mktemp("model")
+    (source / "model.onnx").write_bytes(b"x")
+    monkeypatch.setattr("dispatcher.model_control.load_unload.free_memory", lambda: 100 * 2**20)
+    response = client.post("/models", json={"model_name": "m", "url": str(source)})
+    assert_error(response, 507, "out_of_memory", "150 MiB", "100 MiB")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"{", ["not JSON"]),
+        (b"[]", ["[]"]),
+        (b'{"model_name": "m"}', ["`url` is None"]),
+        (b'{"model_name": 5, "url": "/"}', ["`model_name` is 5"]),
+        (b'{"model_name": "../m", "url": "/"}', ["'../m'"]),
+        (b'{"model_name": ".m", "url": "/"}', ["'.m'"]),
+        (b'{"model_name": "m/n", "url": "/"}', ["'m/n'"]),
+        (b'{"model_name": "m", "url": "relative"}', ["'relative'", "absolute"]),
+        (b'{"model_name": "m", "url": "/no/such/folder"}', ["/no/such/folder"]),
+        (b'{"model_name": "m", "url": "s3://bucket/m"}', ["s3://"]),
+        (b'{"model_name": "m", "url": "/etc\\u0000"}', ["`url`"]),
+    ],
+)
+def test_a_bad_load_is_400(client: FlaskClient, body: bytes, words: list[str]) -> None:
+    response = client.post("/models", data=body)
+    assert response.status_code == 400
+    for word in words:
+        assert word in response.text
+
+
+def test_execution_parameters(client: FlaskClient) -> None:
+    """One record at a time is what every content type takes; several are for JSON lines alone."""
+    assert client.get("/execution-parameters").json == {
+        "MaxConcurrentTransforms": 16,
+        "BatchStrategy": "SINGLE_RECORD",
+        "MaxPayloadInMB": 1,
+    }
+
+
+def test_pages_of_models(client: FlaskClient, server: FakeTriton) -> None:
+    server.models_run |= {f"m{i:03}": dict for i in range(150)}
+    names, token = [], ""
+    while True:
+        page = client.get(f"/models?next_page_token={token}").json or {}
+        names += [one["modelName"] for one in page["models"]]
+        assert len(page["models"]) <= 100
+        token = page.get("nextPageToken", "")
+        if not token:
+            break
+    assert len(names) == len(set(names)) == 150 + 6
+    assert names == sorted(names)
+
+
+def test_health_says_what_ping_says(client: FlaskClient, server: FakeTriton) -> None:
+    health = client.get("/health")
+    assert health.status_code == 200
+    assert (health.json or {})["ready"] is True
+    one = next(m for m in (health.json or {})["models"] if m["model"] == "resnet")
+    assert one == {
+        "model": "resnet",
+        "version": "1",
+        "state": "READY",
+        "reason": "",
+        "required": True,
+        "canary": None,
+    }
+    server.unloaded.add("resnet")
+    assert client.get("/health").status_code == client.get("/ping").status_code == 503
+    server.states = [ModelState("resnet", "", "")]  # its configuration was refused
+    (one,) = (client.get("/health").json or {})["models"]
+    assert one["state"] == "NOT LOADED"
+    assert "Triton's log has the reason" in one["reason"]
+    assert_error(client.get("/ping"), 503, "not_ready", "Triton's log has the reason")

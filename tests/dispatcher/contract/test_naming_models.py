@@ -1,0 +1,225 @@
+"""Which model is asked, its version and its parameters, wherever they are named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from clients.base import Environment
+from clients.errors import ModelUnavailable
+from clients.plugins.registry import Registry
+from clients.triton.server import Signature, TensorSpec
+from dispatcher.settings import WANTED, read_settings
+from tests.support.application import make_app, quiet
+from tests.support.asking import ADD, PNG, ask, tensor
+from tests.support.fake_triton import FakeTriton
+from tests.support.stand_ins import Red, assert_error, image
+
+# Which model
+
+
+def test_a_model_that_did_not_load_is_not_unknown(
+    server: FakeTriton, built_in: Registry, repository: Path
+) -> None:
+    """Nor is it served: once it is unloaded, and where only what is loaded counts, it is 404."""
+    run_dir = repository / "run"
+    (run_dir / WANTED).mkdir(parents=True)
+    settings = replace(read_settings({}), run_dir=run_dir)
+    environment = Environment(server, repository)
+    client = make_app(settings, built_in, environment, quiet(server)).test_client()
+    server.models_run["bad"] = ModelUnavailable("the model 'bad' is not ready: no TorchScript")
+    server.signatures["bad"] = Signature(0, (TensorSpec("a", "FP32", (-1,)),))
+    server.unloaded.add("bad")
+    v2 = {"inputs": [{"name": "a", "shape": [1], "datatype": "FP32", "data": [1]}]}
+    unknown = client.post("/infer/bad", json=v2)
+    assert_error(unknown, 404, "unknown_model", "served are")
+    (run_dir / WANTED / "bad").touch()
+    (run_dir / WANTED / "nowhere").touch()
+    assert_error(client.post("/infer/bad", json=v2), 503, "model_unavailable", "no TorchScript")
+    error = (client.post("/infer/other", json=v2).json or {})["error"]
+    assert "bad" not in error["message"] + error["hint"]  # which a request's id may have in it
+    assert client.post("/models/bad/invoke", json=v2).status_code == 404
+    assert client.post("/infer/nowhere", json=v2).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "attributes", "target", "expected"),
+    [
+        ("/infer/resnet?modelname=e", "yolov5", "modelname=c", "d", "resnet"),
+        ("/models/resnet/invoke", "yolov5", "modelname=c", "d", "resnet"),
+        ("/invocations?modelname=e", "resnet", "modelname=c", "d", "resnet"),
+        ("/invocations?modelname=e", None, "modelname=resnet", "d", "resnet"),
+        ("/invocations?modelname=e", None, "model_name=resnet", "d", "resnet"),
+        ("/invocations?modelname=e", None, "", "resnet", "resnet"),
+        ("/invocations?modelname=e", None, "", "resnet.tar.gz", "resnet"),
+        ("/invocations?modelname=resnet", None, "", "", "resnet"),
+    ],
+)
+def test_one_precedence_for_every_route(
+    client: FlaskClient, path: str, body: str | None, attributes: str, target: str, expected: str
+) -> None:
+    document: dict[str, Any] = {"payload": {"img": image(Red)}}
+    if body:
+        document["modelname"] = body
+    headers = {
+        "X-Amzn-SageMaker-Custom-Attributes": attributes,
+        "X-Amzn-SageMaker-Target-Model": target,
+    }
+    response = client.post(path, json=document, headers=headers)
+    assert (response.json or {})["modelname"] == expected
+
+
+def test_a_plus_in_a_query_is_a_blank_and_the_hint_says_how_it_is_written(
+    client: FlaskClient, server: FakeTriton
+) -> None:
+    server.models_run["a+b"] = lambda inputs: {"SUM": sum(inputs.values())}  # type: ignore[dict-item]
+    server.signatures["a+b"] = ADD
+    body = {"inputs": [tensor()]}
+    answer = ask(client, "/invocations?modelname=a+b", **body)
+    assert_error(answer, 404, "unknown_model", "there is no model 'a b'")
+    hint = (answer.json or {})["error"]["hint"]
+    assert hint == """in a query "+" is read as a blank: write 'a%2Bb'"""
+    assert ask(client, "/invocations?modelname=a%2Bb", **body).status_code == 200
+
+
+def test_the_default_model_comes_last(client: FlaskClient) -> None:
+    response = ask(client, payload={"text": "[MASK]"})
+    assert (response.json or {})["modelname"] == "bert_base"
+
+
+# Parameters
+
+
+@pytest.mark.parametrize("separator", [";", ",", "; ", " , "])
+def test_parameters_and_version_come_from_the_attributes(
+    client: FlaskClient, server: FakeTriton, separator: str
+) -> None:
+    header = separator.join(["modelname=resnet", "modelversion=1", "top_k=1", "trace=abc"])
+    response = client.post(
+        "/invocations",
+        data=PNG,
+        content_type="image/png",
+        headers={"X-Amzn-SageMaker-Custom-Attributes": header},
+    )
+    assert response.json == {
+        "modelname": "resnet",
+        "result": ["1.000000:7:cock"],
+        "modelversion": "1",
+    }
+    assert server.calls[-1]["version"] == "1"
+
+
+def test_parameters_of_the_body_come_before_attributes_before_the_query(
+    client: FlaskClient,
+) -> None:
+    def count(body: Any, attributes: str) -> int:
+        response = client.post(
+            "/invocations?modelname=resnet&top_k=4",
+            json={"payload": {"img": image(Red)}, "parameters": body},
+            headers={"X-Amzn-SageMaker-Custom-Attributes": attributes},
+        )
+        return len((response.json or {})["result"])
+
+    assert count({"top_k": 2}, "top_k=3") == 2
+    assert count({}, "top_k=3") == 3
+    assert count({}, "") == 4
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("top_k=x", ["`parameters.top_k` is 'x'", "whole number"]),
+        ("top_k=1.5", ["'1.5'"]),
+        ("top_k=1_0", ["'1_0'"]),
+        ("format=xml", ["'xml'", "compact, objects"]),
+        ("modelversion=two", ["`modelversion` is 'two'"]),
+    ],
+)
+def test_texts_are_checked_like_values(client: FlaskClient, query: str, words: list[str]) -> None:
+    response = client.post(f"/infer/resnet?{query}", data=PNG, content_type="image/png")
+    assert response.status_code == 400
+    for word in words:
+        assert word in response.text
+
+
+NO_WHOLE_NUMBERS = (
+    "1,5", "1,000", "1 5", "1;5", "1;x", "0x10", "1_0", "\u0661", "1e400", "1e0", "1.0", "", " 1",
+    "1=2", "1abc", "inf", "9" * 5000,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NO_WHOLE_NUMBERS)
+def test_a_parameter_that_is_no_number_as_a_whole_is_refused(
+    client: FlaskClient, server: FakeTriton, text: str
+) -> None:
+    query = {"top_k": text}
+    response = client.post("/infer/resnet", data=PNG, content_type="image/png", query_string=query)
+    assert_error(response, 400, "bad_parameter", "`parameters.top_k` is ", "whole number from 1")
+    if text.isascii() and text == text.strip() and len(text) < 100:
+        header = {"X-Amzn-SageMaker-Custom-Attributes": f"trace=a,b;top_k={text};format=objects"}
+        response = client.post("/infer/resnet", data=PNG, content_type="image/png", headers=header)
+        assert_error(response, 400, "bad_parameter", f"`parameters.top_k` is {text!r}")
+    assert server.calls == []
+
+
+@pytest.mark.parametrize(
+    ("attributes", "status", "words"),
+    [
+        ("confidence=0,75", 400, "`parameters.confidence` is '0,75'"),
+        ("confidence=0.75,", 200, "result"),
+        ("confidence=0, 75 ;iou=0.5", 400, "`parameters.confidence` is '0,75'"),
+        ("confidence=0.1;0.9", 400, "`parameters.confidence` is '0.1;0.9'"),
+        ("confidence=0.1;confidence=0.9", 400, "`parameters.confidence` is '0.1,0.9'"),
+        ("confidence=1e400", 400, "`parameters.confidence` is '1e400'"),
+        ("confidence=7e-1;format=objects", 200, "label"),
+        ("timeout_ms=9,000", 400, "`timeout_ms` is '9,000'"),
+        ("modelversion=1,5", 400, "`modelversion` is '1,5'"),
+        ("c000b4f9-df62;confidence=0.7", 200, "result"),  # an id, as the platform's docs have it
+        ("c000b4f9,df62", 200, "result"),
+        ("trace=a,b;confidence=0.7", 200, "result"),
+    ],
+)
+def test_no_part_of_the_attributes_is_dropped(
+    client: FlaskClient, attributes: str, status: int, words: str
+) -> None:
+    response = client.post(
+        "/infer/yolov5",
+        data=PNG,
+        content_type="image/png",
+        headers={"X-Amzn-SageMaker-Custom-Attributes": attributes},
+    )
+    assert response.status_code == status, response.text
+    assert words in response.text
+
+
+def test_two_models_in_headers_are_not_one(client: FlaskClient) -> None:
+    for attributes in ("modelname=resnet,yolov5", "modelname=resnet;model_name=yolov5"):
+        headers = {"X-Amzn-SageMaker-Custom-Attributes": attributes}
+        response = client.post("/invocations", json={"payload": {}}, headers=headers)
+        assert_error(response, 404, "unknown_model", "'resnet,yolov5'")
+    response = client.post("/invocations?modelname=resnet&modelname=yolov5", json={"payload": {}})
+    assert_error(response, 404, "unknown_model", "'resnet,yolov5'")
+
+
+@pytest.mark.parametrize("spelt", ["1abc", "1e5", "1.0", "+1", " 1", "0", "-1", "9" * 30])
+@pytest.mark.parametrize("tensors", [False, True])
+def test_a_version_is_checked_wherever_it_comes_from(
+    client: FlaskClient, server: FakeTriton, spelt: str, tensors: bool
+) -> None:
+    body: dict[str, object] = {"payload": {"img": image(Red)}}
+    if tensors:
+        body = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}
+    query = {"modelname": "resnet", "modelversion": spelt}
+    response = client.post("/invocations", json=body, query_string=query)
+    assert_error(response, 400, "bad_body", "`modelversion` is ")
+    assert server.calls == []
+
+
+def test_attributes_beyond_the_platform_s_limit_are_refused(client: FlaskClient) -> None:
+    headers = {"X-Amzn-SageMaker-Custom-Attributes": "a" * 1025}
+    response = client.post("/infer/resnet", json={"payload": {}}, headers=headers)
+    assert_error(response, 400, "bad_header", "1024")

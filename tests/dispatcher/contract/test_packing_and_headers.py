@@ -1,0 +1,205 @@
+"""Compressed bodies, numbers that are not finite, and headers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flask.testing import FlaskClient
+
+from clients.base import Environment
+from clients.plugins.registry import Registry
+from clients.tensors.classes import classified
+from clients.tensors.client import TensorResult
+from clients.triton.server import Tensors
+from dispatcher.codecs.json_encoding import encode
+from dispatcher.execution.admission import Admission
+from dispatcher.settings import read_settings
+from tests.support.application import make_app, quiet
+from tests.support.asking import ask
+from tests.support.fake_triton import Arrays, FakeTriton
+from tests.support.stand_ins import Red, assert_error, image
+
+# Packing, headers
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_large_body_counts_as_one_however_it_was_packed(
+    server: FakeTriton, built_in: Registry, repository: Path, packed: bool
+) -> None:
+    """3 MB in 3 kB, beside others that leave room for 2."""
+    admission = Admission(1, 1, 9, 2**20)
+    admission.bodies.take(admission.bodies.most - 2 * 10**6)
+    client = make_app(
+        read_settings({}),
+        built_in,
+        Environment(server, repository),
+        quiet(server),
+        admission,
+    ).test_client()
+    body = json.dumps({"modelname": "bert_base", "payload": {"text": "a" * 3 * 10**6}}).encode()
+    headers = {"Content-Encoding": "gzip"} if packed else {}
+    sent = gzip.compress(body) if packed else body
+    response = client.post("/invocations", data=sent, headers=headers)
+    assert_error(response, 429, "too_many_requests", "large requests under way")
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZip"])
+def test_a_packed_body_is_unpacked(client: FlaskClient, encoding: str) -> None:
+    body = json.dumps({"modelname": "bert_base", "payload": {"text": "a [MASK]"}}).encode()
+    for content_type in ("application/json", "application/jsonlines", ""):
+        response = client.post(
+            "/invocations",
+            data=gzip.compress(body),
+            headers={"Content-Encoding": encoding, "Content-Type": content_type},
+        )
+        assert response.status_code == 200
+        assert "a many" in response.text
+
+
+def test_all_parts_of_a_packed_body_count(client: FlaskClient) -> None:
+    # RFC 1952, 2.2: one after the other, as `cat a.gz b.gz` makes them.
+    line = json.dumps({"modelname": "bert_base", "payload": {"text": "a [MASK]"}}).encode()
+    response = client.post(
+        "/invocations",
+        data=gzip.compress(line + b"\n") + gzip.compress(line),
+        headers={"Content-Encoding": "gzip", "Content-Type": "application/jsonlines"},
+    )
+    assert [json.loads(one)["status"] for one in response.text.splitlines()] == [200, 200]
+
+
+@pytest.mark.parametrize("zeros", [1, 512, 70_000])
+def test_zeros_behind_a_packed_body_are_passed_over(client: FlaskClient, zeros: int) -> None:
+    body = gzip.compress(b'{"modelname": "bert_base", "payload": {"text": "a [MASK]"}}')
+    response = client.post(
+        "/invocations", data=body + bytes(zeros), headers={"Content-Encoding": "gzip"}
+    )
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding", "status", "code"),
+    [
+        (gzip.compress(b"{}") + b"and more", "gzip", 400, "bad_body"),
+        (gzip.compress(b"") * 5000, "gzip", 400, "bad_body"),
+        (b"", "gzip", 400, "bad_body"),
+        (
+            gzip.compress(b" " * 2**19) + gzip.compress(b" " * 2**19 + b" "),
+            "gzip",
+            413,
+            "too_large",
+        ),
+        (gzip.compress(b" " * (2**20 + 1)), "gzip", 413, "too_large"),
+        (b"no gzip", "gzip", 400, "bad_body"),
+        (gzip.compress(b"{}" * 100)[:-9], "gzip", 400, "bad_body"),
+        (b"{}", "br", 415, "unsupported_type"),
+    ],
+)
+def test_a_packed_body_that_is_not_taken(
+    client: FlaskClient, data: bytes, encoding: str, status: int, code: str
+) -> None:
+    response = client.post("/invocations", data=data, headers={"Content-Encoding": encoding})
+    assert_error(response, status, code)
+
+
+def test_numbers_that_json_cannot_hold_are_null_and_counted(client: FlaskClient) -> None:
+    response = ask(client, modelname="noted", payload={})
+    assert (response.json or {})["result"] == [None, None, 1.5]
+    assert response.headers["X-Non-Finite-Values"] == "2"
+
+
+def unsure(inputs: Tensors) -> Arrays:
+    """Class 1 scores infinity, class 3 5.5, class 2 nothing that is a number; others less."""
+    logits = np.full((len(inputs["input"]), 1000), -9, np.float32)
+    logits[:, [1, 3, 2]] = [np.inf, 5.5, np.nan]
+    return {"output": logits}
+
+
+def test_scores_that_are_not_finite_are_null_and_counted_in_every_form(
+    client: FlaskClient, server: FakeTriton
+) -> None:
+    server.models_run["resnet"] = unsure
+    img = {"img": image(Red)}
+    texts = ["null:1:goldfish, Carassius auratus"]  # lines 2 and 4 of the model's labels
+    texts.append("5.500000:3:tiger shark, Galeocerdo cuvieri")
+
+    def asked(**body: Any) -> tuple[Any, str | None]:
+        response = ask(client, parameters={"top_k": 2}, **body)
+        assert "nan" not in response.text
+        assert "inf" not in response.text
+        return response.json, response.headers.get("X-Non-Finite-Values")
+
+    one, count = asked(modelname="resnet", payload=img)
+    assert (one["result"], count) == (texts, "1")
+    several, count = asked(modelname="resnet", payload=[img, img, img])
+    assert (several["result"], count) == ([texts] * 3, "3")
+    named, count = asked(modelname=["resnet", "nosuch"], payload=img)
+    assert (named["results"]["resnet"]["result"], count) == (texts, "1")
+    request = {"modelname": "resnet", "payload": img, "parameters": {"top_k": 1000}}
+    mixed = ask(client, requests=[request, request])
+    assert mixed.headers["X-Non-Finite-Values"] == "4"
+    assert (mixed.json or {})["results"][1]["result"][-1].startswith("null:2:")
+    lines = client.post(
+        "/infer/resnet?top_k=2",
+        json={"payload": [img]},
+        headers={"Accept": "application/jsonlines"},
+    )
+    assert json.loads(lines.text) == texts
+
+
+def test_classes_of_a_tensor_that_are_not_finite_are_null_and_counted() -> None:
+    scores = np.array([[1, np.nan, -np.inf]], np.float32)
+    classes = classified(scores, 3, [b"a", b"b", b"c"], batched=True)
+    text, count = encode(TensorResult("m", "", {"y": classes, "z": scores}, "", {"y"}).body())
+    y, z = json.loads(text)["outputs"]
+    assert y["data"] == ["1.000000:0:a", "null:2:c", "null:1:b"]
+    assert z["data"] == [1, None, None]
+    assert count == 4
+
+
+def test_a_client_s_attributes_go_back_and_cannot_end_the_header(client: FlaskClient) -> None:
+    response = client.post(
+        "/infer/noted",
+        json={"payload": {}},
+        headers={"X-Amzn-SageMaker-Custom-Attributes": "trace=7"},
+    )
+    header = response.headers["X-Amzn-SageMaker-Custom-Attributes"]
+    assert header == "seen=7;evil=a??Set-Cookie: b"
+    assert (
+        "X-Amzn-SageMaker-Custom-Attributes" not in ask(client, payload={"text": "[MASK]"}).headers
+    )
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"X-Amzn-SageMaker-Inference-Id": "a-1", "X-Request-Id": "b"}, "a-1"),
+        ({"X-Request-Id": "b.2_c"}, "b.2_c"),
+        ({"X-Request-Id": "x" * 128}, "x" * 128),
+        ({"X-Amzn-SageMaker-Inference-Id": "order 17/3", "X-Request-Id": "b"}, "b"),
+        ({"X-Amzn-SageMaker-Inference-Id": "x" * 129, "X-Request-Id": "b"}, "b"),
+    ],
+)
+def test_the_caller_s_request_id_comes_back(
+    client: FlaskClient, headers: dict[str, str], expected: str
+) -> None:
+    for path in ("/ping", "/nowhere"):
+        assert client.get(path, headers=headers).headers["X-Request-Id"] == expected
+
+
+@pytest.mark.parametrize("said", ["ab<script>", "x" * 129, "a b", "ä", ""])
+def test_one_that_a_log_cannot_hold_is_another(client: FlaskClient, said: str) -> None:
+    given = client.get("/ping", headers={"X-Request-Id": said}).headers["X-Request-Id"]
+    assert re.fullmatch("[0-9a-f]{32}", given)
+
+
+def test_every_answer_says_where_the_time_went(client: FlaskClient) -> None:
+    timing = ask(client, payload={"text": "[MASK]"}).headers["Server-Timing"]
+    names = [part.partition(";")[0] for part in timing.split(", ")]
+    assert names == ["queue", "decode", "inference", "postprocess"]
+    assert "queue;dur=" in client.get("/nowhere").headers["Server-Timing"]

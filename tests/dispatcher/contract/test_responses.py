@@ -1,0 +1,215 @@
+"""Responses: their types, lines and pictures."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pytest
+from flask.testing import FlaskClient
+from PIL import Image
+
+from clients.errors import DeadlineExceeded
+from clients.images.drawing import Box, draw_boxes
+from tests.support.asking import PNG
+from tests.support.fake_triton import FakeTriton
+from tests.support.stand_ins import Red, assert_error, image
+
+# Accept
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("", "application/json"),
+        ("*/*", "application/json"),
+        ("application/json;verbose=true", "application/json"),
+        ("text/html, application/json;q=0.5", "application/json"),
+        ("image/png", "image/png"),
+        ("image/jpeg", "image/jpeg"),
+        ("image/*;q=0.9, application/json;q=0.8", "image/jpeg"),
+        ("image/png; q=0.9, application/json; q=0.1", "image/png"),
+        ("application/json; verbose=true ; q=0.1, image/png; q=0.9", "image/png"),
+        ("text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2", "application/json"),
+        ("text/html, image/gif, image/jpeg, */*; q=0.2", "application/json"),
+        ("text/html,image/webp,image/png,image/svg+xml,*/*;q=0.8", "application/json"),
+        ("text/html;q=0.1, image/png", "image/png"),
+        ("text/html;q=0, image/png, */*;q=0.1", "image/png"),
+        ("text/html;q=0., application/json;q=0, */*", "image/jpeg"),
+        ("text/html;q=.001, image/png, */*;q=0.1", "application/json"),
+        ("*", "application/json"),
+        ("application/json;q=.5, image/png;q=1.", "image/png"),
+        ("application/json;Q=.1, image/png;q=.05", "application/json"),
+        ("application/json; q = 0.1, image/png; q = 0.9", "image/png"),
+        ('application/json;p="a,b;q=1";q=0.1, image/png;q=0.9', "image/png"),
+        (", application/json;; ,", "application/json"),
+    ],
+)
+def test_the_answer_is_of_a_type_that_is_accepted(
+    client: FlaskClient, accept: str, content_type: str
+) -> None:
+    headers = {"Accept": accept, "Content-Type": "image/png"}
+    response = client.post("/infer/yolov5", data=PNG, headers=headers)
+    assert response.status_code == 200
+    assert response.content_type == content_type
+
+
+@pytest.mark.parametrize(
+    ("path", "accept"),
+    [
+        ("/infer/yolov5", "text/html"),
+        ("/infer/resnet", "image/png"),
+        ("/infer/yolov5", "application/x-npy"),
+        ("/infer/yolov5", "application/jsonlines"),
+        ("/infer/yolov5", "application/json;q=0"),
+        ("/infer/yolov5", "application/json; q=0"),
+        ("/infer/yolov5", "application/json; q=.0"),
+        ("/infer/yolov5", "text/html, *;q=0."),
+    ],
+)
+def test_else_it_is_406_and_the_model_is_not_asked(
+    client: FlaskClient, server: FakeTriton, path: str, accept: str
+) -> None:
+    headers = {"Accept": accept, "Content-Type": "image/png"}
+    response = client.post(path, data=PNG, headers=headers)
+    assert_error(response, 406, "not_acceptable", "application/json")
+    assert server.calls == []
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "application/json;q=0,9, image/png;q=0,5",
+        "image/png, application/json;q=0x1",
+        "image/png, application/json;q=1_0",
+        "image/png, application/json;q=\u0661",
+        "image/png, application/json;q=1e400",
+        "image/png, application/json;q=2",
+        "image/png, application/json;q=",
+        "image/png, application/json;q=0.5;q=0.6",
+        "image/png, application/json;q=0.5 x",
+        "image/png, application/json;0.5",
+        "image/png, application/json q=1",
+        "image/png, json",
+        ";q=1",
+    ],
+)
+def test_an_accept_header_that_cannot_be_read_is_refused(client: FlaskClient, accept: str) -> None:
+    headers = {"Accept": accept.encode().decode("latin-1"), "Content-Type": "image/png"}
+    response = client.post("/infer/yolov5", data=PNG, headers=headers)
+    assert_error(response, 400, "bad_header", "Accept", "application/json;q=0.9, image/png;q=0.1")
+    response = client.post(
+        "/infer/yolov5", data=PNG, content_type="image/png",
+        headers={"Accept": "application/json;q=0.9, image/png;q=0.1"},
+    )  # fmt: skip
+    assert response.content_type == "application/json"
+
+
+@pytest.mark.parametrize("form", ["compact", "objects"])
+def test_a_detector_draws_its_boxes(client: FlaskClient, form: str) -> None:
+    """The box found has its left edge at x = 45 and its right one at 55, from y 22.5 to 27.5."""
+    response = client.post(
+        f"/infer/yolov5?format={form}",
+        data=PNG,
+        headers={"Accept": "image/png", "Content-Type": "image/png"},
+    )
+    drawn = np.asarray(Image.open(io.BytesIO(response.data)).convert("RGB"))
+    assert drawn.shape == (50, 100, 3)
+    changed = (drawn != [255, 0, 0]).any(2)
+    assert changed[27, 45:56].all(), "the box's lower edge"
+    assert not changed[:21].any(), "above the box nothing is drawn"
+    assert not changed[:, :43].any()
+
+
+def test_drawing_ends_with_the_time_of_the_request() -> None:
+    looks: list[int] = []
+
+    def look() -> None:
+        looks.append(1)
+        if len(looks) > 2:
+            raise DeadlineExceeded("too late")
+
+    picture = np.zeros((20, 20, 3), np.uint8)
+    with pytest.raises(DeadlineExceeded):
+        draw_boxes(picture, [Box(1, 1, 9, 9, "a", 0.5, 0)] * 9, "image/png", look)
+    assert len(looks) == 3
+
+
+def test_a_list_comes_in_lines_where_they_are_accepted(client: FlaskClient) -> None:
+    response = client.post(
+        "/infer/resnet?top_k=1",
+        json={"payload": [{"img": image(Red)}, {"img": image([0, 0, 255])}]},
+        headers={"Accept": "application/jsonlines"},
+    )
+    assert "Content-Length" not in response.headers, "nobody waits for all of it"
+    assert [json.loads(line) for line in response.text.splitlines()] == [
+        ["1.000000:7:cock"],
+        ["1.000000:5:electric ray, crampfish, numbfish, torpedo"],
+    ]
+
+
+LINES = "application/jsonlines"
+
+
+LINES_ACCEPTED = [
+    ("", LINES),
+    ("*/*", LINES),
+    ("application/jsonlines", LINES),
+    ("application/jsonlines, application/json", LINES),
+    ("application/json, text/plain, */*", LINES),  # axios
+    ("application/json", "application/json"),
+    ("application/json; charset=utf-8", "application/json"),
+    ("application/json, application/*+json", "application/json"),  # Spring's RestTemplate
+    ("application/json, */*;q=0.5", "application/json"),
+    ("application/json;q=0.5, application/jsonlines", LINES),
+]
+
+
+@pytest.mark.parametrize(("accept", "content_type"), LINES_ACCEPTED)
+def test_lines_are_answered_in_lines_or_in_one_document_of_json(
+    client: FlaskClient, accept: str, content_type: str
+) -> None:
+    one = '{"modelname": "%s", "payload": {"text": "a [MASK]"}, "parameters": {"top_k": 1}}\n'
+    response = client.post(
+        "/invocations",
+        data=one % "bert_base" + "{\n" + one % "nosuch" + one % "bert_base",
+        headers={"Content-Type": LINES, "Accept": accept},
+    )
+    assert response.status_code == 200
+    assert response.content_type == content_type
+    if content_type == LINES:
+        answers = [json.loads(line) for line in response.text.splitlines()]
+    else:
+        assert set(response.json or {}) == {"results"}
+        answers = (response.json or {})["results"]
+    assert [answer["status"] for answer in answers] == [200, 400, 404, 200]
+    assert [answers[n]["result"][0]["token"] for n in (0, 3)] == ["a many", "a many"]
+
+
+def test_no_lines_are_an_empty_document(client: FlaskClient) -> None:
+    headers = {"Content-Type": LINES, "Accept": "application/json"}
+    assert client.post("/invocations", data=b"\n", headers=headers).json == {"results": []}
+
+
+def test_lines_in_neither_are_406(client: FlaskClient, server: FakeTriton) -> None:
+    headers = {"Content-Type": LINES, "Accept": "text/csv"}
+    response = client.post("/invocations", data=b"{}", headers=headers)
+    assert_error(response, 406, "not_acceptable", "application/jsonlines", "application/json")
+    assert server.calls == []
+
+
+def test_objects_have_named_fields(client: FlaskClient) -> None:
+    response = client.post("/infer/yolov5?format=objects", data=PNG, content_type="image/png")
+    assert (response.json or {})["result"] == [
+        {
+            "label": "car",
+            "index": 2,
+            "score": 0.75,
+            "box": {"x1": 45.0, "y1": 22.5, "x2": 55.0, "y2": 27.5},
+        }
+    ]
+    response = client.post(
+        "/infer/resnet?format=objects&top_k=1", data=PNG, content_type="image/png"
+    )
+    assert (response.json or {})["result"] == [{"label": "cock", "index": 7, "score": 1.0}]

@@ -1,0 +1,189 @@
+"""Several models, several requests and JSON lines in one body."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from clients.errors import DeadlineExceeded
+from clients.request import Once, Request
+from dispatcher.codecs.json_request import large_body_lock, parse_object
+from dispatcher.execution.admission import LARGE_BODY
+from tests.support.asking import ask, tensor
+from tests.support.fake_triton import FakeTriton
+from tests.support.stand_ins import Red, assert_error, image, resnet, yolov5
+
+# Several at once
+
+
+def test_several_models_about_one_payload_decoded_once(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from clients import base  # noqa: PLC0415
+
+    decoded: list[int] = []
+    decode = base.decode_picture
+
+    def counted(*arguments: Any) -> Any:
+        decoded.append(1)
+        return decode(*arguments)
+
+    monkeypatch.setattr(base, "decode_picture", counted)
+    response = ask(
+        client,
+        modelname=["resnet", "yolov5", "nosuch"],
+        payload={"img": image(Red, (100, 50))},
+        parameters={"top_k": 1},
+    )
+    assert response.status_code == 200
+    results = (response.json or {})["results"]
+    assert list(results) == ["resnet", "yolov5", "nosuch"]
+    assert results["resnet"] == {"status": 200, "result": ["1.000000:7:cock"]}
+    assert results["yolov5"]["result"][0][0] == 2
+    assert results["nosuch"]["status"] == 404
+    assert results["nosuch"]["error"]["code"] == "unknown_model"
+    assert results["nosuch"]["error"]["modelname"] == "nosuch"
+    assert decoded == [1]
+
+
+def test_what_another_model_reads_is_waited_for_until_the_deadline() -> None:
+    once, payload, reads, may_end = Once(), object(), threading.Event(), threading.Event()
+
+    def read() -> str:
+        reads.set()
+        may_end.wait(10)
+        return "read"
+
+    first = threading.Thread(target=lambda: once(payload, read), daemon=True)
+    first.start()
+    assert reads.wait(10)
+    came: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            with Request(deadline=time.monotonic() + 0.2).active():
+                once(payload, lambda: "again")
+        except Exception as error:
+            came.append(error)
+
+    second = threading.Thread(target=wait, daemon=True)
+    second.start()
+    second.join(10)
+    may_end.set()
+    first.join(10)
+    assert [type(error) for error in came] == [DeadlineExceeded]
+    assert once(payload, lambda: "again") == "read"
+
+
+def test_several_models_run_at_the_same_time(client: FlaskClient, server: FakeTriton) -> None:
+    both = threading.Barrier(2, timeout=5)  # breaks unless both are inside together
+
+    def waiting(run: Any) -> Any:
+        def run_together(inputs: Any) -> Any:
+            both.wait()
+            return run(inputs)
+
+        return run_together
+
+    server.models_run |= {"resnet": waiting(resnet), "yolov5": waiting(yolov5)}
+    response = ask(client, modelname=["resnet", "yolov5"], payload={"img": image(Red)})
+    assert [one["status"] for one in (response.json or {})["results"].values()] == [200, 200]
+
+
+def test_a_mixed_list_is_answered_in_order_each_with_its_status(client: FlaskClient) -> None:
+    response = ask(
+        client,
+        requests=[
+            {"modelname": "bert_base", "payload": {"text": "[MASK]"}, "parameters": {"top_k": 1}},
+            {"modelname": "resnet"},
+            {"modelname": "nosuch", "payload": {}},
+            {"modelname": "add", "inputs": [tensor()]},
+        ],
+    )
+    results = (response.json or {})["results"]
+    assert [one["status"] for one in results] == [200, 400, 404, 200]
+    assert results[0]["result"] == [{"token": "many", "score": 0.5}]
+    assert "`payload` is missing" in results[1]["error"]["message"]
+    assert results[3]["outputs"][0]["data"] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"requests": []}, ["list of 0"]),
+        ({"requests": {}}, ["`requests`"]),
+        ({"requests": [], "modelname": "x"}, ["beside `requests`"]),
+        ({"modelname": [], "payload": {}}, ["`modelname` is a list of 0"]),
+        ({"modelname": ["resnet", 5], "payload": {}}, ["`modelname[1]` is 5"]),
+        ({"modelname": ["resnet", "resnet"], "payload": {}}, ["twice"]),
+        (
+            {"modelname": ["resnet", "yolov5"], "payload": {}, "parameters": {"tokp": 3}},
+            ["'tokp'", "none of the models"],
+        ),
+        (
+            {"modelname": ["resnet", "bert_base", "nosuch"], "payload": {"img": "", "top_k": 3}},
+            ["'top_k'", "none of the models", "img, inputs"],
+        ),
+    ],
+)
+def test_several_that_cannot_be_read(client: FlaskClient, body: Any, words: list[str]) -> None:
+    response = client.post("/invocations", json=body)
+    assert response.status_code == 400
+    for word in words:
+        assert word in response.text
+
+
+def test_lines_are_answered_in_order_a_bad_one_in_its_place(client: FlaskClient) -> None:
+    lines = [
+        json.dumps({"modelname": "bert_base", "payload": {"text": "a [MASK]"}}),
+        "not json",
+        "",
+        json.dumps({"modelname": "nosuch", "payload": {}}),
+        json.dumps({"modelname": "bert_base", "payload": {"text": "no blank"}}),
+        json.dumps({"modelname": "bert_base", "payload": {"text": "b [MASK]"}}),
+    ]
+    response = client.post(
+        "/invocations", data="\n".join(lines), content_type="application/jsonlines"
+    )
+    assert response.content_type == "application/jsonlines"
+    assert response.headers["X-Accel-Buffering"] == "no"
+    answers = [json.loads(line) for line in response.text.splitlines()]
+    assert [answer["status"] for answer in answers] == [200, 400, 404, 400, 200]
+    assert answers[0]["result"][0]["token"] == "a many"
+    assert answers[4]["result"][0]["token"] == "b many"
+
+
+def test_one_large_body_of_json_is_read_at_a_time_and_small_ones_beside_it() -> None:
+    """Python's parser keeps its lock to itself: several in a row leave nobody else a word."""
+    large = json.dumps({"text": "a" * LARGE_BODY}).encode()
+    came = []
+    with large_body_lock:
+        other = threading.Thread(target=lambda: came.append(parse_object(large)))
+        other.start()
+        assert parse_object(b'{"text": "a"}') == {"text": "a"}
+        other.join(0.2)
+        assert not came
+    other.join(10)
+    assert came == [{"text": "a" * LARGE_BODY}]
+
+
+def test_a_large_body_waits_for_others_until_its_deadline(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dispatcher.codecs.json_request.LARGE_BODY", 10)
+    large = {"modelname": "bert_base", "payload": {"text": "a [MASK]"}}
+    with large_body_lock:
+        response = ask(client, "/invocations?timeout_ms=200", **large)
+        lines = client.post(
+            "/invocations?timeout_ms=200",
+            data=json.dumps(large),
+            content_type="application/jsonlines",
+        )
+    assert_error(response, 504, "deadline_exceeded", "other large bodies")
+    assert json.loads(lines.text)["error"]["code"] == "deadline_exceeded"
+    assert ask(client, **large).status_code == 200, "nobody holds it any more"

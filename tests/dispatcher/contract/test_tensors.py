@@ -1,0 +1,207 @@
+"""Tensors: the requests of the Open Inference Protocol, version 2."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from flask.testing import FlaskClient
+
+from clients.tensors.client import converted
+from tests.support.asking import RED, ask, tensor
+from tests.support.fake_triton import FakeTriton
+from tests.support.stand_ins import Red, assert_error, image
+
+
+def test_a_v2_body_is_answered_with_one(client: FlaskClient) -> None:
+    nested = tensor("B", (2, 3), data=[[10, 20, 30], [40, 50, 60.5]])
+    response = ask(
+        client,
+        "/infer/add",
+        id="42",
+        inputs=[tensor("A", (2, 3), data=(1, 2, 3, 4, 5, 6)), nested],
+        outputs=[{"name": "SUM"}],
+    )
+    assert response.json == {
+        "model_name": "add",
+        "id": "42",
+        "outputs": [
+            {"name": "SUM", "shape": [2, 3], "datatype": "FP32", "data": [11, 22, 33, 44, 55, 66.5]}
+        ],
+    }
+
+
+def test_a_v2_body_goes_to_a_model_with_a_client_too(client: FlaskClient) -> None:
+    response = ask(client, modelname="resnet", inputs=[tensor("input", (1,), data=(1,))])
+    assert response.status_code == 400  # the model itself was asked, and has no such input
+
+
+def test_a_model_without_a_client_takes_a_v2_payload(client: FlaskClient) -> None:
+    response = ask(client, modelname="add", payload={"inputs": [tensor()]})
+    assert (response.json or {})["result"]["outputs"][0]["data"] == [1, 2, 3]
+
+
+def test_texts_are_tensors_too(client: FlaskClient) -> None:
+    response = ask(client, "/infer/words", inputs=[tensor("IN", (2,), "BYTES", ["a", "é"])])
+    assert (response.json or {})["outputs"][0]["data"] == ["a", "é"]
+
+
+def test_infinity_itself_fits_into_every_type_that_has_it() -> None:
+    for datatype in ("FP16", "FP32", "FP64"):
+        array = converted([math.inf, -math.inf, math.nan, 65519.0], datatype, "inputs[0]")
+        assert np.isinf(array).tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ([], ["`inputs` is []"]),
+        ("x", ["`inputs` is 'x'"]),
+        ([3], ["`inputs[0]` is 3"]),
+        ([tensor("C")], ["no input `C`", "`A` FP32 [-1, 3]"]),
+        ([tensor("B")], ["`A` is missing"]),
+        ([tensor(), tensor()], ["twice"]),
+        ([tensor(datatype="FP33")], ["'FP33'", "FP32"]),
+        ([tensor(datatype=None)], ["None"]),
+        (
+            [tensor(datatype="INT32")],
+            ["`A` wants FP32 [-1, 3]; you sent INT32 [1, 3]", r"\"datatype\": \"FP32\""],
+        ),
+        (
+            [tensor(datatype="FP64", shape=(3,))],
+            ["wants FP32", r"\"datatype\": \"FP32\"", "send the same data as [1, 3]"],
+        ),
+        ([tensor(shape=(1, 2), data=(1, 2))], ["wants FP32 [-1, 3]; you sent FP32 [1, 2]"]),
+        ([tensor(shape=(0, 2**21), data=())], ["has no numbers", "at most"]),
+        ([tensor(shape=(3,))], ["you sent FP32 [3]", "as [1, 3]", "max_batch_size"]),
+        (
+            [tensor(shape=(9, 3), data=(1,) * 27)],
+            ["9 items", "at most 8", "a larger max_batch_size"],
+        ),
+        ([tensor(shape=(2, 3))], ["3 elements", "wants 6"]),
+        ([tensor(shape=[-1, 3])], ["`inputs[0].shape` is [-1, 3]"]),
+        ([tensor(shape=[True, 3])], ["shape"]),
+        ([tensor(data=["1", "2", "3"])], ["`inputs[0].data` has '1'", "FP32"]),
+        ([tensor(data=[None, 1, 2])], ["None"]),
+        ([tensor(data=[True, 1, 2])], ["True"]),
+        ([tensor(data="AAAA")], ["binary data are not taken"]),
+        ([tensor(datatype="UINT8", data=(1, 2, 256))], ["does not fit into UINT8", "0 to 255"]),
+        ([tensor(datatype="INT64", data=(1, 2, 2**63))], ["does not fit into INT64"]),
+        ([tensor(datatype="INT8", data=(1, 2, 2.5))], ["2.5", "INT8"]),
+        (
+            [tensor(datatype="FP16", data=(7e4, -1e6, math.inf))],
+            ["has -1000000.0, which does not fit into FP16", "expected -65504 to 65504"],
+        ),
+        ([tensor(data=(1, 1e39, 2))], ["has 1e+39, which does not fit into FP32", "3.40282e+38"]),
+        ([tensor(datatype="FP64", data=(1, 2, 10**400))], ["does not fit into FP64"]),
+        (
+            [{**tensor(), "parameters": {"content_type": "pd"}}],
+            ["`inputs[0].parameters.content_type` is 'pd'", "np or str or base64"],
+        ),
+        ([{**tensor(), "parameters": {"content_type": "base64"}}], ["no BYTES"]),
+        ([tensor(), tensor("B", (2, 3), data=(1,) * 6)], ["the batch"]),
+    ],
+)
+def test_wrong_tensors_are_refused_before_triton_is_asked(
+    client: FlaskClient, server: FakeTriton, inputs: Any, words: list[str]
+) -> None:
+    response = ask(client, "/infer/add", inputs=inputs)
+    assert response.status_code == 400
+    for word in words:
+        assert word in response.text
+    assert server.calls == []
+
+
+def test_each_of_several_models_is_given_the_fields_that_it_takes(client: FlaskClient) -> None:
+    payload = {"img": image(Red, (100, 50)), "text": "a [MASK]"}
+    for body in (payload, [payload, payload]):
+        response = ask(client, modelname=["resnet", "bert_base"], payload=body)
+        assert [one["status"] for one in (response.json or {})["results"].values()] == [200, 200]
+
+
+@pytest.mark.parametrize(
+    ("model", "payload", "words"),
+    [
+        ("resnet", {"img": RED, "confidence": 0.9},
+         ["unknown field 'confidence'", "the payload may have img", "top_k, format"]),
+        ("resnet", {"img": RED, "top_k": 1}, ['{"parameters": {"top_k": …}}', "beside `payload`"]),
+        ("yolov5", {"confidence": 0.9, "img": RED}, ['{"parameters": {"confidence": …}}']),
+        ("yolov5", {"img": RED, "parameters": {"iou": 1}}, ["`parameters` goes beside `payload`"]),
+        ("bert_base", {"text": "a [MASK]", "text_pair": "b"}, ["'text_pair'", "may have text"]),
+        ("bert_base", {"text": "a [MASK]", "top_k": 1}, ['{"parameters": {"top_k": …}}']),
+    ],
+)  # fmt: skip
+def test_what_a_family_does_not_read_is_refused_in_a_payload(
+    client: FlaskClient, server: FakeTriton, model: str, payload: dict[str, Any], words: list[str]
+) -> None:
+    """By itself, in a list, in one line of several and as one request of several."""
+    right = {name: payload[name] for name in ("img", "text") if name in payload}
+    one = {"modelname": model, "payload": payload}
+    lines = json.dumps({**one, "payload": right}) + "\n" + json.dumps(one)
+    alone = client.post("/invocations", json=one)
+    assert server.calls == []
+    listed = client.post("/invocations", json={**one, "payload": [right, payload]})
+    in_lines = client.post("/invocations", data=lines, content_type="application/jsonlines")
+    mixed = client.post("/invocations", json={"requests": [one]}).json or {}
+    assert (alone.status_code, listed.status_code) == (400, 400)
+    errors = [
+        (alone.json or {})["error"],
+        (listed.json or {})["error"],
+        json.loads(in_lines.text.splitlines()[1])["error"],
+        mixed["results"][0]["error"],
+    ]
+    for error in errors:
+        assert error["code"] == "bad_payload"
+        for word in words:
+            assert word in error["message"] + error["hint"]
+    assert "payload[1]" in errors[1]["message"]
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e309", "9" * 400 + ".0"])
+@pytest.mark.parametrize("datatype", ["FP16", "FP32", "FP64"])
+def test_a_number_beyond_every_float_is_not_taken_for_infinity(
+    client: FlaskClient, server: FakeTriton, number: str, datatype: str
+) -> None:
+    body = json.dumps({"inputs": [tensor(datatype=datatype, data=(1, math.inf, -3))]})
+    response = client.post("/infer/add", data=body.replace("-3", number))
+    assert_error(response, 400, "bad_payload", f"does not fit into {datatype}", "or Infinity")
+    assert server.calls == []
+
+
+@pytest.mark.parametrize("said", ["str", "np", None])
+def test_a_content_type_that_means_nothing_here_is_no_matter(
+    client: FlaskClient, said: str | None
+) -> None:
+    """MLServer's: docs.seldon.ai/mlserver, "Content Types (and Codecs)"."""
+    one = {**tensor("IN", (1,), "BYTES", ["cmVk"]), "parameters": {"content_type": said}}
+    output = {"name": "OUT", "parameters": {"content_type": said}}
+    body = {"inputs": [one], "outputs": [output], "parameters": {"content_type": said}}
+    answer = client.post("/infer/words", json=body).json or {}
+    assert answer["outputs"][0]["data"] == ["cmVk"]
+
+
+def test_texts_in_base64_are_decoded(client: FlaskClient, server: FakeTriton) -> None:
+    parameters = {"content_type": "base64"}
+    one = {**tensor("IN", (2,), "BYTES", ["cmVk", "/9j/4A=="]), "parameters": parameters}
+    assert client.post("/infer/words", json={"inputs": [one]}).status_code == 200
+    assert server.calls[-1]["inputs"]["IN"].tolist() == [b"red", b"\xff\xd8\xff\xe0"]
+    one["data"] = ["cmVk", "red!"]
+    response = client.post("/infer/words", json={"inputs": [one]})
+    assert_error(response, 400, "bad_payload", "`inputs[0].data`", "base64", "content_type out")
+    for body in (
+        {"inputs": [tensor("IN", (1,), "BYTES", ["a"])], "parameters": parameters},
+        {
+            "inputs": [tensor("IN", (1,), "BYTES", ["a"])],
+            "outputs": [{"name": "OUT", "parameters": parameters}],
+        },
+    ):
+        response = client.post("/infer/words", json=body)
+        assert_error(response, 400, "bad_payload", "parameters.content_type` is 'base64'")
+
+
+def test_a_time_in_a_v2_body_is_not_passed_over(client: FlaskClient) -> None:
+    response = ask(client, "/infer/add", inputs=[tensor()], timeout_ms=5)
+    assert_error(response, 400, "bad_body", "timeout_ms", "query")

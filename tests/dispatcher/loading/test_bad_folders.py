@@ -1,0 +1,193 @@
+"""Folders and configurations that cannot be loaded."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from clients.errors import (
+    UnknownModel,
+)
+from clients.triton.configuration import renamed_config
+from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
+from dispatcher.model_control.load_unload import ModelLoader
+from tests.support.fake_triton import FakeTriton
+from tests.support.loading import wanted
+
+
+def test_one_that_is_there_by_the_second_look_is_left_alone(
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another caller was told meanwhile that it is loaded."""
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    for act in (hosting.unload, lambda name: hosting.load(name, str(tmp_path / "elsewhere"))):
+        looks = iter([["LOADING"], ["READY"], ["READY"]])
+        monkeypatch.setattr(hosting, "states", lambda name, looks=looks: next(looks))
+        with pytest.raises((UnknownModel, AlreadyLoaded)):
+            act("one")
+        assert wanted(hosting) == ["one"]
+        assert (hosting.repository / "one" / "1" / "model.onnx").exists()
+
+
+def test_what_says_how_a_model_is_asked_is_that_of_the_load(
+    hosting: ModelLoader, tmp_path: Path
+) -> None:
+    """Else a web worker that starts later would serve another one than those beside it."""
+    file = tmp_path / "elsewhere" / "dispatch.toml"
+    file.write_text('aliases = ["two"]')
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    file.write_text('aliases = ["three"]')
+    assert (hosting.repository / "one" / file.name).read_text() == 'aliases = ["two"]'
+    file.unlink()
+    assert (hosting.repository / "one" / file.name).read_text() == 'aliases = ["two"]'
+
+
+def test_what_says_how_a_model_is_asked_has_a_limit(hosting: ModelLoader, tmp_path: Path) -> None:
+    with (tmp_path / "elsewhere" / "dispatch.toml").open("w") as file:
+        file.truncate(2**20 + 1)
+    with pytest.raises(BadModel, match=r"dispatch\.toml has more than 1 MiB"):
+        hosting.load("one", str(tmp_path / "elsewhere"))
+    assert not (hosting.repository / "one").exists()
+
+
+def test_a_configuration_that_is_not_utf_8(hosting: ModelLoader, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere" / "config.pbtxt").write_bytes(b'name: "\xff\xfe"')
+    with pytest.raises(BadModel, match="is not UTF-8"):
+        hosting.load("one", str(tmp_path / "elsewhere"))
+    assert not (hosting.repository / "one").exists()
+
+
+@pytest.mark.parametrize("coding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_configuration_as_editors_of_windows_save_it(
+    hosting: ModelLoader, tmp_path: Path, coding: str
+) -> None:
+    hosting.renamed_config = renamed_config
+    text = 'backend: "python"\r\nmax_batch_size: 8\r\n'
+    (tmp_path / "elsewhere" / "config.pbtxt").write_bytes(text.encode(coding))
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    written = (hosting.repository / "one" / "config.pbtxt").read_bytes().decode("ascii")
+    assert sorted(written.splitlines()) == ['backend: "python"', "max_batch_size: 8", 'name: "one"']
+
+
+def test_what_systems_leave_beside_the_only_folder_is_passed_over(
+    hosting: ModelLoader, tmp_path: Path
+) -> None:
+    """As in what macOS packs, also where the second folder looks like a model itself."""
+    folder = tmp_path / "elsewhere"
+    (folder / "net").mkdir()
+    (folder / "model.onnx").rename(folder / "net" / "model.onnx")
+    (folder / "__MACOSX" / "1").mkdir(parents=True)
+    for name in ("._net", ".DS_Store", "Thumbs.db", "__MACOSX/._net", "__MACOSX/1/._model.onnx"):
+        (folder / name).write_bytes(b"\0\5\x16\7")
+    hosting.load("one", str(folder))
+    assert (hosting.repository / "one" / "1").resolve() == folder / "net"
+
+
+@pytest.mark.parametrize(
+    ("text", "renamed"),
+    [
+        ("max_batch_size: 0\n", 'name: "one"\nmax_batch_size: 0\n'),
+        ('name: "two", max_batch_size: 0', 'name: "one", max_batch_size: 0'),
+        ("# a note\nname: 'two'; backend: \"python\"", '# a note\nname: "one"; backend: "python"'),
+        ('input { name: "x" }', 'name: "one"\ninput { name: "x" }'),
+        ("", 'name: "one"\n'),
+    ],
+)
+def test_a_configuration_is_renamed_and_nothing_else(text: str, renamed: str) -> None:
+    """A message of protobuf loses a `max_batch_size: 0`, which keeps requests apart."""
+    assert renamed_config(text, "one") == renamed
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("dynamic_batching { }\nsequence_batching { }", "dynamic_batching"),
+        ("max_batch_size: 99999999999", "99999999999"),
+    ],
+)
+def test_a_configuration_that_is_none(
+    hosting: ModelLoader, tmp_path: Path, text: str, words: str
+) -> None:
+    hosting.renamed_config = renamed_config
+    (tmp_path / "elsewhere" / "config.pbtxt").write_text(text, encoding="utf-8")
+    with pytest.raises(BadModel, match=f"elsewhere cannot be loaded: .*{words}"):
+        hosting.load("one", str(tmp_path / "elsewhere"))
+    assert not (hosting.repository / "one").exists()
+
+
+@pytest.mark.parametrize(
+    ("hidden", "mode", "message"),
+    [
+        ("inner", 0o000, "inner.*: Permission denied"),
+        ("inner", 0o444, "inner.*: Permission denied"),
+        (".", 0o444, "`url` is"),
+        ("config.pbtxt", 0o000, "config.pbtxt: Permission denied"),
+    ],
+)
+def test_what_may_not_be_read_is_named(
+    server: FakeTriton, hidden: str, mode: int, message: str
+) -> None:
+    with TemporaryDirectory() as name:  # one that others may enter, unlike pytest's
+        folder = Path(name)
+        folder.chmod(0o777)
+        (folder / "repository").mkdir()
+        (folder / "repository").chmod(0o777)
+        model = folder / "elsewhere"
+        (model / "inner" / "1").mkdir(parents=True)
+        if hidden != "inner":
+            (model / "model.onnx").touch()
+            (model / "config.pbtxt").touch()
+        (model / hidden).chmod(mode)
+        hosting = ModelLoader(server, folder / "repository", (), lambda text, _: text, 10)
+        with somebody_else(), pytest.raises(BadModel, match=message):
+            hosting.load("one", str(model))
+        assert list((folder / "repository").iterdir()) == []
+        assert sorted(path.name for path in folder.iterdir()) == ["elsewhere", "repository"]
+
+
+@contextmanager
+def somebody_else() -> Iterator[None]:
+    """Be who may read no more than others may, where this is root."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_file_in_the_place_of_a_version_s_folder_is_named(
+    hosting: ModelLoader, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere" / "1").touch()
+    with pytest.raises(BadModel, match=r"elsewhere/1: File exists") as raised:
+        hosting.load("one", str(tmp_path / "elsewhere"))
+    assert "1/model.onnx" in raised.value.hint
+
+
+def test_a_full_disk_is_no_bad_model(
+    hosting: ModelLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_text(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", write_text)
+        with pytest.raises(OutOfMemory, match="RUN_DIR: No space left on device"):
+            hosting.load("one", str(tmp_path / "elsewhere"))
+    hosting.load("one", str(tmp_path / "elsewhere"))
+
+
+def test_a_link_to_itself(hosting: ModelLoader, tmp_path: Path) -> None:
+    hosting.roots = (tmp_path,)
+    (tmp_path / "elsewhere" / "self").symlink_to("self")
+    with pytest.raises(BadModel, match="cannot be followed"):
+        hosting.load("one", str(tmp_path / "elsewhere"))

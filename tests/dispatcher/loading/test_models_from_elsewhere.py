@@ -1,0 +1,275 @@
+"""Models from elsewhere, also when another process loads or unloads them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from subprocess import PIPE, Popen
+from threading import Event
+from typing import IO, Any
+
+import pytest
+
+import dispatcher.model_control.repository
+from clients.errors import (
+    DeadlineExceeded,
+    UnknownModel,
+)
+from dispatcher.errors import AlreadyLoaded, BadModel
+from dispatcher.model_control.load_unload import ModelLoader
+from tests.support.fake_triton import FakeTriton
+from tests.support.front import front
+from tests.support.loading import wanted
+
+
+def test_what_is_loaded_is_noted_and_what_is_unloaded_is_not(
+    hosting: ModelLoader, tmp_path: Path
+) -> None:
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    hosting.load("two", str(tmp_path / "elsewhere"))
+    assert wanted(hosting) == ["one", "two"]
+    hosting.unload("one")
+    assert wanted(hosting) == ["two"]
+
+
+def test_a_model_whose_client_cannot_be_looked_at_is_given_back(
+    hosting: ModelLoader, tmp_path: Path
+) -> None:
+    def fault() -> str:
+        raise DeadlineExceeded("others reload")
+
+    with pytest.raises(DeadlineExceeded, match="others reload"):
+        hosting.load("one", str(tmp_path / "elsewhere"), fault)
+    assert wanted(hosting) == []
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    assert wanted(hosting) == ["one"]
+
+
+def test_a_model_that_was_lost_can_be_loaded_again(
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path
+) -> None:
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    with pytest.raises(AlreadyLoaded):
+        hosting.load("one", str(tmp_path / "elsewhere"))
+    server.unloaded.add("one")
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    assert hosting.is_loaded("one")
+    assert wanted(hosting) == ["one"]
+
+
+def test_a_model_that_was_lost_can_be_unloaded(
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path
+) -> None:
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    server.unloaded.add("one")
+    hosting.unload("one")
+    assert wanted(hosting) == []
+    assert not (hosting.repository / "one").exists()
+    with pytest.raises(UnknownModel):
+        hosting.unload("one")
+
+
+@pytest.mark.parametrize("beside", ["config.pbtxt", "dispatch.toml"])
+def test_a_version_folder_of_a_wrong_name_is_not_taken_for_the_model(
+    hosting: ModelLoader, tmp_path: Path, beside: str
+) -> None:
+    """What is beside it would be dropped without a word."""
+    folder = tmp_path / "misnamed"
+    (folder / "v1").mkdir(parents=True)
+    (folder / "v1" / "model.onnx").touch()
+    hosting.load("inside", str(folder))
+    (folder / beside).touch()
+    with pytest.raises(BadModel, match="is no model") as caught:
+        hosting.load("one", str(folder))
+    assert "1/model.onnx" in caught.value.hint
+
+
+def test_a_model_that_takes_too_long_is_there_later(
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path
+) -> None:
+    server.loading_s = 11
+    with pytest.raises(DeadlineExceeded):
+        hosting.load("one", str(tmp_path / "elsewhere"))
+    with pytest.raises(AlreadyLoaded, match="being loaded"):
+        hosting.load("one", str(tmp_path / "elsewhere"))
+    with pytest.raises(UnknownModel):
+        hosting.unload("one")
+    server.loading.clear()  # it is there
+    assert (hosting.repository / "one" / "1" / "model.onnx").exists()
+    assert wanted(hosting) == ["one"]
+    hosting.unload("one")
+    assert wanted(hosting) == []
+    assert not (hosting.repository / "one").exists()
+
+
+def test_one_that_takes_too_long_and_fails_can_be_loaded_again(
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path
+) -> None:
+    server.loading_s = 11
+    with pytest.raises(DeadlineExceeded):
+        hosting.load("one", str(tmp_path / "elsewhere"))
+    server.loading.clear()
+    server.unloaded.add("one")  # it failed
+    server.loading_s = 0
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    assert hosting.is_loaded("one")
+
+
+LOADER = """
+import sys, time
+from pathlib import Path
+from dispatcher.model_control.load_unload import ModelLoader
+from tests.support.fake_triton import FakeTriton
+
+class Slow(FakeTriton):
+    def load(self, model, *, timeout):
+        print("loading", flush=True)
+        time.sleep(60)
+
+folder = Path(sys.argv[1])
+ModelLoader(Slow(), folder / "repository", (), str, 10, folder / "wanted").load(
+    "one", str(folder / "elsewhere"))
+"""
+
+
+@pytest.mark.parametrize("again", ["load", "unload"])
+def test_a_model_whose_loader_was_killed(hosting: ModelLoader, tmp_path: Path, again: str) -> None:
+    """As a web worker is by a system that is short of memory; nobody else sees to the model."""
+    url = str(tmp_path / "elsewhere")
+    with Popen([sys.executable, "-c", LOADER, str(tmp_path)], stdout=PIPE) as loader:
+        assert loader.stdout
+        assert loader.stdout.readline() == b"loading\n"
+        with pytest.raises(AlreadyLoaded, match="being loaded"):
+            hosting.load("one", url)
+        with pytest.raises(UnknownModel):
+            hosting.unload("one")
+        loader.kill()
+    if again == "load":
+        hosting.load("one", url)
+        assert hosting.is_loaded("one")
+        assert wanted(hosting) == ["one"]
+    else:
+        hosting.unload("one")
+        assert not (hosting.repository / "one").exists()
+
+
+def test_who_unloads_a_model_leaves_alone_what_another_one_has_put_into_its_place(
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, waits, locked = (
+        str(tmp_path / "elsewhere"),
+        Event(),
+        dispatcher.model_control.repository.locked,
+    )
+
+    def seen(file: IO[str]) -> bool:
+        is_locked = locked(file)
+        if not is_locked:
+            waits.set()
+        return is_locked
+
+    hosting.load("one", url)
+    monkeypatch.setattr("dispatcher.model_control.repository.locked", seen)
+    with ThreadPoolExecutor() as pool:
+        with hosting.held("one") as is_held:
+            assert is_held
+            late = pool.submit(hosting.unload, "one")
+            assert waits.wait(20)
+            hosting.remove("one")
+            hosting.load("one", url)
+        with pytest.raises(UnknownModel, match="just been unloaded"):
+            late.result()
+    assert hosting.is_loaded("one")
+    assert (hosting.repository / "one" / "1" / "model.onnx").exists()
+
+
+def test_who_waits_for_another_one_to_unload_a_model_does_not_wait_for_ever(
+    hosting: ModelLoader, tmp_path: Path
+) -> None:
+    hosting.unload_timeout = 0.2
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    with hosting.held("one"), pytest.raises(DeadlineExceeded, match="another caller"):
+        hosting.unload("one")
+    assert hosting.is_loaded("one")
+    assert wanted(hosting) == ["one"]
+
+
+@pytest.mark.parametrize("name", ["README.md", "around"])
+def test_what_is_no_folder_in_the_repository_is_no_model(
+    hosting: ModelLoader, tmp_path: Path, name: str
+) -> None:
+    (hosting.repository / "README.md").touch()
+    (hosting.repository / "around").symlink_to("around")
+    with pytest.raises(UnknownModel):
+        hosting.unload(name)
+    with pytest.raises(BadModel, match="of its own"):
+        hosting.load(name, str(tmp_path / "elsewhere"))
+
+
+def test_a_folder_is_in_the_repository_whole_or_not_at_all(
+    hosting: ModelLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is there at the same time is told of a model from elsewhere, and Triton of none."""
+    url, seen, link, rmtree = str(tmp_path / "elsewhere"), list[bool](), hosting.link, shutil.rmtree
+
+    def here() -> bool:
+        return (hosting.repository / "one").exists()
+
+    def slow_link(source: Path, folder: Path, name: str) -> None:
+        link(source, folder, name)
+        seen.append(here())
+        if len(seen) == 1:  # another one is sooner
+            hosting.load(name, url)
+
+    def slow_rmtree(folder: Path, **more: Any) -> None:
+        seen.append(here())
+        rmtree(folder, **more)
+
+    monkeypatch.setattr(hosting, "link", slow_link)
+    with pytest.raises(AlreadyLoaded):
+        hosting.load("one", url)
+    assert seen == [False, False]
+    assert hosting.is_loaded("one")
+    monkeypatch.setattr(shutil, "rmtree", slow_rmtree)
+    hosting.unload("one")
+    assert seen == [False, False, False]
+    assert [path.name for path in tmp_path.glob("aside*")] == []
+
+
+def test_a_model_that_goes_meanwhile_is_not_called_the_repository_s_own(
+    hosting: ModelLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    with monkeypatch.context() as patch:
+        patch.setattr(hosting, "is_loaded", hosting.remove)
+        with pytest.raises(AlreadyLoaded):
+            hosting.load("one", str(tmp_path / "elsewhere"))
+    (hosting.repository / "own").mkdir()
+    with pytest.raises(BadModel, match="of its own"):
+        hosting.load("own", str(tmp_path / "elsewhere"))
+
+
+def test_no_name_is_too_long_to_be_unknown(hosting: ModelLoader) -> None:
+    with pytest.raises(UnknownModel):
+        hosting.unload("x" * 300)
+
+
+def test_no_name_leads_to_a_folder_elsewhere(hosting: ModelLoader, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere" / "model.url").touch()
+    assert not hosting.was_lost("../elsewhere")
+    assert (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.slow
+def test_a_model_may_take_longer_to_load_than_an_answer(tmp_path: Path) -> None:
+    for name in ("wanted", "elsewhere"):
+        (tmp_path / name).mkdir()
+    model = tmp_path / "elsewhere"
+    (model / "model.onnx").touch()
+    body = json.dumps({"model_name": "slow", "url": str(model)}).encode()
+    with front(tmp_path, "tests.support.sleepers:build()", MODEL_SERVER_TIMEOUT="2") as endpoint:
+        assert endpoint.call("/models", body).status == 200
+        assert endpoint.call("/infer/sleeps", b'{"payload": {"seconds": 3}}').status == 504

@@ -1,0 +1,299 @@
+"""The repository's own models, whose folders come, go and change."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import dispatcher.model_control.repository
+from clients.errors import (
+    UnknownModel,
+)
+from clients.plugins.dispatch_toml import aliases
+from clients.triton.configuration import renamed_config
+from dispatcher.errors import BadModel
+from dispatcher.model_control.load_unload import ModelLoader
+from tests.support.check_mistakes import DEADLY, write_mistake
+from tests.support.fake_triton import FakeTriton
+from tests.support.loading import wanted
+
+
+def model_at(folder: Path, toml: str = "") -> Path:
+    """Write a model's folder, with a `dispatch.toml` where there is something in it."""
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.onnx").write_bytes(b"x")
+    (folder / "config.pbtxt").write_text('backend: "onnxruntime"')
+    if toml:
+        (folder / "dispatch.toml").write_text(toml)
+    return folder
+
+
+def add(hosting: ModelLoader, folder: Path) -> None:
+    """Add a folder to MODEL_REPOSITORY, after the start."""
+    before = hosting.folders()
+    hosting.folders = lambda: {**before, folder.name: folder}
+
+
+@pytest.mark.parametrize("name", ["late", "a+b", "_x", "v1.2", "7"])
+def test_a_folder_that_was_added_after_the_start_is_found_and_loaded(
+    hosting: ModelLoader, tmp_path: Path, name: str
+) -> None:
+    """By two callers too; what comes from elsewhere may have such a name as well."""
+    add(hosting, model_at(tmp_path / "models" / name))
+    hosting.load_own(name)
+    hosting.load_own(name)
+    assert hosting.is_loaded(name)
+    assert wanted(hosting) == [name]
+    assert (hosting.repository / name / "1" / "model.onnx").read_bytes() == b"x"
+    hosting.unload(name)
+    assert (hosting.repository / name).exists(), "it is the repository's own"
+    hosting.load(f"{name}2", str(tmp_path / "elsewhere"))
+    assert hosting.is_loaded(f"{name}2")
+
+
+def test_a_plain_model_file_that_was_added_is_linked_as_at_the_start(
+    hosting: ModelLoader, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere" / "labels.txt").write_text("a")
+    add(hosting, tmp_path / "elsewhere")
+    hosting.load_own("elsewhere")
+    place = hosting.repository / "elsewhere"
+    assert (place / "1" / "model.onnx").exists()
+    assert (place / "labels.txt").read_text() == "a"
+
+
+def test_one_that_another_worker_has_taken_in_meanwhile_is_loaded(
+    hosting: ModelLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(hosting, tmp_path / "elsewhere")
+    link = dispatcher.model_control.repository.link
+
+    def late(folder: Path, place: Path) -> None:
+        link(folder, place)
+        link(folder, hosting.repository / "elsewhere")
+
+    monkeypatch.setattr("dispatcher.model_control.repository.link", late)
+    assert not hosting.take_in("elsewhere")
+    assert [path.name for path in hosting.repository.iterdir()] == ["elsewhere"]
+    assert not list(tmp_path.glob("aside*"))
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "../elsewhere", "a/b", "nosuch", "x" * 5000])
+def test_what_is_no_model_of_the_repository_is_not_found(
+    hosting: ModelLoader, tmp_path: Path, name: str
+) -> None:
+    model_at(hosting.repository / "there")
+    add(hosting, model_at(tmp_path / "models" / "late"))
+    with pytest.raises(UnknownModel) as caught:
+        hosting.load_own(name)
+    assert caught.value.hint == "it has late, there"
+
+
+def test_a_folder_that_was_removed_meanwhile_is_not_found_until_it_is_back(
+    hosting: ModelLoader, tmp_path: Path
+) -> None:
+    """Wherever it is back: a folder of that name may come in MODEL_DIR."""
+    folder = model_at(tmp_path / "models" / "late")
+    add(hosting, folder)
+    hosting.load_own("late")
+    hosting.folders = dict
+    shutil.rmtree(folder)
+    with pytest.raises(UnknownModel):
+        hosting.load_own("late")
+    (hosting.repository / "late").unlink()
+    (hosting.repository / "late").mkdir()  # as the canary does
+    with pytest.raises(UnknownModel):
+        hosting.load_own("late")
+    add(hosting, model_at(tmp_path / "mounted" / "late"))
+    hosting.load_own("late")
+    assert (hosting.repository / "late").resolve() == tmp_path / "mounted" / "late"
+
+
+@pytest.mark.parametrize("before", [b"\xef\xbb\xbfmax_batch_size: 0\n", None])
+def test_a_configuration_that_was_edited_counts_at_the_next_load(
+    hosting: ModelLoader, tmp_path: Path, before: bytes | None
+) -> None:
+    """Though Triton was given a copy of it, or there was none: a 0 that is written is obeyed."""
+    folder = model_at(tmp_path / "models" / "late")
+    if before is None:
+        shutil.move(folder / "1" / "model.onnx", folder / "model.onnx")
+        (folder / "1").rmdir()
+        (folder / "config.pbtxt").unlink()
+    else:
+        (folder / "config.pbtxt").write_bytes(before)
+    add(hosting, folder)
+    hosting.load_own("late")
+    place = hosting.repository / "late"
+    for text in ("max_batch_size: 8\n", "max_batch_size: 0\n", "\ufeffmax_batch_size: 3\n"):
+        (folder / "config.pbtxt").write_text(text, encoding="utf-8")
+        hosting.load_own("late")
+        assert (place / "config.pbtxt").read_text() == text.removeprefix("\ufeff")
+        assert (place / "1" / "model.onnx").exists()
+    (folder / "config.pbtxt").write_text("instance_group { passive: true }")
+    with pytest.raises(BadModel, match="over which Triton ends"):
+        hosting.load_own("late")
+    (folder / "config.pbtxt").unlink()
+    hosting.load_own("late")
+    assert not (place / "config.pbtxt").exists()
+    assert not list(tmp_path.glob("aside*"))
+
+
+def test_what_is_added_to_a_folder_without_versions_is_found(
+    hosting: ModelLoader, tmp_path: Path
+) -> None:
+    add(hosting, tmp_path / "elsewhere")
+    hosting.load_own("elsewhere")
+    (tmp_path / "elsewhere" / "dispatch.toml").write_text('aliases = ["two"]')
+    (tmp_path / "elsewhere" / "labels.txt").write_text("a")
+    place = hosting.repository / "elsewhere"
+    assert not (place / "dispatch.toml").exists()
+    hosting.refresh()
+    assert (place / "dispatch.toml").read_text() == 'aliases = ["two"]'
+    assert (place / "labels.txt").read_text() == "a"
+    (tmp_path / "elsewhere" / "dispatch.toml").unlink()
+    hosting.load_own("elsewhere")
+    assert not os.path.lexists(place / "dispatch.toml")
+
+
+def test_a_model_that_lies_in_the_repository_itself_is_never_linked_over(
+    hosting: ModelLoader, tmp_path: Path
+) -> None:
+    model_at(hosting.repository / "late")
+    (hosting.repository / "late" / "own.txt").touch()
+    add(hosting, model_at(tmp_path / "models" / "late"))
+    hosting.load_own("late")
+    hosting.refresh()
+    assert (hosting.repository / "late" / "own.txt").exists()
+
+
+@pytest.mark.parametrize("change", ["edited", "added", "removed"])
+def test_a_model_from_elsewhere_is_not_loaded_with_a_configuration_of_before(
+    hosting: ModelLoader, tmp_path: Path, change: str
+) -> None:
+    hosting.renamed_config = renamed_config
+    config = tmp_path / "elsewhere" / "config.pbtxt"
+    if change != "added":
+        config.write_text("max_batch_size: 8")
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    hosting.load_own("one")
+    if change == "removed":
+        config.unlink()
+    else:
+        config.write_text("max_batch_size: 0")
+    with pytest.raises(BadModel, match=r"config\.pbtxt has changed since POST /models") as caught:
+        hosting.load_own("one")
+    assert caught.value.hint == "DELETE /models/one, then POST /models again"
+    hosting.unload("one")
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    hosting.load_own("one")
+    place = hosting.repository / "one" / "config.pbtxt"
+    assert place.exists() is (change != "removed")
+    assert change == "removed" or "max_batch_size: 0" in place.read_text()
+
+
+def test_a_copy_of_a_folder_that_has_the_name_of_the_first_is_told_so(
+    hosting: ModelLoader, tmp_path: Path
+) -> None:
+    hosting.renamed_config = renamed_config
+    folder = model_at(tmp_path / "models" / "copy")
+    (folder / "config.pbtxt").write_text('backend: "python"\nname: "double"\n')
+    add(hosting, folder)
+    with pytest.raises(BadModel) as caught:
+        hosting.load_own("copy")
+    assert caught.value.message == (
+        "the model 'copy' cannot be loaded: "
+        'config.pbtxt:2: `name` is "double", but the folder is "copy"'
+    )
+    assert caught.value.hint == 'write name: "copy", or leave the line out'
+    (folder / "config.pbtxt").write_text('backend: "python"\nname: "copy"\n')
+    hosting.load_own("copy")
+    (folder / "config.pbtxt").write_text('backend: "python"\n')
+    hosting.load_own("copy")
+
+
+def test_which_aliases_are_free_is_asked_by_one_at_a_time(
+    hosting: ModelLoader, tmp_path: Path
+) -> None:
+    """Until the model is in the repository, where the next one sees it."""
+
+    def may_have(alias: str) -> bool:
+        repository = os.open(hosting.repository, os.O_RDONLY)
+        try:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(repository, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(repository)
+        return alias not in hosting.aliases()
+
+    (tmp_path / "elsewhere" / "dispatch.toml").write_text('aliases = ["lal"]')
+    hosting.load("one", str(tmp_path / "elsewhere"), may_have=may_have)
+    assert hosting.aliases() == {"lal"}
+    hosting.load("two", str(tmp_path / "elsewhere"), may_have=may_have)
+    assert [hosting.own_name("lal"), aliases(hosting.repository / "two")] == ["one", ()]
+
+
+def test_an_added_folder_that_cannot_be_loaded_leaves_nothing_until_it_is_mended(
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path
+) -> None:
+    folder = model_at(tmp_path / "models" / "late")
+    add(hosting, folder)
+    server.refuse_to_load = "no ONNX file"
+    with pytest.raises(BadModel, match="no ONNX file"):
+        hosting.load_own("late")
+    assert list(hosting.repository.iterdir()) == []
+    server.refuse_to_load = ""
+    hosting.renamed_config = renamed_config
+    (folder / "config.pbtxt").write_text("max_batchsize: 8")
+    with pytest.raises(BadModel, match=r"'late' cannot be loaded: .*max_batchsize"):
+        hosting.load_own("late")
+    assert list(hosting.repository.iterdir()) == []
+    (folder / "config.pbtxt").write_text("max_batch_size: 8")
+    hosting.load_own("late")
+
+
+def test_an_added_folder_that_triton_must_not_see_is_not_linked(
+    hosting: ModelLoader, tmp_path: Path
+) -> None:
+    fatal = write_mistake(tmp_path / "models", DEADLY[0])
+    for folder in (fatal, model_at(tmp_path / "models" / "a b")):
+        add(hosting, folder)
+        with pytest.raises(BadModel, match="is not served"):
+            hosting.load_own(folder.name)
+    assert list(hosting.repository.iterdir()) == []
+
+
+def test_a_model_is_found_by_an_alias_in_its_file(hosting: ModelLoader, tmp_path: Path) -> None:
+    """Also one that nobody has read yet; not by one that was left to another."""
+    model_at(hosting.repository / "first", 'aliases = ["one"]')
+    add(hosting, model_at(tmp_path / "models" / "second", 'aliases = ["two", "b+c"]'))
+    assert [hosting.own_name(alias) for alias in ("one", "two", "b+c")] == [
+        "first",
+        "second",
+        "second",
+    ]
+    model_at(tmp_path / "third", 'aliases = ["three"]')
+    hosting.load("third", str(tmp_path / "third"), may_have=lambda _: False)
+    with pytest.raises(UnknownModel):
+        hosting.own_name("three")
+
+
+@pytest.mark.parametrize("left", ["a link", "an empty folder", "a folder of links"])
+def test_the_name_of_a_folder_that_was_deleted_is_free(
+    hosting: ModelLoader, tmp_path: Path, left: str
+) -> None:
+    """What would be said of it otherwise, to load what the repository has, is of no use."""
+    place = hosting.repository / "gone"
+    if left == "a link":
+        place.symlink_to(tmp_path / "nothing")
+    else:
+        place.mkdir()
+        (tmp_path / "aside").mkdir()
+        links = place / "1" if left == "a folder of links" else tmp_path / "aside" / "gone"
+        links.symlink_to(tmp_path / "nothing")
+    hosting.load("gone", str(tmp_path / "elsewhere"))
+    assert hosting.is_loaded("gone")
+    assert (place / "1" / "model.onnx").exists()

@@ -1,0 +1,109 @@
+"""Models that are unloaded late, and models that Triton must not load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clients.errors import (
+    DeadlineExceeded,
+    InferenceError,
+    ModelUnavailable,
+    TooLargeAtOnce,
+)
+from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
+from dispatcher.model_control.load_unload import ModelLoader
+from tests.support.check_mistakes import DEADLY, Mistake, write_mistake
+from tests.support.fake_triton import FakeTriton
+from tests.support.loading import wanted
+
+
+@pytest.mark.parametrize("again", ["load", "unload"])
+def test_a_model_that_is_still_being_unloaded_is_nobody_s_until_it_is_gone(
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path, again: str
+) -> None:
+    """As one that owes an answer may be until Triton is started anew."""
+    url = str(tmp_path / "elsewhere")
+    hosting.load("one", url)
+    server.unloading.add("one")
+    for _ in range(2):
+        with pytest.raises(DeadlineExceeded):
+            hosting.unload("one")
+        with pytest.raises(AlreadyLoaded, match="being loaded, or unloaded"):
+            hosting.load("one", url)
+        assert (hosting.repository / "one").exists()
+        assert wanted(hosting) == []
+    server.unloading.clear()
+    server.unloaded.add("one")  # it is gone
+    if again == "load":
+        hosting.load("one", url)
+        assert wanted(hosting) == ["one"]
+    hosting.unload("one")
+    assert not (hosting.repository / "one").exists()
+
+
+def test_a_model_that_was_never_begun_to_be_unloaded_is_loaded_again_by_a_new_triton(
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where Triton was silent just then: it has the model still, as ready."""
+
+    def silent(name: str, *, timeout: float) -> None:
+        raise DeadlineExceeded("no answer")
+
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    monkeypatch.setattr(server, "unload", silent)
+    with pytest.raises(DeadlineExceeded):
+        hosting.unload("one")
+    assert wanted(hosting) == ["one"]
+
+
+@pytest.mark.parametrize("fault", [DeadlineExceeded("still in use"), ModelUnavailable("away")])
+def test_a_model_that_is_unloaded_late_can_be_loaded_and_unloaded_again(
+    hosting: ModelLoader,
+    server: FakeTriton,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: InferenceError,
+) -> None:
+    def late(name: str, *, timeout: float) -> None:
+        server.unloaded.add(name)
+        raise fault
+
+    for again in (hosting.unload, lambda name: hosting.load(name, str(tmp_path / "elsewhere"))):
+        hosting.load("one", str(tmp_path / "elsewhere"))
+        with monkeypatch.context() as patch:
+            patch.setattr(server, "unload", late)
+            with pytest.raises(type(fault)):
+                hosting.unload("one")
+        again("one")
+    assert hosting.is_loaded("one")
+
+
+def test_a_model_for_which_shared_memory_has_no_room_is_not_a_bad_one(
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(name: str, *, timeout: float) -> None:
+        raise TooLargeAtOnce("Error: No space left on device")
+
+    monkeypatch.setattr(server, "load", load)
+    with pytest.raises(OutOfMemory, match="No space left") as raised:
+        hosting.load("one", str(tmp_path / "elsewhere"))
+    assert "unload another model" in raised.value.hint
+    assert not hosting.is_loaded("one")
+
+
+@pytest.mark.parametrize("fault", DEADLY, ids=lambda fault: fault.name)
+def test_a_model_of_which_triton_would_die_is_not_loaded(
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path, fault: Mistake
+) -> None:
+    """Neither from elsewhere nor from the repository, where it was changed meanwhile."""
+    if fault.name != "config_folder":  # of a model from elsewhere that is not read
+        with pytest.raises(BadModel, match="over which Triton ends"):
+            hosting.load("one", str(write_mistake(tmp_path / "far", fault)))
+    assert not (hosting.repository / "one").exists()
+    write_mistake(hosting.repository, fault)
+    with pytest.raises(BadModel, match="over which Triton ends"):
+        hosting.load_own(fault.name)
+    assert not hosting.is_loaded(fault.name)
+    assert wanted(hosting) == []

@@ -1,0 +1,183 @@
+"""Where client classes come from: files, packages, and older layouts."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from pathlib import Path
+
+import cv2
+import pytest
+
+from clients.base import Environment
+from clients.plugins.registry import load_clients
+from dispatcher.settings import read_settings
+from tests.conftest import PICTURES, picture
+from tests.support.application import make_app, quiet
+from tests.support.fake_triton import FakeTriton
+from tests.support.own_clients import HEAD, answering, ask, package, served
+
+__all__ = ["package"]  # the fixture
+
+
+def test_a_class_written_for_a_decoded_picture_keeps_working(tmp_path: Path) -> None:
+    """It gets what cv2.imdecode gave it; what it returns may be arrays, as it could before."""
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "inference.py").write_text(
+        textwrap.dedent("""
+        class Old:
+            def __init__(self):
+                self.calls = 0
+
+            def inference(self, img):
+                self.calls += 1
+                assert self.calls == 1
+                img[0, 0] += 0
+                return {"corner": img[0, 0], "shape": img.shape, "mean": img.mean(dtype="f4"),
+                        img[0, 0, 0]: "key"}
+        """)
+    )
+    (tmp_path / "old" / "__init__.py").write_text(
+        "from clients.older_class import OlderClass\nfrom .inference import Old\n"
+        "class OldClient(OlderClass):\n    modelname = 'old'\n    older = Old\n"
+    )
+    client = served(tmp_path, "", FakeTriton())
+    expected = cv2.imread(str(PICTURES / "chelsea.png"))
+    payload = {"img": picture(PICTURES / "chelsea.png")}
+    for _ in range(2):
+        result = ask(client, "old", payload).json["result"]
+        assert result["corner"] == expected[0, 0].tolist()
+        assert result[str(expected[0, 0, 0])] == "key"
+        assert result["shape"] == list(expected.shape)
+        assert result["mean"] == pytest.approx(expected.mean(), rel=1e-3)
+    raw = (PICTURES / "chelsea.png").read_bytes()
+    response = client.post("/infer/old", data=raw, content_type="image/png")
+    assert response.json["result"]["shape"] == list(expected.shape)
+
+
+def test_the_entry_points_of_an_installed_package_are_clients(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(package))
+    client = served(tmp_path, answering("1"))
+    for name in ("ears", "single"):
+        assert ask(client, name).json["result"] == "heard"
+    registry = load_clients(Environment(FakeTriton(), tmp_path / "no_models"))
+    assert registry.source("single") == "the entry point 'one' of ears"
+    reasons = " ".join(registry.broken.values())
+    assert "the entry point 'bad' of ears cannot be imported: ModuleNotFoundError" in reasons
+    assert "ears:NUMBER is 5; expected a module, or a class" in reasons
+    for name in [name for name in sys.modules if name.partition(".")[0] == "ears"]:
+        del sys.modules[name]
+
+
+def test_a_disabled_client_says_why_and_the_others_are_served(tmp_path: Path) -> None:
+    source = answering("1").replace("example = {}", "example = {'img': b'bytes'}")
+    client = served(tmp_path, source)
+    response = ask(client)
+    assert (response.status_code, response.json["error"]["code"]) == (503, "client_disabled")
+    assert "mine.py: its example is not JSON" in response.json["error"]["message"]
+    assert ask(client, "healthy").status_code == 200
+
+
+def test_an_example_that_its_object_makes_breaks_no_page_of_all(tmp_path: Path) -> None:
+    source = (
+        answering("1")
+        + """
+            def __init__(self, environment):
+                super().__init__(environment)
+                self.example = {"numbers": np.zeros(2)}
+        """
+    )
+    client = served(tmp_path, source)
+    assert "mine.py: its example is not JSON" in ask(client).json["error"]["message"]
+    for page in ("/docs", "/openapi.json"):
+        assert "healthy" in client.get(page).text
+
+
+OLD = """
+from base import Base
+
+class Resnet(Base):
+    def inference(self, img):
+        {lazily}
+        return [self.greeting, list(img.shape)]
+"""
+
+
+WRAPPED = """
+from clients.older_class import OlderClass
+from .inference import Resnet
+
+class Old{number}(OlderClass):
+    modelname = "old{number}"
+    older = Resnet
+"""
+
+
+def old_layout(folder: Path, base: Path, number: int, lazily: str = "pass") -> None:
+    """Write a class as the project had them before: its base is imported by a bare name."""
+    (folder / f"old{number}").mkdir()
+    (folder / f"old{number}" / "__init__.py").write_text(WRAPPED.format(number=number))
+    (folder / f"old{number}" / "inference.py").write_text(OLD.format(lazily=lazily))
+    base.write_text(f"import helper_of_base\nclass Base:\n    greeting = 'from {number}'\n")
+    base.with_name("helper_of_base.py").touch()
+
+
+@pytest.mark.parametrize(
+    "lazily", ["pass", "from base import Base; assert Base is Resnet.__base__"]
+)
+def test_an_older_class_keeps_the_base_beside_it(tmp_path: Path, lazily: str) -> None:
+    """Two have one each, a third's lies beside its folder; none is seen by others."""
+    for number in (1, 2):
+        old_layout(tmp_path, tmp_path / f"old{number}" / "base.py", number, lazily)
+    (tmp_path / "third").mkdir()
+    old_layout(tmp_path / "third", tmp_path / "third" / "base.py", 3, lazily)
+    registry = load_clients(
+        Environment(FakeTriton(), tmp_path / "no_models"), [tmp_path, tmp_path / "third"]
+    )
+    assert registry.broken == {}
+    app = make_app(
+        read_settings({}),
+        registry,
+        Environment(FakeTriton(), tmp_path / "no_models"),
+        quiet(),
+    )
+    payload = {"img": picture(PICTURES / "coffee.png")}
+    height, width = cv2.imread(str(PICTURES / "coffee.png")).shape[:2]
+    for number in (1, 2, 3):
+        answer = ask(app.test_client(), f"old{number}", payload)
+        assert answer.json["result"] == [f"from {number}", [height, width, 3]]
+    assert not {"base", "helper_of_base", "inference"} & sys.modules.keys()
+
+
+@pytest.mark.parametrize(
+    ("statement", "value"),
+    [
+        ("import parts.words", "parts.words.WORD"),
+        ("import parts.words as w", "w.WORD"),
+        ("from parts import words", "words.WORD"),
+        ("from parts.words import *", "WORD"),
+        ("import parts", "parts.AGAIN"),
+        ("import json", "json.dumps('mine')[1:-1]"),
+    ],
+)
+def test_what_lies_beside_a_file_is_imported_in_any_form(
+    tmp_path: Path, statement: str, value: str
+) -> None:
+    """What Python has by itself comes first, as ever."""
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "__init__.py").write_text("from parts.words import WORD as AGAIN\n")
+    (tmp_path / "parts" / "words.py").write_text("WORD = 'mine'\n")
+    (tmp_path / "json.py").write_text("raise RuntimeError('not this one')\n")
+    (tmp_path / "mine.py").write_text(HEAD + f"{statement}\n" + textwrap.dedent(answering(value)))
+    registry = load_clients(Environment(FakeTriton(), tmp_path / "no_models"), [tmp_path])
+    assert registry.clients["mine"].inference({}) == "mine"
+
+
+def test_what_is_not_beside_a_file_either_is_named(tmp_path: Path) -> None:
+    old_layout(tmp_path, tmp_path / "base.py", 1)
+    (tmp_path / "base.py").rename(tmp_path / "elsewhere.py")
+    registry = load_clients(Environment(FakeTriton(), tmp_path / "no_models"), [tmp_path])
+    (reason,) = (r for r in registry.broken.values() if "old1" in r)
+    assert "No module named 'base'" in reason

@@ -1,0 +1,286 @@
+"""The line of the log for every request."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher.observability.metrics import Metrics
+from dispatcher.observability.request_log import AccessLog
+from tests.conftest import Endpoint, wait_for
+from tests.support.front import front
+from tests.support.telemetry import difference, lines_of, scraped, settled, value
+
+SECRET = "a-text-that-only-the-caller-may-see"
+
+
+def logged(endpoint: Endpoint, path: str, body: str | None, request_id: str, **headers: str) -> Any:
+    headers["X-Request-Id"] = request_id
+    answer = endpoint.call(path, body, headers=headers)
+    (line,) = lines_of(endpoint, request_id)
+    assert line["status"] == answer.status
+    return line
+
+
+def test_a_request_has_one_line_with_all_that_is_known(seen: Endpoint) -> None:
+    body = json.dumps({"modelname": "double", "modelversion": 1, "payload": {"numbers": [1]}})
+    before = time.time()
+    line = logged(seen, "/invocations", body, "log-1")
+    at = line.pop("time")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", at)
+    taken = time.mktime(time.strptime(at[:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone
+    assert before - 1 <= taken <= time.time()
+    times = {name: line.pop(name) for name in list(line) if name.endswith("_s")}
+    assert set(times) == {"queue_s", "decode_s", "inference_s", "postprocess_s", "total_s"}
+    assert 0 < sum(times.values()) - times["total_s"] <= times["total_s"] < 5
+    assert line == {
+        "program": "dispatcher",
+        "level": "info",
+        "request_id": "log-1",
+        "method": "POST",
+        "route": "/invocations",
+        "model": "double",
+        "version": "1",
+        "status": 200,
+        "bytes_in": len(body),
+        "bytes_out": len('{"modelname":"double","result":[2.0],"modelversion":"1"}'),
+    }
+
+
+def test_a_streamed_answer_is_told_when_its_last_byte_was_sent(seen: Endpoint) -> None:
+    one = {"modelname": "double", "payload": {"numbers": [1]}}
+    lines = "\n".join(json.dumps(x) for x in [one] * 300 + [one | {"modelname": "fails"}])
+    answer = seen.call(
+        "/invocations",
+        lines,
+        headers={"Content-Type": "application/jsonlines", "X-Request-Id": "log-lines"},
+    )
+    (line,) = lines_of(seen, "log-lines")
+    assert line["bytes_out"] == len(answer.body)
+    assert (line["items"], line["failed"], line["model"]) == (301, 1, "double,fails")
+
+
+@pytest.mark.parametrize("form", ["lines", "requests"])
+def test_an_answer_that_json_cannot_hold_is_counted_as_it_is_sent(
+    seen: Endpoint, form: str
+) -> None:
+    before = settled(seen)
+    asks = [{"modelname": "odd", "payload": {"numbers": [n]}} for n in (1, 2, 3)]
+    kind = "application/jsonlines" if form == "lines" else "application/json"
+    body = "\n".join(map(json.dumps, asks)) if form == "lines" else json.dumps({"requests": asks})
+    answer = seen.call(
+        "/invocations", body, headers={"Content-Type": kind, "X-Request-Id": f"odd-{form}"}
+    )
+    lines = answer.body.decode().splitlines()
+    each = [json.loads(x) for x in lines] if form == "lines" else answer.json["results"]
+    assert [one["status"] for one in each] == [200, 500, 500]
+    for one in each[1:]:
+        assert one["error"]["request_id"] == f"odd-{form}"
+        assert one["modelname"] == one["error"]["modelname"] == "odd"
+    (line,) = lines_of(seen, f"odd-{form}")
+    assert (line["items"], line["failed"]) == (3, 2)
+    now = difference(settled(seen), before)
+    assert value(now, "dispatcher_items_total", model="odd", status="200") == 1
+    assert value(now, "dispatcher_items_total", model="odd", status="500") == 2
+
+
+def test_a_list_in_lines_ends_with_what_json_cannot_hold(seen: Endpoint) -> None:
+    before = settled(seen)
+    payload = [{"numbers": [n]} for n in (*[1] * 40, 2, 1)]
+    answer = seen.call(
+        "/infer/odd",
+        json.dumps({"payload": payload}),
+        headers={"Accept": "application/jsonlines", "X-Request-Id": "odd-list"},
+    )
+    *results, last = map(json.loads, answer.body.decode().splitlines())
+    assert results == [1] * 40
+    assert (last["status"], last["error"]["modelname"]) == (500, "odd")
+    assert last["error"]["request_id"] == "odd-list"
+    (line,) = lines_of(seen, "odd-list")
+    assert (line["items"], line["failed"], line["model"]) == (41, 1, "odd")
+    now = difference(settled(seen), before)
+    assert value(now, "dispatcher_items_total", model="odd", status="200") == 40
+    assert value(now, "dispatcher_items_total", model="odd", status="500") == 1
+
+
+@pytest.mark.parametrize("form", ["lines", "list"])
+def test_of_a_caller_who_leaves_in_the_middle_the_log_says_so(seen: Endpoint, form: str) -> None:
+    payload = {"seconds": [0.05]}
+    if form == "lines":
+        body = "\n".join([json.dumps({"modelname": "sleeps", "payload": payload})] * 200)
+    else:
+        body = json.dumps({"modelname": "sleeps", "payload": [payload] * 200})
+    with socket.create_connection(("127.0.0.1", seen.port)) as caller:
+        kind = "application/jsonlines" if form == "lines" else "application/json"
+        caller.sendall(
+            f"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+            f"Content-Type: {kind}\r\nAccept: application/jsonlines\r\n"
+            f"X-Request-Id: left-{form}\r\n\r\n{body}".encode()
+        )
+        assert caller.recv(100).startswith(b"HTTP/1.1 200")
+    wait_for(lambda: f"left-{form}" in seen.log.read_text(), 10, "its line")
+    for line in lines_of(seen, f"left-{form}"):
+        assert (line["status"], line["code"]) == (499, "caller_gone")
+        assert 0 < line["items"] < 200
+        assert line["failed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "headers"),
+    [
+        ("application/json", ""),
+        ("image/png", ""),
+        ("text/plain", ""),
+        ("application/jsonlines", ""),
+        ("application/json", "Content-Encoding: gzip\r\n"),
+        ("multipart/form-data; boundary=b", ""),
+    ],
+)
+def test_a_body_that_its_caller_leaves_in_the_middle_is_not_blamed(
+    seen: Endpoint, kind: str, headers: str
+) -> None:
+    """As NGINX hands it on: it had the whole, and closes as soon as its caller has gone."""
+    sent = '{"modelname": "double", "payload": {"numbers": [1]}}'
+    name = f"cut-{len(kind)}-{len(headers)}"
+    with socket.socket(socket.AF_UNIX) as nginx:
+        nginx.connect(str(seen.log.parent / "gunicorn.sock"))
+        nginx.sendall(
+            f"POST /infer/double HTTP/1.1\r\nHost: x\r\nX-Request-Start: {time.time()}\r\n"
+            f"Content-Length: 1000\r\nContent-Type: {kind}\r\n{headers}"
+            f"X-Request-Id: {name}\r\n\r\n{sent}".encode()
+        )
+    wait_for(lambda: name in seen.log.read_text(), 10, "its line")
+    (line,) = lines_of(seen, name)
+    assert (line["status"], line["code"]) == (499, "caller_gone")
+
+
+def test_several_models_are_named_once_each(seen: Endpoint) -> None:
+    answer = seen.ask(modelname=["double", "odd"], payload={"numbers": [2]})
+    assert set(answer.json["results"]) == {"double", "odd"}
+    assert answer.json["results"]["double"] == {"status": 200, "result": [4.0]}
+    odd = answer.json["results"]["odd"]
+    assert (set(odd), odd["status"]) == ({"status", "error"}, 500)
+    assert odd["error"]["modelname"] == "odd"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "code", "message"),
+    [
+        (
+            "/invocations",
+            '{"modelname": "no-such", "payload": {}}',
+            404,
+            "unknown_model",
+            "no-such",
+        ),
+        ("/infer/fails", '{"payload": {"numbers": [1]}}', 502, "model_failed", "it fell over"),
+        ("/nowhere?key=1", None, 404, "not_found", "not found"),
+        ("/infer/double", json.dumps({"payload": SECRET}), 400, "bad_body", None),
+        ("/infer/double", json.dumps({"payload": {"numbers": SECRET}}), 400, "bad_payload", None),
+        ("/invocations", SECRET, 415, "unsupported_type", None),
+    ],
+)
+def test_an_error_says_what_it_was_but_never_what_was_sent(
+    seen: Endpoint, path: str, body: str | None, status: int, code: str, message: str | None
+) -> None:
+    request_id = f"log-{code}-{len(body or '')}"
+    line = logged(seen, path, body, request_id, **{"x-api-key": "a-key-of-the-caller"})
+    assert (line["status"], line["code"]) == (status, code)
+    assert "message" not in line if message is None else message in line["message"]
+    assert line.get("path", "/nowhere") == "/nowhere"
+    log = seen.log.read_text()
+    assert SECRET not in log
+    assert "a-key-of-the-caller" not in log
+
+
+def test_nginx_and_the_dispatcher_do_not_tell_the_same_twice(seen: Endpoint) -> None:
+    line = logged(seen, "/ping", None, "log-ping")
+    assert line["program"] == "dispatcher"
+    line = logged(seen, "/invocations", " " * (26 * 2**20), "log-large")
+    assert (line["program"], line["status"], line["code"]) == ("nginx", 413, "too_large")
+    assert (line["method"], line["path"]) == ("POST", "/invocations")
+
+
+def test_a_call_that_hangs_is_told_when_its_caller_was_answered(tmp_path: Path) -> None:
+    with front(tmp_path, MODEL_SERVER_ACCESS_LOG="errors") as endpoint:
+        body = json.dumps({"payload": {"seconds": [4]}})
+        path = "/infer/sleeps?timeout_ms=500"
+        assert endpoint.call(path, body, headers={"X-Request-Id": "hangs"}).status == 504
+        (line,) = lines_of(endpoint, "hangs")
+        assert line["total_s"] < 3.5
+        assert (line["status"], line["code"]) == (504, "deadline_exceeded")
+        assert line["model"] == "sleeps"
+        now = scraped(endpoint)
+        assert value(now, "dispatcher_request_seconds_count", model="sleeps", status="504") == 1
+        assert value(now, "dispatcher_requests_in_flight") == 1
+        assert '"/metrics"' not in endpoint.log.read_text(), "it was answered well"
+        time.sleep(3)  # until the thread comes back
+        assert len(lines_of(endpoint, "hangs")) == 1
+        assert value(scraped(endpoint), "dispatcher_requests_total", model="sleeps") == 1
+
+
+def test_a_traceback_is_one_line_of_json_where_all_is_json(tmp_path: Path) -> None:
+    with front(tmp_path, LOG_FORMAT="json") as endpoint:
+        body = json.dumps({"payload": {"numbers": [1]}})
+        headers = {"X-Request-Id": "breaks"}
+        assert endpoint.call("/infer/breaks", body, headers=headers).status == 500
+        wait_for(lambda: "ZeroDivisionError" in endpoint.log.read_text(), 5, "the traceback")
+        lines = endpoint.log.read_text().splitlines()
+        (found,) = [json.loads(line) for line in lines if "ZeroDivisionError" in line]
+        assert (found["program"], found["level"]) == ("dispatcher", "error")
+        assert "breaks" in found["message"]
+        assert "Traceback" in found["message"]
+        assert "raise ZeroDivisionError" in found["message"]
+
+
+def test_without_a_log_there_are_no_lines(tmp_path: Path) -> None:
+    with front(tmp_path, MODEL_SERVER_ACCESS_LOG="off") as endpoint:
+        endpoint.call("/ping")
+        endpoint.call("/invocations", " " * (26 * 2**20))
+        done = threading.Event()
+        done.wait(0.5)
+        assert "{" not in endpoint.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("path", "level"), [("double", "info"), ("nowhere", "info"), ("fails", "warning"),
+                        ("breaks", "error")],
+)  # fmt: skip
+def test_the_level_of_a_line_says_whose_fault_it_was(seen: Endpoint, path: str, level: str) -> None:
+    body = json.dumps({"payload": {"numbers": [1]}})
+    assert logged(seen, f"/infer/{path}", body, f"level-{path}")["level"] == level
+
+
+def test_a_name_that_no_page_can_hold_is_counted_as_others() -> None:
+    metrics = Metrics()
+    metrics.item("half \ud800", 200)
+    metrics.item("whole", 200)
+    page = metrics.page().decode()
+    assert 'dispatcher_items_total{model="other",status="200"} 1.0' in page
+    assert 'dispatcher_items_total{model="whole",status="200"} 1.0' in page
+
+
+def test_a_line_that_cannot_be_written_takes_no_other_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flushes = iter([ValueError("no line"), None])
+    second = threading.Event()
+
+    def flush() -> None:
+        if error := next(flushes, None):
+            raise error
+        second.set()
+
+    written = AccessLog(-1)
+    monkeypatch.setattr(written, "flush", flush)
+    threading.Thread(target=written._go_on, daemon=True).start()
+    written._some.set()
+    wait_for(lambda: not written._some.is_set(), 5, "the first lines")
+    wait_for(lambda: written._some.set() or second.is_set(), 5, "the next lines")

@@ -1,0 +1,63 @@
+"""What the tests of the HTTP contract send."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from clients.base import Client
+from clients.triton.server import Signature, TensorSpec
+from tests.support.stand_ins import Red, image
+
+RED = image(Red, (100, 50))
+
+
+PNG = base64.b64decode(RED)
+
+
+ADD = Signature(
+    8,
+    (TensorSpec("A", "FP32", (-1, 3)), TensorSpec("B", "FP32", (-1, 3), optional=True)),
+    (TensorSpec("SUM", "FP32", (-1, 3)),),
+)
+
+
+WORDS = Signature(0, (TensorSpec("IN", "BYTES", (-1,)),), (TensorSpec("OUT", "BYTES", (-1,)),))
+
+
+class Noted(Client):
+    modelname = "noted"
+    example = {"x": 1}
+
+    def inference(self, payload: Any) -> Any:
+        self.request.response_attributes["seen"] = self.request.attributes.get("trace", "nothing")
+        self.request.response_attributes["evil"] = "a\r\nSet-Cookie: b"
+        return [float("nan"), float("inf"), 1.5]
+
+
+def ask(client: FlaskClient, path: str = "/invocations", **body: Any) -> TestResponse:
+    return client.post(path, json=body)
+
+
+def part(disposition: str, content_type: str, content: bytes) -> bytes:
+    said = f"Content-Type: {content_type}\r\n" if content_type else ""
+    head = f"--b\r\nContent-Disposition: form-data; {disposition}\r\n{said}\r\n"
+    return head.encode() + content + b"\r\n"
+
+
+def form_of(content: bytes, content_type: str) -> bytes:
+    return part('name="f"; filename="f.x"', content_type, content) + b"--b--\r\n"
+
+
+# Tensors, version 2
+
+
+def tensor(
+    name: str = "A", shape: Any = (1, 3), datatype: Any = "FP32", data: Any = (1, 2, 3)
+) -> Any:
+    data = list(data) if isinstance(data, tuple) else data
+    shape = list(shape) if isinstance(shape, tuple) else shape
+    return {"name": name, "shape": shape, "datatype": datatype, "data": data}

@@ -1,0 +1,99 @@
+"""Endpoints with clients of one's own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from clients.base import Environment
+from clients.plugins.registry import load_clients
+from dispatcher.settings import read_settings
+from tests.support.application import make_app, quiet
+from tests.support.fake_triton import FakeTriton
+
+HEAD = """
+import numpy as np
+from clients.base import Client
+from clients.errors import BadPayload
+"""
+
+
+def served(folder: Path, source: str, server: FakeTriton | None = None) -> FlaskClient:
+    """Return an endpoint with the clients of one file and a healthy one."""
+    (folder / "mine.py").write_text(HEAD + textwrap.dedent(source))
+    (folder / "healthy.py").write_text(
+        HEAD
+        + textwrap.dedent("""
+        class Healthy(Client):
+            modelname = "healthy"
+            example = {}
+
+            def inference(self, payload):
+                return "well"
+        """)
+    )
+    environment = Environment(server or FakeTriton(), folder / "no_models")
+    registry = load_clients(environment, [folder])
+    settings = read_settings({})
+    app = make_app(settings, registry, environment, quiet())
+    return app.test_client()
+
+
+def ask(client: FlaskClient, name: str = "mine", payload: Any = None, **fields: Any) -> Any:
+    body = {"modelname": name, "payload": payload or {}, **fields}
+    return client.post("/invocations", data=json.dumps(body))
+
+
+def answering(expression: str) -> str:
+    return f"""
+        class Mine(Client):
+            modelname = "mine"
+            example = {{}}
+
+            def inference(self, payload):
+                return {expression}
+        """
+
+
+ENTRY_POINTS = """
+[triton_dispatcher.clients]
+all = ears
+one = ears.single:Single
+bad = ears.missing
+odd = ears:NUMBER
+"""
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which pip has installed a small package with clients.
+
+    Its wheel is packed here, so that no build tool is needed.
+    """
+    client = HEAD + textwrap.dedent(answering("'heard'"))
+    wheel = tmp_path_factory.mktemp("package") / "ears-1.2-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as packed:
+        all_ears = client.replace("mine", "ears").replace("Mine", "Ears")
+        packed.writestr("ears/__init__.py", f"{all_ears}\nNUMBER = 5\n")
+        packed.writestr(
+            "ears/single.py", client.replace("mine", "single").replace("Mine", "Single")
+        )
+        info = "ears-1.2.dist-info"
+        packed.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: ears\nVersion: 1.2\n")
+        packed.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        packed.writestr(f"{info}/entry_points.txt", ENTRY_POINTS)
+        packed.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in packed.namelist()))
+    target = tmp_path_factory.mktemp("target")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*command, "--target", target, wheel], check=True, timeout=120)
+    return target
