@@ -21,12 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
-# Else Triton looks for a GPU in three places, and logs for each a warning or an error.
-WITHOUT_GPU = (
-    "--pinned-memory-pool-byte-size=0",
-    "--enable-peer-access=false",
-    "--allow-gpu-metrics=false",
-)
+# Else Triton looks for a GPU, and warns that there is none.
+WITHOUT_GPU = ("--pinned-memory-pool-byte-size=0", "--allow-gpu-metrics=false")
 
 OWN_BACKENDS = Path(__file__).resolve().parents[1] / "triton_backends"
 

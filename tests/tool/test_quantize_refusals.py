@@ -217,7 +217,7 @@ def test_ctrl_c_leaves_nothing(here: Path, tmp_path: Path) -> None:
     # A shell that runs the tests in the background has SIGINT ignored.
     waits = (
         "import signal, sys, time; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from tool import int8; int8.medians = lambda *_: time.sleep(600)"
+        "from tool.engines import int8; int8.medians = lambda *_: time.sleep(600)"
     )
     with program(here, waits, TMPDIR=str(temporary)) as process:
         end = time.monotonic() + 120
