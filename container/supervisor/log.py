@@ -31,7 +31,7 @@ MARK = re.compile(
     rb"|\[\d{4}-\d\d-\d\d [^]]*\] \[\d+\] \[(\w+)\]"  # [2026-01-31 12:00:00 +0000] [77] [INFO]
     rb"|(DEBUG|INFO|WARNING|ERROR|CRITICAL) [\w.]+: "  # WARNING dispatcher.app:
 )
-# What is logged as a warning or an error, and is expected: folders beside the versions of a model, a
+# What is logged as a warning or an error, and is expected: folders beside a model's versions, a
 # machine without a GPU, requests before gunicorn's first start, NGINX as root without capabilities.
 EXPECTED = re.compile(
     rb"ignore version directory"

@@ -16,7 +16,7 @@ import pytest
 from clients.errors import BadPayload, ClientDisabled, ModelUnavailable
 from clients.request import Request
 from clients.triton.server import Padding, Signature, Tensors
-from dispatcher.codecs.json_encoding import encoded
+from dispatcher.codecs.json_encoding import encode
 from tests.conftest import PROJECT
 from tests.support.fake_triton import Arrays
 from tests.support.family_bench import (
@@ -364,7 +364,7 @@ def test_numbers_that_are_not_finite_are_null_in_every_family_of_texts(
     numbers = np.zeros((1, *(4 if size < 0 else size for size in shape)), np.float32)
     numbers[..., 0] = bad
     bench.answers(lambda inputs: {"y": numbers})
-    text, count = encoded(bench.ask({"text": "the <mask> cat sat"}))
+    text, count = encode(bench.ask({"text": "the <mask> cat sat"}))
     assert not {"NaN", "Infinity"} & set(re.findall("[A-Za-z]+", text))
     assert count == text.count("null") > 0
     assert expected is None or json.loads(text) == expected

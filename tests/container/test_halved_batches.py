@@ -17,10 +17,11 @@ from clients.triton.errors import TRANSLATION
 from container.triton_backends.machine.shared_memory import (
     MIB,
 )
-from dispatcher.codecs.metadata import Envelope
+from dispatcher.codecs.metadata import Metadata
 from dispatcher.execution.admission import Admission
-from dispatcher.execution.executor import Dispatcher
-from dispatcher.execution.request import Ask
+from dispatcher.execution.executor import Executor
+from dispatcher.execution.model_lookup import ModelLookup
+from dispatcher.execution.request import ModelRequest
 from tests.conftest import PICTURES, PROJECT, Endpoint, picture, running
 from tests.support.fake_triton import FakeTriton
 
@@ -51,15 +52,11 @@ def halving() -> Halving:
 
 
 def result(client: Client, payloads: list[Any]) -> Any:
-    dispatcher = Dispatcher(
-        Registry({"halving": client}),
-        Environment(FakeTriton(), PROJECT),
-        Admission(1, 1, 0, 1).calls,
-        patience=1,
-        refuse=lambda _: None,
-    )
-    ask = Ask("halving", payloads, is_list=True)
-    return dispatcher.prepare(ask, Envelope(), time.monotonic() + 10).result()
+    registry, environment = Registry({"halving": client}), Environment(FakeTriton(), PROJECT)
+    lookup = ModelLookup(registry, environment, lambda _: None)
+    executor = Executor(lookup, Admission(1, 1, 0, 1).calls, patience=1)
+    request = ModelRequest("halving", payloads, is_list=True)
+    return executor.prepare(request, Metadata(), time.monotonic() + 10).result()
 
 
 def test_a_batch_that_has_no_room_is_halved_until_it_has() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
-from tool.engines.engines import said
 
 from clients.base import Environment
 from clients.plugins.registry import Registry
@@ -17,20 +16,21 @@ from clients.triton.server import ModelState
 from container.triton_backends.engine_choice import (
     ONNXRUNTIME,
     OPENVINO,
-    Verdict,
+    EngineChoice,
+    choice_for_onnxruntime,
+    choice_for_openvino,
     hide,
-    of_onnxruntime,
-    of_openvino,
     show,
 )
 from dispatcher.settings import read_settings
 from tests.conftest import PROJECT
 from tests.support.application import make_app, quiet
-from tests.support.check_mistakes import config, ir, parameter, write_right
 from tests.support.fake_triton import FakeTriton
+from tests.support.mistakes.mistake import config, ir, parameter, write_right
+from tool.commands.engines import said
 
-BF16 = Verdict(OPENVINO, "bf16", "", 1.93, "the cosine is 0.99981")
-SLOWER = Verdict(ONNXRUNTIME, reason="OpenVINO in f32 has 0.95 of its speed")
+BF16 = EngineChoice(OPENVINO, "bf16", "", 1.93, "the cosine is 0.99981")
+SLOWER = EngineChoice(ONNXRUNTIME, reason="OpenVINO in f32 has 0.95 of its speed")
 FIELDS = ("engine", "precision", "speedup", "difference", "engine_reason")
 
 
@@ -198,8 +198,8 @@ def configured(**texts: str) -> dict[str, Any]:
 def test_some_models_stay_on_onnx_runtime_untried(
     tmp_path: Path, texts: dict[str, str], reason: str
 ) -> None:
-    found = of_onnxruntime(configured(**texts), tmp_path, tmp_path / "none", {})
-    assert found == Verdict("onnxruntime", "f32", reason)
+    found = choice_for_onnxruntime(configured(**texts), tmp_path, tmp_path / "none", {})
+    assert found == EngineChoice("onnxruntime", "f32", reason)
 
 
 @pytest.mark.parametrize(
@@ -214,8 +214,8 @@ def test_some_models_stay_on_onnx_runtime_untried(
 def test_a_model_of_openvino_is_computed_as_it_says(
     tmp_path: Path, texts: dict[str, str], environment: dict[str, str], precision: str
 ) -> None:
-    found = of_openvino(configured(**texts), tmp_path, tmp_path / "none", environment)
-    assert found == Verdict("openvino", precision, "as its configuration says")
+    found = choice_for_openvino(configured(**texts), tmp_path, tmp_path / "none", environment)
+    assert found == EngineChoice("openvino", precision, "as its configuration says")
 
 
 def test_the_tool_says_what_a_backend_will_say(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flask.testing import FlaskClient
 
-from clients.tensors.client import converted
+from clients.tensors.v2_protocol import converted
 from tests.support.asking import RED, ask, tensor
 from tests.support.fake_triton import FakeTriton
 from tests.support.stand_ins import Red, assert_error, image

@@ -17,9 +17,10 @@ from clients.plugins.dispatch_toml import aliases
 from clients.triton.configuration import renamed_config
 from dispatcher.errors import BadModel
 from dispatcher.model_control.load_unload import ModelLoader
-from tests.support.check_mistakes import DEADLY, write_mistake
 from tests.support.fake_triton import FakeTriton
 from tests.support.loading import wanted
+from tests.support.mistakes.accepted import DEADLY
+from tests.support.mistakes.mistake import write_mistake
 
 
 def model_at(folder: Path, toml: str = "") -> Path:
@@ -134,7 +135,7 @@ def test_a_configuration_that_was_edited_counts_at_the_next_load(
         assert (place / "config.pbtxt").read_text() == text.removeprefix("\ufeff")
         assert (place / "1" / "model.onnx").exists()
     (folder / "config.pbtxt").write_text("instance_group { passive: true }")
-    with pytest.raises(BadModel, match="over which Triton ends"):
+    with pytest.raises(BadModel, match="and crashes Triton"):
         hosting.load_own("late")
     (folder / "config.pbtxt").unlink()
     hosting.load_own("late")

@@ -14,9 +14,10 @@ from clients.errors import (
 )
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.model_control.load_unload import ModelLoader
-from tests.support.check_mistakes import DEADLY, Mistake, write_mistake
 from tests.support.fake_triton import FakeTriton
 from tests.support.loading import wanted
+from tests.support.mistakes.accepted import DEADLY
+from tests.support.mistakes.mistake import Mistake, write_mistake
 
 
 @pytest.mark.parametrize("again", ["load", "unload"])
@@ -99,11 +100,11 @@ def test_a_model_of_which_triton_would_die_is_not_loaded(
 ) -> None:
     """Neither from elsewhere nor from the repository, where it was changed meanwhile."""
     if fault.name != "config_folder":  # of a model from elsewhere that is not read
-        with pytest.raises(BadModel, match="over which Triton ends"):
+        with pytest.raises(BadModel, match="and crashes Triton"):
             hosting.load("one", str(write_mistake(tmp_path / "far", fault)))
     assert not (hosting.repository / "one").exists()
     write_mistake(hosting.repository, fault)
-    with pytest.raises(BadModel, match="over which Triton ends"):
+    with pytest.raises(BadModel, match="and crashes Triton"):
         hosting.load_own(fault.name)
     assert not hosting.is_loaded(fault.name)
     assert wanted(hosting) == []
