@@ -278,7 +278,7 @@ def test_what_contributors_are_pointed_at_is_there() -> None:
     for file, names in (
         ("dispatcher/settings.py", ["class Settings"]),
         ("dispatcher/errors.py", ["ANSWERS"]),
-        ("dispatcher/routes/openapi.py", ["REASONS", "def paths"]),
+        ("dispatcher/routes/openapi.py", ["ERRORS"]),
         ("clients/plugins/family.py", ["class Family", "def fit"]),
         ("clients/text/batch.py", ["class TextKeys", "class TextFamily"]),
     ):
