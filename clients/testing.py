@@ -26,7 +26,7 @@ from clients.repository.config_text import read
 from clients.repository.crash_causes import CONFIG, DEFAULT_MAX_BATCH_SIZE
 from clients.repository.files import text_of
 from clients.request import Request
-from clients.tensors.scores import digits
+from clients.tensors.classes import classified
 from clients.tensors.signature import at_most
 from clients.triton.server import NO_HINTS, Hints, Inference, Signature, Tensors, TensorSpec
 
@@ -123,7 +123,9 @@ class OnnxModels(Inference):
         except Exception as error:  # ONNX Runtime's exceptions have no common base
             raise ModelFailed(f"{model!r}: {error}") from error
         return {
-            name: best_classes(result, classes[name]) if name in classes else result
+            name: classified(result, classes[name], (), batched=most > 0)
+            if name in classes
+            else result
             for name, result in zip(names, results, strict=True)
         }
 
@@ -184,17 +186,6 @@ def as_served(output: npt.NDArray[Any]) -> npt.NDArray[Any]:
         output = np.array(texts, np.object_).reshape(output.shape)
     output.flags.writeable = False
     return output
-
-
-def best_classes(scores: npt.NDArray[Any], most: int) -> npt.NDArray[np.object_]:
-    """Return the best classes of each row as Triton writes them: "score:index"."""
-    rows = scores.reshape(len(scores), -1)
-    best = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :most]
-    texts = [
-        [f"{digits(row[i])}:{i}".encode() for i in places]
-        for row, places in zip(rows, best, strict=True)
-    ]
-    return np.array(texts, np.object_)
 
 
 def text(path: Path) -> str:

@@ -81,6 +81,12 @@ def test_numbers_of_another_type_are_refused(models: OnnxModels) -> None:
         models.infer("numbers", {"x": np.ones((1, 2), np.float64)}, timeout=9)
 
 
+def test_classes_come_as_triton_writes_them_without_labels(models: OnnxModels) -> None:
+    given = {"x": np.array([[1, 3], [2.5, -1]], np.float32)}
+    best = models.infer("numbers", given, classes={"y": 1}, timeout=9)["y"]
+    assert best.tolist() == [[b"3.000000:1"], [b"2.500000:0"]]
+
+
 def test_a_model_without_a_file_or_a_version_is_unknown(models: OnnxModels) -> None:
     given = {"x": np.ones((1, 2), np.float32)}
     with pytest.raises(UnknownModel, match=r"others/1/model\.onnx"):

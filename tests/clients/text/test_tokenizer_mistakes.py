@@ -19,7 +19,7 @@ from transformers import AutoTokenizer
 
 from clients.text import tokenizer
 from clients.text.tokenizer import NotReadable, load_tokenizer
-from tests.clients.test_tokenizer import BERT, BERT_CONFIG, bert, bert_of_words, config
+from tests.clients.text.test_tokenizer import BERT, BERT_CONFIG, bert, bert_of_words, config
 from tests.conftest import PROJECT
 
 

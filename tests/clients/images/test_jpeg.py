@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 
 from clients.errors import BadPayload
 from clients.images.jpeg import header_of_plain_jpeg
-from tests.clients.test_pictures import COLOURS, decode, encoded
+from tests.clients.images.test_pictures import COLOURS, decode, encoded
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
