@@ -42,7 +42,7 @@ class LargeBodies:
         with self._lock:
             if self.held + length > self.most:
                 raise TooManyRequests(
-                    f"the large requests in progress hold {self.held // 2**20} MiB already",
+                    f"the large requests under way hold {self.held // 2**20} MiB already",
                     hint="try again after Retry-After seconds, with fewer at a time",
                 )
             self.held += length
