@@ -81,7 +81,7 @@ def read_keys(text: str) -> tuple[Key, ...]:
             )
         keys.append(Key(words[0], words[1], bytes.fromhex(words[2])))
     if not keys:
-        raise BadKeys("it is empty; expected at least one key")
+        raise BadKeys("it has no key; expected at least one line")
     return tuple(keys)
 
 
