@@ -37,7 +37,7 @@ from dispatcher.model_control.reload import (
 from dispatcher.readiness.prober import Canary
 from dispatcher.settings import WANTED, Settings, read_settings
 from tests.conftest import PROJECT, alive, descendants
-from tests.dispatcher.test_canary import triton
+from tests.dispatcher.test_prober import triton
 from tests.dispatcher.test_http import assert_error, quiet
 from tests.support.fake_triton import FakeTriton
 

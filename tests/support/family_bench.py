@@ -20,7 +20,7 @@ from clients.plugins.registry import Registry, load_clients
 from clients.request import Request
 from clients.triton.server import Signature, Tensors, TensorSpec
 from dispatcher.readiness.prober import Canary
-from tests.dispatcher.test_canary import triton
+from tests.dispatcher.test_prober import triton
 from tests.support.fake_triton import Arrays, FakeTriton
 
 

@@ -12,7 +12,7 @@ from clients.errors import DeadlineExceeded, ModelFailed, ModelUnavailable
 from clients.triton.server import ModelState
 from dispatcher.readiness.instances import Death, ModelProcesses
 from dispatcher.readiness.losses import LASTING_S
-from tests.dispatcher.test_canary import Stage, triton
+from tests.dispatcher.test_prober import Stage, triton
 
 TRITON = 70
 

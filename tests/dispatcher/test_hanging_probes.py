@@ -11,7 +11,7 @@ import pytest
 
 from dispatcher.readiness import prober as canary
 from tests.conftest import wait_for
-from tests.dispatcher.test_canary import Stage, stage
+from tests.dispatcher.test_prober import Stage, stage
 
 __all__ = ["stage"]  # the fixture
 
