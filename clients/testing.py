@@ -162,8 +162,8 @@ class OnnxModels(ModelServer):
     def abandon(self, model: str, reason: str, *, within: float = 0.0) -> None:
         """Do nothing: nobody waits."""
 
-    def failing(self) -> frozenset[str]:
-        return frozenset()
+    def take_failing(self) -> set[str]:
+        return set()
 
     def is_ready(self, *, timeout: float) -> bool:  # noqa: ARG002
         return True

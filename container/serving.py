@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import resource
 import shutil
@@ -28,17 +27,19 @@ from container.repository.tensorrt_engines import NoEngine, provide
 from container.supervisor.http_probe import ask, over_tcp
 from container.supervisor.log import Log
 from container.supervisor.posix import Machine
-from container.supervisor.supervisor import Policy, Supervisor
+from container.supervisor.program import Policy
+from container.supervisor.supervisor import Supervisor
 from container.triton_backends.machine.cpu_share import usable_cpus
 from container.triton_backends.machine.shared_memory import FOLDER, MIB
 from dispatcher.auth.api_keys import BadKeys, load_keys
+from dispatcher.readiness.status_file import StatusWriter
 from dispatcher.settings import (
-    ANSWERED,
     ASIDE,
     AUTO,
+    FAILING,
     MODELS,
-    NOTICE,
     RUN_PATH,
+    SUPERVISOR,
     WANTED,
     WORKABLE,
     SettingError,
@@ -172,7 +173,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
                 window=settings.restart_window,
             ),
             say,
-            Notice(run_dir / NOTICE, say),
+            publisher(run_dir / SUPERVISOR, say),
             Announcement(settings.port, say),
         ).run()
     finally:
@@ -189,32 +190,23 @@ def with_workers(environment: Mapping[str, str], cpus: int) -> dict[str, str]:
     return {**environment, WORKERS: str(workers)}
 
 
-class Notice:
-    """Tells the web workers what the supervisor knows, in a file that they read.
+def publisher(path: Path, say: Callable[[str], None]) -> Callable[[Mapping[str, Any]], None]:
+    """Return a function that publishes the supervisor's status to the web workers."""
+    file = StatusWriter(path)
 
-    It is always of one size, and written over: that succeeds on a disk without room as well.
-    """
-
-    SIZE = 8192
-
-    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
-        self.say = say
-        self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-    def __call__(self, told: Mapping[str, Any]) -> None:
-        """Tell it."""
+    def publish(status: Mapping[str, Any]) -> None:
         try:
-            text = json.dumps(told).encode().ljust(self.SIZE)
-            os.pwrite(self.file, text, 0)
-            os.ftruncate(self.file, len(text))
+            file.write(status)
         except OSError as error:
-            self.say(f"the web workers cannot be told of a change: {error.strerror}")
+            say(f"a change cannot be published to the web workers: {error.strerror}")
+
+    return publish
 
 
 class Announcement:
     """Says where to send a request once `/ping` is 200; or, after a while, why it is not.
 
-    It asks in a thread of its own: the supervisor waits for nobody's answer.
+    It asks in a thread of its own: the supervisor never waits.
     """
 
     def __init__(self, port: int, say: Callable[[str], None]) -> None:
@@ -305,7 +297,7 @@ def with_repository(settings: Settings, run_dir: Path, say: Callable[[str], None
     wanted.mkdir()
     for name in () if settings.multi_model else models:
         (wanted / name).touch()
-    (run_dir / ANSWERED).mkdir()
+    (run_dir / FAILING).mkdir()
     (run_dir / ASIDE).mkdir()
     (run_dir / MODELS).symlink_to(settings.model_repository)
     return replace(

@@ -25,12 +25,13 @@ from dispatcher.execution.executor import Dispatcher
 from dispatcher.execution.watchdog import allowance
 from dispatcher.model_control.listing import Catalogue
 from dispatcher.model_control.load_unload import Hosting
-from dispatcher.model_control.reload import Reloader, verdicts_of
+from dispatcher.model_control.reload import Reloader
+from dispatcher.model_control.verdicts import verdicts_of
 from dispatcher.observability.metrics import Metrics
 from dispatcher.observability.observer import Observer
 from dispatcher.observability.record import Record
 from dispatcher.observability.request_log import FIRST_ERROR
-from dispatcher.readiness.prober import Canary
+from dispatcher.readiness.status import Readiness
 from dispatcher.routes.docs import page_routes
 from dispatcher.routes.inference import invocation_routes
 from dispatcher.routes.metrics import metrics_routes
@@ -50,7 +51,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
     registry: Registry,
     environment: Environment,
     renamed_config: Callable[[str, str], str],
-    canary: Canary,
+    readiness: Readiness,
     admission: Admission | None = None,
     reloader: Reloader | None = None,
     observer: Observer | None = None,
@@ -63,7 +64,7 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
         registry: the clients, made in this process.
         environment: what the clients were made with.
         renamed_config: returns a model's configuration under another name.
-        canary: tries the required models; started by the caller.
+        readiness: whether the container and its models are ready.
         admission: whose turn it is, where the caller watches it.
         reloader: takes up clients, where the caller has started one.
         observer: is told of every request, where anybody wants to know.
@@ -92,17 +93,17 @@ def create_app(  # noqa: PLR0913, PLR0917  all that the application is put toget
         partial(models_there, settings),
     )
     dispatcher = Dispatcher(
-        registry, environment, admission.calls, patience, canary.refuse, hosting.is_wanted
+        registry, environment, admission.calls, patience, readiness.refuse, hosting.is_wanted
     )
     app.register_blueprint(invocation_routes(settings, dispatcher, admission, observer))
     reloader = reloader or Reloader(
         settings, registry, environment, verdicts_of(settings), admission.calls.forgive
     )
     app.register_blueprint(
-        management_routes(settings, catalogue, hosting, canary, reloader, admission.management)
+        management_routes(settings, catalogue, hosting, readiness, reloader, admission.management)
     )
     app.register_blueprint(page_routes(settings, registry))
-    app.register_blueprint(metrics_routes(settings, observer.metrics, canary, keys, catalogue))
+    app.register_blueprint(metrics_routes(settings, observer.metrics, readiness, keys, catalogue))
 
     @app.before_request
     def begin() -> None:

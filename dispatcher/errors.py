@@ -144,7 +144,7 @@ ROUTING: Final[Mapping[int, tuple[str, str]]] = {
     504: ("deadline_exceeded", "send fewer or smaller items in one request"),
 }
 NOT_READY = "not_ready"
-STUCK = "stuck"  # `container/programs/programs.py` goes by it
+STUCK = "stuck"  # a restart of Triton may help
 
 # Their messages quote from the body: they are for the caller, not for the log.
 QUOTING: Final = frozenset(

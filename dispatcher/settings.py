@@ -21,16 +21,18 @@ PROJECT = Path(__file__).resolve().parent.parent
 
 AUTO = "auto"
 
-# In RUN_DIR, for both sides: what the supervisor tells the web workers, the folder that the
-# instances of models share, with their engines in a folder there, a file for each model that is to
-# be loaded when Triton starts, one for each that has answered its example, links to the folders of
-# models that were deleted (what begins like this one is on its way into the repository or out of
-# it), and a link to MODEL_REPOSITORY as it was set.
-NOTICE = "supervisor.json"
+# In RUN_DIR, for both sides: the status of the programs, which the supervisor publishes, and that
+# of the models, which a web worker publishes; the folder that the instances of models share, with
+# their engines in a folder there; a file for each model that is to be loaded when Triton starts,
+# and one for each that has just failed a request; links to the folders of models that were deleted
+# (what begins like this one is on its way into the repository or out of it), and a link to
+# MODEL_REPOSITORY as it was set.
+SUPERVISOR = "supervisor.json"
+READINESS = "readiness.json"
 INSTANCES = "instances"
 ENGINES = "engines"
 WANTED = "wanted"
-ANSWERED = "answered"
+FAILING = "failing"
 ASIDE = "aside"
 MODELS = "models"
 

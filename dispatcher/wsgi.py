@@ -19,16 +19,18 @@ from dispatcher.auth.api_keys import KeyFile
 from dispatcher.execution.admission import nothing
 from dispatcher.execution.watchdog import Watch, replace_worker
 from dispatcher.model_control.links import keep_listable
-from dispatcher.model_control.reload import Reloader, tried_at_start, verdicts_of
+from dispatcher.model_control.reload import Reloader, tried_at_start
 from dispatcher.model_control.sandbox import environment_of
+from dispatcher.model_control.verdicts import verdicts_of
 from dispatcher.observability.memory import all_memory
 from dispatcher.observability.metrics import Metrics
 from dispatcher.observability.multiprocess import gather_dead
 from dispatcher.observability.observer import Observer
 from dispatcher.observability.request_log import AccessLog, JsonLines
-from dispatcher.readiness.prober import Canary
-from dispatcher.readiness.supervisor_status import reader
-from dispatcher.settings import ANSWERED, ASIDE, NOTICE, SCARCE, Settings, read_settings
+from dispatcher.readiness.prober import Prober
+from dispatcher.readiness.status import Readiness
+from dispatcher.readiness.supervisor_status import supervisor_status
+from dispatcher.settings import ASIDE, SCARCE, Settings, read_settings
 
 
 def build() -> Flask:
@@ -39,24 +41,27 @@ def build() -> Flask:
     verdicts = verdicts_of(settings)
     noted = tried_at_start(settings, verdicts)
     registry = load_clients(environment, settings.clients_path, noted.by_source)
-    canary = Canary(
+    admission = admission_of(settings)
+    watch = Watch(admission, settings.client_timeout, replace_worker)
+    watch.start()
+    supervisor = supervisor_status(settings.run_dir)
+    prober = Prober(
         settings.required_models,
         registry,
         environment.server,
         settings.canary_interval,
         settings.canary_timeout,
-        reader(settings.run_dir and settings.run_dir / NOTICE),
-        memory=settings.run_dir and settings.run_dir / ANSWERED,
-        replace=replace_worker,
-        mend=mending(settings),
+        supervisor,
+        run_dir=settings.run_dir,
+        replace_workers=replace_worker,
+        leaving=lambda: watch.leaving,
+        tidy=tidying(settings),
     )
-    canary.start()
-    admission = admission_of(settings)
-    Watch(admission, settings.client_timeout, replace_worker).start()
+    prober.start()
 
     def renewed() -> None:
         admission.calls.forgive()
-        canary.forgive()
+        prober.forgive()
 
     reloader = Reloader(settings, registry, environment, verdicts, renewed)
     reloader.start(noted.number)
@@ -66,7 +71,7 @@ def build() -> Flask:
         registry,
         environment,
         renamed_config,
-        canary,
+        Readiness(supervisor, prober.status),
         admission,
         reloader,
         observer,
@@ -74,7 +79,7 @@ def build() -> Flask:
     )
 
 
-def mending(settings: Settings) -> Callable[[], None]:
+def tidying(settings: Settings) -> Callable[[], None]:
     """Return what sees to folders that were deleted, where the repository is one of links."""
     if settings.run_dir is None:
         return nothing

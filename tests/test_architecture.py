@@ -14,7 +14,8 @@ ARROWS = {
     "clients": set(),
     "dispatcher": {"clients"},
     # container starts the dispatcher by a command; it shares the table of settings, checks the file
-    # of keys before the start, and reads models' folders with the same eyes, nothing else.
+    # of keys before the start, exchanges status files, and reads models' folders with the same
+    # eyes, nothing else.
     "container": {
         "clients.repository.config_text",
         "clients.repository.deadly",
@@ -23,6 +24,7 @@ ARROWS = {
         "clients.triton.server",
         "dispatcher.settings",
         "dispatcher.auth.api_keys",
+        "dispatcher.readiness.status_file",
     },
     # The tool looks at what the others would do; none of them knows it.
     "tool": {"clients", "container", "dispatcher.settings", "dispatcher.auth.api_keys"},

@@ -537,8 +537,10 @@ class Triton(ModelServer):
             raise translated(error) from error
         return sum(version.inference_stats.success.count for version in versions)
 
-    def failing(self) -> frozenset[str]:
-        return frozenset(self._failing)
+    def take_failing(self) -> set[str]:
+        failing = set(self._failing)
+        self._failing -= failing
+        return failing
 
     def is_ready(self, *, timeout: float) -> bool:
         try:

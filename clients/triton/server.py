@@ -249,8 +249,8 @@ class ModelServer(ABC):
         """
 
     @abstractmethod
-    def failing(self) -> frozenset[str]:
-        """Return the models whose last run, of those that `infer` was asked for here, failed."""
+    def take_failing(self) -> set[str]:
+        """Return the models whose last run here failed, each once after such a run."""
 
     @abstractmethod
     def is_ready(self, *, timeout: float) -> bool:

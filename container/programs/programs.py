@@ -9,18 +9,21 @@ import signal
 import string
 import subprocess
 import sys
+import time
 from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 
 from container.programs.find_triton import Triton
 from container.programs.listening_socket import Door
 from container.repository.shared_memory_plan import Plan
 from container.supervisor.http_probe import UnixConnection, ask, has_children, listens, over_tcp
-from container.supervisor.supervisor import Program
+from container.supervisor.program import Program
 from container.triton_backends import engine_choice as verdict
 from container.triton_backends.machine import shared_folder
 from container.triton_backends.machine.shared_memory import FOLDER, PREFIX
-from dispatcher.settings import INSTANCES, PROJECT, SCARCE, WANTED, Settings
+from dispatcher.readiness.status_file import STALE_S, reader
+from dispatcher.settings import INSTANCES, PROJECT, READINESS, SCARCE, WANTED, Settings
 
 THREADS_FOR_HEALTH = 4  # besides those that answer and those that wait
 IDLE_CONNECTIONS = 1000  # from NGINX to gunicorn, besides as many as there are threads
@@ -59,7 +62,6 @@ WORKER_SILENT_S = 15
 SOCKET = "gunicorn.sock"
 ALIVE = "/.alive"  # answered by NGINX itself
 WATCHED = "/ping"  # answered from memory
-STUCK = "stuck"  # the code that tells that a new start of Triton may help
 
 
 # ONNX Runtime would report its use to Microsoft, and keep a database in the home folder for that.
@@ -91,11 +93,13 @@ def triton_program(
         command += [f"--{front}-address=127.0.0.1", f"--{front}-port={port}"]
     command.append(f"--backend-config=python,shm-region-prefix-name={shm_prefix}")
 
+    restart = reader(run_dir / READINESS, itemgetter("at", "restart"), (0.0, ""))
+
     def fault() -> str:
         if ask(over_tcp(settings.triton_http_port), "/v2/health/ready").status != 200:
             return "it does not answer"
-        ping = ask(UnixConnection(run_dir / SOCKET), WATCHED)
-        return ping.error("message") if ping.error("code") == STUCK else ""
+        at, reason = restart()  # of the web worker that probes the models
+        return str(reason) if time.monotonic() < at + STALE_S else ""
 
     def clean() -> None:
         for left in FOLDER.glob(f"{shm_prefix}*"):

@@ -1,9 +1,9 @@
-"""One stream for the lines of every program, told apart by the program's name.
+"""One stream for the lines of every program, each with the program's name.
 
-Each program writes into a pipe whose both ends stay open here: it can be started anew, and finds
-its pipe as it was. What comes out of the pipes waits in memory for whoever reads the stream. What
-does not find room there is dropped, and counted: a log that is slow or stuck must not stop the
-programs, least of all NGINX, which would answer nobody until its line is written.
+Each program writes into a pipe, whose two ends stay open here for its next start. Lines from the
+pipes wait in memory until the stream takes them. Lines for which there is no room are dropped and
+counted: a slow or stuck log must not stop the programs, least of all NGINX, which answers no
+request while it waits for its line to be written.
 """
 
 from __future__ import annotations
@@ -123,13 +123,13 @@ class Log:
                 self._news.wait_for(lambda: self._waiting or self._ended)
                 lines, self._waiting, self._size = self._waiting, [], 0
                 lost, self._lost, ended = self._lost, 0, self._ended
-            told = b"%d lines of the log were lost: nobody took them in time" % lost
-            if not self._takes(b"".join(lines + [self._shown("serve", told)] * bool(lost))):
+            note = b"%d lines of the log were lost: nobody took them in time" % lost
+            if not self._takes(b"".join(lines + [self._shown("serve", note)] * bool(lost))):
                 with self._news:
                     self._lost += lost + len(lines)
 
     def _takes(self, text: bytes) -> bool:
-        """Write a text, however long that takes; say whether there is anybody to take it."""
+        """Write a text, however long that takes; return whether the stream can be written to."""
         while text:
             try:
                 text = text[os.write(self.out, text) :]

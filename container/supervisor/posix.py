@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from signal import Signals
 
+from container.supervisor.program import Look, Program
 from container.supervisor.signals import STOP_SIGNALS
-from container.supervisor.supervisor import Look, Program
 from dispatcher.settings import PROJECT
 
 # linux/prctl.h
@@ -126,7 +126,7 @@ class Machine:
 
 
 class Lookout(threading.Thread):
-    """Looks at a program again and again: the supervisor itself waits for nobody's answer."""
+    """Looks at a program again and again, so that the supervisor itself never waits."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(name=f"lookout-{program.name}", daemon=True)

@@ -1,30 +1,31 @@
-"""Starts some programs in order, watches them, starts them anew, and stops them in reverse.
+"""Starts some programs in order, watches and restarts them, and stops them in reverse order.
 
     WAITING ──delay──▶ STARTING ──first good look──▶ RUNNING
        ▲                  │ died, too slow              │ died, or a fault that stays
        └──── group gone ── ENDING ◀─────────────────────┘
 
 A program that dies, or whose fault stays for `patience`, is killed with all that it started and is
-started anew, a little later each time. One that dies before it ever worked, or that was restarted
-too often, ends the container: the others are stopped, and the exit code is never 0.
+restarted, each time after a longer delay. One that dies before it ever worked, or that was
+restarted too often, ends the container: the others are stopped, and the exit code is never 0.
 
 When a signal asks for the end the programs are stopped one after the other, each given the time
 to finish its work; what still runs when the time is up is killed. The clock starts at the signal.
 
-Whatever touches the machine is handed in, so that the tests are scripted histories.
+Everything that touches the machine is passed in, so that the tests are scripted histories.
 """
 
 from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from signal import Signals
-from typing import Any, Protocol
+from typing import Any
 
-from container.supervisor.signals import STOP_SIGNALS
+from container.supervisor.program import Policy, Program, System
+from container.supervisor.signals import STOP_SIGNALS, described, exit_code_for
 
 BUSY_S = 0.05  # between two looks while something starts or ends
 CALM_S = 0.5
@@ -35,8 +36,7 @@ SAME_WISH_S = 1.0
 # A killed process is gone in milliseconds, unless the kernel is busy with its memory.
 GONE_S = 5.0
 
-# One that is not gone by then never will be: the kernel does not come back from what it does for
-# it, such as a call of a driver. At the end it is left to whoever started the container.
+# One that is not gone by then hangs in the kernel, as in a driver; at the end it is left behind.
 NEVER_GONE_S = 60.0
 LEFT_S = 2.0
 
@@ -52,120 +52,14 @@ RESTART_SHARE, RESTART_LEAST_S = 3, 60.0
 # A look takes a few seconds at most.
 STALE_S = 20.0
 
-# One that has nothing more to do before it ends, and is not gone by then, is killed: what is left
-# in it are threads that sleep, or hang.
+# One that has done its work is killed then: only threads that sleep or hang are left in it.
 DONE_S = 1.0
 
-LONGEST_REASON = 200  # characters; the web workers are told it, and tell callers
-
-
-@dataclass(frozen=True)
-class Look:
-    """What a look at a program found.
-
-    Args:
-        began: when it began, on the clock of `System.now`.
-        fault: what keeps the program from its work; nothing where it does it.
-
-    """
-
-    began: float = -math.inf
-    fault: str = "it was not looked at yet"
-
-
-@dataclass(frozen=True)
-class Program:
-    """A program to run.
-
-    Args:
-        name: for the log.
-        command: returns the program and its arguments, at each start.
-        environment: all of its environment variables.
-        fault: says what keeps it from its work, nothing where it does it; takes a few seconds at
-            most. It is called in a thread of its own.
-        stop_signal: what asks it to finish its work and end.
-        stop_within: seconds that it has for that in its turn; then it is killed.
-        instead: the program that is killed then in its place, because it waits for that one, and
-            can finish without.
-        is_done: says at once, given its process id, whether one that worked, and was asked to end,
-            has nothing more to do before it ends; then it is not waited for much longer.
-        work: returns what there is to do at a start; where it is other than at the first, that one
-            says nothing about how long it takes.
-        files: open files that it inherits, by number.
-        before_stop: called once before `stop_signal` is sent, or as soon as the end is asked for
-            where the program does not run then; it is told whether it does. Takes a second at most.
-        output: the file that takes what it writes; `None` means this process's own.
-        clean: removes what it leaves behind.
-
-    """
-
-    name: str
-    command: Callable[[], Sequence[str]]
-    environment: Mapping[str, str]
-    fault: Callable[[], str]
-    stop_signal: Signals = signal.SIGTERM
-    stop_within: float = math.inf
-    instead: str = ""
-    is_done: Callable[[int], bool] = lambda _: False
-    work: Callable[[], object] = lambda: None
-    files: tuple[int, ...] = ()
-    before_stop: Callable[[bool], None] = lambda _: None
-    output: int | None = None
-    clean: Callable[[], None] = lambda: None
-
-
-@dataclass(frozen=True)
-class Policy:
-    """When enough is enough, in seconds.
-
-    Args:
-        start_timeout: from a start until the program must work.
-        stop_timeout: from a signal until what is left is killed.
-        patience: how long a fault has to stay before a program is restarted.
-        restarts: how often each program may be restarted within `window`.
-
-    """
-
-    start_timeout: float
-    stop_timeout: float
-    restarts: int = 10
-    window: float = 600
-    patience: float = 10
-
-
-class System(Protocol):
-    """What the supervisor needs of the machine."""
-
-    def spawn(self, program: Program) -> int:
-        """Start a program as the leader of a process group; return its process id."""
-
-    def look(self, program: Program) -> Look:
-        """Return the newest look at a program that was started."""
-
-    def signal(self, pid: int, number: Signals) -> None:
-        """Send a signal to one process; to none where it is gone."""
-
-    def signal_group(self, pid: int, number: Signals) -> None:
-        """Send a signal to a leader's whole group; to none where it is gone."""
-
-    def group_is_gone(self, pid: int) -> bool:
-        """Whether nothing is left of a leader's group."""
-
-    def is_stopped(self, pid: int) -> bool:
-        """Whether a process was stopped by a signal, and not continued since."""
-
-    def ended(self) -> Iterator[tuple[int, int]]:
-        """Yield process id and exit code of every child that ended, each once."""
-
-    def wait(self, seconds: float) -> list[Signals]:
-        """Return the signals that came, as soon as there are any, at the latest after a time."""
-
-    def now(self) -> float:
-        """Return the seconds on a clock that only goes forward."""
+LONGEST_REASON = 200  # characters; the web workers pass it on to callers
 
 
 class State(Enum):
-    """What a program does; the values are what the web workers are told."""
+    """What a program does; the values are published."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -227,9 +121,9 @@ class Supervisor:
         system: the machine.
         policy: when enough is enough.
         say: takes a line for the operator.
-        tell: takes what the web workers should know, as JSON can hold it, when it has changed.
+        publish: takes the status for the web workers, as JSON can hold it, when it has changed.
         settled: called with the seconds since the start, from when all have worked until it says
-            that the outcome of the start is known, and told.
+            that the outcome of the start is known and logged.
 
     """
 
@@ -237,7 +131,7 @@ class Supervisor:
     system: System
     policy: Policy
     say: Callable[[str], None]
-    tell: Callable[[Mapping[str, Any]], None]
+    publish: Callable[[Mapping[str, Any]], None]
     settled: Callable[[float], bool]
     _courses: list[Course] = field(default_factory=list)
     _turns: dict[int, float] = field(default_factory=dict)
@@ -246,7 +140,7 @@ class Supervisor:
     _killed_at: float | None = None
     _exit_code: int = 0
     _kill_at: float | None = None
-    _told: Mapping[str, Any] = field(default_factory=dict)
+    _published: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self) -> int:
         """Return the exit code: 0 only where a signal asked for the end and all went well."""
@@ -269,7 +163,7 @@ class Supervisor:
                         self._step(course)
             if not (settled or self._stopping) and all(c.worked for c in self._courses):
                 settled = self.settled(self.system.now() - started)
-            self._tell()
+            self._publish()
             calm = settled and all(c.state is State.RUNNING for c in self._courses)
             for number in self.system.wait(CALM_S if calm and not self._stopping else BUSY_S):
                 if number in STOP_SIGNALS:
@@ -277,11 +171,11 @@ class Supervisor:
             for pid, code in self.system.ended():
                 self._ended(pid, code)
             if self._stopping:
-                self._tell()
+                self._publish()
                 self._stop_next()
 
     def _some_are_left(self) -> bool:
-        """Whether something runs that is still waited for, at the end."""
+        """Whether something still runs that has to end."""
         running = [course.program.name for course in self._courses if course.alive]
         if self._killed_at is None or self.system.now() < self._killed_at + LEFT_S:
             return bool(running)
@@ -371,7 +265,7 @@ class Supervisor:
         return "" if running else "it was not looked at yet"
 
     def _kill(self, course: Course, reason: str) -> None:
-        """Kill a program and all that it started; its death is noticed like any other."""
+        """Kill a program and all that it started; `_ended` sees it die like any other."""
         course.enter(State.ENDING, self.system.now())
         course.reason = reason
         self.system.signal_group(course.pid, signal.SIGKILL)
@@ -395,14 +289,14 @@ class Supervisor:
     def _ended(self, pid: int, code: int) -> None:
         course = next((c for c in self._courses if c.alive and c.pid == pid), None)
         if course is None:
-            return  # an orphan that was left to us
+            return  # an orphan, adopted from a program that died
         course.alive = False
         # What it started goes with it.
         self.system.signal_group(pid, signal.SIGKILL)
         name = course.program.name
         if self._stopping:
-            expected = course.state is State.ENDING or self._killed_at is not None
-            if code not in (0, -course.program.stop_signal) and not expected:
+            was_killed = course.state is State.ENDING or self._killed_at is not None
+            if code not in (0, -course.program.stop_signal) and not was_killed:
                 self.say(f"{name} died while stopping ({described(code)})")
                 self._exit_code = self._exit_code or exit_code_for(code)
             return
@@ -412,7 +306,7 @@ class Supervisor:
         self._restart_or_stop(course, f"died ({described(code)})", exit_code_for(code) or 1)
 
     def _restart_or_stop(self, course: Course, what: str, exit_code: int) -> None:
-        """Start a program anew when its group is gone; give up where it never worked, or too often.
+        """Restart a program when its group is gone; give up if it never worked, or dies too often.
 
         Args:
             course: of the program.
@@ -439,8 +333,8 @@ class Supervisor:
             f"{policy.restarts} within {policy.window:.0f} s"
         )
 
-    def _tell(self) -> None:
-        told = {
+    def _publish(self) -> None:
+        status = {
             "stopping": self._stopping,
             "programs": {
                 course.program.name: {
@@ -452,9 +346,9 @@ class Supervisor:
                 for course in self._courses
             },
         }
-        if told != self._told:
-            self._told = told
-            self.tell(told)
+        if status != self._published:
+            self._published = status
+            self.publish(status)
 
     def _begin_to_stop(self, exit_code: int) -> None:
         self._exit_code = exit_code
@@ -502,20 +396,5 @@ class Supervisor:
     def _ask_to_end(self, course: Course, now: float) -> None:
         self._last_asked = now
         self.system.signal(course.pid, course.program.stop_signal)
-        # One that was stopped hears of it only now.
+        # A stopped process receives the signal only now.
         self.system.signal_group(course.pid, signal.SIGCONT)
-
-
-def exit_code_for(code: int) -> int:
-    """Return what a shell makes of an exit code, in which signals are negative."""
-    return code if code >= 0 else 128 - code
-
-
-def described(code: int) -> str:
-    """Return an exit code in words; signals are negative, as `subprocess` has them."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return Signals(-code).name
-    except ValueError:  # most of the real-time ones have no name
-        return f"signal {-code}"

@@ -245,7 +245,7 @@ class Hosting:
             left = list(place.iterdir())
         except OSError:
             return False
-        if not left:  # the canary has put the link aside
+        if not left:  # the prober has put the link aside
             return (self.repository.with_name(ASIDE) / name).is_symlink()
         return all(path.is_symlink() and not path.exists() for path in left)
 

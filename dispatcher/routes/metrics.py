@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.model_control.listing import Catalogue
 from dispatcher.observability.metrics import Metrics
-from dispatcher.readiness.prober import Canary
+from dispatcher.readiness.status import Readiness
 from dispatcher.settings import Settings
 
 TRITON_S = 1.0
@@ -32,7 +32,7 @@ class Now(Collector):
     """What can be seen at the moment, by the worker that is asked.
 
     Args:
-        canary: what is known of the models.
+        readiness: whether the container and its models are ready.
         keys: the API keys, where there are any.
         catalogue: knows which engine runs a model.
         triton_up: whether Triton gave its metrics.
@@ -40,9 +40,9 @@ class Now(Collector):
     """
 
     def __init__(
-        self, canary: Canary, keys: KeyFile | None, catalogue: Catalogue, *, triton_up: bool
+        self, readiness: Readiness, keys: KeyFile | None, catalogue: Catalogue, *, triton_up: bool
     ) -> None:
-        self.canary = canary
+        self.readiness = readiness
         self.keys = keys
         self.catalogue = catalogue
         self.triton_up = triton_up
@@ -52,7 +52,7 @@ class Now(Collector):
         yield GaugeMetricFamily(
             "dispatcher_ready",
             "Whether /ping is 200.",
-            float(not self.canary.reasons()),
+            float(not self.readiness.reasons()),
         )
         yield GaugeMetricFamily(
             "dispatcher_triton_up", "Whether Triton gave its own metrics.", float(self.triton_up)
@@ -73,8 +73,8 @@ class Now(Collector):
             "Seconds since a model was last tried.",
             labels=("model",),
         )
-        for model in list(self.canary.trials):
-            report = self.canary.report(model)
+        for model in self.readiness.prober().results:
+            report = self.readiness.report(model)
             if report and report["age_s"] is not None:
                 ok.add_metric((model,), float(bool(report["ok"])))
                 age.add_metric((model,), float(str(report["age_s"])))
@@ -84,7 +84,7 @@ class Now(Collector):
             "How often `serve` has started a program anew.",
             labels=("program",),
         )
-        for program, count in self.canary.notice().restarts().items():
+        for program, count in self.readiness.supervisor().restarts().items():
             restarts.add_metric((program.lower(),), count)
         yield restarts
         memory = GaugeMetricFamily(
@@ -108,7 +108,7 @@ class Now(Collector):
             "How many times as fast as by ONNX Runtime in f32 a trial found a model to be.",
             labels=("model", "version"),
         )
-        for state in self.canary.index.states if self.canary.index else ():
+        for state in self.readiness.prober().models:
             found = self.catalogue.engine(state.name, state.version) if state.ready else {}
             if found:
                 labels = (state.name, state.version)
@@ -136,7 +136,7 @@ def workers() -> Iterator[tuple[str, int]]:
 def metrics_routes(
     settings: Settings,
     metrics: Metrics,
-    canary: Canary,
+    readiness: Readiness,
     keys: KeyFile | None,
     catalogue: Catalogue,
 ) -> Blueprint:
@@ -148,7 +148,7 @@ def metrics_routes(
         """Show the metrics of all parts in Prometheus' text format."""
         triton = triton_page(settings.triton_metrics_port)
         registry = CollectorRegistry()
-        registry.register(Now(canary, keys, catalogue, triton_up=bool(triton)))
+        registry.register(Now(readiness, keys, catalogue, triton_up=bool(triton)))
         page = metrics.page() + generate_latest(registry) + triton
         return Response(page, content_type=CONTENT_TYPE_PLAIN_0_0_4)
 

@@ -23,7 +23,7 @@ from dispatcher.execution.admission import Caller, Turns
 from dispatcher.model_control.listing import Catalogue
 from dispatcher.model_control.load_unload import Hosting
 from dispatcher.model_control.reload import Reloader
-from dispatcher.readiness.prober import Canary
+from dispatcher.readiness.status import Readiness
 from dispatcher.routes.health import health as state_of
 from dispatcher.settings import Settings
 
@@ -38,7 +38,7 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
     settings: Settings,
     catalogue: Catalogue,
     hosting: Hosting,
-    canary: Canary,
+    readiness: Readiness,
     reloader: Reloader,
     turns: Turns,
 ) -> Blueprint:
@@ -49,15 +49,15 @@ def management_routes(  # noqa: C901, PLR0913, PLR0917  small functions that sha
     @routes.route("/ping", methods=["GET", "POST"])
     def ping() -> Response:
         """Say 200 when Triton and every required model are ready, else 503 and why."""
-        if reasons := canary.reasons():
-            code = STUCK if canary.mendable() else NOT_READY
+        if reasons := readiness.reasons():
+            code = STUCK if readiness.restart_helps() else NOT_READY
             return error_answer(503, code, "; ".join(reasons), "GET /health says more")
         return Response(status=200)
 
     @routes.get("/health")
     def health() -> Response:
         """Say in JSON what /ping says in one code, and the state of each model."""
-        state = state_of(canary)
+        state = state_of(readiness, reloader.registry)
         response = json_answer(state)
         response.status_code = 200 if state["ready"] else 503
         return response

@@ -100,8 +100,8 @@ def client(server: FakeTriton, built_in: Registry, repository: Path) -> FlaskCli
             "MODEL_SERVER_MAX_BODY_MB": "1",
         }
     )
-    canary = quiet(server, *settings.required_models)
-    return create_app(settings, registry, environment, renamed_config, canary).test_client()
+    readiness = quiet(server, *settings.required_models)
+    return create_app(settings, registry, environment, renamed_config, readiness).test_client()
 
 
 def ask(client: FlaskClient, path: str = "/invocations", **body: Any) -> TestResponse:

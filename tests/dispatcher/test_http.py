@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from clients.triton.client import renamed_config
 from clients.triton.server import ModelState, Tensors
 from dispatcher.app import create_app
 from dispatcher.errors import ANSWERS
-from dispatcher.readiness.prober import Canary
+from dispatcher.readiness.prober import Prober
+from dispatcher.readiness.status import Readiness
 from dispatcher.settings import read_settings
 from tests.conftest import PROJECT
 from tests.support.fake_triton import Arrays, FakeTriton
@@ -30,18 +32,24 @@ from tests.support.fake_triton import Arrays, FakeTriton
 Red = [255, 0, 0]
 
 
-class Prompt(Canary):
-    """A canary that tries no model, and asks Triton anew whenever it is asked."""
+class Prompt(Readiness):
+    """Asks Triton whenever it is asked; its models are well, and were never probed."""
 
     def reasons(self) -> list[str]:
-        self.list_models()
+        prober: Prober = self.prober.__self__  # type: ignore[attr-defined]
+        prober.list_models()
+        for probe in prober.probes.values():
+            probe.result = replace(probe.result, reason="", tried_in=1)
+        prober.publish()
         return super().reasons()
 
+    def report(self, name: str) -> None:
+        return None
 
-def quiet(server: FakeTriton | None = None, *required: str) -> Canary:
-    canary = Prompt(required, Registry(), server or FakeTriton(), 8, 8)
-    canary.trials.clear()
-    return canary
+
+def quiet(server: FakeTriton | None = None, *required: str) -> Readiness:
+    prober = Prober(required, Registry(), server or FakeTriton(), 8, 8)
+    return Prompt(prober.supervisor, prober.status)
 
 
 def image(colour: list[int], size: tuple[int, int] = (20, 10)) -> str:
@@ -120,8 +128,8 @@ def client(server: FakeTriton, built_in: Registry) -> FlaskClient:
         {"broken": "Broken in /x/broken.py: it lacks the method inference(self, payload)"},
     )
     settings = read_settings({"REQUIRED_MODELS": "resnet,yolov5", "MODEL_SERVER_MAX_BODY_MB": "1"})
-    canary = quiet(server, *settings.required_models)
-    return create_app(settings, registry, environment, renamed_config, canary).test_client()
+    readiness = quiet(server, *settings.required_models)
+    return create_app(settings, registry, environment, renamed_config, readiness).test_client()
 
 
 def ask(client: FlaskClient, **body: Any) -> TestResponse:
@@ -466,13 +474,13 @@ LATER = errors.DeadlineExceeded("no answer")
 
 
 @pytest.mark.parametrize("path", ["/invocations?modelname=plain", "/models/plain/invoke"])
-@pytest.mark.parametrize("silent_to_the_canary", [True, False])
+@pytest.mark.parametrize("silent_to_the_prober", [True, False])
 def test_a_model_without_a_client_is_not_unknown_while_triton_is_silent(
-    client: FlaskClient, server: FakeTriton, path: str, silent_to_the_canary: bool
+    client: FlaskClient, server: FakeTriton, path: str, silent_to_the_prober: bool
 ) -> None:
     server.models_run["plain"] = dict
     server.states = LATER
-    server.ready = not silent_to_the_canary
+    server.ready = not silent_to_the_prober
     client.get("/ping")
     response = client.post(path, data=json.dumps({"modelname": "plain", "payload": {}}))
     assert_error(response, 503, "model_unavailable")

@@ -19,7 +19,7 @@ import pytest
 from container.programs import listening_socket as module
 from container.programs.listening_socket import Door
 from container.programs.programs import ALIVE, nginx_program
-from container.supervisor.supervisor import Program
+from container.supervisor.program import Program
 from dispatcher.settings import read_settings
 from tests.conftest import descendants, free_ports, wait_for
 from tests.support.front import NGINX

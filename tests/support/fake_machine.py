@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from signal import Signals
 from typing import Any
 
-from container.supervisor.supervisor import Look, Policy, Program, Supervisor
+from container.supervisor.program import Look, Policy, Program
+from container.supervisor.supervisor import Supervisor
 
 KILL, QUIT, TERM, INT = Signals.SIGKILL, Signals.SIGQUIT, Signals.SIGTERM, Signals.SIGINT
 CONT = Signals.SIGCONT

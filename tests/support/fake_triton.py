@@ -70,7 +70,7 @@ class FakeTriton(ModelServer):
     loading: set[str] = field(default_factory=set)
     unloading: set[str] = field(default_factory=set)
     counts: dict[str, Iterator[int]] = field(default_factory=dict)
-    failed: frozenset[str] = frozenset()
+    failing: set[str] = field(default_factory=set)
     counted: dict[str, int | Exception] = field(default_factory=dict)
     configurations: list[str] = field(default_factory=list)
     knocks: list[str] = field(default_factory=list)
@@ -146,8 +146,9 @@ class FakeTriton(ModelServer):
     def abandon(self, model: str, reason: str, *, within: float = 0.0) -> None:
         self.abandoned[model] = (reason, within)
 
-    def failing(self) -> frozenset[str]:
-        return self.failed
+    def take_failing(self) -> set[str]:
+        failing, self.failing = self.failing, set()
+        return failing
 
     def is_ready(self, *, timeout: float) -> bool:
         return self.ready

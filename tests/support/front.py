@@ -27,11 +27,12 @@ from container.programs.programs import gunicorn_program, nginx_program
 from container.repository.shared_memory_plan import Plan
 from dispatcher.app import admission_of, create_app
 from dispatcher.execution.watchdog import Watch, replace_worker
-from dispatcher.readiness.prober import Canary
+from dispatcher.readiness.prober import Prober
 from dispatcher.settings import read_settings
 from dispatcher.wsgi import keys_of, log_to_stderr, observer_of
 from tests.conftest import Endpoint, free_ports, wait_for
 from tests.support.fake_triton import Arrays, FakeTriton
+from tests.support.probing import probed
 
 NGINX = "/usr/sbin/nginx"
 
@@ -99,16 +100,14 @@ def build() -> Flask:
     server = FakeTriton({one.modelname: nothing for one in clients})
     environment = Environment(server, settings.model_repository)
     registry = Registry({one.modelname: one(environment) for one in clients})
-    canary = Canary(("double",), registry, server, 8, 8)
-    canary.list_models()
-    canary.look("double", canary.trials["double"])
+    readiness = probed(Prober(("double",), registry, server, 8, 8))
     admission = admission_of(settings)
     Watch(admission, settings.client_timeout, replace_worker).start()
     log_to_stderr(settings)
     keys = keys_of(settings)
     observer = observer_of(settings, registry)
     return create_app(
-        settings, registry, environment, renamed_config, canary, admission, None, observer, keys
+        settings, registry, environment, renamed_config, readiness, admission, None, observer, keys
     )
 
 

@@ -16,7 +16,8 @@ from clients.plugins.registry import Registry
 from clients.triton.client import renamed_config
 from dispatcher.app import admission_of, create_app
 from dispatcher.execution.watchdog import Watch, replace_worker
-from dispatcher.readiness.prober import Canary
+from dispatcher.readiness.status import Readiness, Status
+from dispatcher.readiness.supervisor_status import SupervisorStatus
 from dispatcher.settings import read_settings
 from tests.support.fake_triton import FakeTriton
 
@@ -84,10 +85,10 @@ def build() -> Flask:
     server = FakeTriton(dict.fromkeys(names, dict), loading_s=LOADING_S)
     environment = Environment(server, settings.model_repository)
     registry = Registry({name: client(environment) for name, client in names.items()})
-    canary = Canary((), registry, server, 8, 8)
+    readiness = Readiness(SupervisorStatus, Status)
     admission = admission_of(settings)
     Watch(admission, settings.client_timeout, replace_worker).start()
-    return create_app(settings, registry, environment, renamed_config, canary, admission)
+    return create_app(settings, registry, environment, renamed_config, readiness, admission)
 
 
 def asked(folder: Path) -> list[str]:
