@@ -175,6 +175,9 @@ class OnnxModels(ModelServer):
     def load(self, model: str, *, timeout: float) -> None:
         pass
 
+    def reload(self, model: str, *, timeout: float) -> None:
+        """Do nothing: a file needs no process."""
+
     def unload(self, model: str, *, timeout: float) -> None:
         pass
 

@@ -53,6 +53,7 @@ def build() -> Flask:
         settings.canary_timeout,
         supervisor,
         run_dir=settings.run_dir,
+        load_timeout=settings.load_timeout,
         replace_workers=replace_worker,
         leaving=lambda: watch.leaving,
         tidy=tidying(settings),

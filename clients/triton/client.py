@@ -197,6 +197,7 @@ ENSEMBLE_S = 60.0
 CHECK_SAYS_MORE = "`dispatcher check` on the model's folder may say more"
 LOG_SAYS_WHY = "Triton's log has the reason; `dispatcher check` finds many of them beforehand"
 
+RELOADED = "dispatcher_reloaded"  # a parameter that no backend knows
 UNLOADED = "unloaded"  # Triton's reason for a model that somebody has unloaded
 TO_MEND = " To mend it: "  # before what helps, in the words of this project's backends
 
@@ -608,6 +609,20 @@ class Triton(ModelServer):
             raise
         except InferenceError:
             pass  # it is there: who asks it finds out what is wrong
+
+    def reload(self, model: str, *, timeout: float) -> None:
+        try:
+            answer = self._client.get_model_config(model, as_json=True, client_timeout=timeout)
+            config = {"max_batch_size": 0, **answer["config"]}  # which JSON leaves out
+            if config.get("backend") != "python":  # this project's add it, and refuse it
+                for tensor in config.get("input", ()):
+                    tensor.pop("allow_ragged_batch", None)
+            # Triton loads a model again only where its configuration has changed.
+            changed = {RELOADED: {"string_value": str(time.time_ns())}}
+            config["parameters"] = config.get("parameters", {}) | changed
+            self._client.load_model(model, config=json.dumps(config), client_timeout=timeout)
+        except InferenceServerException as error:
+            raise translated(error) from error
 
     def unload(self, model: str, *, timeout: float) -> None:
         deadline = time.monotonic() + timeout

@@ -274,6 +274,15 @@ class ModelServer(ABC):
         """
 
     @abstractmethod
+    def reload(self, model: str, *, timeout: float) -> None:
+        """Load a model that is loaded once more, with new processes; others go on meanwhile.
+
+        Raises:
+            ModelFailed, ModelUnavailable, DeadlineExceeded: it cannot be loaded, or not in time.
+
+        """
+
+    @abstractmethod
     def unload(self, model: str, *, timeout: float) -> None:
         """Unload a model; wait until its memory is given back.
 

@@ -27,11 +27,8 @@ from clients.tensors.client import has_example, zeros
 from clients.tensors.nested import unshared
 from clients.triton.server import ModelServer
 from dispatcher.codecs.json_encoding import encoded
+from dispatcher.readiness.instances import WORD_S
 from dispatcher.readiness.status import Result
-
-WORD_S = 3.0
-"""Seconds that Triton has for a question about itself: a busy machine answers late, a server that
-is silent for longer is not merely busy."""
 
 BUSY_LOOK_S = 0.2
 
@@ -51,6 +48,28 @@ def ask_example(client: Client, timeout: float) -> None:
             encoded(client.inference(unshared(dict(client.example))))
         else:
             client.signature()
+
+
+@dataclass
+class Probe:
+    """The probing of one model, or class, by this process.
+
+    Args:
+        result: of the last probe.
+        knocks: how many probes have only knocked since the last example.
+        well: whether it ever answered its example here.
+        began: when the probe began that is under way.
+        thread: of that probe.
+        hung: how many probes have not come back, and were given up.
+
+    """
+
+    result: Result
+    knocks: int = 0
+    well: bool = False
+    began: float | None = None
+    thread: int = 0
+    hung: int = 0
 
 
 @dataclass(frozen=True)

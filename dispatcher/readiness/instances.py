@@ -7,8 +7,10 @@ which fail after a second, one by one, while the model's other processes answer.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -19,10 +21,20 @@ from clients.errors import InferenceError
 from clients.triton.server import ModelServer
 from dispatcher.exit_codes import in_words
 
+log = logging.getLogger(__name__)
+
 STUB = re.compile(rb"triton_python_backend_stub\0[^\0]*/([^/\0]+)/\d+/")
 """The command line: the program, and the model's file in `<model>/<version>/`."""
 
 IN_ORDER = "exit code 0"
+
+WORD_S = 3.0
+"""Seconds that Triton has for a question about itself: a busy machine answers late, a server that
+is silent for longer is not merely busy."""
+
+# During one start of Triton: a reload leaves some 35 threads and 1 MB of shared memory in it where
+# a request was handed to the process that died.
+MOST_RELOADS = 10
 
 LASTING_S = 3.0
 """For less than that a model lacks processes while it is loaded or unloaded."""
@@ -162,3 +174,51 @@ class InstanceCounts:
     def _forget(self, model: str) -> None:
         self._since.pop(model, None)
         self.missing.pop(model, None)
+
+
+class Reloads:
+    """Loads models again that have lost a process: with new processes, while others go on.
+
+    Args:
+        server: where they run.
+        timeout: seconds that each may take.
+        done: called with a model that was loaded again.
+
+    """
+
+    def __init__(self, server: ModelServer, timeout: float, done: Callable[[str], None]) -> None:
+        self.lost: dict[str, int] = {}
+        """The models that are to be loaded again, and how many of their processes live."""
+        self._server = server
+        self._timeout = timeout
+        self._done = done
+        self._begun: set[str] = set()
+        self._counts: Counter[int] = Counter()
+
+    def begin(self, starts: int, ready: Mapping[str, int]) -> None:
+        """Begin to load models again, each in a thread of its own.
+
+        Args:
+            starts: how often Triton was started.
+            ready: the numbers of versions that are ready, by model.
+
+        """
+        for model in self.lost.keys() - self._begun:
+            self._begun.add(model)
+            arguments = model, starts, ready.get(model, 0)
+            threading.Thread(target=self.reload, args=arguments, daemon=True).start()
+
+    def reload(self, model: str, starts: int, versions: int) -> None:
+        """Load a model again, unless it has as many processes as it needs."""
+        try:
+            needed = versions * self._server.instances(model, timeout=WORD_S)
+            if self.lost[model] < needed and self._counts[starts] < MOST_RELOADS:
+                self._counts[starts] += 1
+                self._server.reload(model, timeout=self._timeout)
+                log.warning("the model %s was loaded again", model)
+                self._done(model)
+        except InferenceError as error:
+            log.warning("the model %s cannot be loaded again: %s", model, error.message)
+        finally:
+            del self.lost[model]
+            self._begun.discard(model)

@@ -4,11 +4,12 @@ One web worker of a container does so: the one that holds a lock on a file, whic
 when that worker ends. Each worker follows what is published, and lets its own requests to a model
 fail whose process died; each reports the models that failed its requests, to have them probed soon.
 
-Neither a process that died nor one that hangs comes back, and Triton never finishes unloading such
-a model. So the prober says which models are stuck: those that answered since Triton was started, or
-during the start before this one, and do not any more. A restart of Triton may mend that, and the
-supervisor does it where a required model is stuck, or has lost some of its processes. A model that
-cannot be loaded, or whose example fails from the beginning, a restart would find as it is.
+Triton does not replace a process that died. So the prober has the model loaded again, while other
+models go on. Where that fails, and where a process hangs, a restart of Triton may help: the prober
+says which models are stuck, those that answered since Triton was started, or during the start
+before this one, and do not any more. The supervisor restarts Triton where a required model is
+stuck, or lacks some of its processes; not where a model cannot be loaded, or fails its example from
+the beginning: a restart would find it as it is.
 
 A class that does not come back from its example keeps its thread, and is asked again: it may hang
 only once. Where it hangs several times though it answered before, fresh web workers are asked for.
@@ -34,8 +35,14 @@ from clients.triton.server import ModelServer
 from dispatcher.execution.admission import MOST_LOST, nothing
 from dispatcher.execution.watchdog import where
 from dispatcher.observability.memory import give_back
-from dispatcher.readiness.checks import WORD_S, ModelChecks
-from dispatcher.readiness.instances import Death, InstanceCounts, ModelProcesses
+from dispatcher.readiness.checks import ModelChecks, Probe
+from dispatcher.readiness.instances import (
+    WORD_S,
+    Death,
+    InstanceCounts,
+    ModelProcesses,
+    Reloads,
+)
 from dispatcher.readiness.status import UNASKED, Result, Status
 from dispatcher.readiness.status_file import StatusWriter, reader
 from dispatcher.readiness.supervisor_status import SupervisorStatus
@@ -56,28 +63,6 @@ KNOCKS = 7
 
 
 @dataclass
-class Probe:
-    """The probing of one model, or class, by this process.
-
-    Args:
-        result: of the last probe.
-        knocks: how many probes have only knocked since the last example.
-        well: whether it ever answered its example here.
-        began: when the probe began that is under way.
-        thread: of that probe.
-        hung: how many probes have not come back, and were given up.
-
-    """
-
-    result: Result
-    knocks: int = 0
-    well: bool = False
-    began: float | None = None
-    thread: int = 0
-    hung: int = 0
-
-
-@dataclass
 class Prober:
     """Probes models in the worker that is elected, and follows the results in the others.
 
@@ -89,6 +74,7 @@ class Prober:
         timeout: seconds that a model has for its answer.
         supervisor: returns the status of the programs.
         run_dir: the folder that the workers share; `None` where this one is alone.
+        load_timeout: seconds that a model has to be loaded again.
         replace_workers: asks for fresh web workers.
         leaving: whether this worker is about to end.
         tidy: sees to what keeps Triton from listing its models.
@@ -104,6 +90,7 @@ class Prober:
     supervisor: Callable[[], SupervisorStatus] = SupervisorStatus
     clock: Callable[[], float] = time.monotonic
     run_dir: Path | None = None
+    load_timeout: float = 60.0
     replace_workers: Callable[[], None] = nothing
     leaving: Callable[[], bool] = bool
     tidy: Callable[[], None] = nothing
@@ -118,6 +105,7 @@ class Prober:
         }
         self._counts = InstanceCounts(self.server, self.clock)
         self._deaths: Mapping[str, Death] = {}
+        self.reloads = Reloads(self.server, self.load_timeout, self._loaded_again)
         self._suspects: set[str] = set()
         self._read = reader(self.run_dir and self.run_dir / READINESS, Status.of_json, Status())
         self._own = Status()
@@ -220,6 +208,7 @@ class Prober:
         for model, death in self.processes.died(triton).items():
             log.error("a process of the model %s died: %s; left: %d", model, death.how, death.left)
             self._deaths = {**self._deaths, model: replace(death, at=now)}
+            self.reloads.lost[model] = death.left
             for probe in list(self.probes.values()):
                 if probe.result.model == model and not death.left:
                     # A probe would wait behind all requests.
@@ -254,10 +243,17 @@ class Prober:
             for probe in list(self.probes.values()):
                 probe.hung = 0
 
+    def _loaded_again(self, model: str) -> None:
+        """Forget what was found of a model before it was loaded again."""
+        for probe in list(self.probes.values()):
+            if probe.result.model == model:
+                probe.result = replace(probe.result, tried_in=0)
+
     def _begin_what_is_due(self) -> None:
         # Each in a thread of its own: one that hangs must not keep the others from theirs.
         if self._listing_is_due():
             threading.Thread(target=self.list_models, daemon=True).start()
+        self.reloads.begin(self.found.triton_starts, self.found.ready())
         for name, probe in list(self.due()):
             probe.began = self.clock()
             thread = threading.Thread(target=self.run, args=(name, probe), daemon=True)
@@ -314,7 +310,8 @@ class Prober:
             if result.required if result.reason else is_suspect:
                 wait = min(SOON_S, wait)
             is_due = result.tried_in != supervisor.triton_starts or now >= result.at + wait
-            if is_due and probe.began is None and probe.hung < MOST_LOST:
+            waits = probe.began is None and probe.hung < MOST_LOST
+            if is_due and waits and result.model not in self.reloads.lost:
                 yield name, probe
 
     def _read_failures(self) -> None:
@@ -376,7 +373,8 @@ class Prober:
             results={name: probe.result for name, probe in list(self.probes.items())},
             deaths=self._deaths,
         ).concluded(
-            {name: self.registry.name(name) in self.registry.clients for name in self.required}
+            {name: self.registry.name(name) in self.registry.clients for name in self.required},
+            set(self.reloads.lost),
         )
         if starts != supervisor.triton_starts or supervisor.triton_fault:
             status = replace(status, restart="")  # what it is to mend was before

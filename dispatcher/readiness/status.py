@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -94,11 +94,12 @@ class Status:
         """Return the models that are ready, and how many versions of each are."""
         return Counter(state.name for state in self.models if state.ready)
 
-    def concluded(self, required: Mapping[str, bool]) -> Status:
+    def concluded(self, required: Mapping[str, bool], reloading: Collection[str]) -> Status:
         """Return the status with what follows from the facts in it.
 
         Args:
             required: the names that are required, and whether there is a class of each name.
+            reloading: the models that are being loaded again, which may be enough.
 
         """
         results = {name: self.results[name] for name in required}
@@ -107,6 +108,7 @@ class Status:
         mends = (self.was_listed and self.fault) or any(
             name in stuck or (one.model in self.degraded and self._was_well(one))
             for name, one in results.items()
+            if (one.part or one.model) not in reloading
         )
         return replace(
             self,

@@ -10,7 +10,9 @@ import pytest
 
 from clients.errors import DeadlineExceeded, ModelFailed, ModelUnavailable
 from clients.triton.server import ModelState
-from dispatcher.readiness.instances import LASTING_S, Death, ModelProcesses
+from dispatcher.readiness.instances import LASTING_S, MOST_RELOADS, Death, ModelProcesses
+from dispatcher.readiness.status import UNTRIED
+from tests.conftest import wait_for
 from tests.support.probing import Stage, triton
 
 TRITON = 70
@@ -158,6 +160,84 @@ def test_a_model_whose_last_process_died_is_known_not_to_answer_at_once(
     stage.time += 1
     assert stage.round() == ["echo"]
     assert stage.readiness.reasons() == [], "it answers after all"
+
+
+class TestAModelThatIsLoadedAgain:
+    """Beside what is left of it, while others go on; where that fails a restart may help."""
+
+    @pytest.fixture
+    def stage(self, stage: Stage, proc: Proc) -> Stage:
+        stage.prober.processes = ModelProcesses(proc.folder)
+        stage.supervisor.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
+        stage.server.reloads_well = True
+        stage.server.counted = {"other": 2}
+        for pid, model in ((71, "echo"), (81, "other"), (82, "other")):
+            proc.put(pid, model)
+        stage.see_deaths()
+        stage.round()
+        assert stage.readiness.reasons() == []
+        stage.time += 1
+        return stage
+
+    def test_it_is_well_when_it_answers_after_that(self, stage: Stage, proc: Proc) -> None:
+        proc.die(71, signal.SIGKILL)
+        stage.see_deaths()
+        assert stage.server.reloads == ["echo"]
+        assert UNTRIED in stage.readiness.reasons()[0]
+        assert not stage.readiness.restart_helps()
+        stage.readiness.refuse("echo")
+        assert stage.round() == ["echo"]
+        assert stage.readiness.reasons() == []
+
+    def test_meanwhile_it_is_refused_and_not_probed_and_nothing_is_restarted(
+        self, stage: Stage, proc: Proc, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        done = []
+
+        def reload(model: str, *, timeout: float) -> None:
+            assert "its process died (SIGKILL)" in stage.readiness.reasons()[0]
+            assert not stage.readiness.restart_helps()
+            with pytest.raises(ModelUnavailable, match="SIGKILL"):
+                stage.readiness.refuse("echo")
+            stage.readiness.refuse("other")
+            stage.time += 1
+            assert stage.round() == [], "what the dead process is given it never gives back"
+            done.append(model)
+            raise DeadlineExceeded("it takes longer")
+
+        monkeypatch.setattr(stage.server, "reload", reload)
+        proc.die(71, signal.SIGKILL)
+        stage.prober.note_deaths()
+        stage.prober.reloads.begin(1, {"echo": 1})
+        wait_for(lambda: bool(done) and not stage.prober.reloads.lost, 5, "the end of it")
+        assert stage.readiness.restart_helps(), "it could not be loaded again"
+
+    @pytest.mark.parametrize(("pids", "reloads"), [((81,), 1), ((83,), 0)])
+    def test_one_that_has_as_many_processes_as_it_needs_is_left_alone(
+        self, stage: Stage, proc: Proc, pids: tuple[int, ...], reloads: int
+    ) -> None:
+        proc.put(83, "other") if 83 in pids else None
+        stage.see_deaths()
+        for pid in pids:
+            proc.die(pid, signal.SIGKILL)
+        stage.time += 1
+        stage.see_deaths()
+        assert stage.server.reloads == ["other"] * reloads
+
+    def test_one_that_dies_again_and_again_is_left_to_a_restart(
+        self, stage: Stage, proc: Proc
+    ) -> None:
+        for pid in range(101, 102 + MOST_RELOADS):
+            proc.put(pid, "echo")
+            proc.go(71) if pid == 101 else None
+            stage.time += 1
+            stage.see_deaths()
+            stage.round()
+            proc.die(pid, signal.SIGKILL)
+            stage.time += 1
+            stage.see_deaths()
+        assert len(stage.server.reloads) == MOST_RELOADS
+        assert stage.readiness.restart_helps()
 
 
 class TestAModelThatHasLostOneOfItsProcesses:

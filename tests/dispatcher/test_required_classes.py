@@ -89,7 +89,7 @@ def test_the_part_of_a_chain_that_died_is_named(
     stage: Stage, kind: type[Client], fault: InferenceError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though the other part answers, the chain included."""
-    monkeypatch.setattr("dispatcher.readiness.prober.WORD_S", 0.0)
+    monkeypatch.setattr("dispatcher.readiness.checks.WORD_S", 0.0)
     stage.prober.registry.clients["chain"] = kind(Environment(stage.server, Path()))
     stage.require("chain")
     stage.round()

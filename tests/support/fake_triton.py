@@ -73,6 +73,8 @@ class FakeTriton(ModelServer):
     failing: set[str] = field(default_factory=set)
     counted: dict[str, int | Exception] = field(default_factory=dict)
     configurations: list[str] = field(default_factory=list)
+    reloads: list[str] = field(default_factory=list)
+    reloads_well: bool = False
     knocks: list[str] = field(default_factory=list)
     abandoned: dict[str, tuple[str, float]] = field(default_factory=dict)
     ready: bool = True
@@ -121,6 +123,11 @@ class FakeTriton(ModelServer):
         time.sleep(self.loading_s)
         self.models_run.setdefault(model, dict)
         self.unloaded.discard(model)
+
+    def reload(self, model: str, *, timeout: float) -> None:
+        self.reloads.append(model)
+        if not self.reloads_well:
+            raise ModelFailed("no room")
 
     def unload(self, model: str, *, timeout: float) -> None:
         if model in self.unloading:

@@ -59,7 +59,7 @@ class Stage:
             lambda: self.supervisor,
             lambda: self.time,
             self.run_dir,
-            self.replace,
+            replace_workers=self.replace,
         )
         if self.run_dir:
             (self.run_dir / FAILING).mkdir(exist_ok=True)
@@ -96,6 +96,9 @@ class Stage:
         self.prober.note_deaths()
         self.prober.publish()
         self.prober.abandon()
+        for model in list(self.prober.reloads.lost):
+            found = self.prober.found
+            self.prober.reloads.reload(model, found.triton_starts, found.ready()[model])
 
     def is_stuck(self, model: str) -> bool:
         return model in self.readiness.prober().refused
