@@ -204,9 +204,14 @@ class Reloads:
 
         """
         for model in self.lost.keys() - self._begun:
-            self._begun.add(model)
             arguments = model, starts, ready.get(model, 0)
-            threading.Thread(target=self.reload, args=arguments, daemon=True).start()
+            thread = threading.Thread(target=self.reload, args=arguments, daemon=True)
+            self._begun.add(model)
+            try:
+                thread.start()
+            except RuntimeError:  # there is no room for a thread
+                self._begun.discard(model)
+                raise
 
     def reload(self, model: str, starts: int, versions: int) -> None:
         """Load a model again, unless it has as many processes as it needs."""
