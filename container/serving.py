@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import resource
 import shutil
@@ -13,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -35,13 +34,14 @@ from container.supervisor.supervisor import Supervisor
 from container.triton_backends.machine.cpu_share import usable_cpus
 from container.triton_backends.machine.shared_memory import FOLDER, MIB
 from dispatcher.auth.api_keys import BadKeys, load_keys
+from dispatcher.readiness.status_file import StatusWriter
 from dispatcher.settings import (
-    ANSWERED,
     ASIDE,
     AUTO,
+    FAILING,
     MODELS,
-    NOTICE,
     RUN_PATH,
+    SUPERVISOR,
     WANTED,
     WORKABLE,
     SettingError,
@@ -174,7 +174,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
                 window=settings.restart_window,
             ),
             say,
-            StatusFile(run_dir / NOTICE, say),
+            publisher(run_dir / SUPERVISOR, say),
             Announcement(settings.port, say),
         ).run()
     finally:
@@ -191,26 +191,17 @@ def with_workers(environment: Mapping[str, str], cpus: int) -> dict[str, str]:
     return {**environment, WORKERS: str(workers)}
 
 
-class StatusFile:
-    """The file from which web workers read the status of the programs.
+def publisher(path: Path, say: Say) -> Callable[[Mapping[str, Any]], None]:
+    """Return a function that publishes the status of the programs to the web workers."""
+    file = StatusWriter(path)
 
-    It is overwritten in place and keeps its size, so that this works on a full disk too.
-    """
-
-    SIZE = 8192
-
-    def __init__(self, path: Path, say: Say) -> None:
-        self.say = say
-        self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-    def __call__(self, status: Mapping[str, Any]) -> None:
-        """Write the status."""
+    def publish(status: Mapping[str, Any]) -> None:
         try:
-            text = json.dumps(status).encode().ljust(self.SIZE)
-            os.pwrite(self.file, text, 0)
-            os.ftruncate(self.file, len(text))
+            file.write(status)
         except OSError as error:
-            self.say(f"the status for the web workers cannot be written: {error.strerror}", WARNING)
+            say(f"the status for the web workers cannot be written: {error.strerror}", WARNING)
+
+    return publish
 
 
 class Announcement:
@@ -308,7 +299,7 @@ def with_repository(settings: Settings, run_dir: Path, say: Say) -> Settings:
     wanted.mkdir()
     for name in () if settings.multi_model else models:
         (wanted / name).touch()
-    (run_dir / ANSWERED).mkdir()
+    (run_dir / FAILING).mkdir()
     (run_dir / ASIDE).mkdir()
     (run_dir / MODELS).symlink_to(settings.model_repository)
     return replace(

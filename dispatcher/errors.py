@@ -138,7 +138,7 @@ ROUTING: Final[Mapping[int, tuple[str, str]]] = {
     504: ("deadline_exceeded", "send fewer or smaller items in one request"),
 }
 NOT_READY = "not_ready"
-STUCK = "stuck"  # `container/programs/triton.py` goes by it
+STUCK = "stuck"  # a restart of Triton may help
 
 # Their messages quote from the body, which must not appear in the log.
 QUOTING_CODES: Final = frozenset(

@@ -22,16 +22,18 @@ AUTO, RUN_PATH, WORKABLE = read.AUTO, read.RUN_PATH, read.WORKABLE
 
 PROJECT = Path(__file__).resolve().parent.parent
 
-# Names in RUN_DIR, for supervisor and web workers alike: the supervisor's status; the folder that
-# the instances of models share, with their engines in a folder there; a file for each model that
-# Triton is to load when it starts; a file for each model that has answered its example; links to
-# the deleted folders of models (names that begin like this one are on their way into the repository
-# or out of it); and a link to MODEL_REPOSITORY as it was set.
-NOTICE = "supervisor.json"
+# Names in RUN_DIR, for supervisor and web workers alike: the status of the programs, which the
+# supervisor publishes, and that of the models, which a web worker publishes; the folder that the
+# instances of models share, with their engines in a folder there; a file for each model that Triton
+# is to load when it starts; a file for each model that has just failed a request; links to the
+# deleted folders of models (names that begin like this one are on their way into the repository or
+# out of it); and a link to MODEL_REPOSITORY as it was set.
+SUPERVISOR = "supervisor.json"
+READINESS = "readiness.json"
 INSTANCES = "instances"
 ENGINES = "engines"
 WANTED = "wanted"
-ANSWERED = "answered"
+FAILING = "failing"
 ASIDE = "aside"
 MODELS = "models"
 

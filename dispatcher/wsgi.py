@@ -25,25 +25,25 @@ from dispatcher.model_control.control import ModelControl
 from dispatcher.model_control.links import keep_listable
 from dispatcher.model_control.listing import ModelListing
 from dispatcher.model_control.load_unload import ModelLoader
-from dispatcher.model_control.reload import Reloader, tried_at_start, verdicts_of
+from dispatcher.model_control.reload import Reloader, tried_at_start
 from dispatcher.model_control.repository import models_on_disk
 from dispatcher.model_control.sandbox import environment_of
+from dispatcher.model_control.verdicts import verdicts_of
 from dispatcher.observability.memory import total_memory
 from dispatcher.observability.metrics import Metrics, metrics_folder
 from dispatcher.observability.request_log import AccessLog, JsonLines
 from dispatcher.observability.telemetry import Telemetry
-from dispatcher.readiness.prober import Canary
-from dispatcher.readiness.supervisor_status import reader
+from dispatcher.readiness.prober import Prober
+from dispatcher.readiness.status import Readiness
+from dispatcher.readiness.supervisor_status import supervisor_status
 from dispatcher.routes.docs import docs_routes
 from dispatcher.routes.inference import inference_routes
 from dispatcher.routes.metrics import metrics_routes
 from dispatcher.routes.models import management_routes
 from dispatcher.settings import (
-    ANSWERED,
     ASIDE,
     ENGINES,
     INSTANCES,
-    NOTICE,
     SCARCE,
     WANTED,
     Settings,
@@ -59,37 +59,44 @@ def build() -> Flask:
     verdicts = verdicts_of(settings)
     noted = tried_at_start(settings, verdicts)
     registry = load_clients(environment, settings.clients_path, noted.by_source)
-    canary = Canary(
+    admission = make_admission(settings)
+    watchdog = Watchdog(admission, settings.client_timeout, replace_worker)
+    watchdog.start()
+    supervisor = supervisor_status(settings.run_dir)
+    prober = Prober(
         settings.required_models,
         registry,
         environment.server,
         settings.canary_interval,
         settings.canary_timeout,
-        reader(settings.run_dir and settings.run_dir / NOTICE),
-        memory=settings.run_dir and settings.run_dir / ANSWERED,
-        replace=replace_worker,
-        mend=link_repair(settings),
+        supervisor,
+        run_dir=settings.run_dir,
+        load_timeout=settings.load_timeout,
+        replace_workers=replace_worker,
+        leaving=lambda: watchdog.leaving,
+        tidy=link_repair(settings),
     )
-    canary.start()
-    admission = make_admission(settings)
-    Watchdog(admission, settings.client_timeout, replace_worker).start()
+    prober.start()
 
     def renewed() -> None:
         admission.calls.reset_hanging()
-        canary.forgive()
+        prober.forgive()
 
     reloader = Reloader(settings, registry, environment, verdicts, renewed)
     reloader.start(noted.number)
     telemetry = make_telemetry(settings, registry, os.environ)
     keys = load_key_file(settings)
-    return assemble(settings, registry, environment, canary, admission, reloader, telemetry, keys)
+    readiness = Readiness(supervisor, prober.status)
+    return assemble(
+        settings, registry, environment, readiness, admission, reloader, telemetry, keys
+    )
 
 
 def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
     settings: Settings,
     registry: Registry,
     environment: TritonEnvironment,
-    canary: Canary,
+    readiness: Readiness,
     admission: Admission,
     reloader: Reloader,
     telemetry: Telemetry,
@@ -101,7 +108,7 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
         settings: of the container.
         registry: the clients, made in this process.
         environment: what the clients were made with.
-        canary: tries the required models; started by the caller.
+        readiness: whether the container and its models are ready.
         admission: limits concurrency; watched by the caller.
         reloader: reloads clients; started by the caller.
         telemetry: counts and logs every request.
@@ -121,7 +128,7 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
         partial(models_on_disk, settings),
     )
     listing = ModelListing(registry, server, repository, run_dir and run_dir / INSTANCES / ENGINES)
-    lookup = ModelLookup(registry, environment, canary.refuse, loader.is_wanted)
+    lookup = ModelLookup(registry, environment, readiness.refuse, loader.is_wanted)
     executor = Executor(lookup, admission.calls, grace_period(settings.client_timeout))
     return create_app(
         settings.max_body,
@@ -130,10 +137,10 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
         (
             inference_routes(settings, executor, admission, telemetry),
             management_routes(
-                settings, listing, ModelControl(loader, reloader), canary, admission.management
+                settings, listing, ModelControl(loader, reloader), readiness, admission.management
             ),
             docs_routes(settings, registry),
-            metrics_routes(settings, telemetry.metrics, canary, keys, listing),
+            metrics_routes(settings, telemetry.metrics, readiness, keys, listing),
         ),
     )
 

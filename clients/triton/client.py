@@ -8,6 +8,7 @@ this file         lists, loads and unloads models
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from tritonclient.grpc import service_pb2
 from clients.base import Environment
 from clients.errors import DeadlineExceeded, InferenceError, TooLargeAtOnce
 from clients.tensors.signature import zeros
+from clients.triton.configuration import as_dictionary
 from clients.triton.errors import BACKENDS, load_error, still_in_use, still_loading
 from clients.triton.inference import TritonInference
 from clients.triton.probe import TritonProbe
@@ -25,6 +27,7 @@ from clients.triton.server import ModelServer
 from clients.triton.shared_memory import free_bytes
 
 UNLOAD_LOOK_S = 0.02
+RELOADED = "dispatcher_reloaded"  # a parameter that no backend knows
 BUSY = frozenset({"READY", "UNLOADING"})
 
 ROOM_S = 10.0  # how long a model that was loaded waits for shared memory
@@ -106,6 +109,19 @@ class Triton(TritonInference, TritonProbe, ModelServer):
             raise
         except InferenceError:
             pass  # it is loaded: its first caller finds out what is wrong
+
+    def reload(self, model: str, *, timeout: float) -> None:
+        answer = self._call("ModelConfig", service_pb2.ModelConfigRequest(name=model), timeout)
+        config = {"max_batch_size": 0, **as_dictionary(answer.config)}  # which JSON leaves out
+        if config.get("backend") != "python":  # this project's backends add it, and refuse it
+            for tensor in config.get("input", ()):
+                tensor.pop("allow_ragged_batch", None)
+        # Triton loads a model again only where its configuration has changed.
+        changed = {RELOADED: {"string_value": str(time.time_ns())}}
+        config["parameters"] = config.get("parameters", {}) | changed
+        request = service_pb2.RepositoryModelLoadRequest(model_name=model)
+        request.parameters["config"].string_param = json.dumps(config)
+        self._call("RepositoryModelLoad", request, timeout)
 
     def unload(self, model: str, *, timeout: float) -> None:
         deadline = time.monotonic() + timeout

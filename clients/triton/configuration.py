@@ -116,7 +116,11 @@ def config_fix(reason: str) -> str:
 
 def config_dictionary(text: str) -> dict[str, Any]:
     """Return a `config.pbtxt` as the dictionary that Triton gives its Python backends."""
-    config = text_format.Parse(text, model_config_pb2.ModelConfig())
+    return as_dictionary(text_format.Parse(text, model_config_pb2.ModelConfig()))
+
+
+def as_dictionary(config: model_config_pb2.ModelConfig) -> dict[str, Any]:
+    """Return a model's configuration as a dictionary with protobuf's own names of fields."""
     return dict(json_format.MessageToDict(config, preserving_proto_field_name=True))
 
 

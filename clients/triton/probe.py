@@ -43,8 +43,10 @@ class TritonProbe(Connection, Probe):
         elif channel:
             channel.abandon(reason)
 
-    def failing(self) -> frozenset[str]:
-        return frozenset(self._failing)
+    def take_failing(self) -> set[str]:
+        failing = set(self._failing)
+        self._failing -= failing
+        return failing
 
     def instances(self, model: str, *, timeout: float) -> int:
         request = service_pb2.ModelConfigRequest(name=model)

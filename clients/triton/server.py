@@ -243,6 +243,15 @@ class Control(ABC):
         """
 
     @abstractmethod
+    def reload(self, model: str, *, timeout: float) -> None:
+        """Load a loaded model once more, with new processes; other models go on meanwhile.
+
+        Raises:
+            ModelFailed, ModelUnavailable, DeadlineExceeded: it cannot be loaded, or not in time.
+
+        """
+
+    @abstractmethod
     def unload(self, model: str, *, timeout: float) -> None:
         """Unload a model, and wait until its memory is free.
 
@@ -306,8 +315,8 @@ class Probe(ABC):
         """
 
     @abstractmethod
-    def failing(self) -> frozenset[str]:
-        """Return the models whose last run for this process failed."""
+    def take_failing(self) -> set[str]:
+        """Return the models whose last run here failed, each once after such a run."""
 
 
 class ModelServer(Inference, Control, Probe):

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 
 from container.programs.find_triton import Triton
-from container.programs.gunicorn import SOCKET, WATCHED
 from container.programs.malloc import ALLOCATOR
 from container.repository.shared_memory_plan import Plan
-from container.supervisor.http_probe import UnixConnection, ask, has_children, listens, over_tcp
+from container.supervisor.http_probe import ask, has_children, listens, over_tcp
 from container.supervisor.program import Program
 from container.triton_backends import engine_choice
 from container.triton_backends.machine import shared_folder
 from container.triton_backends.machine.shared_memory import FOLDER, PREFIX
-from dispatcher.settings import INSTANCES, WANTED, Settings
+from dispatcher.readiness.status_file import STALE_S, reader
+from dispatcher.settings import INSTANCES, READINESS, WANTED, Settings
 
 TRITON_SHARE = 0.19  # of the time to stop; see `container.programs.nginx`
-STUCK = "stuck"  # the error code of /ping where a restart of Triton may help
 
 # Else ONNX Runtime reports its use to Microsoft, and keeps a database in the home folder for that.
 SILENT = {"ORT_DISABLE_TELEMETRY": "1"}
@@ -50,11 +51,13 @@ def triton_program(
         command += [f"--{front}-address=127.0.0.1", f"--{front}-port={port}"]
     command.append(f"--backend-config=python,shm-region-prefix-name={shm_prefix}")
 
+    restart = reader(run_dir / READINESS, itemgetter("at", "restart"), (0.0, ""))
+
     def fault() -> str:
         if ask(over_tcp(settings.triton_http_port), "/v2/health/ready").status != 200:
             return "it does not answer"
-        ping = ask(UnixConnection(run_dir / SOCKET), WATCHED)
-        return ping.error("message") if ping.error("code") == STUCK else ""
+        at, reason = restart()  # of the web worker that probes the models
+        return str(reason) if time.monotonic() < at + STALE_S else ""
 
     def clean() -> None:
         for left in FOLDER.glob(f"{shm_prefix}*"):

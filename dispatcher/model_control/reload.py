@@ -1,59 +1,37 @@
-"""Takes up clients that are new or have changed, without a restart and without losing a request.
+"""Takes up new and changed clients without a restart, and without losing a request.
 
-One worker tries them in a process of its own, which asks each its example, and notes the verdicts
-in a file; every worker sees that file change and takes up what was accepted. Requests that are
-under way keep the objects that they have.
+One worker tries them in a process of its own (`sandbox`), which asks each its example, and writes
+the verdicts to a file. Every worker sees that file change and takes up the clients that were
+accepted. Requests under way keep the objects that they have.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import math
-import os
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import IO
 
-from clients.errors import DeadlineExceeded, InferenceError
+from clients.errors import InferenceError
 from clients.plugins.discovery import Mark, Source, changes, sources
 from clients.plugins.dispatch_toml import authors, copied
 from clients.plugins.registry import Registry, Verdict, owners, take, verdict_of
-from clients.repository.files import locked
 from clients.triton.client import TritonEnvironment
 from dispatcher.model_control.sandbox import try_sources
+from dispatcher.model_control.verdicts import Noted, Verdicts, others_reload
 from dispatcher.settings import Settings
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.5  # how often a worker looks whether another has noted something
-STATES_S = 2.0  # for Triton's word on which models are loaded
-OTHERS_S = 10.0  # what the other workers are given to take it up
+LOOK_S = 0.5  # between two looks of a worker at the file
+STATES_S = 2.0  # for Triton to list its models
+OTHERS_S = 10.0  # for the other workers to take up a reload
 
 Try = Callable[[Iterable[Source], Mapping[str, str], Settings], dict[str, Verdict]]
 try_at_start: Try = partial(try_sources, at_start=True)
-
-
-@dataclass(frozen=True)
-class Noted:
-    """What the file holds.
-
-    Args:
-        number: how many reloads there were.
-        by_source: what is thought of each source.
-        there: the sources that count, also where one cannot be found at this moment.
-
-    """
-
-    number: int = 0
-    by_source: dict[str, Verdict] = field(default_factory=dict)
-    there: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,11 +39,11 @@ class Report:
     """What a reload did.
 
     Args:
-        taken: clients that are new, or made anew.
+        taken: clients that are new or were replaced.
         removed: clients that are gone.
-        refused: why what is new or has changed is not taken, by source.
-        broken: why what has not changed still does not work, by source.
-        absent: clients whose models are not there, or not loaded: the folders, by name.
+        refused: why new and changed sources were not taken up.
+        broken: why unchanged sources still do not work.
+        absent: the folders of clients whose models are absent or not loaded, by name.
 
     """
 
@@ -76,114 +54,12 @@ class Report:
     absent: dict[str, str]
 
 
-class Verdicts:
-    """The file that the workers share.
-
-    Args:
-        folder: for it and what belongs to it; made where it is needed.
-
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.file = folder / "verdicts.json"
-        self.lock = folder / "lock"
-        self.workers = folder / "workers"
-        self._read: tuple[tuple[int, int], Noted] = (0, 0), Noted()
-
-    @contextmanager
-    def alone(self, until: float = math.inf) -> Iterator[None]:
-        """Keep other threads and workers from trying at the same time.
-
-        Args:
-            until: when it is too late, on the clock of `time.monotonic()`.
-
-        Raises:
-            DeadlineExceeded: others were at it until then.
-
-        """
-        with self.lock_file() as lock:
-            while not locked(lock):
-                if time.monotonic() >= until:
-                    raise others_reload()
-                time.sleep(LOOK_S / 10)
-            yield
-
-    @contextmanager
-    def alone_or_not(self) -> Iterator[bool]:
-        """Do so where nobody else does at this moment; give whether it is so."""
-        with self.lock_file() as lock:
-            yield locked(lock)
-
-    def lock_file(self) -> IO[str]:
-        self.workers.mkdir(parents=True, exist_ok=True)
-        return self.lock.open("w")
-
-    def read(self) -> Noted:
-        """Return what was noted last; read only where it is another file than the last time."""
-        try:
-            with self.file.open() as file:
-                status = os.fstat(file.fileno())
-                state = status.st_ino, status.st_mtime_ns
-                known, last = self._read
-                if state == known:
-                    return last
-                noted = json.load(file)
-        except FileNotFoundError:
-            return Noted()
-        by_source = {where: Verdict.of_json(one) for where, one in noted["by_source"].items()}
-        last = Noted(noted["number"], by_source, tuple(noted["there"]))
-        self._read = state, last
-        return last
-
-    def write(self, noted: Noted) -> None:
-        """Note it, at once for all who read."""
-        part = self.file.with_suffix(".part")
-        part.write_text(json.dumps(asdict(noted)))
-        part.replace(self.file)
-
-    def acknowledge(self, number: int) -> None:
-        """Say that this process has taken up what was noted."""
-        try:
-            self.workers.mkdir(parents=True, exist_ok=True)
-            part = self.workers / f".{os.getpid()}"
-            part.write_text(str(number))
-            part.replace(self.workers / str(os.getpid()))
-        except OSError as error:
-            # A worker serves all the same where there is no room on the disk.
-            log.warning("a reload cannot be acknowledged: %s", error.strerror)
-
-    def behind(self, number: int) -> list[Path]:
-        """Return the workers that have not taken it up yet."""
-        self.forget_dead()
-        return [path for path in self.workers.glob("[0-9]*") if int(path.read_text()) < number]
-
-    def forget_dead(self) -> None:
-        """Remove what workers that are gone left: another process may be given their number."""
-        for path in self.workers.glob("[0-9]*"):
-            if not Path("/proc", path.name).exists():
-                path.unlink(missing_ok=True)
-
-
-def others_reload() -> DeadlineExceeded:
-    return DeadlineExceeded(
-        "others reload clients, and did not end in time",
-        hint="try again later; the log of the container says what they try",
-    )
-
-
-def verdicts_of(settings: Settings) -> Verdicts:
-    """Return the file of a container; one of this process alone where there is no container."""
-    alone = Path(tempfile.gettempdir(), f"triton-dispatcher-{os.getpid()}")
-    return Verdicts((settings.run_dir or alone) / "reload")
-
-
 def tried_at_start(settings: Settings, verdicts: Verdicts, trial: Try = try_at_start) -> Noted:
-    """Return what a worker that starts should know before it imports any client.
+    """Return the verdicts that a worker needs before it imports any client.
 
-    Code that is not this project's may end the process at its import, or never come back from it.
-    So it is tried before, by the first worker for all. What is noted of it stands apart: no example
-    was asked, so that it tells a reload nothing.
+    Foreign code may end the process at its import, or never come back from it. So the first worker
+    tries it for all. These verdicts have a file of their own: no example was asked, so that they
+    mean nothing to a reload.
     """
     noted, starts = verdicts.read(), Verdicts(verdicts.folder / "start")
     found = [
@@ -194,7 +70,7 @@ def tried_at_start(settings: Settings, verdicts: Verdicts, trial: Try = try_at_s
     if not found:
         return noted
     with starts.alone():
-        tried = dict(starts.read().by_source)  # what was read is kept
+        tried = dict(starts.read().by_source)  # a copy: `read` keeps its own
         if untried := [source for source in found if not verdict_of(source, tried)]:
             tried |= trial(untried, {}, settings)
             starts.write(Noted(by_source=tried))
@@ -210,7 +86,7 @@ class Reloader:
         registry: this worker's clients.
         environment: what they are made with.
         verdicts: the file that the workers share.
-        renewed: called when some clients are others than before.
+        renewed: called after clients were replaced.
         trial: tries sources.
 
     """
@@ -225,33 +101,32 @@ class Reloader:
     _taking: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self, number: int) -> None:
-        """Follow the other workers, and where it is set look for changes, in a thread.
+        """Follow the other workers in a thread, and look for changes where that is set.
 
         Args:
-            number: of the reload after which this worker's clients were loaded.
+            number: of the last reload before this worker's clients were loaded.
 
         """
         self._number = number
-        self.verdicts.forget_dead()  # where one has died, this one comes for it
+        self.verdicts.forget_dead()  # this worker may replace one
         self.verdicts.acknowledge(number)
         threading.Thread(target=self.follow, name="reload", daemon=True).start()
 
     def reload(self, only: Path | None = None) -> Report:
-        """Take up what has changed; when this returns, every worker has.
+        """Take up all changes in every worker, then return.
 
         Args:
-            only: the file that is tried, or gone; what else has changed, come or gone waits for
-                another reload.
+            only: the one file to try, or to remove; other changes wait for another reload.
 
         Raises:
-            DeadlineExceeded: others reload, and do not come to an end.
+            DeadlineExceeded: another reload did not end in time.
 
         """
         with self.verdicts.alone(time.monotonic() + self.settings.managing_wait):
             return self.renew(only)
 
     def renew(self, only: Path | None = None) -> Report:
-        """Try what has changed and note what comes of it; nobody else does so meanwhile."""
+        """Try what has changed, write the verdicts and take them up; the lock is held."""
         before, loaded = dict(self.registry.clients), self.registry.loaded
         found = self.sources()
         changed = [
@@ -270,10 +145,10 @@ class Reloader:
         changed = [source for source in changed if source.where not in waiting]
         noted = self.verdicts.read()
         there = {source.where for source in found}
-        if only is not None:  # a folder may be missed for a moment; its client needs it no more
+        if only is not None:  # a folder may be away for a moment; its client works without it
             there |= {*loaded, *noted.there} - {str(only)}
-        anew = {source.where for source in changed}
-        kept = owners({where: loaded[where] for where in (loaded.keys() & there) - anew})
+        again = {source.where for source in changed}
+        kept = owners({where: loaded[where] for where in (loaded.keys() & there) - again})
         tried = self.trial(changed, kept, self.settings) if changed else {}
         if only is None:
             failed = [s for s in changed if s.where in tried and tried[s.where].bad]
@@ -314,9 +189,9 @@ class Reloader:
         return report
 
     def waiting(self, found: Iterable[Source]) -> dict[str, Source]:
-        """Return the sources whose models are not loaded at this moment, as far as Triton says so.
+        """Return the sources whose models are not loaded now, as far as Triton says so.
 
-        Their examples would fail; when such a model is loaded its client is tried.
+        Their examples would fail; loading such a model tries its client.
         """
         about = [source for source in found if source.model]
         try:
@@ -327,9 +202,9 @@ class Reloader:
         return {source.where: source for source in about if source.model in missed}
 
     def replaced(self, failed: list[Source]) -> dict[str, Source]:
-        """Return the sources whose models were unloaded, and perhaps loaded again, during a trial.
+        """Return the sources whose models were unloaded or replaced while they were tried.
 
-        Those have come by `POST /models`, which tries the client of what it loads.
+        `POST /models`, which they came by, tries them itself.
         """
         now = {source.where: source for source in self.sources()} if failed else {}
         return {
@@ -342,17 +217,17 @@ class Reloader:
         }
 
     def late(self, verdict: Verdict) -> tuple[str, ...]:
-        """Return which of the models with a bad client have none now, and are served without."""
+        """Return the models with a bad client that are served without one now."""
         now = self.registry
         had = now.clients.keys() | (now.broken.keys() - now.late)
         return tuple(name for name in verdict.bad if name not in had)
 
     def sources(self) -> list[Source]:
-        """Return where clients may be, as things are now."""
+        """Return all sources of clients as they are now."""
         return list(sources(self.settings.model_repository, self.settings.clients_path))
 
     def take_up(self) -> None:
-        """Take up what was noted."""
+        """Take up the clients that the file accepts."""
         if not self._taking.acquire(timeout=self.settings.managing_wait):
             raise others_reload()
         try:
@@ -367,16 +242,16 @@ class Reloader:
             self._taking.release()
 
     def wait_for_others(self, number: int) -> None:
-        """Wait until every worker has taken it up; one that does not is named in the log."""
+        """Wait until every worker has taken up a reload; log those that do not."""
         deadline = time.monotonic() + OTHERS_S
         while behind := self.verdicts.behind(number):
             if time.monotonic() > deadline:
-                log.error("workers that have not taken it up: %s", [p.name for p in behind])
+                log.error("workers that have not taken up the reload: %s", [p.name for p in behind])
                 return
             time.sleep(LOOK_S / 10)
 
     def follow(self) -> None:
-        """Take up what others note; where a watch is set, note what has changed."""
+        """Take up the reloads of others; reload what has changed where that is set."""
         interval = self.settings.clients_watch
         due, before = time.monotonic(), self.news()
         while True:
@@ -386,25 +261,25 @@ class Reloader:
                     self.take_up()
                 if interval is not None and time.monotonic() >= due + interval:
                     due, now = time.monotonic(), self.news()
-                    # Twice the same: whoever writes there is done.
+                    # Twice the same: the author has finished writing.
                     if now and now == before:
                         self.renew_if_alone()
                     before = now
             except Exception:
-                log.exception("clients could not be looked at")
+                log.exception("changed clients cannot be looked for")
 
     def renew_if_alone(self) -> None:
-        """Try what has changed, unless another worker does: that one waits for this thread."""
+        """Reload, unless another worker does: that one waits for this thread."""
         with self.verdicts.alone_or_not() as mine:
             if not mine:
                 return
             if self.verdicts.read().number != self._number:
-                self.take_up()  # another worker has just been done with it
+                self.take_up()  # another worker has just done it
             if self.news():
                 self.renew()
 
     def news(self) -> dict[str, Mark]:
-        """Return what is neither loaded nor tried as it is now, by source, and what is gone."""
+        """Return the changes, by source: what is new, changed since it was tried, or gone."""
         loaded, noted = self.registry.loaded, self.verdicts.read().by_source
         found = self.sources()
         now = {source.where: source.mark for source in found}

@@ -1,8 +1,8 @@
-"""Tries clients in a process of its own: whatever they do there, the web workers go on.
+"""Tries clients in a process of its own, so that whatever they do there the web workers go on.
 
-`python -m dispatcher.model_control.sandbox FILE` reads from its input what is to be kept and passed
-over, as JSON, and writes to FILE a line when it begins with a source, and one with what it found.
-Where it hangs or dies, the last line says over what.
+`python -m dispatcher.model_control.sandbox FILE` reads a job from its input, as JSON. It appends
+to FILE a line when it begins with a source, and a line with the verdict: where it hangs or dies,
+the last line names the source that did it.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from clients.plugins.dispatch_toml import authors
 from clients.plugins.registry import Loaded, Verdict, described, load
 from clients.triton.client import Triton, TritonEnvironment
 from dispatcher.exit_codes import in_words
-from dispatcher.readiness.prober import ask_example
+from dispatcher.readiness.checks import ask_example
 from dispatcher.settings import Settings, read_settings
 
 log = logging.getLogger(__name__)
 
 MODULE = "dispatcher.model_control.sandbox"
-MOST_OF_IT = 0.6
+PROCESS_SHARE = 0.6  # of the time that is left, for one process: one that hangs leaves the rest
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def environment_of(
     settings: Settings, shared_bytes: int = 0, *, scarce: bool = False
 ) -> TritonEnvironment:
-    """Return what clients are made with.
+    """Return the environment that clients are made with.
 
     Args:
         settings: of the container.
-        shared_bytes: of shared memory, for large tensors.
-        scarce: whether models have no more than parts of it.
+        shared_bytes: how much shared memory large tensors may take.
+        scarce: whether each model may take no more than a part of the shared memory.
 
     """
     address = f"127.0.0.1:{settings.triton_grpc_port}"
@@ -66,87 +66,78 @@ def try_sources(
     at_start: bool = False,
     command: Iterable[str] = (sys.executable, "-m", MODULE),
 ) -> dict[str, Verdict]:
-    """Try clients in processes of their own; return what is to be thought of each source.
+    """Try clients in processes of their own; return a verdict on each source.
+
+    A process that ends early costs its source alone: the next process tries the others.
 
     Args:
-        found: what is tried.
-        kept: the sources of the names that others have.
-        settings: of the container; all of it may take as long as a request.
-        at_start: whether Triton may not be there yet: they are made, and not asked.
+        found: the sources to try.
+        kept: the sources of the clients that stay, by name.
+        settings: of the container. All of it takes no longer than a request may.
+        at_start: make the clients only, and do not ask their examples: Triton may not run yet.
         command: starts the process; its last argument is added.
 
     """
     within = settings.client_timeout
-    if at_start:  # the rest of it is needed too
+    if at_start:  # the rest of the start takes time too
         within = min(within, settings.start_timeout / 2)
     deadline = time.monotonic() + within
     left = {source.where: source for source in found}
     verdicts: dict[str, Verdict] = {}
     while left:
-        done, guilty, end = one_process(
-            list(command),
-            {"try": list(left), "taken": dict(kept), "ask": not at_start},
-            settings,
-            deadline,
-        )
+        job = {"try": list(left), "taken": dict(kept), "ask": not at_start}
+        done, begun, end = run_process(list(command), job, settings, deadline)
+        failed = [begun] if begun in left else [] if done else list(left)
+        for where in failed:
+            reason = f"{authors(where)}: {end}"
+            bad = dict.fromkeys(names_in(left[where]), reason)
+            done[where] = Verdict(tried(left[where]), bad=bad)
         verdicts |= done
-        if guilty in left:
-            verdicts[guilty] = fallen(left[guilty], end)
-        elif not done:
-            verdicts |= {where: fallen(source, end) for where, source in left.items()}
         left = {where: source for where, source in left.items() if where not in verdicts}
     return verdicts
 
 
-def fallen(source: Source, end: str) -> Verdict:
-    """Return what is to be thought of a source over which a process ended."""
-    return Verdict(
-        tried(source), bad=dict.fromkeys(names_in(source), f"{authors(source.where)}: {end}")
-    )
-
-
-def one_process(
+def run_process(
     command: list[str], job: Mapping[str, object], settings: Settings, deadline: float
 ) -> tuple[dict[str, Verdict], str, str]:
-    """Run one process; return what it found, over which source it ended, and how."""
-    with tempfile.TemporaryDirectory(prefix="trial-", dir=settings.run_dir) as folder:
+    """Run one process; return its verdicts, the source that it did not finish, and how it ended."""
+    with tempfile.TemporaryDirectory(prefix="sandbox-", dir=settings.run_dir) as folder:
         lines = Path(folder) / "lines"
         lines.touch()
-        # What hangs must leave some time to the others.
-        time_left = max(0.0, deadline - time.monotonic()) * MOST_OF_IT
+        timeout = max(0.0, deadline - time.monotonic()) * PROCESS_SHARE
         with subprocess.Popen(
             [*command, str(lines)],
             stdin=subprocess.PIPE,
             stdout=sys.stderr,
             env={**os.environ, **settings.environment()},
-            process_group=0,  # what a class starts belongs to it
+            process_group=0,  # processes that a class starts belong to it
         ) as process:
             try:
-                process.communicate(json.dumps(job).encode(), timeout=time_left)
+                process.communicate(json.dumps(job).encode(), timeout=timeout)
                 end = f"the process that tried it ended with {in_words(process.returncode)}"
             except subprocess.TimeoutExpired:
-                end = f"it was not done within {time_left:.0f} s, and was stopped"
+                end = f"it was not done within {timeout:.0f} s, and was stopped"
             finally:
-                with suppress(ProcessLookupError):  # there is nothing left of it
+                with suppress(ProcessLookupError):  # the whole group has ended
                     os.killpg(process.pid, signal.SIGKILL)
-        told = [json.loads(line) for line in lines.read_text().splitlines()]
-    done = {line["where"]: Verdict.of_json(line) for line in told if "mark" in line}
-    begun = told[-1]["where"] if told and "mark" not in told[-1] else ""
+        written = [json.loads(line) for line in lines.read_text().splitlines()]
+    done = {line["where"]: Verdict.of_json(line) for line in written if "mark" in line}
+    begun = written[-1]["where"] if written and "mark" not in written[-1] else ""
     return done, begun, end
 
 
 def main(arguments: list[str]) -> int:
-    """Try what the input names; return the exit code."""
+    """Try the sources that the input names; return the exit code."""
     settings = read_settings(os.environ)
-    # Where the worker that waits for this one dies, nobody else would stop it and what it started.
-    # (Not by SIGTERM: forked processes have the same handlers, and a class ends its own by that.)
+    # If the worker that waits for this process dies, the whole group ends. (Not by SIGTERM: a class
+    # may end processes of its own by that, and forked processes have the same handlers.)
     signal.signal(signal.SIGRTMIN, lambda *_: os.killpg(0, signal.SIGKILL))
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGRTMIN)
     signal.alarm(math.ceil(settings.client_timeout))
-    with suppress(OSError):  # where memory runs out, this process is the one to go
+    with suppress(OSError):  # when memory runs out, the kernel kills this process first
         Path("/proc/self/oom_score_adj").write_text("1000")
     logging.basicConfig(
-        level=settings.log_level.upper(), format="%(levelname)s trial %(name)s: %(message)s"
+        level=settings.log_level.upper(), format="%(levelname)s sandbox %(name)s: %(message)s"
     )
     job = json.load(sys.stdin)
     environment, taken = environment_of(settings), dict(job["taken"])
@@ -165,7 +156,7 @@ def main(arguments: list[str]) -> int:
 
 
 def failures(loaded: Loaded, timeout: float) -> dict[str, str]:
-    """Return why a client of a source fails its own example, for each that does."""
+    """Return why clients of a source fail their own example, by name."""
     return {
         name: f"the client of {name!r} fails on its own example: {reason}"
         for name, client in loaded.clients.items()
@@ -174,10 +165,10 @@ def failures(loaded: Loaded, timeout: float) -> dict[str, str]:
 
 
 def failure(name: str, client: Client, timeout: float) -> str:
-    """Return why a client fails its own example; nothing where it does not."""
+    """Return why a client fails its own example; the empty text where it answers."""
     try:
         ask_example(client, timeout)
-    except ClientDisabled as error:  # its hint is to do what is being done
+    except ClientDisabled as error:  # without its hint, which is to reload
         return error.message
     except InferenceError as error:
         return f"{error.message} ({error.hint})" if error.hint else error.message
@@ -189,5 +180,5 @@ def failure(name: str, client: Client, timeout: float) -> str:
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])
-    # Not by the usual way: it would wait for threads that a class has started.
+    # The usual exit would wait for threads that a class has started.
     os._exit(code)

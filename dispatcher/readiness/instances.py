@@ -1,23 +1,43 @@
-"""The processes that Triton has for models in Python: which of them died.
+"""The processes that run the instances of models in Python: which died, and which models lack some.
 
-Triton finds out only when it hands the next request to such a process. Those that it has handed
-over before, and is not waiting for itself, would stay without an answer.
+Triton notices a death only when it hands the process another request; what the process had in hand
+may stay without an answer. Nor does Triton replace the process: it goes on handing it requests,
+which fail after a second, one by one, while the model's other processes answer.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import threading
+import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from clients.errors import InferenceError
+from clients.triton.server import ModelServer
 from dispatcher.exit_codes import in_words
+
+log = logging.getLogger(__name__)
 
 STUB = re.compile(rb"triton_python_backend_stub\0[^\0]*/([^/\0]+)/\d+/")
 """The command line: the program, and the model's file in `<model>/<version>/`."""
 
 IN_ORDER = "exit code 0"
+
+WORD_S = 3.0
+"""Seconds that Triton has for a question about itself: a busy machine answers late, a server that
+is silent for longer is not merely busy."""
+
+# During one start of Triton: a reload leaves some 35 threads and 1 MB of shared memory in it where
+# a request was handed to the process that died.
+MOST_RELOADS = 10
+
+LASTING_S = 3.0
+"""For less than that a model lacks processes while it is loaded or unloaded."""
 
 
 @dataclass(frozen=True)
@@ -26,39 +46,41 @@ class Death:
 
     Args:
         how: the signal or exit code.
-        left: how many processes the model has that live.
+        left: how many processes of the model live.
+        at: when it was noticed, on the clock of `time.monotonic()`; 0 where that does not matter.
 
     """
 
     how: str
     left: int
+    at: float = 0.0
 
 
 class ModelProcesses:
-    """The children of a Triton, as /proc shows them.
+    """The children of Triton that run models, as /proc shows them.
 
     Args:
-        proc: where that is.
+        proc: the folder.
 
     """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self.proc = proc
-        self._known: dict[int, str] = {}  # the models by process; nothing for other processes
+        self._known: dict[int, str] = {}  # models by process; "" for other processes
         self._triton = 0
 
     def died(self, triton: int) -> dict[str, Death]:
-        """Return by model how a process of it died, for each that did since the last call.
+        """Return the models with a process that died since the last call, and how it died.
 
         Args:
-            triton: its process id.
+            triton: Triton's process id.
 
         """
         if triton != self._triton:
             self._triton, self._known = triton, {}
-        there = {int(name) for name in os.listdir(self.proc) if name.isdigit()}  # noqa: PTH208
-        self._known = {pid: model for pid, model in self._known.items() if pid in there}
-        for pid in there - self._known.keys():
+        pids = {int(name) for name in os.listdir(self.proc) if name.isdigit()}  # noqa: PTH208
+        self._known = {pid: model for pid, model in self._known.items() if pid in pids}
+        for pid in pids - self._known.keys():
             self._learn(pid)
         ends = {pid: how for pid, model in self._known.items() if (how := self._end(pid, model))}
         by_model = {self._known[pid]: how for pid, how in ends.items() if how != IN_ORDER}
@@ -67,7 +89,7 @@ class ModelProcesses:
         return {model: Death(how, left[model]) for model, how in by_model.items()}
 
     def living(self) -> Counter[str]:
-        """Return how many processes each model had at the last call of `died`."""
+        """Return how many processes of each model lived at the last call of `died`."""
         return Counter(model for model in list(self._known.values()) if model)
 
     def _learn(self, pid: int) -> None:
@@ -79,7 +101,7 @@ class ModelProcesses:
             found = STUB.search((self.proc / str(pid) / "cmdline").read_bytes())
         except OSError:
             return
-        if found:  # otherwise it has not become one yet
+        if found:  # a process that was just forked has its own command line a moment later
             self._known[pid] = found[1].decode(errors="replace")
 
     def _end(self, pid: int, model: str) -> str:
@@ -90,8 +112,118 @@ class ModelProcesses:
         return in_words(os.waitstatus_to_exitcode(int(fields[-1])))
 
     def _fields(self, pid: int) -> list[str]:
-        """Return what /proc/PID/stat has behind the name: state, parent, …; see proc(5)."""
+        """Return the fields of /proc/PID/stat after the name: state, parent, …; see proc(5)."""
         try:
             return (self.proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             return []
+
+
+class InstanceCounts:
+    """Compares the living processes of models with the instances that they are configured for.
+
+    A process that died while its model was loaded again is thus not counted as missing.
+
+    Args:
+        server: is asked for configurations.
+        clock: in seconds.
+
+    """
+
+    def __init__(self, server: ModelServer, clock: Callable[[], float] = time.monotonic) -> None:
+        self.missing: dict[str, str] = {}
+        """The models that lack processes, with the numbers."""
+        self.starts = 0
+        self._server = server
+        self._clock = clock
+        self._complete: dict[str, tuple[int, int]] = {}
+        self._since: dict[str, float] = {}
+
+    def compare(
+        self, starts: int, ready: Mapping[str, int], living: Mapping[str, int], *, timeout: float
+    ) -> None:
+        """Compare the models that are ready.
+
+        Args:
+            starts: how often Triton was started.
+            ready: the numbers of versions that are ready, by model.
+            living: the numbers of processes, by model; none for a model that is not in Python.
+            timeout: seconds that Triton has for each configuration.
+
+        """
+        if starts != self.starts:
+            self.starts, self.missing, self._complete, self._since = starts, {}, {}, {}
+        for model in self._since.keys() - (living.keys() & ready.keys()):
+            self._forget(model)
+        for model, versions in ready.items():
+            left = living.get(model, 0)
+            if not left or self._complete.get(model) == (left, versions):
+                continue
+            try:
+                instances = versions * self._server.instances(model, timeout=timeout)
+            except InferenceError:
+                continue  # it is being loaded or unloaded; what lasts is found later
+            if left >= instances:
+                self._complete[model] = left, versions
+                self._forget(model)
+                continue
+            self._complete.pop(model, None)
+            if self._clock() >= self._since.setdefault(model, self._clock()) + LASTING_S:
+                self.missing[model] = f"{left} of its {instances} processes are left"
+
+    def _forget(self, model: str) -> None:
+        self._since.pop(model, None)
+        self.missing.pop(model, None)
+
+
+class Reloads:
+    """Loads models again that have lost a process: with new processes, while others go on.
+
+    Args:
+        server: where they run.
+        timeout: seconds that each may take.
+        done: called with a model that was loaded again.
+
+    """
+
+    def __init__(self, server: ModelServer, timeout: float, done: Callable[[str], None]) -> None:
+        self.lost: dict[str, int] = {}
+        """The models that are to be loaded again, and how many of their processes live."""
+        self._server = server
+        self._timeout = timeout
+        self._done = done
+        self._begun: set[str] = set()
+        self._counts: Counter[int] = Counter()
+
+    def begin(self, starts: int, ready: Mapping[str, int]) -> None:
+        """Begin to load models again, each in a thread of its own.
+
+        Args:
+            starts: how often Triton was started.
+            ready: the numbers of versions that are ready, by model.
+
+        """
+        for model in self.lost.keys() - self._begun:
+            arguments = model, starts, ready.get(model, 0)
+            thread = threading.Thread(target=self.reload, args=arguments, daemon=True)
+            self._begun.add(model)
+            try:
+                thread.start()
+            except RuntimeError:  # there is no room for a thread
+                self._begun.discard(model)
+                raise
+
+    def reload(self, model: str, starts: int, versions: int) -> None:
+        """Load a model again, unless it has as many processes as it needs."""
+        try:
+            needed = versions * self._server.instances(model, timeout=WORD_S)
+            if self.lost[model] < needed and self._counts[starts] < MOST_RELOADS:
+                self._counts[starts] += 1
+                self._server.reload(model, timeout=self._timeout)
+                log.warning("the model %s was loaded again", model)
+                self._done(model)
+        except InferenceError as error:
+            log.warning("the model %s cannot be loaded again: %s", model, error.message)
+        finally:
+            del self.lost[model]
+            self._begun.discard(model)

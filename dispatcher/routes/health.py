@@ -1,23 +1,23 @@
-"""The state of the container as JSON, from memory."""
+"""Whether the container can do its work, as JSON, from memory."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from dispatcher.readiness.prober import Canary
+from clients.plugins.registry import Registry
+from dispatcher.readiness.status import Readiness
 
 
-def health(canary: Canary) -> dict[str, Any]:
-    """Return whether the container is ready, the reasons, and the state of its parts."""
-    reasons, notice = canary.reasons(), canary.notice()
-    restarts = notice.restarts()
-    required = {canary.model(name) for name in canary.required}
+def health(readiness: Readiness, registry: Registry) -> dict[str, Any]:
+    """Return whether the container is ready, why not, and the states of its parts."""
+    reasons, status, supervisor = readiness.reasons(), readiness.prober(), readiness.supervisor()
+    restarts = supervisor.restarts()
     return {
         "ready": not reasons,
         "reasons": reasons,
         "programs": {
             name: {"state": one["state"], "restarts": restarts[name]}
-            for name, one in notice.programs.items()
+            for name, one in supervisor.programs.items()
         },
         "models": [
             {
@@ -25,10 +25,10 @@ def health(canary: Canary) -> dict[str, Any]:
                 "version": state.version,
                 "state": state.state or "NOT LOADED",
                 "reason": state.why,
-                "required": state.name in required,
-                "canary": canary.report(state.name),
+                "required": state.name in status.required,
+                "canary": readiness.report(state.name),
             }
-            for state in canary.states()
+            for state in status.models
         ],
-        "disabled": canary.registry.broken,
+        "disabled": registry.broken,
     }

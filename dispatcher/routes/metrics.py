@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.model_control.listing import ModelListing
 from dispatcher.observability.metrics import Metrics
-from dispatcher.readiness.prober import Canary
+from dispatcher.readiness.status import Readiness
 from dispatcher.settings import Settings
 from dispatcher.version import VERSION, revision
 
@@ -33,7 +33,7 @@ class CurrentState(Collector):
     """The current state, as this worker knows it.
 
     Args:
-        canary: knows the state of the models.
+        readiness: whether the container and its models are ready.
         keys: the API keys; `None` where none are needed.
         listing: knows which engine runs a model.
         triton_up: whether Triton gave its metrics.
@@ -41,9 +41,9 @@ class CurrentState(Collector):
     """
 
     def __init__(
-        self, canary: Canary, keys: KeyFile | None, listing: ModelListing, *, triton_up: bool
+        self, readiness: Readiness, keys: KeyFile | None, listing: ModelListing, *, triton_up: bool
     ) -> None:
-        self.canary = canary
+        self.readiness = readiness
         self.keys = keys
         self.listing = listing
         self.triton_up = triton_up
@@ -58,7 +58,7 @@ class CurrentState(Collector):
         yield GaugeMetricFamily(
             "dispatcher_ready",
             "Whether /ping is 200.",
-            float(not self.canary.reasons()),
+            float(not self.readiness.reasons()),
         )
         yield GaugeMetricFamily(
             "dispatcher_triton_up", "Whether Triton gave its own metrics.", float(self.triton_up)
@@ -79,8 +79,8 @@ class CurrentState(Collector):
             "Seconds since a model was last probed.",
             labels=("model",),
         )
-        for model in list(self.canary.trials):
-            report = self.canary.report(model)
+        for model in self.readiness.prober().results:
+            report = self.readiness.report(model)
             if report and report["age_s"] is not None:
                 ok.add_metric((model,), float(bool(report["ok"])))
                 age.add_metric((model,), float(str(report["age_s"])))
@@ -90,7 +90,7 @@ class CurrentState(Collector):
             "How often `serve` has restarted a program.",
             labels=("program",),
         )
-        for program, count in self.canary.notice().restarts().items():
+        for program, count in self.readiness.supervisor().restarts().items():
             restarts.add_metric((program.lower(),), count)
         yield restarts
         memory = GaugeMetricFamily(
@@ -114,7 +114,7 @@ class CurrentState(Collector):
             "Speed of a model relative to ONNX Runtime in f32, as measured in a trial.",
             labels=("model", "version"),
         )
-        for state in self.canary.index.states if self.canary.index else ():
+        for state in self.readiness.prober().models:
             found = self.listing.engine(state.name, state.version) if state.ready else {}
             if found:
                 labels = (state.name, state.version)
@@ -142,7 +142,7 @@ def worker_memory() -> Iterator[tuple[str, int]]:
 def metrics_routes(
     settings: Settings,
     metrics: Metrics,
-    canary: Canary,
+    readiness: Readiness,
     keys: KeyFile | None,
     listing: ModelListing,
 ) -> Blueprint:
@@ -154,7 +154,7 @@ def metrics_routes(
         """Show all metrics in Prometheus' text format."""
         triton = triton_page(settings.triton_metrics_port)
         registry = CollectorRegistry()
-        registry.register(CurrentState(canary, keys, listing, triton_up=bool(triton)))
+        registry.register(CurrentState(readiness, keys, listing, triton_up=bool(triton)))
         page = metrics.page() + generate_latest(registry) + triton
         return Response(page, content_type=CONTENT_TYPE_PLAIN_0_0_4)
 

@@ -19,7 +19,7 @@ from dispatcher.errors import NOT_READY, STUCK, BadBody, BadClient
 from dispatcher.execution.slots import Caller, Slots
 from dispatcher.model_control.control import ModelControl
 from dispatcher.model_control.listing import ModelListing
-from dispatcher.readiness.prober import Canary
+from dispatcher.readiness.status import Readiness
 from dispatcher.routes.health import health as state_of
 from dispatcher.settings import Settings
 
@@ -32,7 +32,7 @@ def management_routes(  # noqa: C901  small functions that share them
     settings: Settings,
     listing: ModelListing,
     control: ModelControl,
-    canary: Canary,
+    readiness: Readiness,
     slots: Slots,
 ) -> Blueprint:
     """Return the management routes."""
@@ -42,15 +42,15 @@ def management_routes(  # noqa: C901  small functions that share them
     @routes.route("/ping", methods=["GET", "POST"])
     def ping() -> Response:
         """Answer 200 where Triton and all required models are ready, else 503."""
-        if reasons := canary.reasons():
-            code = STUCK if canary.mendable() else NOT_READY
+        if reasons := readiness.reasons():
+            code = STUCK if readiness.restart_helps() else NOT_READY
             return error_response(503, code, "; ".join(reasons), "GET /health says more")
         return Response(status=200)
 
     @routes.get("/health")
     def health() -> Response:
         """Show the reasons behind /ping and the state of each model."""
-        state = state_of(canary)
+        state = state_of(readiness, control.reloader.registry)
         response = json_response(state)
         response.status_code = 200 if state["ready"] else 503
         return response

@@ -172,7 +172,8 @@ def test_a_required_model_that_breaks_at_some_request_is_back_by_itself(
         assert seen
         assert seen[0] < 20
         assert seen[1] < 90
-        assert restarts(endpoint, "Triton") == 1
+        # One that hangs needs a restart; one that died is loaded again.
+        assert restarts(endpoint, "Triton") == (number == HANG)
         assert bad.slowest < LONGEST_S
 
 

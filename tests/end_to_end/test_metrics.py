@@ -26,13 +26,14 @@ from clients.plugins.registry import Registry
 from dispatcher.gunicorn import hooks as gunicorn_hooks
 from dispatcher.observability.metrics import Metrics
 from dispatcher.observability.multiprocess import merge_dead_workers, read_consistent
-from dispatcher.readiness.prober import Canary
-from dispatcher.readiness.supervisor_status import Notice
+from dispatcher.readiness.status import Readiness, Status
+from dispatcher.readiness.supervisor_status import SupervisorStatus
 from dispatcher.settings import read_settings
 from dispatcher.version import VERSION
 from tests.conftest import PROJECT, Endpoint, alive, descendants, wait_for
 from tests.support.application import make_app
 from tests.support.fake_triton import FakeTriton
+from tests.support.probing import triton
 from tests.support.telemetry import Samples, difference, scraped, settled, value
 
 
@@ -157,11 +158,10 @@ def test_triton_s_own_metrics_stand_beside_them(endpoint: Endpoint) -> None:
 
 def test_restarts_and_a_container_that_is_not_ready_are_told() -> None:
     registry, server = Registry(), FakeTriton()
-    notice = Notice(programs={"Triton": {"state": "waiting", "starts": 3, "reason": "SIGKILL"}})
-    canary = Canary(("resnet",), registry, server, 8, 8, lambda: notice)
+    readiness = Readiness(lambda: triton("waiting", 3, "SIGKILL"), Status)
     environment = Environment(server, PROJECT / "model_repository")
     settings = read_settings({"TRITON_METRICS_PORT": "1"})  # nobody is there
-    app = make_app(settings, registry, environment, canary)
+    app = make_app(settings, registry, environment, readiness)
     page = app.test_client().get("/metrics")
     assert page.status_code == 200
     assert 'dispatcher_restarts_total{program="triton"} 2.0' in page.text
@@ -174,10 +174,10 @@ def test_a_model_that_is_loaded_at_run_time_is_counted_by_its_name(tmp_path: Pat
         (tmp_path / name).mkdir()
     (tmp_path / "elsewhere" / "model.onnx").touch()
     registry, server = Registry(), FakeTriton()
-    canary = Canary((), registry, server, 8, 8)
+    readiness = Readiness(SupervisorStatus, Status)
     environment = Environment(server, tmp_path / "repository")
     settings = read_settings({"TRITON_METRICS_PORT": "1"})  # nobody is there
-    client = make_app(settings, registry, environment, canary).test_client()
+    client = make_app(settings, registry, environment, readiness).test_client()
     since = {"X-Request-Start": str(time.time())}
     body = {"model_name": "new", "url": str(tmp_path / "elsewhere")}
     for method, path, status in (

@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flask import Flask
 
 from clients.base import Environment
 from clients.plugins.registry import Registry
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.execution.admission import Admission
-from dispatcher.model_control.reload import Reloader, verdicts_of
+from dispatcher.model_control.reload import Reloader
+from dispatcher.model_control.verdicts import verdicts_of
 from dispatcher.observability.metrics import Metrics
 from dispatcher.observability.telemetry import Telemetry
-from dispatcher.readiness.prober import Canary
+from dispatcher.readiness.prober import Prober
+from dispatcher.readiness.status import Readiness
 from dispatcher.settings import Settings
 from dispatcher.wsgi import assemble, make_admission
 from tests.support.fake_triton import FakeTriton
 
 
-class Prompt(Canary):
-    """A prober that tries no model, and asks Triton for its models whenever it is asked."""
+class Prompt(Readiness):
+    """Asks Triton whenever it is asked; its models are well, and were never probed."""
 
     def reasons(self) -> list[str]:
-        self.list_models()
+        prober: Prober = self.prober.__self__  # type: ignore[attr-defined]
+        prober.list_models()
+        for probe in prober.probes.values():
+            probe.result = replace(probe.result, reason="", tried_in=1)
+        prober.publish()
         return super().reasons()
 
+    def report(self, name: str) -> None:
+        return None
 
-def quiet(server: FakeTriton | None = None, *required: str) -> Canary:
-    canary = Prompt(required, Registry(), server or FakeTriton(), 8, 8)
-    canary.trials.clear()
-    return canary
+
+def quiet(server: FakeTriton | None = None, *required: str) -> Readiness:
+    prober = Prober(required, Registry(), server or FakeTriton(), 8, 8)
+    return Prompt(prober.supervisor, prober.status)
 
 
 def make_app(
     settings: Settings,
     registry: Registry,
     environment: Environment,
-    canary: Canary,
+    readiness: Readiness,
     admission: Admission | None = None,
     reloader: Reloader | None = None,
     telemetry: Telemetry | None = None,
@@ -47,7 +57,7 @@ def make_app(
         settings,
         registry,
         environment,
-        canary,
+        readiness,
         admission,
         reloader
         or Reloader(

@@ -69,9 +69,11 @@ class FakeTriton(ModelServer):
     loading: set[str] = field(default_factory=set)
     unloading: set[str] = field(default_factory=set)
     counts: dict[str, Iterator[int]] = field(default_factory=dict)
-    failed: frozenset[str] = frozenset()
+    failing: set[str] = field(default_factory=set)
     counted: dict[str, int | Exception] = field(default_factory=dict)
     configurations: list[str] = field(default_factory=list)
+    reloads: list[str] = field(default_factory=list)
+    reloads_well: bool = False
     knocks: list[str] = field(default_factory=list)
     abandoned: dict[str, tuple[str, float]] = field(default_factory=dict)
     ready: bool = True
@@ -119,6 +121,11 @@ class FakeTriton(ModelServer):
         self.models_run.setdefault(model, dict)
         self.unloaded.discard(model)
 
+    def reload(self, model: str, *, timeout: float) -> None:
+        self.reloads.append(model)
+        if not self.reloads_well:
+            raise ModelFailed("no room")
+
     def unload(self, model: str, *, timeout: float) -> None:
         if model in self.unloading:
             raise DeadlineExceeded("it is still in use")
@@ -143,8 +150,9 @@ class FakeTriton(ModelServer):
     def abandon(self, model: str, reason: str, *, within: float = 0.0) -> None:
         self.abandoned[model] = (reason, within)
 
-    def failing(self) -> frozenset[str]:
-        return self.failed
+    def take_failing(self) -> set[str]:
+        failing, self.failing = self.failing, set()
+        return failing
 
     def is_ready(self, *, timeout: float) -> bool:
         return self.ready

@@ -19,9 +19,10 @@ from clients.base import Client, Environment
 from clients.plugins.registry import Registry, load_clients
 from clients.request import Request
 from clients.triton.server import Signature, Tensors, TensorSpec
-from dispatcher.readiness.prober import Canary
-from tests.dispatcher.test_canary import triton
+from dispatcher.readiness.prober import Prober
+from dispatcher.readiness.status import Readiness
 from tests.support.fake_triton import Arrays, FakeTriton
+from tests.support.probing import probed, triton
 
 
 def signature(
@@ -113,11 +114,7 @@ def tokenizer_at(folder: Path, **config: Any) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(kept))
 
 
-def tried(bench: Bench, *required: str) -> Canary:
-    """A canary that went round once, while Triton had the model ready."""
+def tried(bench: Bench, *required: str) -> Readiness:
+    """Return what is known after one round of the prober, while Triton had the model ready."""
     bench.answers(dict)
-    canary = Canary(required, bench.registry(), bench.server, 8, 8, triton)
-    canary.list_models()
-    for model, trial in list(canary.due()):
-        canary.look(model, trial)
-    return canary
+    return probed(Prober(required, bench.registry(), bench.server, 8, 8, triton))

@@ -26,12 +26,13 @@ from container.programs.listening_socket import ListeningSocket
 from container.programs.nginx import nginx_program
 from container.repository.shared_memory_plan import Plan
 from dispatcher.execution.watchdog import Watchdog, replace_worker
-from dispatcher.readiness.prober import Canary
+from dispatcher.readiness.prober import Prober
 from dispatcher.settings import read_settings
 from dispatcher.wsgi import configure_logging, load_key_file, make_admission, make_telemetry
 from tests.conftest import Endpoint, free_ports, wait_for
 from tests.support.application import make_app
 from tests.support.fake_triton import Arrays, FakeTriton
+from tests.support.probing import probed
 
 NGINX = "/usr/sbin/nginx"
 
@@ -99,15 +100,13 @@ def build() -> Flask:
     server = FakeTriton({one.modelname: nothing for one in clients})
     environment = Environment(server, settings.model_repository)
     registry = Registry({one.modelname: one(environment) for one in clients})
-    canary = Canary(("double",), registry, server, 8, 8)
-    canary.list_models()
-    canary.look("double", canary.trials["double"])
+    readiness = probed(Prober(("double",), registry, server, 8, 8))
     admission = make_admission(settings)
     Watchdog(admission, settings.client_timeout, replace_worker).start()
     configure_logging(settings)
     keys = load_key_file(settings)
     observer = make_telemetry(settings, registry, os.environ)
-    return make_app(settings, registry, environment, canary, admission, None, observer, keys)
+    return make_app(settings, registry, environment, readiness, admission, None, observer, keys)
 
 
 def sagemaker_runtime(endpoint: Endpoint) -> Any:

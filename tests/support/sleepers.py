@@ -14,7 +14,8 @@ from flask import Flask
 from clients.base import Client, Environment, Payload
 from clients.plugins.registry import Registry
 from dispatcher.execution.watchdog import Watchdog, replace_worker
-from dispatcher.readiness.prober import Canary
+from dispatcher.readiness.status import Readiness, Status
+from dispatcher.readiness.supervisor_status import SupervisorStatus
 from dispatcher.settings import read_settings
 from dispatcher.wsgi import make_admission
 from tests.support.application import make_app
@@ -84,10 +85,10 @@ def build() -> Flask:
     server = FakeTriton(dict.fromkeys(names, dict), loading_s=LOADING_S)
     environment = Environment(server, settings.model_repository)
     registry = Registry({name: client(environment) for name, client in names.items()})
-    canary = Canary((), registry, server, 8, 8)
+    readiness = Readiness(SupervisorStatus, Status)
     admission = make_admission(settings)
     Watchdog(admission, settings.client_timeout, replace_worker).start()
-    return make_app(settings, registry, environment, canary, admission)
+    return make_app(settings, registry, environment, readiness, admission)
 
 
 def asked(folder: Path) -> list[str]:

@@ -246,4 +246,4 @@ def test_a_text_that_cannot_be_sent_is_not_the_model_s_fault(
     with pytest.raises(TensorsRefused, match="input 'x' cannot be sent"):
         triton.infer("here", {"x": np.array(["\ud800"], np.object_)}, timeout=5)
     assert refusing.left == []
-    assert triton.failing() == frozenset()
+    assert triton.take_failing() == set()

@@ -32,5 +32,5 @@ def client(server: FakeTriton, built_in: Registry) -> FlaskClient:
         {"broken": "Broken in /x/broken.py: it lacks the method inference(self, payload)"},
     )
     settings = read_settings({"REQUIRED_MODELS": "resnet,yolov5", "MODEL_SERVER_MAX_BODY_MB": "1"})
-    canary = quiet(server, *settings.required_models)
-    return make_app(settings, registry, environment, canary).test_client()
+    readiness = quiet(server, *settings.required_models)
+    return make_app(settings, registry, environment, readiness).test_client()

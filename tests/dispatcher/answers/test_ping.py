@@ -51,13 +51,13 @@ LATER = errors.DeadlineExceeded("no answer")
 
 
 @pytest.mark.parametrize("path", ["/invocations?modelname=plain", "/models/plain/invoke"])
-@pytest.mark.parametrize("silent_to_the_canary", [True, False])
+@pytest.mark.parametrize("silent_to_the_prober", [True, False])
 def test_a_model_without_a_client_is_not_unknown_while_triton_is_silent(
-    client: FlaskClient, server: FakeTriton, path: str, silent_to_the_canary: bool
+    client: FlaskClient, server: FakeTriton, path: str, silent_to_the_prober: bool
 ) -> None:
     server.models_run["plain"] = dict
     server.states = LATER
-    server.ready = not silent_to_the_canary
+    server.ready = not silent_to_the_prober
     client.get("/ping")
     response = client.post(path, data=json.dumps({"modelname": "plain", "payload": {}}))
     assert_error(response, 503, "model_unavailable")

@@ -50,5 +50,5 @@ def client(server: FakeTriton, built_in: Registry, repository: Path) -> FlaskCli
             "MODEL_SERVER_MAX_BODY_MB": "1",
         }
     )
-    canary = quiet(server, *settings.required_models)
-    return make_app(settings, registry, environment, canary).test_client()
+    readiness = quiet(server, *settings.required_models)
+    return make_app(settings, registry, environment, readiness).test_client()

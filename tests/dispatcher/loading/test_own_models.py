@@ -106,7 +106,7 @@ def test_a_folder_that_was_removed_meanwhile_is_not_found_until_it_is_back(
     with pytest.raises(UnknownModel):
         hosting.load_own("late")
     (hosting.repository / "late").unlink()
-    (hosting.repository / "late").mkdir()  # as the canary does
+    (hosting.repository / "late").mkdir()  # as the prober does
     with pytest.raises(UnknownModel):
         hosting.load_own("late")
     add(hosting, model_at(tmp_path / "mounted" / "late"))

@@ -32,7 +32,7 @@ def test_it_fails_at_once_and_what_is_asked_of_others_does_not(
             with pytest.raises(ModelFailed, match="it is gone"):
                 asked.result(5)
             assert time.monotonic() - began < 5
-            assert WAITS in client.failing()
+            assert WAITS in client.take_failing()
             assert client.infer("total", {"x": X}, timeout=30)["total"].tolist() == [[0]]
             assert other.result(5)["total"].tolist() == [[0]]
 
@@ -42,7 +42,7 @@ def test_a_model_that_was_never_asked_can_be_abandoned(triton: triton_process.Tr
     client.abandon("bare", "it is gone")
     answer = client.infer("bare", {"x": np.zeros((1, 3), np.float32)}, timeout=30)
     assert answer["y"].tolist() == [[1, 1, 1]]
-    assert "bare" not in client.failing()
+    assert "bare" not in client.take_failing()
 
 
 def test_what_is_answered_in_time_stays_and_what_is_not_fails(

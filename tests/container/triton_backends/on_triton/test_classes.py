@@ -165,7 +165,7 @@ def test_a_model_that_answers_without_its_output_has_failed(
     for asked in ({"outputs": ["y"]}, {"classes": {"y": 2}}, {}):
         with pytest.raises(ModelFailed, match="without its output 'y'; it gave"):
             client.infer("mute", x, **asked, timeout=30)  # type: ignore[arg-type]
-    assert "mute" in client.failing()
+    assert "mute" in client.take_failing()
     with chained(triton, folder, "mute") as chain:
         with pytest.raises(ModelFailed, match="missing required input"):
             client.infer(chain, x, timeout=30)

@@ -1,4 +1,4 @@
-"""A trial that does not end as others do: it keeps nobody waiting, and is not the last."""
+"""A probe that does not end as others do: it keeps nobody waiting, and is not the last."""
 
 from __future__ import annotations
 
@@ -9,34 +9,37 @@ from typing import Any
 
 import pytest
 
-from dispatcher.readiness import prober as canary
+from dispatcher.readiness import prober
 from tests.conftest import wait_for
-from tests.dispatcher.test_canary import Stage, stage
-
-__all__ = ["stage"]  # the fixture
+from tests.support.probing import Stage
 
 
-def test_a_trial_that_hangs_keeps_nobody_waiting(stage: Stage) -> None:
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def test_a_probe_that_hangs_keeps_nobody_waiting(stage: Stage) -> None:
     release = threading.Event()
     stage.server.models_run["echo"] = lambda inputs: (release.wait(10) and {}) or {}
-    stage.canary.start()
-    wait_for(lambda: (stage.canary.report("other") or {}).get("ok"), 5, "the trial of the other")
-    assert list(stage.canary.due()) == [], "it is under way"
+    stage.prober.start()
+    wait_for(lambda: (stage.readiness.report("other") or {}).get("ok"), 5, "the probe of the other")
+    assert list(stage.prober.due()) == [], "it is under way"
     release.set()
-    wait_for(lambda: stage.canary.reasons() == [], 5, "the trial of the first")
+    wait_for(lambda: stage.readiness.reasons() == [], 5, "the probe of the first")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), GeneratorExit(), RecursionError()])
-def test_whatever_an_example_raises_its_trial_ends(stage: Stage, error: BaseException) -> None:
+def test_whatever_an_example_raises_its_probe_ends(stage: Stage, error: BaseException) -> None:
     def raises(inputs: Any) -> Any:
         raise error
 
-    trial = stage.canary.trials["echo"]
-    trial.began = stage.time
+    probe = stage.prober.probes["echo"]
+    probe.began = stage.time
     stage.server.models_run["echo"] = raises
     stage.look()
-    assert trial.began is None
-    assert "its client fails on its own example" in stage.canary.reasons()[0]
+    assert probe.began is None
+    assert "its client fails on its own example" in stage.readiness.reasons()[0]
 
 
 def test_a_round_that_fails_is_followed_by_others(
@@ -45,18 +48,18 @@ def test_a_round_that_fails_is_followed_by_others(
     begin, failures = threading.Thread.start, iter([True] * 4)
 
     def start(thread: threading.Thread) -> None:
-        if thread.name != "canary" and next(failures, False):
+        if thread.name != "prober" and next(failures, False):
             raise RuntimeError("can't start new thread")
         begin(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    stage.canary.start()
-    wait_for(lambda: stage.canary.reasons() == [], 10, "the trial of the required model")
+    stage.prober.start()
+    wait_for(lambda: stage.readiness.reasons() == [], 10, "the probe of the required model")
 
 
 @pytest.fixture(autouse=True)
-def every_trial_is_an_example(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canary, "KNOCKS", 0)
+def every_probe_is_an_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prober, "KNOCKS", 0)
 
 
 class Hanging:
@@ -73,19 +76,19 @@ class Hanging:
         return {}
 
     def look(self) -> None:
-        """Look as the canary does where it is due, and come back after the time for that."""
-        [(model, trial)] = [one for one in self.stage.canary.due() if one[0] == "echo"]
-        trial.began = self.stage.time
-        look = threading.Thread(target=self.stage.canary.look, args=(model, trial))
+        """Look as the prober does where it is due, and come back after the time for that."""
+        [(model, probe)] = [one for one in self.stage.prober.due() if one[0] == "echo"]
+        probe.began = self.stage.time
+        look = threading.Thread(target=self.stage.prober.run, args=(model, probe))
         look.start()
         if self.hangs:
             self.looks.append(look)
             self.stage.time += 14
-            self.stage.canary.give_up()
-            assert trial.began is not None, "it may take as long"
+            self.stage.prober.give_up()
+            assert probe.began is not None, "it may take as long"
             self.stage.time += 1
-            self.stage.canary.give_up()
-            self.stage.canary.list_models()
+            self.stage.prober.give_up()
+            self.stage.prober.list_models()
         else:
             look.join(10)
 
@@ -99,7 +102,7 @@ class Hanging:
 def hanging(stage: Stage) -> Iterator[Hanging]:
     hanging = Hanging(stage)
     hanging.look()
-    assert stage.canary.reasons() == []
+    assert stage.readiness.reasons() == []
     stage.time += 8
     hanging.hangs = True
     yield hanging
@@ -110,16 +113,16 @@ def test_a_client_that_hangs_once_in_its_example_is_well_as_soon_as_it_answers(
     stage: Stage, hanging: Hanging
 ) -> None:
     hanging.look()
-    [reason] = stage.canary.reasons()
+    [reason] = stage.readiness.reasons()
     assert "'echo' does not answer: its client has not come back from its own example" in reason
-    assert not stage.canary.stuck("echo"), "a new start of Triton would not help"
+    assert not stage.is_stuck("echo"), "a new start of Triton would not help"
     hanging.hangs = False
     stage.time += 0.25
     hanging.look()
-    assert stage.canary.reasons() == []
+    assert stage.readiness.reasons() == []
     hanging.let_go()
-    assert stage.canary.trials["echo"].hung == 0
-    assert stage.canary.reasons() == [], "what came too late says nothing"
+    assert stage.prober.probes["echo"].hung == 0
+    assert stage.readiness.reasons() == [], "what came too late says nothing"
 
 
 def test_one_that_goes_on_hanging_keeps_four_threads_at_most_and_gets_a_fresh_worker(
@@ -131,13 +134,13 @@ def test_one_that_goes_on_hanging_keeps_four_threads_at_most_and_gets_a_fresh_wo
         stage.time += 0.25
     assert stage.replaced == 1
     stage.time += 100
-    stage.canary.list_models()
-    assert "echo" not in dict(stage.canary.due())
-    assert "has not come back" in stage.canary.reasons()[0]
+    stage.prober.list_models()
+    assert "echo" not in dict(stage.prober.due())
+    assert "has not come back" in stage.readiness.reasons()[0]
     hanging.hangs = False
     hanging.let_go()
     hanging.look()
-    assert stage.canary.reasons() == []
+    assert stage.readiness.reasons() == []
 
 
 def test_one_that_goes_on_hanging_is_tried_again_when_it_was_mended(
@@ -147,18 +150,22 @@ def test_one_that_goes_on_hanging_is_tried_again_when_it_was_mended(
         hanging.look()
         stage.time += 0.25
     hanging.hangs = False
-    stage.canary.forgive()
+    stage.prober.forgive()
     hanging.look()
-    assert stage.canary.reasons() == []
+    assert stage.readiness.reasons() == []
     hanging.let_go()
-    assert stage.canary.trials["echo"].hung == 0
+    assert stage.prober.probes["echo"].hung == 0
 
 
 def test_one_that_hangs_from_the_beginning_would_hang_in_a_fresh_worker_too(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "echo").write_text("1")
-    stage = Stage(memory=tmp_path)
+    before = Stage(run_dir=tmp_path)
+    before.round()
+    before.prober.publish()
+    stage = Stage(run_dir=tmp_path)
+    assert stage.readiness.reasons() == [], "it answered in the worker before"
+    stage.time += 8
     hanging = Hanging(stage)
     hanging.hangs = True
     for _ in range(4):

@@ -10,9 +10,10 @@ import pytest
 
 from clients.errors import DeadlineExceeded, ModelFailed, ModelUnavailable
 from clients.triton.server import ModelState
-from dispatcher.readiness.instances import Death, ModelProcesses
-from dispatcher.readiness.losses import LASTING_S
-from tests.dispatcher.test_canary import Stage, triton
+from dispatcher.readiness.instances import LASTING_S, MOST_RELOADS, Death, ModelProcesses
+from dispatcher.readiness.status import UNTRIED
+from tests.conftest import wait_for
+from tests.support.probing import Stage, triton
 
 TRITON = 70
 
@@ -120,16 +121,16 @@ def test_a_new_triton_has_new_processes(proc: Proc) -> None:
     assert processes.died(80) == {"bert": Death("SIGKILL", left=0)}
 
 
-def test_the_canary_lets_fail_what_was_asked_of_a_dead_model(proc: Proc, stage: Stage) -> None:
-    stage.canary.processes = ModelProcesses(proc.folder)
-    stage.notice.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
+def test_the_prober_lets_fail_what_was_asked_of_a_dead_model(proc: Proc, stage: Stage) -> None:
+    stage.prober.processes = ModelProcesses(proc.folder)
+    stage.supervisor.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
     proc.put(71, "other")
-    stage.canary.see_deaths()
+    stage.see_deaths()
     proc.die(71, signal.SIGKILL)
-    stage.canary.see_deaths()
+    stage.see_deaths()
     assert stage.server.abandoned == {}, "it was looked at a moment ago"
     stage.time += 1
-    stage.canary.see_deaths()
+    stage.see_deaths()
     assert list(stage.server.abandoned) == ["other"]
     reason, within = stage.server.abandoned["other"]
     assert "SIGKILL" in reason
@@ -140,45 +141,123 @@ def test_a_model_whose_last_process_died_is_known_not_to_answer_at_once(
     proc: Proc, stage: Stage
 ) -> None:
     """A look would wait behind what others ask, and Triton takes a second or two for each."""
-    stage.canary.processes = ModelProcesses(proc.folder)
-    stage.notice.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
+    stage.prober.processes = ModelProcesses(proc.folder)
+    stage.supervisor.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
     proc.put(71, "echo")
-    stage.canary.see_deaths()
+    stage.see_deaths()
     stage.round()
-    assert stage.canary.reasons() == []
-    trial = stage.canary.trials["echo"]
-    trial.began = stage.time  # a look is under way
+    assert stage.readiness.reasons() == []
+    probe = stage.prober.probes["echo"]
+    probe.began = stage.time  # a look is under way
     proc.die(71, signal.SIGKILL)
     stage.time += 1
-    stage.canary.see_deaths()
-    assert "its process died (SIGKILL)" in stage.canary.reasons()[0]
+    stage.see_deaths()
+    assert "its process died (SIGKILL)" in stage.readiness.reasons()[0]
     with pytest.raises(ModelUnavailable, match="SIGKILL"):
-        stage.canary.refuse("echo")
-    assert stage.canary.mendable()
-    stage.canary.refuse("other")
+        stage.readiness.refuse("echo")
+    assert stage.readiness.restart_helps()
+    stage.readiness.refuse("other")
     stage.time += 1
     assert stage.round() == ["echo"]
-    assert stage.canary.reasons() == [], "it answers after all"
+    assert stage.readiness.reasons() == [], "it answers after all"
+
+
+class TestAModelThatIsLoadedAgain:
+    """Beside what is left of it, while others go on; where that fails a restart may help."""
+
+    @pytest.fixture
+    def stage(self, stage: Stage, proc: Proc) -> Stage:
+        stage.prober.processes = ModelProcesses(proc.folder)
+        stage.supervisor.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
+        stage.server.reloads_well = True
+        stage.server.counted = {"other": 2}
+        for pid, model in ((71, "echo"), (81, "other"), (82, "other")):
+            proc.put(pid, model)
+        stage.see_deaths()
+        stage.round()
+        assert stage.readiness.reasons() == []
+        stage.time += 1
+        return stage
+
+    def test_it_is_well_when_it_answers_after_that(self, stage: Stage, proc: Proc) -> None:
+        proc.die(71, signal.SIGKILL)
+        stage.see_deaths()
+        assert stage.server.reloads == ["echo"]
+        assert UNTRIED in stage.readiness.reasons()[0]
+        assert not stage.readiness.restart_helps()
+        stage.readiness.refuse("echo")
+        assert stage.round() == ["echo"]
+        assert stage.readiness.reasons() == []
+
+    def test_meanwhile_it_is_refused_and_not_probed_and_nothing_is_restarted(
+        self, stage: Stage, proc: Proc, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        done = []
+
+        def reload(model: str, *, timeout: float) -> None:
+            assert "its process died (SIGKILL)" in stage.readiness.reasons()[0]
+            assert not stage.readiness.restart_helps()
+            with pytest.raises(ModelUnavailable, match="SIGKILL"):
+                stage.readiness.refuse("echo")
+            stage.readiness.refuse("other")
+            stage.time += 1
+            assert stage.round() == [], "what the dead process is given it never gives back"
+            done.append(model)
+            raise DeadlineExceeded("it takes longer")
+
+        monkeypatch.setattr(stage.server, "reload", reload)
+        proc.die(71, signal.SIGKILL)
+        stage.prober.note_deaths()
+        stage.prober.reloads.begin(1, {"echo": 1})
+        wait_for(lambda: bool(done) and not stage.prober.reloads.lost, 5, "the end of it")
+        assert stage.readiness.restart_helps(), "it could not be loaded again"
+
+    @pytest.mark.parametrize(("pids", "reloads"), [((81,), 1), ((83,), 0)])
+    def test_one_that_has_as_many_processes_as_it_needs_is_left_alone(
+        self, stage: Stage, proc: Proc, pids: tuple[int, ...], reloads: int
+    ) -> None:
+        proc.put(83, "other") if 83 in pids else None
+        stage.see_deaths()
+        for pid in pids:
+            proc.die(pid, signal.SIGKILL)
+        stage.time += 1
+        stage.see_deaths()
+        assert stage.server.reloads == ["other"] * reloads
+
+    def test_one_that_dies_again_and_again_is_left_to_a_restart(
+        self, stage: Stage, proc: Proc
+    ) -> None:
+        for pid in range(101, 102 + MOST_RELOADS):
+            proc.put(pid, "echo")
+            proc.go(71) if pid == 101 else None
+            stage.time += 1
+            stage.see_deaths()
+            stage.round()
+            proc.die(pid, signal.SIGKILL)
+            stage.time += 1
+            stage.see_deaths()
+        assert len(stage.server.reloads) == MOST_RELOADS
+        assert stage.readiness.restart_helps()
 
 
 class TestAModelThatHasLostOneOfItsProcesses:
     @pytest.fixture
     def stage(self, stage: Stage, proc: Proc) -> Stage:
-        stage.canary.processes = ModelProcesses(proc.folder)
-        stage.notice.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
+        stage.prober.processes = ModelProcesses(proc.folder)
+        stage.supervisor.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
         stage.server.counted = {"echo": 2, "other": 2}
         for pid, model in ((71, "echo"), (72, "echo"), (81, "other"), (82, "other")):
             proc.put(pid, model)
         self.look(stage)
         stage.round()
-        assert stage.canary.reasons() == []
+        assert stage.readiness.reasons() == []
         return stage
 
     @staticmethod
     def look(stage: Stage, seconds: float = 1) -> None:
         stage.time += seconds
-        stage.canary.see_deaths()
-        stage.canary.list_models()
+        stage.see_deaths()
+        stage.prober.list_models()
 
     def loses(self, stage: Stage, proc: Proc, pid: int) -> None:
         proc.die(pid, signal.SIGKILL)
@@ -190,47 +269,47 @@ class TestAModelThatHasLostOneOfItsProcesses:
     ) -> None:
         stage.server.models_run["echo"] = ModelFailed("its process is gone")
         stage.look()
-        assert stage.canary.stuck("echo"), "it may be the only one"
+        assert stage.is_stuck("echo"), "it may be the only one"
         self.loses(stage, proc, 71)
         _, within = stage.server.abandoned["echo"]
-        assert within == stage.canary.timeout
+        assert within == stage.prober.timeout
         for _ in range(2):
-            assert not stage.canary.stuck("echo"), "the lost one was given the example"
-            stage.canary.refuse("echo")
+            assert not stage.is_stuck("echo"), "the lost one was given the example"
+            stage.readiness.refuse("echo")
             stage.look()
-        report = stage.canary.report("echo") or {}
+        report = stage.readiness.report("echo") or {}
         assert report["reason"] == "its process is gone"
 
     def test_a_new_start_of_triton_mends_it_where_it_is_required(
         self, stage: Stage, proc: Proc
     ) -> None:
-        assert not stage.canary.mendable()
+        assert not stage.readiness.restart_helps()
         self.loses(stage, proc, 71)
         stage.round()
-        (reason,) = stage.canary.reasons()
+        (reason,) = stage.readiness.reasons()
         assert "'echo' does not answer all requests: 1 of its 2 processes are left" in reason
-        assert stage.canary.mendable()
-        stage.notice = triton(starts=2)
-        assert not stage.canary.mendable()
-        stage.canary.list_models()
+        assert stage.readiness.restart_helps()
+        stage.supervisor = triton(starts=2)
+        assert not stage.readiness.restart_helps()
+        stage.prober.list_models()
         stage.round()
-        assert stage.canary.reasons() == []
+        assert stage.readiness.reasons() == []
 
     def test_a_web_worker_that_comes_later_finds_it_too(self, stage: Stage, proc: Proc) -> None:
         proc.die(71, signal.SIGKILL)
-        later = Stage(stage.server, stage.notice)
-        later.canary.processes = ModelProcesses(proc.folder)
+        later = Stage(stage.server, stage.supervisor)
+        later.prober.processes = ModelProcesses(proc.folder)
         self.look(later)
         later.round()
-        assert not later.canary.mendable(), "it may be loading"
+        assert not later.readiness.restart_helps(), "it may be loading"
         self.look(later, LASTING_S)
-        assert later.canary.mendable()
+        assert later.readiness.restart_helps()
 
     def test_of_an_optional_model_the_report_tells(self, stage: Stage, proc: Proc) -> None:
         self.loses(stage, proc, 81)
-        assert stage.canary.reasons() == []
-        assert not stage.canary.mendable()
-        report = stage.canary.report("other") or {}
+        assert stage.readiness.reasons() == []
+        assert not stage.readiness.restart_helps()
+        report = stage.readiness.report("other") or {}
         assert (report["ok"], report["reason"]) == (False, "1 of its 2 processes are left")
 
     def test_one_that_dies_while_the_model_is_loaded_anew_is_no_loss(
@@ -239,12 +318,12 @@ class TestAModelThatHasLostOneOfItsProcesses:
         proc.put(73, "echo")
         self.look(stage)
         self.loses(stage, proc, 73)
-        assert not stage.canary.mendable()
+        assert not stage.readiness.restart_helps()
 
     @pytest.mark.parametrize("how", ["loaded anew", "unloaded", "no process is left"])
     def test_it_is_none_any_more_when_it_is(self, stage: Stage, proc: Proc, how: str) -> None:
         self.loses(stage, proc, 71)
-        assert stage.canary.maimed("echo")
+        assert stage.is_degraded("echo")
         if how == "unloaded":
             stage.server.unloaded.add("echo")
         elif how == "loaded anew":
@@ -252,15 +331,15 @@ class TestAModelThatHasLostOneOfItsProcesses:
         else:
             proc.die(72, signal.SIGKILL)
         self.look(stage)
-        assert not stage.canary.maimed("echo")
+        assert not stage.is_degraded("echo")
 
     def test_one_sighting_is_no_loss(self, stage: Stage, proc: Proc) -> None:
         proc.die(71, signal.SIGKILL)
         self.look(stage)
         stage.time += LASTING_S
-        assert not stage.canary.maimed("echo"), "nobody has looked since"
+        assert not stage.is_degraded("echo"), "nobody has looked since"
         self.look(stage)
-        assert stage.canary.maimed("echo")
+        assert stage.is_degraded("echo")
 
     def test_a_configuration_that_cannot_be_had_hides_no_other_loss(
         self, stage: Stage, proc: Proc
@@ -268,25 +347,25 @@ class TestAModelThatHasLostOneOfItsProcesses:
         stage.server.counted["echo"] = ModelUnavailable("it is being loaded")
         proc.die(71, signal.SIGKILL)
         self.loses(stage, proc, 81)
-        assert not stage.canary.maimed("echo")
-        assert stage.canary.maimed("other")
+        assert not stage.is_degraded("echo")
+        assert stage.is_degraded("other")
 
     def test_each_version_has_its_instances(self, stage: Stage, proc: Proc) -> None:
         stage.server.states = [ModelState("echo", version, "READY") for version in ("1", "2")]
         self.look(stage)
         self.look(stage, LASTING_S)
-        assert stage.canary.maimed("echo") == "2 of its 4 processes are left"
+        assert stage.is_degraded("echo") == "2 of its 4 processes are left"
         for pid in (73, 74):
             proc.put(pid, "echo")
         self.look(stage)
-        assert not stage.canary.maimed("echo")
+        assert not stage.is_degraded("echo")
 
     def test_one_that_fails_its_example_from_the_beginning_is_not_mended_by_a_new_start(
         self, proc: Proc
     ) -> None:
         stage = Stage()
-        stage.canary.processes = ModelProcesses(proc.folder)
-        stage.notice.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
+        stage.prober.processes = ModelProcesses(proc.folder)
+        stage.supervisor.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
         stage.server.counted["echo"] = 2
         stage.server.models_run["echo"] = ModelFailed("it crashes")
         for pid in (71, 72):
@@ -294,15 +373,15 @@ class TestAModelThatHasLostOneOfItsProcesses:
         self.look(stage)
         stage.round()
         self.loses(stage, proc, 71)
-        assert stage.canary.maimed("echo")
-        assert not stage.canary.mendable()
+        assert stage.is_degraded("echo")
+        assert not stage.readiness.restart_helps()
 
     def test_one_whose_last_process_hangs_is_stuck(self, stage: Stage, proc: Proc) -> None:
         self.loses(stage, proc, 81)
         stage.server.models_run["other"] = DeadlineExceeded("no answer")
         stage.look("other")
         with pytest.raises(ModelUnavailable, match="'other' does not answer any more"):
-            stage.canary.refuse("other")
+            stage.readiness.refuse("other")
 
     def test_triton_is_asked_for_a_configuration_only_when_something_has_changed(
         self, stage: Stage

@@ -1,0 +1,194 @@
+"""Checks whether a model answers, the way that requests take.
+
+Triton calls a model ready whose process died or hangs; only a request to it tells. That request is
+the `example` of the model's class. A model that is known to be well is only knocked at: a request
+whose time is over goes all the way to the model's process, which refuses it without running it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from clients.base import Client
+from clients.errors import (
+    BadRequest,
+    ClientDisabled,
+    DeadlineExceeded,
+    InferenceError,
+    ModelBusy,
+    ModelFailed,
+    TensorsRefused,
+    TooLargeAtOnce,
+)
+from clients.plugins.registry import Registry
+from clients.request import Request
+from clients.tensors.client import has_example
+from clients.tensors.nested import unshared
+from clients.tensors.signature import zeros
+from clients.triton.server import ModelServer
+from dispatcher.codecs.json_encoding import encode
+from dispatcher.readiness.instances import WORD_S
+from dispatcher.readiness.status import Result
+
+BUSY_LOOK_S = 0.2
+
+
+def ask_example(client: Client, timeout: float) -> None:
+    """Ask a client its own example; a client for plain tensors may have none.
+
+    Raises:
+        InferenceError: it does not answer, or its answer is not JSON.
+        Exception: whatever a bug in it raises.
+
+    """
+    deadline = time.monotonic() + timeout
+    with Request(parameters=client.read_parameters({}), deadline=deadline).active():
+        if has_example(client):
+            # The client may change its payload; the next probe and the docs need the example.
+            encode(client.inference(unshared(dict(client.example))))
+        else:
+            client.signature()
+
+
+@dataclass
+class Probe:
+    """The probing of one model, or class, by this process.
+
+    Args:
+        result: of the last probe.
+        knocks: how many probes have only knocked since the last example.
+        well: whether it ever answered its example here.
+        began: when the probe began that is under way.
+        thread: of that probe.
+        hung: how many probes have not come back, and were given up.
+
+    """
+
+    result: Result
+    knocks: int = 0
+    well: bool = False
+    began: float | None = None
+    thread: int = 0
+    hung: int = 0
+
+
+@dataclass(frozen=True)
+class ModelChecks:
+    """Checks models by the names of models and classes.
+
+    Args:
+        registry: the clients, whose `example` is asked.
+        server: where the models run.
+        timeout: seconds that a model has for its answer. A model that is busy is told from one
+            that hangs by its answers to other requests in that time.
+
+    """
+
+    registry: Registry
+    server: ModelServer
+    timeout: float
+
+    def check(self, name: str, result: Result, *, knock: bool) -> Result:
+        """Return a result with what is found now; `reason` is empty where the model answers.
+
+        Args:
+            name: of the model or class.
+            result: without a reason; what it says of the model is kept.
+            knock: whether a knock is enough.
+
+        """
+        before, until = self._answered(result.model), time.monotonic() + self.timeout
+        try:
+            if knock:
+                inputs = zeros(self.server.signature(result.model, timeout=self.timeout))
+                self.server.knock(result.model, inputs, timeout=self.timeout)
+                return result
+            answers = self.ask(name, known=bool(result.answered_in))
+        except InferenceError as error:
+            return self._judged(error, result, before, until)
+        return replace(result, answered_in=result.tried_in) if answers else result
+
+    def _judged(self, error: InferenceError, result: Result, before: int, until: float) -> Result:
+        """Return what an error says of a model that had answered `before` requests.
+
+        One that is busy answers others. A full queue may refuse at once, so that their answers are
+        waited for.
+        """
+        part, is_late = "" if error.model == result.model else error.model, False
+        if isinstance(error, DeadlineExceeded | ModelBusy):
+            is_late = isinstance(error, DeadlineExceeded)
+            if part:
+                before = self._answered(part)
+            if is_late:
+                until = time.monotonic() + (WORD_S if part else 0.0)
+            if self._answers(part or result.model, before, until):
+                return replace(result, answered_in=result.tried_in)
+        failed = isinstance(error, ModelFailed) and not isinstance(error, TooLargeAtOnce)
+        return replace(
+            result,
+            reason=f"the model {part!r}, which it asks too: " * bool(part) + error.message,
+            model_failed=is_late or failed,
+            late=is_late,
+            part=part,
+        )
+
+    def ask(self, name: str, *, known: bool) -> bool:
+        """Ask a model the example of its client, or zeros where it has no client.
+
+        Zeros may not be a valid input, so that only a model that is `known` to answer them has to.
+
+        Returns:
+            whether it answered.
+
+        Raises:
+            InferenceError: it does not answer.
+
+        """
+        if reason := self.registry.disabled(name):
+            raise ClientDisabled(reason)
+        client = self.client(name)
+        if client and has_example(client):
+            try:
+                ask_example(client, self.timeout)
+            except TensorsRefused:  # by the model
+                raise
+            except BadRequest as error:  # by the client, whose example is to be changed
+                hint = f" ({error.hint})" if error.hint else ""
+                reason = f"its client refuses its own `example`: {error.message}{hint}"
+                refusal = BadRequest(reason)
+                refusal.model = error.model
+                raise refusal from error
+            return True
+        model = self.model(name)
+        signature = self.server.signature(model, timeout=self.timeout)
+        try:
+            self.server.infer(model, zeros(signature), timeout=self.timeout)
+        except (DeadlineExceeded, ModelFailed, TensorsRefused):
+            if known:
+                raise
+            return False
+        return True
+
+    def client(self, name: str) -> Client | None:
+        """Return the client of this name; else any client of the model of this name."""
+        clients = dict(self.registry.clients)
+        others = (one for one in clients.values() if one.served_by == name)
+        return clients.get(self.registry.name(name)) or next(others, None)
+
+    def model(self, name: str) -> str:
+        """Return the model of a client of this name; the name itself where there is no client."""
+        client = self.registry.clients.get(self.registry.name(name))
+        return client.served_by if client else name
+
+    def _answered(self, model: str) -> int:
+        try:
+            return self.server.answered(model, timeout=WORD_S)
+        except InferenceError:
+            return 0
+
+    def _answers(self, model: str, before: int, until: float) -> bool:
+        """Wait until a model has answered more than `before` requests; return whether it has."""
+        while not (more := self._answered(model) > before) and time.monotonic() < until:
+            time.sleep(BUSY_LOOK_S)
+        return more

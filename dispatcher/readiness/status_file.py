@@ -1,0 +1,91 @@
+"""A file in RUN_DIR in which one process publishes its status to the others, as JSON.
+
+It is overwritten in place and never shrinks, so that writing succeeds on a full disk as well. A
+checksum tells a reader that a document is half-written: the one before it still holds then.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+SIZE = 16384  # bytes that are taken from the start
+CHECKSUM = 8  # its hexadecimal digits
+FRESH_S = 0.05  # every request reads
+STALE_S = 20.0  # what is older comes from a process that died or hangs
+
+T = TypeVar("T")
+
+
+class StatusWriter:
+    """Writes a status file, which is made where there is none.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        OSError: the file cannot be opened.
+
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def write(self, document: Mapping[str, Any]) -> None:
+        """Replace the document.
+
+        Raises:
+            OSError: it is longer than all before it, and the disk is full.
+
+        """
+        text = json.dumps(document).encode()
+        size = max(SIZE, os.fstat(self._file).st_size)
+        os.pwrite(self._file, (b"%08x" % zlib.crc32(text) + text).ljust(size), 0)
+
+
+def reader(
+    path: Path | None, parse: Callable[[Any], T], first: T, fresh: float = FRESH_S
+) -> Callable[[], T]:
+    """Return a function that returns the newest status.
+
+    Args:
+        path: of the file; `None` where nobody writes one.
+        parse: makes the status from the document.
+        first: the status before the first document.
+        fresh: seconds before the file is read again. It is parsed only where it has changed.
+
+    """
+    newest, content, read_at = first, b"", -math.inf
+
+    def read() -> T:
+        nonlocal newest, content, read_at
+        now = time.monotonic()
+        if path is not None and now >= read_at + fresh:
+            read_at = now
+            try:
+                if (found := path.read_bytes()) != content:
+                    newest, content = parse(document_in(found)), found
+            except (OSError, ValueError):
+                pass  # there is none yet, or it is half-written
+        return newest
+
+    return read
+
+
+def document_in(content: bytes) -> Any:
+    """Return the document in a status file.
+
+    Raises:
+        ValueError: it is half-written.
+
+    """
+    text = content[CHECKSUM:].rstrip(b" ")
+    if zlib.crc32(text) != int(content[:CHECKSUM], 16):
+        raise ValueError("its checksum is another")
+    return json.loads(text)

@@ -1,0 +1,99 @@
+"""A web worker without HTTP in between, whose clients are reloaded."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from clients.base import Environment
+from clients.plugins.registry import load_clients
+from dispatcher.model_control.reload import Reloader, Try, tried_at_start
+from dispatcher.model_control.verdicts import Verdicts
+from dispatcher.settings import read_settings
+from tests.support.application import make_app, quiet
+from tests.support.fake_triton import FakeTriton
+
+FINE: dict[str, Any] = {"broken": {}, "absent": {}}
+
+
+SOURCE = """
+from clients.base import Client
+
+class {kind}(Client):
+    modelname = "{name}"
+    example = {{}}
+
+    def inference(self, payload):
+        return {result}
+"""
+
+
+def write(folder: Path, name: str, result: str, file: str = "") -> None:
+    path = folder / (file or f"{name}.py")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(SOURCE.format(kind=name.title(), name=name, result=result))
+
+
+class Worker:
+    """A web worker without HTTP in between; several share a RUN_DIR."""
+
+    def __init__(self, folder: Path, trial: Try | None = None, **settings: str) -> None:
+        self.settings = read_settings(
+            {
+                "CLIENTS_PATH": str(folder / "clients"),
+                "RUN_DIR": str(folder),
+                "MODEL_REPOSITORY": str(folder),  # holds no models, so no built-in clients
+                "MODEL_SERVER_TIMEOUT": "20",
+                "TRITON_GRPC_PORT": "1",  # nobody is there
+                **settings,
+            }
+        )
+        environment = Environment(FakeTriton(), self.settings.model_repository)
+        verdicts = Verdicts(folder / "reload")
+        self.noted = tried_at_start(self.settings, verdicts, trial) if trial else verdicts.read()
+        self.registry = load_clients(environment, self.settings.clients_path, self.noted.by_source)
+        self.renewed = 0
+        self.reloader = Reloader(
+            self.settings, self.registry, environment, verdicts, self.count_renewal
+        )
+        self.app = make_app(
+            self.settings,
+            self.registry,
+            environment,
+            quiet(),
+            reloader=self.reloader,
+        )
+
+    def count_renewal(self) -> None:
+        self.renewed += 1
+
+    def client(self) -> FlaskClient:
+        return self.app.test_client()
+
+    def ask(self, name: str) -> Any:
+        body = json.dumps({"modelname": name, "payload": {}})
+        answer = self.client().post("/invocations", data=body).json
+        return answer.get("result", answer.get("error", {}).get("code"))
+
+    def reload(self) -> Any:
+        return self.client().post("/reload")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(tmp_path / "clients", "kept", "'kept'")
+    write(tmp_path / "clients", "mine", "'old'")
+    return tmp_path
+
+
+def until(condition: Callable[[], object], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
