@@ -1,16 +1,45 @@
-"""A container of which metrics and log are read."""
+"""What tests of the whole container share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from onnx import TensorProto, helper, save
 
-from tests.conftest import Endpoint
-from tests.support.front import front
+from tests.conftest import (
+    PROJECT,
+)
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    with front(tmp_path_factory.mktemp("seen"), MODEL_SERVER_WORKERS="2") as endpoint:
-        yield endpoint
+@pytest.fixture
+def small_repository(tmp_path: Path, models: None) -> Path:
+    folder = tmp_path / "repository"
+    shutil.copytree(PROJECT / "model_repository" / "bert_base", folder / "bert_base")
+    return folder
+
+
+@pytest.fixture
+def own_client(small_repository: Path) -> Callable[[Path], None]:
+    """The example of the README, as it stands there, and a model for it that doubles numbers."""
+    blocks = (PROJECT / "README.md").read_text().split("```")
+    source = next(b.removeprefix("python\n") for b in blocks if b.startswith("python\n"))
+    config = next(b.partition("\n")[2] for b in blocks if 'name: "double"' in b)
+
+    def write(folder: Path) -> None:
+        (folder / "clients").mkdir()
+        (folder / "clients" / "double.py").write_text(source)
+        (small_repository / "double" / "1").mkdir(parents=True)
+        (small_repository / "double" / "config.pbtxt").write_text(config)
+        graph = helper.make_graph(
+            [helper.make_node("Add", ["INPUT", "INPUT"], ["OUTPUT"])],
+            "double",
+            [helper.make_tensor_value_info("INPUT", TensorProto.FLOAT, ["batch", "n"])],
+            [helper.make_tensor_value_info("OUTPUT", TensorProto.FLOAT, ["batch", "n"])],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        save(model, small_repository / "double" / "1" / "model.onnx")
+
+    return write

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
-import signal
 import socket
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from onnx import TensorProto, helper, save
 
 from tests.conftest import (
     PICTURES,
@@ -26,11 +20,7 @@ from tests.conftest import (
     descendants,
     needs_shared,
     picture,
-    running,
-    start,
-    stop,
     wait_for,
-    wait_until_announced,
 )
 
 REFERENCE = PROJECT / "tests" / "reference"
@@ -309,190 +299,3 @@ def test_triton_is_not_to_be_reached_from_outside(endpoint: Endpoint) -> None:
     assert len(listening) == 3
     loopback = "0100007F"
     assert set(listening.values()) <= {loopback, f"0000000000000000FFFF0000{loopback}"}
-
-
-@pytest.fixture
-def small_repository(tmp_path: Path, models: None) -> Path:
-    folder = tmp_path / "repository"
-    shutil.copytree(PROJECT / "model_repository" / "bert_base", folder / "bert_base")
-    return folder
-
-
-BERT = {"modelname": "bert_base", "payload": {"text": "The world has [MASK] people."}}
-
-
-def test_ping_is_503_with_the_reason_while_a_required_model_is_broken(
-    small_repository: Path, tmp_path: Path
-) -> None:
-    broken = small_repository / "resnet"
-    (broken / "1").mkdir(parents=True)
-    shutil.copy(PROJECT / "model_repository" / "resnet" / "config.pbtxt", broken)
-    shutil.copy(PROJECT / "model_repository" / "resnet" / "labels.txt", broken)
-    shutil.copy(PROJECT / "model_repository" / "resnet" / "dispatch.toml", broken)
-    (broken / "1" / "model.onnx").write_bytes(b"this is no ONNX file")
-    with running(tmp_path, MODEL_REPOSITORY=str(small_repository)) as endpoint:
-        answer = endpoint.call("/ping")
-        assert answer.status == 503
-        assert "'resnet'" in answer.json["error"]["message"]
-        assert "bert_base" not in answer.json["error"]["message"]
-        assert endpoint.ask(**BERT).status == 200, "the other models are served"
-        answer = endpoint.ask(
-            modelname="resnet", payload={"img": picture(PICTURES / "chelsea.png")}
-        )
-        assert answer.status == 503
-        assert answer.json["error"]["code"] == "model_unavailable"
-        assert "NOT ready" in endpoint.log.read_text()
-
-
-@pytest.mark.slow
-def test_ping_is_200_when_the_broken_model_is_not_required(
-    small_repository: Path, tmp_path: Path
-) -> None:
-    (small_repository / "empty" / "1").mkdir(parents=True)
-    settings = {"MODEL_REPOSITORY": str(small_repository), "REQUIRED_MODELS": "bert_base"}
-    with running(tmp_path, **settings) as endpoint:
-        assert endpoint.call("/ping").status == 200
-
-
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)
-def test_a_signal_drains_and_exits_0(
-    small_repository: Path, tmp_path: Path, number: signal.Signals
-) -> None:
-    """Callers keep asking while it stops: each is answered rightly or turned away, none is lost."""
-    endpoint = start(tmp_path, MODEL_REPOSITORY=str(small_repository))
-    wait_until_announced(endpoint)
-    statuses: list[int] = []
-    lost: list[BaseException] = []
-    done = threading.Event()
-
-    def keep_asking() -> None:
-        while not done.is_set():
-            try:
-                statuses.append(endpoint.ask(**BERT).status)
-            except ConnectionRefusedError:
-                return  # the door is closed: nothing was taken in
-            except Exception as error:
-                lost.append(error)
-                return
-
-    callers = [threading.Thread(target=keep_asking) for _ in range(4)]
-    for caller in callers:
-        caller.start()
-    time.sleep(1)
-    before = time.monotonic()
-    assert stop(endpoint, number) == 0, endpoint.log.read_text()[-2000:]
-    assert time.monotonic() - before < 30
-    done.set()
-    for caller in callers:
-        caller.join()
-    assert lost == []
-    assert set(statuses) == {200}
-    assert len(statuses) > 10
-
-
-def master_of(endpoint: Endpoint, name: str) -> int:
-    """Return the process that `serve` started under a name."""
-    for pid in descendants(endpoint.process.pid):
-        status = Path(f"/proc/{pid}/status").read_text()
-        command = Path(f"/proc/{pid}/cmdline").read_text()
-        if f"PPid:\t{endpoint.process.pid}\n" in status and name in command:
-            return pid
-    raise AssertionError(f"no {name}")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "tritonserver",
-        pytest.param("gunicorn", marks=pytest.mark.slow),
-        pytest.param("nginx: master", marks=pytest.mark.slow),
-    ],
-)
-def test_when_one_dies_too_often_the_others_are_stopped_and_the_exit_code_says_so(
-    small_repository: Path, tmp_path: Path, name: str
-) -> None:
-    endpoint = start(tmp_path, MODEL_REPOSITORY=str(small_repository), SERVE_RESTARTS="0")
-    wait_until_announced(endpoint)
-    started = descendants(endpoint.process.pid)
-    os.kill(master_of(endpoint, name), signal.SIGKILL)
-    assert endpoint.process.wait(30) == 128 + signal.SIGKILL
-    assert "died (SIGKILL) after 0 restarts within 600 s" in endpoint.log.read_text()
-    wait_for(lambda: not still(started), 5, "the end of all that was started")
-
-
-def still(pids: set[int]) -> set[int]:
-    return {pid for pid in pids if Path(f"/proc/{pid}").exists()}
-
-
-def test_two_containers_run_side_by_side(
-    endpoint: Endpoint, small_repository: Path, tmp_path: Path
-) -> None:
-    with running(tmp_path, MODEL_REPOSITORY=str(small_repository)) as second:
-        assert second.port != endpoint.port
-        assert second.ask(**BERT).status == 200
-        assert endpoint.ask(**BERT).status == 200
-    assert endpoint.ask(**BERT).status == 200
-
-
-def test_a_port_that_is_taken_is_named_before_anything_starts(
-    endpoint: Endpoint, tmp_path: Path
-) -> None:
-    second = start(tmp_path, SAGEMAKER_BIND_TO_PORT=str(endpoint.port))
-    assert second.process.wait(20) == 1
-    log = second.log.read_text()
-    assert f"port {endpoint.port} cannot be used" in log
-    assert "SAGEMAKER_BIND_TO_PORT" in log
-
-
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [("MODEL_SERVER_WORKERS", "many"), ("MODEL_REPOSITORY", "/no/such/folder")],
-)
-def test_a_bad_setting_stops_the_start(tmp_path: Path, variable: str, value: str) -> None:
-    refused = start(tmp_path, **{variable: value})
-    assert refused.process.wait(20) == 2
-    assert f"serve: {variable} is '{value}'; expected: " in refused.log.read_text()
-
-
-def test_a_client_of_one_s_own_is_served(
-    small_repository: Path, tmp_path: Path, own_client: Callable[[Path], None]
-) -> None:
-    own_client(tmp_path)
-    settings = {
-        "MODEL_REPOSITORY": str(small_repository),
-        "CLIENTS_PATH": str(tmp_path / "clients"),
-    }
-    with running(tmp_path, **settings) as endpoint:
-        answer = endpoint.ask(modelname="double", payload={"numbers": [1, 2.5]})
-        assert (answer.status, answer.json) == (
-            200,
-            {"modelname": "double", "result": [2.0, 5.0]},
-        )
-        answer = endpoint.ask(modelname="double", payload={"numbers": ["x"]})
-        assert answer.status == 400
-
-
-@pytest.fixture
-def own_client(small_repository: Path) -> Callable[[Path], None]:
-    """The example of the README, as it stands there, and a model for it that doubles numbers."""
-    blocks = (PROJECT / "README.md").read_text().split("```")
-    source = next(b.removeprefix("python\n") for b in blocks if b.startswith("python\n"))
-    config = next(b.partition("\n")[2] for b in blocks if 'name: "double"' in b)
-
-    def write(folder: Path) -> None:
-        (folder / "clients").mkdir()
-        (folder / "clients" / "double.py").write_text(source)
-        (small_repository / "double" / "1").mkdir(parents=True)
-        (small_repository / "double" / "config.pbtxt").write_text(config)
-        graph = helper.make_graph(
-            [helper.make_node("Add", ["INPUT", "INPUT"], ["OUTPUT"])],
-            "double",
-            [helper.make_tensor_value_info("INPUT", TensorProto.FLOAT, ["batch", "n"])],
-            [helper.make_tensor_value_info("OUTPUT", TensorProto.FLOAT, ["batch", "n"])],
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-        save(model, small_repository / "double" / "1" / "model.onnx")
-
-    return write

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from tests.conftest import PICTURES, PROJECT, Endpoint, free_ports, picture, wait_for
-from tests.end_to_end.test_chain import own_client, small_repository  # noqa: F401  fixtures
 from tests.support import readme
 
 pytestmark = pytest.mark.image
@@ -268,8 +267,8 @@ def test_root_without_capabilities(image: str) -> None:
 
 def test_models_and_clients_of_one_s_own_are_mounted(
     image: str,
-    small_repository: Path,  # noqa: F811
-    own_client: Callable[[Path], None],  # noqa: F811
+    small_repository: Path,
+    own_client: Callable[[Path], None],
     tmp_path: Path,
 ) -> None:
     own_client(tmp_path)

@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Endpoint, descendants, running, wait_for
-from tests.end_to_end.test_chain import BERT, small_repository
+from tests.end_to_end.test_lifecycle import BERT
 from tests.support.chaos import Load, hit, lay_out, outage
-
-__all__ = ["small_repository"]
 
 CHAIN = """
 from clients.base import Client

@@ -18,10 +18,10 @@ from dispatcher.model_control import sandbox as trial
 from dispatcher.model_control.verdicts import Noted, Verdicts
 from dispatcher.readiness.prober import Prober
 from dispatcher.settings import Settings
-from tests.dispatcher.test_http import assert_error
 from tests.support.fake_triton import FakeTriton
 from tests.support.probing import probed, triton
 from tests.support.reloading import FINE, Worker, folder, until, write
+from tests.support.stand_ins import assert_error
 
 __all__ = ["folder"]
 

@@ -1,0 +1,261 @@
+"""Callers who leave, and clients that hang: who is answered, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+
+from clients.images.pictures import room
+from dispatcher.execution.admission import Admission
+from dispatcher.execution.slots import MAX_HANGING
+from dispatcher.execution.watchdog import Watchdog
+from dispatcher.settings import Settings
+from tests.conftest import wait_for
+from tests.support.slow_clients import (
+    Hangs,
+    Model,
+    leave_when_asked,
+    lines,
+    slow,
+)
+from tests.support.stand_ins import assert_error
+
+
+def test_what_a_caller_who_left_has_not_begun_is_not_begun(
+    client: FlaskClient, admission: Admission, pair: Any
+) -> None:
+    """Counted at the model: of 20 batches of 4 payloads one was under way when the caller left."""
+    ours, theirs = pair
+    admission.calls.per_model = 1
+    leaving = threading.Thread(target=leave_when_asked, args=(theirs,))
+    leaving.start()
+    response = client.post(
+        "/infer/slow",
+        json={"payload": [{"before": 0.15}] * 80},
+        environ_overrides={"gunicorn.socket": ours},
+    )
+    leaving.join()
+    assert_error(response, 499, "caller_gone")
+    assert 1 <= len(Model.asked) <= 8
+
+
+def test_lines_of_a_caller_who_left_are_not_asked(
+    client: FlaskClient, admission: Admission, pair: Any
+) -> None:
+    ours, theirs = pair
+    admission.calls.per_model = 1
+    leaving = threading.Thread(target=leave_when_asked, args=(theirs,))
+    leaving.start()
+    answers = lines(client, [slow(before=0.1)] * 100, environ_overrides={"gunicorn.socket": ours})
+    leaving.join()
+    assert len(answers) < 10
+    assert len(Model.asked) < 10
+    wait_for(lambda: admission.jobs.free == admission.jobs.total, 5, "the job's turn")
+
+
+# Clients that do not come back
+
+
+def test_a_caller_of_a_client_that_hangs_is_answered_in_its_place(
+    app: Flask,
+    admission: Admission,
+    settings: Settings,
+    pair: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """At the deadline, while the client's thread is still away; what it says later goes nowhere."""
+    ours, theirs = pair
+    theirs.settimeout(10)
+    statuses = []
+
+    def call() -> None:
+        response = app.test_client().post(
+            "/infer/hangs?timeout_ms=100",
+            json={"payload": {}},
+            headers={"X-Request-Id": "my-id"},
+            environ_overrides={"gunicorn.socket": ours},
+        )
+        statuses.append(response.status_code)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    watch = Watchdog(admission, settings.client_timeout, replace=lambda: None)
+    wait_for(lambda: admission.calls.running, 5, "the call")
+    time.sleep(0.3)
+    watch.look()
+    answer = read_all(theirs)
+    assert answer.startswith(b"HTTP/1.1 504 ")
+    assert b"X-Request-Id: my-id\r\n" in answer
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert f"Content-Length: {len(body)}\r\n".encode() in head + b"\r\n"
+    error = json.loads(body)["error"]
+    assert error["code"] == "deadline_exceeded"
+    assert (error["modelname"], error["request_id"]) == ("hangs", "my-id")
+    assert thread.is_alive()
+    assert "hangs" not in caplog.text, "a caller's own short time does not make a client a bad one"
+    Hangs.free.set()
+    thread.join(5)
+    assert statuses == [504]
+    with pytest.raises(BrokenPipeError):
+        ours.send(b"what the thread would write")
+
+
+def test_an_error_that_comes_after_the_caller_was_answered_is_in_the_log(
+    app: Flask,
+    admission: Admission,
+    settings: Settings,
+    pair: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """That its turn cannot be given back as usual neither hides it nor is hidden by it."""
+    ours, _ = pair
+    thread = threading.Thread(
+        target=lambda: app.test_client().post(
+            "/infer/hangs?timeout_ms=100",
+            json={"payload": {"fails": True}},
+            headers={"X-Request-Id": "my-id"},
+            environ_overrides={"gunicorn.socket": ours},
+        )
+    )
+    thread.start()
+    wait_for(lambda: admission.calls.running, 5, "the call")
+    later = time.monotonic() + 60
+    Watchdog(admission, settings.client_timeout, lambda: None, clock=lambda: later).look()
+    Hangs.free.set()
+    thread.join(10)
+    assert "the client of 'hangs' is at fault in request my-id" in caplog.text
+    assert "ValueError: the author's own error" in caplog.text
+    assert "a call of 'hangs' failed, and so did its end: the time for this request" in caplog.text
+    assert not admission.calls.running
+
+
+def read_all(connection: socket.socket) -> bytes:
+    return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def test_a_model_whose_client_hangs_is_refused_and_others_are_not(
+    app: Flask, admission: Admission, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = time.monotonic
+    watch = Watchdog(
+        admission, 1.8, replace=lambda: pytest.fail("no need"), clock=lambda: clock() + 60
+    )
+    threads = [
+        threading.Thread(
+            target=lambda: app.test_client().post("/infer/hangs", json={"payload": {}})
+        )
+        for _ in range(MAX_HANGING)
+    ]
+    for thread in threads:
+        thread.start()
+    wait_for(lambda: len(admission.calls.running) == MAX_HANGING, 5, "the calls")
+    watch.look()
+    assert "a call of the client of 'hangs' hangs" in caplog.text
+    assert "Hangs.free.wait(30)" in caplog.text, "the log says where"
+    client = app.test_client()
+    refused = client.post("/infer/hangs", json={"payload": {}})
+    assert_error(refused, 503, "model_unavailable", "hang")
+    assert "Retry-After" in refused.headers
+    assert client.post("/infer/slow", json={"payload": {"n": 1}}).json["result"] == 1
+    Hangs.free.set()
+    for thread in threads:
+        thread.join(5)
+    well = client.post("/infer/hangs", json={"payload": {"well": True}})
+    assert well.json["result"] == "well", "served again when its calls have come back"
+
+
+def test_a_call_whose_picture_waited_for_others_does_not_hang(admission: Admission) -> None:
+    """As many of them as hanging calls would refuse the model; after that they count again."""
+    turns, in_line, may_go = [], threading.Barrier(MAX_HANGING + 1, timeout=10), threading.Event()
+
+    def call() -> None:
+        turn = admission.calls.enter("large", time.monotonic() + 60)
+        turn.since -= 60
+        turns.append(turn)
+        with room.taken(5_000_000, 10_000_000):
+            in_line.wait()
+            may_go.wait(10)
+        in_line.wait()
+        may_go.wait(10)
+
+    watch = Watchdog(admission, 1.8, replace=lambda: pytest.fail("no need"))
+    threads = [threading.Thread(target=call, daemon=True) for _ in range(MAX_HANGING)]
+    with room.taken(20_000_000, 10_000_000):
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: len(room._queue) == MAX_HANGING, 10, "all to wait")
+        watch.look()
+        assert not admission.calls.hanging, "they wait for room"
+    in_line.wait()
+    watch.look()
+    assert not admission.calls.hanging, "they are decoded"
+    admission.calls.enter("large", time.monotonic() + 60).release()
+    may_go.set()
+    in_line.wait()
+    watch.look()
+    assert admission.calls.hanging == {"large": MAX_HANGING}
+    for thread in threads:
+        thread.join(10)
+    for turn in turns:
+        turn.release()
+
+
+def test_a_worker_whose_turns_are_lost_asks_to_be_replaced_once(admission: Admission) -> None:
+    replaced = []
+    watch = Watchdog(
+        admission, 1.8, lambda: replaced.append(1), clock=lambda: time.monotonic() + 60
+    )
+    for number in range(11):
+        admission.calls.enter(f"model {number}", time.monotonic() + 1)
+    watch.look()
+    assert not replaced
+    admission.calls.enter("one more", time.monotonic() + 1)
+    watch.look()
+    watch.look()
+    assert replaced == [1]
+
+
+def test_a_worker_that_is_to_end_does_not_wait_for_what_never_ends(admission: Admission) -> None:
+    now = time.monotonic()
+    ended = []
+    watch = Watchdog(
+        admission, 1.8, replace=lambda: None, clock=lambda: now, end=lambda: ended.append(1)
+    )
+    admission.calls.enter("lost", time.monotonic() + 1).since = now - 60
+    answering = admission.calls.enter("another", time.monotonic() + 1)
+    watch.leaving = True
+    watch.look()
+    now += 2
+    answering.since = now
+    watch.look()
+    assert not ended
+    answering.release()
+    watch.look()
+    assert not ended, "its answer is being sent"
+    now += 2
+    watch.look()
+    assert ended
+
+
+def test_a_list_whose_client_hangs_is_answered_in_time(client: FlaskClient) -> None:
+    began = time.monotonic()
+    response = client.post("/infer/hangs?timeout_ms=300", json={"payload": [{}, {}]})
+    assert time.monotonic() - began < 2
+    assert_error(response, 504, "deadline_exceeded")
+
+
+def test_several_models_of_which_one_hangs(client: FlaskClient) -> None:
+    began = time.monotonic()
+    response = client.post(
+        "/invocations?timeout_ms=300", json={"modelname": ["hangs", "slow"], "payload": {"n": 5}}
+    )
+    assert time.monotonic() - began < 2
+    assert response.json["results"]["slow"] == {"status": 200, "result": 5}
+    assert response.json["results"]["hangs"]["status"] == 504
