@@ -44,7 +44,8 @@ class Program:
             says nothing about how long it takes.
         files: open files that it inherits, by number.
         before_stop: called once before `stop_signal` is sent, or as soon as the end is asked for
-            where the program does not run then; it is told whether it does. Takes a second at most.
+            where the program does not run then; its argument is whether it runs. Takes a second at
+            most.
         output: the file that takes what it writes; `None` means this process's own.
         clean: removes what it leaves behind.
 
