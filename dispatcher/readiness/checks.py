@@ -80,8 +80,8 @@ class ModelChecks:
     Args:
         registry: the clients, whose `example` is asked.
         server: where the models run.
-        timeout: seconds that a model has for its answer. A model that is busy is told from one
-            that hangs by its answers to other requests in that time.
+        timeout: seconds that a model has for its answer. A model that answers other requests in
+            that time is busy, and does not hang.
 
     """
 

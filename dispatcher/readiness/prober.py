@@ -284,8 +284,8 @@ class Prober:
                 # It does not list them while it is busy with loading one.
                 if not self.server.is_ready(timeout=WORD_S):
                     fault = f"Triton is not ready: {error.message}"
-                    said = found.was_listed and found.triton_starts == starts
-                    found = Status(triton_starts=starts, fault=fault, was_listed=said)
+                    before = found.was_listed and found.triton_starts == starts
+                    found = Status(triton_starts=starts, fault=fault, was_listed=before)
             self.found = replace(found, at=self.clock())
 
     def _follow(self, ready: Collection[str]) -> None:

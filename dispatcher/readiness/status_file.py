@@ -55,7 +55,7 @@ def reader(
     """Return a function that returns the newest status.
 
     Args:
-        path: of the file; `None` where nobody writes one.
+        path: of the file; `None` where there is none.
         parse: makes the status from the document.
         first: the status before the first document.
         fresh: seconds before the file is read again. It is parsed only where it has changed.

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from container.serving import OWN
+from dispatcher.readiness.prober import LOCK
 from tests.conftest import Endpoint, descendants, running, wait_for
 from tests.end_to_end.test_lifecycle import BERT
-from tests.support.chaos import Load, hit, lay_out, outage
+from tests.support.chaos import Load, find, hit, lay_out, outage
 
 CHAIN = """
 from clients.base import Client
@@ -132,3 +134,31 @@ def test_other_models_go_on_and_a_class_that_asks_the_model_waits_for_it(tmp_pat
         assert triton_restarts(endpoint) == 0
         assert Load(endpoint).one("steady", [1.0]) == "right"
         assert endpoint.call("/ping").status == 200
+
+
+def holder(lock: Path) -> int:
+    """Return the process that holds a lock on a file, as the kernel says."""
+    locks, inode = Path("/proc/locks").read_text(), lock.stat().st_ino
+    found = re.findall(rf"POSIX +ADVISORY +WRITE (\d+) \S+:{inode} ", locks)
+    return int(found[0]) if found else 0
+
+
+@pytest.mark.slow
+def test_when_the_worker_that_probes_is_killed_another_does_so(tmp_path: Path) -> None:
+    settings = lay_out(tmp_path, "steady", "frail")
+    settings |= {"MODEL_SERVER_WORKERS": "2", "RUN_DIR": str(tmp_path / "run")}
+    with running(tmp_path, **settings) as endpoint:
+        lock = tmp_path / "run" / OWN / LOCK
+        first = holder(lock)
+        assert first in find(endpoint, "gunicorn's worker")
+        with Load(endpoint, models=("frail",)).going_on() as load:
+            os.kill(first, signal.SIGKILL)
+            wait_for(lambda: holder(lock) not in {0, first}, 2, "another")
+            began = stubs_of(endpoint, "steady")
+            hit(endpoint, "a model's process", signal.SIGKILL)  # of `steady`
+            wait_for(lambda: b"its process died" in endpoint.call("/ping").body, 5, "/ping")
+            wait_for(lambda: endpoint.call("/ping").status == 200, 30, "/ping turning 200")
+        load.check()
+        assert load.counts["right"] > 10
+        assert not began & stubs_of(endpoint, "steady")
+        assert triton_restarts(endpoint) == 0

@@ -100,7 +100,7 @@ def build() -> Flask:
     server = FakeTriton({one.modelname: nothing for one in clients})
     environment = Environment(server, settings.model_repository)
     registry = Registry({one.modelname: one(environment) for one in clients})
-    readiness = probed(Prober(("double",), registry, server, 8, 8))
+    readiness = probed(Prober(("double",), registry, server, 8, 8), everything=False)
     admission = make_admission(settings)
     Watchdog(admission, settings.client_timeout, replace_worker).start()
     configure_logging(settings)

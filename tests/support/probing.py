@@ -107,10 +107,11 @@ class Stage:
         return self.readiness.prober().degraded.get(model, "")
 
 
-def probed(prober: Prober) -> Readiness:
-    """Return what web workers say after one round of a prober, while Triton is well."""
+def probed(prober: Prober, *, everything: bool = True) -> Readiness:
+    """Return what web workers say after one round of a prober: of all models, or required ones."""
     prober.list_models()
     for name, probe in list(prober.due()):
-        prober.run(name, probe)
+        if probe.result.required or everything:
+            prober.run(name, probe)
     prober.publish()
     return Readiness(prober.supervisor, prober.status)
