@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from onnx import TensorProto, helper, save
 
-from tests.conftest import (
-    PROJECT,
-)
+from tests.conftest import PROJECT, Endpoint
+from tests.support.front import front
 
 
 @pytest.fixture
@@ -43,3 +42,10 @@ def own_client(small_repository: Path) -> Callable[[Path], None]:
         save(model, small_repository / "double" / "1" / "model.onnx")
 
     return write
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """A container whose metrics and log are read."""
+    with front(tmp_path_factory.mktemp("seen"), MODEL_SERVER_WORKERS="2") as endpoint:
+        yield endpoint
