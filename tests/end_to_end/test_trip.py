@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.trip import BACKENDS, PAGE, Trip, files, traced, written
 
-MOST_FILES = 33  # in the web worker
+MOST_FILES = 41
 
 
 @pytest.fixture(scope="module")
