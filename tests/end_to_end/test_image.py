@@ -132,7 +132,7 @@ def test_its_structure(image: str) -> None:
     subprocess.run(
         [
             *(BIN / "container-structure-test", "test", "--image", image),
-            *("--config", PROJECT / "tests" / "image_structure.yaml"),
+            *("--config", PROJECT / "tests" / "end_to_end" / "image_structure.yaml"),
         ],
         check=True,
         timeout=300,
