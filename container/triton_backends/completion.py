@@ -28,7 +28,7 @@ QUANTIZES = "it quantizes its activations while it runs, with one scale for all 
 DYNAMIC_QUANTIZATION = (b"DynamicQuantize", b"MatMulIntegerToFloat")
 """What the operators are called, or begin with."""
 
-TRIED = "in a trial each row was answered as if it were alone"
+TRIED = "in a test each row had the same answer as alone"
 LEAVE_OUT = "leave it out, unless you know that each row is an item of its own"
 
 

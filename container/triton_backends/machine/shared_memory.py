@@ -2,9 +2,9 @@
 
 `container/repository/shared_memory_plan.py` says why. Without the variable nothing is limited.
 
-A model that was loaded later is not in its plan. Where there is little it takes a part of what is
-free when it is loaded, or is not loaded: what it was not given then nobody can give it any more,
-and Triton never lets go of a request for which there is no room.
+A model that is loaded later is not in its plan. If /dev/shm is small, the model takes its share of
+the free part when it is loaded, or is not loaded at all: it cannot get more afterwards, and Triton
+never ends a request that does not fit.
 """
 
 from __future__ import annotations
