@@ -293,8 +293,7 @@ class Slots:
 
         Args:
             before: the time.
-            entered: returns when a thread got what it had to wait for through no fault of its
-                model.
+            entered: returns when a thread ended a wait that its model did not cause.
 
         """
         with self._lock:

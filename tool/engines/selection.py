@@ -207,7 +207,7 @@ def has_int8(file: Path) -> bool:
 def answered_to_wide(file: Path, given: Arrays, exact: Run) -> tuple[Arrays, Arrays] | None:
     """Return inputs with integers beyond 32 bits, and the outputs for them.
 
-    OpenVINO computes in 32 bits, and says nothing where a number has more.
+    OpenVINO computes in 32 bits, and raises no error for a larger number.
 
     Args:
         file: the model's.

@@ -125,8 +125,8 @@ class Share:
         size: bytes of shared memory that all models have together.
         tensors: bytes of tensors, in and out, that one run may have; None is without limit.
         region: bytes to which this instance's region is grown at once; 0 where it grows as is
-            needed. A region that grows in steps may become twice as large as it has to be, for
-            old room and new are not always used together.
+            needed. A region that grows in steps may become twice as large as necessary, because
+            old and new space are not always used together.
         held: an open file of the size that the region is to grow by; that of a model that came
             later has the room as well.
 
