@@ -137,8 +137,8 @@ class Client(ABC):
             return current.get()
         except LookupError:
             raise LookupError(
-                "there is no request here: in `__init__` there is none yet, and a thread of one's "
-                "own has it where it is run by `contextvars.copy_context().run`"
+                "there is no request here: `__init__` runs before any request, and a thread of "
+                "your own needs a copy of the context: `contextvars.copy_context().run`"
             ) from None
 
     def draw(self, payload: Payload, result: Any, media_type: str) -> bytes:  # noqa: ARG002  for overriding

@@ -277,8 +277,8 @@ def raise_file_limit(say: Say) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if hard != resource.RLIM_INFINITY and hard < FEW_FILES:
         say(
-            f"a process may have only {hard} open files (`ulimit -Hn`): with fewer than "
-            f"{FEW_FILES} callers may be refused, and Triton may stop answering",
+            f"a process may have only {hard} open files (`ulimit -Hn`): below {FEW_FILES} NGINX "
+            "may refuse callers, and Triton may stop answering",
             WARNING,
         )
 
@@ -366,7 +366,7 @@ def run_folder(wanted: Path | None) -> Iterator[Path]:
         ) from error
     with made as folder:
         if not WORKABLE.fullmatch(folder):
-            raise NoFolder(f"the temporary folder is '{folder}'; set RUN_DIR to a {RUN_PATH}")
+            raise NoFolder(f"the temporary folder is '{folder}'; set RUN_DIR to an {RUN_PATH}")
         yield Path(folder)
 
 

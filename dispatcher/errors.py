@@ -127,12 +127,15 @@ ROUTING: Final[Mapping[int, tuple[str, str]]] = {
         "check the request line and the headers: a single one may have 8 kB, all 32 kB",
     ),
     404: ("not_found", "POST /invocations asks a model; GET /docs shows every route"),
-    405: ("method_not_allowed", "the Allow header says which methods this path takes"),
+    405: (
+        "method_not_allowed",
+        "the header Allow lists this path's methods; GET /docs shows every route",
+    ),
     408: ("request_timeout", "send the whole body without a pause of a minute"),
     413: ("too_large", "send fewer items, or smaller pictures"),
     414: ("uri_too_long", "put the request into the body of POST /invocations"),
     429: ("too_many_requests", "try again after Retry-After seconds"),
-    500: ("internal_error", "the log of the container has the traceback under the request's id"),
+    500: ("internal_error", "the container's log has the traceback, with the request's id"),
     501: ("not_implemented", "POST /invocations with a Content-Length"),
     503: ("unavailable", "try again in a few seconds"),
     504: ("deadline_exceeded", "send fewer or smaller items in one request"),
@@ -171,10 +174,10 @@ def with_position(error: InferenceError, position: int) -> InferenceError:
 
 def client_bug() -> ClientBug:
     """Return the error for an unexpected exception from a client."""
-    return ClientBug("the model's client failed in a way it does not explain", hint=ROUTING[500][1])
+    return ClientBug("the model's client raised an unexpected exception", hint=ROUTING[500][1])
 
 
 def too_large(limit: int, came: int | None = None) -> RequestEntityTooLarge:
     """Return the error for a body over the limit, in bytes."""
     size = f"the body has {came} bytes" if came else "the body is too large"
-    return RequestEntityTooLarge(f"{size}; at most {limit // 2**20} MiB are taken")
+    return RequestEntityTooLarge(f"{size}; at most {limit // 2**20} MiB are allowed")

@@ -100,7 +100,7 @@ def path(text: str) -> Path:
     return Path(text).absolute()
 
 
-@expects("path; a folder there, if any, that can be read")
+@expects("path; if a folder is there, one that can be read")
 def place(text: str) -> Path:
     """Read the path of a folder that need not exist."""
     found: Path = path(text)
@@ -113,7 +113,7 @@ def place(text: str) -> Path:
 # and the path of "gunicorn.sock" in it may have 107 characters. The folder is RUN_DIR for the web
 # workers, and "dispatch-run" in it for `serve`.
 WORKABLE = re.compile(r"[A-Za-z0-9._/+-]{1,93}")
-RUN_PATH = "path of at most 80 letters, digits and ._/+- from the root on"
+RUN_PATH = "absolute path of at most 80 letters, digits and ._/+-"
 
 
 @expects(RUN_PATH)

@@ -166,8 +166,8 @@ class Settings:
         "time from SIGTERM to SIGKILL for processes that still run")
     model_precision: str = setting("MODEL_PRECISION", "exact", read.one_of("exact", "auto"),
         "precision of models on a CPU: exact gives the results of ONNX Runtime in single "
-        "precision; auto computes in bf16 where the processor supports it and a trial shows that "
-        "the results agree")
+        "precision; auto computes in bf16 where the processor supports it and a comparison shows "
+        "that the results agree")
     engine_cache: Path = setting("ENGINE_CACHE", str(Path(sys.prefix) / "engines"), read.path,
         "folder that stores which engine runs a model best on this machine")
     restarts: int = setting("SERVE_RESTARTS", "10", read.whole(0, 1_000_000),

@@ -85,7 +85,7 @@ def test_in_the_longest_folder_there_is_just_room_for_a_socket() -> None:
         socket.socket(socket.AF_UNIX) as listener,
     ):
         longest = f"{short}/".ljust(80, "x")
-        with pytest.raises(NoFolder, match="; expected: path of at most 80 letters"):
+        with pytest.raises(NoFolder, match="; expected: absolute path of at most 80 letters"):
             run_folder(Path(f"{longest}x")).__enter__()
         with pytest.raises(OSError, match="path too long"):
             listener.bind(f"{longest}x/{OWN}/{SOCKET}")
@@ -100,7 +100,7 @@ def test_a_temporary_folder_that_nginx_cannot_have_is_named(
 ) -> None:
     (tmp_path / name).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
-    with pytest.raises(NoFolder, match=f"the temporary folder is '.*{name}.*'; set RUN_DIR to a"):
+    with pytest.raises(NoFolder, match=f"the temporary folder is '.*{name}.*'; set RUN_DIR to an"):
         run_folder(None).__enter__()
     assert not list((tmp_path / name).iterdir())
 

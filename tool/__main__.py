@@ -39,7 +39,7 @@ COMMANDS = {  # the module of each, and what it does
     ),
     "new-key": (
         "tool.commands.new_key",
-        "make an API key, and the line for API_KEYS_FILE that lets it in",
+        "make an API key, and its line for API_KEYS_FILE",
     ),
     "weights": (
         "container.image.weights.cli",

@@ -215,7 +215,7 @@ def opened(data: bytes, name: str, expected: str) -> Image.Image:
     except (OSError, ValueError, SyntaxError) as error:
         if other := next((kind for kind, one in OTHERS.items() if one.match(data[:BEGINNING])), ""):
             raise BadPayload(
-                f"`{name}` is {other}, which is not taken",
+                f"`{name}` is {other}, which is not supported",
                 hint="convert it, and send a JPEG, PNG, WebP, BMP or GIF picture",
             ) from error
         raise BadPayload(

@@ -1,8 +1,9 @@
 """Finds what crashes Triton in a model's configuration and files.
 
-Triton 2.51 ends with SIGABRT for a folder that it reads as a file, and with SIGSEGV for the other
-causes (every third time for a warm-up's batch). All other models end with it, and each restart ends
-in the same way, so such a model is refused before. Mistakes that Triton refuses are left to it.
+Triton 2.51 crashes with SIGABRT if it reads a folder as a file, and with SIGSEGV for the other
+causes (every third time for a warm-up's batch). A crash takes all other models along, and repeats
+after each restart. So such a model is refused beforehand. Mistakes that Triton itself refuses are
+left to it.
 """
 
 from __future__ import annotations

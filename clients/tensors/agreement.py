@@ -128,7 +128,8 @@ def same_first(expected: Mapping[Any, float], got: Mapping[Any, float]) -> Agree
     first, second = (max(side, key=side.__getitem__) for side in (expected, got))
     if first != second:
         return different(f"the first is {second}, not {first}", gap / PROBABILITY)
-    worst = f"the probability of {names[at]} is {sides[1][at]:.4f}, not {sides[0][at]:.4f}"
+    probabilities = f"{sides[1][at]:.4f}, not {sides[0][at]:.4f}"
+    worst = f"the probability of {names[at]!r} differs by {gap:.2g} ({probabilities})"
     return Agreement(gap <= PROBABILITY, worst, gap / PROBABILITY)
 
 
@@ -246,4 +247,4 @@ def same_array(
     numbers = one[finite]
     spread = float(numbers.max() - numbers.min()) or float(np.abs(numbers).max()) or 1.0
     gap = float(np.abs(numbers - other[finite]).max()) / spread
-    return Agreement(gap <= limit, f"{name} differs by {gap:.2g} of its spread", gap / limit)
+    return Agreement(gap <= limit, f"{name} differs by {gap:.2g} of its range", gap / limit)

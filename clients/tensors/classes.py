@@ -47,7 +47,7 @@ def classified(
     """
     if scores.dtype.kind not in "iuf" or (batched and not scores.ndim):
         raise ModelFailed(
-            f"classes are wanted of an output that came as {scores.dtype} {list(scores.shape)}"
+            f"classes are wanted of an output that is {scores.dtype} {list(scores.shape)}"
         )
     shape = scores.shape if batched else (1, *scores.shape)
     items = scores.reshape(shape[0], math.prod(shape[1:]))

@@ -41,7 +41,7 @@ def the_one_input(signature: Signature) -> str:
     """Return the name of the only input; raise TensorsRefused if there are several."""
     if len(signature.inputs) != 1:
         raise TensorsRefused(
-            f"one array came; the model has the inputs {described(signature.inputs)}",
+            f"one array was sent; the model has the inputs {described(signature.inputs)}",
             hint="send them by name in a V2 body",
         )
     return signature.inputs[0].name
@@ -141,7 +141,7 @@ def zeros(signature: Signature) -> dict[str, Array]:
         if spec.datatype not in DTYPES and not spec.optional:
             raise TensorsRefused(
                 f"input `{spec.name}` is {spec.datatype}, which is not served",
-                hint=f"served are {', '.join(DTYPES)}",
+                hint=f"expected one of {', '.join(DTYPES)}",
             )
     return {
         spec.name: np.full(

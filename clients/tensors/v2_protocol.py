@@ -54,7 +54,7 @@ def read_v2(payload: Payload) -> dict[str, Array]:
         if not isinstance(tensor, dict) or not isinstance(tensor.get("name"), str):
             raise BadPayload(f"`{where}` is {brief(tensor)}", hint=V2_EXPECTED)
         if tensor["name"] in arrays:
-            raise BadPayload(f"`{where}`: the name {tensor['name']!r} is there twice")
+            raise BadPayload(f"`{where}`: the name {tensor['name']!r} is given twice")
         arrays[tensor["name"]] = read_tensor(tensor, where)
     return arrays
 
@@ -76,7 +76,7 @@ def read_tensor(tensor: Mapping[str, Any], where: str) -> Array:
     if not isinstance(data, list):
         raise BadPayload(
             f"`{where}.data` is {brief(data)}",
-            hint="expected a list of numbers or texts, flat or nested; binary data are not taken",
+            hint="expected a list of numbers or texts, flat or nested, and no binary data",
         )
     flat = flattened(data)
     if len(flat) != math.prod(shape):
@@ -245,7 +245,7 @@ def wanted_outputs(payload: Payload, signature: Signature) -> tuple[list[str], d
                 what = f"`outputs[{place}]`: there is no output {brief(name)}"
             raise BadPayload(what, hint=f"the model has {', '.join(known)}")
         if name in names:
-            raise BadPayload(f"`outputs[{place}]`: {name!r} is there twice")
+            raise BadPayload(f"`outputs[{place}]`: {name!r} is given twice")
         names.append(name)
         content_type(output, f"outputs[{place}].", AS_THEY_ARE)
         parameters = output.get("parameters")

@@ -43,8 +43,8 @@ class TextKeys(Keys):
     output: str = key(TENSOR, "the output, where there are several", "")
     padding: bool = key(
         FLAG,
-        "whether texts of unequal lengths may share a run, the shorter ones filled up, where the "
-        "model takes an `attention_mask` and is found to heed it",
+        "whether texts of unequal lengths may share a run, the shorter ones padded, if the model "
+        "takes an `attention_mask` and a test shows that padding changes no answers",
         default=True,
     )
 

@@ -88,8 +88,8 @@ class Triton(TritonInference, TritonProbe, ModelServer):
     def _take_room(self, model: str) -> None:
         """Let a model take the shared memory that it needs.
 
-        One of the container's own backends takes it with the first request, whose inputs need room
-        themselves: a request without room stays in Triton for ever.
+        The container's own backends take it with their first request. The inputs of that request
+        need memory too, and Triton never ends a request that does not fit.
 
         Raises:
             TooLargeAtOnce: there is too little; the model is unloaded again.

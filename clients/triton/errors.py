@@ -73,7 +73,7 @@ NO_ID = "[request id: <id_unknown>] "
 FIX = " To mend it: "  # as in container/triton_backends/model_config.py
 
 CHECK_SAYS_MORE = "`dispatcher check` on the model's folder may say more"
-LOG_SAYS_WHY = "Triton's log has the reason; `dispatcher check` finds many of them beforehand"
+LOG_SAYS_WHY = "Triton's log has the reason; `dispatcher check` on the model's folder may name it"
 
 
 def translated(error: Any) -> InferenceError:
@@ -127,7 +127,7 @@ def not_ready(model: str, states: Collection[ModelState]) -> ModelUnavailable:
         fix = f"POST /load_model/{model} loads it"
     return ModelUnavailable(
         f"the model {model!r} is not ready{why}",
-        hint=fix or "see the log of the start; /ping says which models are missing",
+        hint=fix or "GET /health shows every model's state; Triton's log has the reason",
     )
 
 

@@ -101,8 +101,8 @@ def picked(array: npt.NDArray[Any], rows: Sequence[int]) -> npt.NDArray[Any]:
 
 
 NOT_LOADED = (
-    "it was not loaded; if loading it failed, Triton's log has the reason, and `dispatcher check` "
-    "may find it"
+    "it is not loaded; if loading it failed, Triton's log has the reason, and `dispatcher check` "
+    "may name it"
 )
 
 

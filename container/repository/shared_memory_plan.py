@@ -1,19 +1,18 @@
 """Shares out /dev/shm among the models of the embedded Triton.
 
-Triton hands tensors to its Python backends through /dev/shm, of which a container has 64 MB unless
-it is started with more. Every model instance has a region there, which grows with what it is sent
-and what it answers, and never shrinks. Where there is no room left to grow, requests fail that
-would fit by themselves, and Triton does not stop in order. So where there is little it is shared
-out before:
+Triton passes tensors to its Python backends through /dev/shm. A container has 64 MB of it unless it
+is started with more. Every model instance has a region there, which grows with its inputs and
+outputs, and never shrinks. When no memory is left, even requests that would fit alone fail, and
+Triton does not stop cleanly. So a small /dev/shm is divided among the models before the start:
 
-- A model whose tensors have fixed shapes gets what its largest batches need. Where that is more
-  than one model's part of the whole, it gets one instance, and batches that fit, at the least one
-  item, in a copy of its configuration: Triton then forms no larger batches, and the web workers
-  send none, for they ask Triton what the largest is.
+- A model whose tensors have fixed shapes gets what its largest batches need. If that exceeds one
+  model's part of the whole, a copy of its configuration gives it one instance, and batches that
+  fit, of at least one item. Triton then forms no larger batches, and the web workers send none,
+  because they read the limit from Triton.
 - Models with variable shapes share the rest. `container/triton_backends/machine/shared_memory.py`
   refuses what is too large for a model's share, and the web workers then halve the batch.
 
-What is loaded later takes its own part as it is loaded, of what is free then; see there.
+A model that is loaded later takes its share of what is free at that time; see that file.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ class Plan:
                         f", and batches of at most {share.batch} instead of {share.configured}"
                     )
                 yield (
-                    f"{name}: one instance{batches}, for /dev/shm has {self.size // MIB} MB "
+                    f"{name}: one instance{batches}, because /dev/shm has {self.size // MIB} MB "
                     "(docker run --shm-size=1g gives enough)"
                 )
 

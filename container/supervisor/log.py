@@ -155,7 +155,7 @@ class Log:
                 lines, self._waiting, self._size = self._waiting, [], 0
                 lost, self._lost, ended = self._lost, 0, self._ended
             if lost:
-                text = b"%d lines of the log were lost: they were not read in time" % lost
+                text = b"%d lines of the log were dropped: they were not read in time" % lost
                 lines.append(self._formatted("serve", text, WARNING))
             if not self._write_out(b"".join(lines)):
                 with self._changed:

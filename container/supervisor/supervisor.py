@@ -128,7 +128,9 @@ class Supervisor:
         if self._killed_at is None or self.system.now() < self._killed_at + LEFT_S:
             return bool(running)
         if running:
-            self.say(f"{', '.join(running)} cannot be killed: exiting without", ERROR)
+            self.say(
+                f"{', '.join(running)} cannot be killed: exiting without waiting longer", ERROR
+            )
         return False
 
     def _step(self, lifecycle: Lifecycle) -> None:
@@ -198,7 +200,7 @@ class Supervisor:
             return
         lifecycle.faulty_since = lifecycle.faulty_since or now
         if now >= lifecycle.faulty_since + self.policy.patience:
-            self.say(f"{lifecycle.program.name} does not do its work: {fault}; killing it", ERROR)
+            self.say(f"{lifecycle.program.name} fails its probe: {fault}; killing it", ERROR)
             self._kill(lifecycle, fault)
 
     def _fault(self, lifecycle: Lifecycle) -> str:
@@ -340,7 +342,7 @@ class Supervisor:
             for lifecycle in running:
                 if lifecycle.program.name == slow and lifecycle.state is not State.ENDING:
                     self.say(
-                        f"{last.program.name} does not end in its time; killing {slow}", WARNING
+                        f"{last.program.name} has not stopped in time; killing {slow}", WARNING
                     )
                     self._kill(lifecycle, "")
 

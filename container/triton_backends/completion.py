@@ -28,7 +28,7 @@ QUANTIZES = "it quantizes its activations while it runs, with one scale for all 
 DYNAMIC_QUANTIZATION = (b"DynamicQuantize", b"MatMulIntegerToFloat")
 """What the operators are called, or begin with."""
 
-TRIED = "in a trial each row was answered as if it were alone"
+TRIED = "in a test each row had the same answer as alone"
 LEAVE_OUT = "leave it out, unless you know that each row is an item of its own"
 
 
@@ -69,7 +69,7 @@ def completed(
         config: as Triton hands it over.
         written: the same as its author wrote it, which may have a `max_batch_size` of 0.
         opened: the model's file.
-        trials: a folder in which the results of trials are kept, if any.
+        trials: a folder for the results of tests, if any.
 
     Raises:
         ModelConfigError: the file contradicts `max_batch_size`.
@@ -107,8 +107,8 @@ def completed(
 def quantizes(file: Path) -> bool:
     """Whether a graph has an operator that takes one scale for all rows.
 
-    Where only the best class is given, a trial would have to meet the one number that is rounded
-    to another.
+    If the model returns only the best class, a test would have to hit the one number that is
+    rounded to another.
     """
     with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as graph:
         return any(graph.find(kind) >= 0 for kind in DYNAMIC_QUANTIZATION)

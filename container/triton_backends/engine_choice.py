@@ -41,7 +41,7 @@ CACHE_VARIABLE = "ENGINE_CACHE"
 
 CONFIGURED = "as its configuration says"
 
-EDITION = 3
+EDITION = 4
 """Of the comparison; results of another edition are not read."""
 
 TIMEOUT_S = 300.0
@@ -113,7 +113,12 @@ def preference(config: Mapping[str, Any], environment: Mapping[str, str]) -> Eng
     engine = texts.get(ENGINE, AUTO)
     precision = texts.get(PRECISION, environment.get(PRECISION_VARIABLE, EXACT))
     for key, text, known, fix in (
-        (ENGINE, engine, (AUTO, OPENVINO, ONNXRUNTIME), "leave it out to let a trial decide"),
+        (
+            ENGINE,
+            engine,
+            (AUTO, OPENVINO, ONNXRUNTIME),
+            "leave it out to let the comparison of engines decide",
+        ),
         (PRECISION, precision, (EXACT, AUTO), f'write "{AUTO}" to let {BF16} in, or leave it out'),
     ):
         if text not in known:
@@ -228,11 +233,11 @@ def measured_choice(folder: Path, file: Path, asked: EnginePreference) -> Engine
         if done.returncode == 0:
             return parsed(json.loads(done.stdout.splitlines()[-1]))
         said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        reason = f"the trial of other engines failed: {said[:200]}"
+        reason = f"the comparison of engines failed: {said[:200]}"
     except subprocess.TimeoutExpired:
-        reason = f"the trial of other engines took longer than {TIMEOUT_S:.0f} s"
+        reason = f"the comparison of engines took longer than {TIMEOUT_S:.0f} s"
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        reason = f"the trial of other engines could not be made: {error}"
+        reason = f"the comparison of engines could not be made: {error}"
     return EngineChoice(ONNXRUNTIME, reason=reason)
 
 

@@ -114,8 +114,8 @@ def files_of(file: Path) -> list[Path]:
 def asked_kind(kind: str, folder: Path) -> str:
     """Return the kind of an instance that its configuration asks for.
 
-    Where Triton sees a GPU it makes `GPU` of `KIND_AUTO`, also in what it hands to a backend; but a
-    runtime without CUDA is no mistake of who wrote `KIND_AUTO`, or nothing.
+    If Triton sees a GPU, it replaces `KIND_AUTO` by `GPU`, also in the configuration that a backend
+    gets. An author who wrote `KIND_AUTO`, or no kind, is not to blame for a runtime without CUDA.
 
     Args:
         kind: as Triton says it, `CPU`, `GPU`, `AUTO` or `MODEL`.
@@ -169,7 +169,7 @@ def completion(
         config: as Triton hands it over.
         signature: the file's.
         stated: whether `max_batch_size` is written; Triton hands over 0 in either case.
-        independent: whether a trial has shown that each row is answered as if it were alone.
+        independent: whether a test has shown that each row has the same answer as alone.
 
     Raises:
         ModelConfigError: `max_batch_size` is set, but a tensor has no dynamic first dimension; or

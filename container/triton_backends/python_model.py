@@ -62,8 +62,8 @@ class PythonModel(ABC):
     def auto_complete_config(cls, auto_complete_model_config: Any) -> Any:
         """Add inputs, outputs and batching from the file where the configuration has none.
 
-        Requests share runs only where the configuration says so, or a trial shows that it is
-        harmless. Where they do, Triton hands over requests of every shape together.
+        Requests share runs only if the configuration says so, or a test shows that it is harmless.
+        Then Triton passes requests of all shapes together.
 
         Raises:
             ModelConfigError: the file cannot be read or contradicts `max_batch_size`, a parameter

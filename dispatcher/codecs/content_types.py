@@ -39,7 +39,7 @@ SUGGESTIONS: Mapping[str, str] = {
     "text/csv": "send a table of numbers as application/x-npy, or in application/json: "
     '{"inputs": [{"name", "shape", "datatype", "data"}]}; records that are answered one by one as '
     "application/jsonlines, a JSON object on each line",
-    "application/vnd.sagemaker-triton.binary+json": "tensors in binary are not taken: send them in "
+    "application/vnd.sagemaker-triton.binary+json": "binary tensors are not supported: send "
     'application/json, {"inputs": [{"name", "shape", "datatype", "data"}]} (binary_data=False for '
     "each input and output of tritonclient), or a single one as application/x-npy",
 }
@@ -62,7 +62,7 @@ def read_body(request: Request, metadata: Metadata, settings: Settings) -> Infer
     if reader is None:
         expected = f"expected {', '.join(READERS)}, image/*, {', '.join(sorted(LINE_TYPES))}"
         raise UnsupportedType(
-            f"a body of type {media_type[:100] or 'nothing'} is not taken",
+            f"a body of type {media_type[:100] or 'nothing'} is not supported",
             hint=SUGGESTIONS.get(media_type, expected),
         )
     return reader(request, metadata, settings)
@@ -84,7 +84,7 @@ def detect_type(request: Request) -> str:
     lost = lost_its_line_ends(body)
     raise UnsupportedType(
         f"the body is neither JSON nor a picture: it begins with {start!r}",
-        hint=LINE_ENDS_TAKEN_OUT if lost else "say what it is with a Content-Type",
+        hint=LINE_ENDS_TAKEN_OUT if lost else "set the header Content-Type to its type",
     )
 
 
@@ -164,7 +164,7 @@ def decompress_body(request: Request, limit: int) -> None:
         return
     if encoding not in {"gzip", "x-gzip"}:  # which mean the same: RFC 9110, 8.4.1.3
         raise UnsupportedType(
-            f"a body with Content-Encoding {encoding[:40]!r} is not taken", hint="expected gzip"
+            f"a body with Content-Encoding {encoding[:40]!r} is not supported", hint="expected gzip"
         )
     plain = g.unpacked = tempfile.SpooledTemporaryFile(MAX_IN_MEMORY)  # noqa: SIM115  see app.py
     length = decompress(request.stream, plain, limit)

@@ -46,7 +46,7 @@ SERVICE_PREFIX: Final = "/endpoints/"
 SERVICE_STATUS: Final = 424
 SERVICE_HEADERS: Final[Mapping[str, str]] = {"X-Amzn-ErrorType": "ModelError"}
 
-BUG_MESSAGE: Final = "the server failed in a way it does not explain"
+BUG_MESSAGE: Final = "the server raised an unexpected exception"
 
 
 def error_body(
@@ -168,7 +168,7 @@ def log_client_fault(error: InferenceError, modelname: str) -> None:
     """Log an error that is the fault of the model's client."""
     if isinstance(error, ClientBug | NotJson):
         log.error(
-            "the client of %s is at fault in request %s: %s",
+            "the client of %s failed in request %s: %s",
             ascii(modelname),
             current_request_id(),
             error.message,

@@ -53,7 +53,7 @@ def read_form(request: Request, metadata: Metadata, settings: Settings) -> Infer
     files = [one for one in parts if one.is_file]
     if named_as_fields := [one.name for one in files if one.name in FIELDS]:
         raise BadBody(
-            f"the form's field `{named_as_fields[0]}` came as a file",
+            f"the form's field `{named_as_fields[0]}` was sent as a file",
             hint="send it as a field, without a file name",
         )
     texts = [one for one in parts if not one.is_file]
@@ -176,6 +176,6 @@ def part_media(file: Part) -> Media:
         return Media(UNSPECIFIED_MEDIA, content)
     name = file.name if file.filename is None else file.filename
     raise UnsupportedType(
-        f"the form's file {brief(name)} is of type {media_type[:100]}, which is not taken",
+        f"the form's file {brief(name)} is of type {media_type[:100]}, which is not supported",
         hint="send a picture as image/*, a text as text/plain; JSON is a body of its own",
     )

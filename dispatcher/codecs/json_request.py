@@ -186,8 +186,8 @@ def read_model_request(
             f"the body has an unknown field {brief(unknown[0])}",
             hint=f"write `{meant}`"
             if meant and meant not in document
-            else f"it may have {', '.join(FIELDS)}; what the model is asked goes into `payload`, "
-            'such as {"payload": {"img": …}}, and settings of the model go into `parameters`',
+            else f"it may have {', '.join(FIELDS)}; the model's input goes into `payload`, such as "
+            '{"payload": {"img": …}}, and settings of the model go into `parameters`',
         )
     modelname = read_modelname(document, metadata)
     if "payload" not in document:

@@ -88,8 +88,8 @@ def decode_text(content: bytes, content_type: str = "") -> str:
     if codec is None:
         taken = ", ".join(names[0] for names in CHARSETS.values())
         raise UnsupportedType(
-            f"a text with charset {brief(charset)} is not taken",
-            hint=f"send it in UTF-8; taken are {taken}",
+            f"a text with charset {brief(charset)} is not supported",
+            hint=f"send it in UTF-8; supported are {taken}",
         )
     if content.startswith(codecs.BOM_UTF8):
         codec = UTF_8  # written by an editor that knew; the sender of the file may not

@@ -2,11 +2,11 @@
 
 There are three kinds of slots. A call is one run of a client, for a payload or a batch. A job is a
 request that makes several calls, such as a list; it needs a slot for each of them too: one at a
-time, and more where nobody waits for them. It counts for the first model that it names. Management,
-such as loading a model, has a few slots of its own. All limits are those of one worker.
+time, and more while no other request waits. It counts for the first model that it names.
+Management, such as loading a model, has a few slots of its own. All limits are those of one worker.
 
-There are more threads than slots, so that `/ping` and the like are answered however busy the models
-are.
+There are more threads than slots, so that `/ping` and similar routes answer even if all models are
+busy.
 """
 
 from __future__ import annotations

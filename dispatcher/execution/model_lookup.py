@@ -75,7 +75,7 @@ class ModelLookup:
         if name in self.registry.broken:
             raise self.disabled(name)
         near = difflib.get_close_matches(name[:100], served, n=len(served) or 1, cutoff=0)
-        hint = f"served are: {', '.join(near) or 'none'}"
+        hint = f"the served models are: {', '.join(near) or 'none'}"
         if (meant := name.replace(" ", "+")) != name and meant in served:
             hint = f'in a query "+" is read as a blank: write {meant.replace("+", "%2B")!r}'
         raise UnknownModel(f"there is no model {brief(name)}", hint=hint)

@@ -51,7 +51,7 @@ def check_results(results: Any, expected: int) -> list[Any]:
     if not isinstance(results, list) or len(results) != expected:
         came = len(results) if isinstance(results, list) else type(results).__name__
         raise ClientBug(
-            f"the model's client answered {came} for a batch of {expected} payloads",
+            f"the model's client returned {came} for a batch of {expected} payloads",
             hint="inference_batch returns a list with a result for each payload, in their order",
         )
     return results
@@ -70,7 +70,7 @@ def check_drawing(drawn: Any) -> bytes:
             return bytes(view)
     empty = "an empty" if isinstance(drawn, bytes) else "a"
     raise ClientBug(
-        f"the model's client has drawn {empty} value of the type {type(drawn).__name__}",
+        f"the client's draw() returned {empty} value of the type {type(drawn).__name__}",
         hint='draw returns the bytes of a file: cv2.imencode(".png", picture)[1].tobytes()',
     )
 

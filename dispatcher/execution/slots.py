@@ -39,7 +39,7 @@ class Caller:
     connection: socket.socket | None = None
 
     def disconnected(self) -> bool:
-        """Check whether the connection is closed, as NGINX does for a lost caller."""
+        """Check whether the connection is closed, as NGINX does when the caller disconnects."""
         if self.connection is None:
             return False
         try:
@@ -103,7 +103,7 @@ class Slot:
             if not isinstance(error, DeadlineExceeded):
                 foreseen = isinstance(late, DeadlineExceeded)
                 log.warning(
-                    "a call of %r failed, and so did its end: %s",
+                    "a call of %r failed, and releasing its slot raised: %s",
                     self.model,
                     late,
                     exc_info=not foreseen,
@@ -198,7 +198,7 @@ class Slots:
             if model not in self.queues and self._has_capacity_for(model):
                 if slot.late():
                     raise DeadlineExceeded(
-                        "the time for this request was used up before its turn",
+                        "the time for this request was used up before it got a slot",
                         hint="send fewer requests at a time, or fewer or smaller items in one",
                     )
                 self._grant(slot)
@@ -226,7 +226,7 @@ class Slots:
         if not granted:
             self._refuse_hanging(model)
             raise DeadlineExceeded(
-                "the time for this request was used up while it waited for others",
+                "the time for this request was used up while it waited for a slot",
                 hint="send fewer requests at a time",
             )
         slot.thread = threading.get_ident()
@@ -280,7 +280,7 @@ class Slots:
                 try:
                     slot.on_timeout()
                 except Exception:
-                    log.exception("cannot answer a caller of %r whose time is used up", slot.model)
+                    log.exception("cannot send the answer 504 to a caller of %r", slot.model)
                 finally:
                     slot.answered.set()
 
@@ -289,12 +289,11 @@ class Slots:
     ) -> list[Slot]:
         """Count the calls that began before that time as hanging; return the new ones.
 
-        Where too many calls of a model hang, the requests that wait for it are woken and fail.
+        If too many calls of a model hang, the requests that wait for it are woken and fail.
 
         Args:
             before: the time.
-            entered: returns when a thread got what it had to wait for through no fault of its
-                model.
+            entered: returns when a thread ended a wait that its model did not cause.
 
         """
         with self._lock:
@@ -336,7 +335,7 @@ class Slots:
         if self.hanging and self._is_hanging(model):
             raise ModelUnavailable(
                 f"{self.hanging[model]} calls of the client of {model[:100]!r} hang",
-                hint="the log of the container says where",
+                hint="the container's log says where",
             )
 
     def _is_hanging(self, model: str) -> bool:

@@ -1,8 +1,8 @@
 """Answers callers whose model's client hangs, and replaces the web worker.
 
-A thread cannot be ended from outside. So another thread answers its caller, its slot stays taken,
-further calls of the model are refused once several hang, and a worker in which half of all slots
-are taken by hanging calls is replaced.
+A thread cannot be ended from outside. So another thread answers its caller, and its slot stays
+taken. Once several calls of a model hang, further ones are refused. A worker in which hanging calls
+take half of all slots is replaced.
 """
 
 from __future__ import annotations

@@ -83,8 +83,8 @@ class ThreadPool:
     """Threads that are started at once; the last one that became idle works next.
 
     If threads were started on demand, one that exceeds a container's limit would end the worker
-    with all its requests. If they took turns, as in concurrent.futures, each would begin with cold
-    caches.
+    with all its requests. If the threads alternated, as in concurrent.futures, each would begin
+    with cold caches.
 
     Args:
         count: how many.
@@ -147,7 +147,7 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
             return ThreadPool(self.cfg.threads)
         except RuntimeError:
             self.log.critical(
-                "there is no room for the %d threads of a web worker: let the container have more "
+                "cannot start the %d threads of a web worker: allow the container more "
                 "processes (a limit of pids counts threads)",
                 self.cfg.threads,
             )

@@ -227,7 +227,7 @@ class ModelLoader(RepositoryFolder):
         with self.held(name, until) as is_held:
             left = until - time.monotonic()
             if is_from_elsewhere and left <= 0:
-                raise DeadlineExceeded(f"another caller loads or unloads the model {name!r}")
+                raise DeadlineExceeded(f"another caller is loading or unloading the model {name!r}")
             if is_from_elsewhere and not is_held:
                 raise UnknownModel(f"the model {name!r} has just been unloaded")
             self._unload(name, left)

@@ -1,8 +1,8 @@
-"""Takes up new and changed clients without a restart, and without losing a request.
+"""Loads new and changed clients without a restart; running requests are not affected.
 
-One worker tries them in a process of its own (`sandbox`), which asks each its example, and writes
-the verdicts to a file. Every worker sees that file change and takes up the clients that were
-accepted. Requests under way keep the objects that they have.
+One worker tests them in a separate process (`sandbox`), which calls each with its example, and
+writes the verdicts to a file. Every worker sees that file change, and loads the clients that were
+accepted. Running requests keep their objects.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Report:
 def tried_at_start(settings: Settings, verdicts: Verdicts, trial: Try = try_at_start) -> Noted:
     """Return the verdicts that a worker needs before it imports any client.
 
-    Foreign code may end the process at its import, or never come back from it. So the first worker
-    tries it for all. These verdicts have a file of their own: no example was asked, so that they
-    mean nothing to a reload.
+    Foreign code may end the process during its import, or never return. So the first worker tests
+    it for all workers. These verdicts have a file of their own: no example was run, so a reload
+    cannot use them.
     """
     noted, starts = verdicts.read(), Verdicts(verdicts.folder / "start")
     found = [
@@ -79,7 +79,7 @@ def tried_at_start(settings: Settings, verdicts: Verdicts, trial: Try = try_at_s
 
 @dataclass
 class Reloader:
-    """Takes up clients in one worker.
+    """Loads clients in one worker.
 
     Args:
         settings: of the container.
@@ -87,7 +87,7 @@ class Reloader:
         environment: what they are made with.
         verdicts: the file that the workers share.
         renewed: called after clients were replaced.
-        trial: tries sources.
+        trial: tests sources.
 
     """
 
@@ -167,7 +167,7 @@ class Reloader:
             if s.where in loaded and not changes(loaded[s.where].mark, s.mark)
         }
         late = {
-            s.where: f"{authors(s.where)} was changed while it was tried: POST /reload again"
+            s.where: f"{authors(s.where)} was changed while it was tested: POST /reload again"
             for s in self.sources()
             if s.where in tried and s.where not in faults and not verdict_of(s, tried)
         }
@@ -246,7 +246,9 @@ class Reloader:
         deadline = time.monotonic() + OTHERS_S
         while behind := self.verdicts.behind(number):
             if time.monotonic() > deadline:
-                log.error("workers that have not taken up the reload: %s", [p.name for p in behind])
+                log.error(
+                    "web workers that have not finished the reload: %s", [p.name for p in behind]
+                )
                 return
             time.sleep(LOOK_S / 10)
 
@@ -266,7 +268,7 @@ class Reloader:
                         self.renew_if_alone()
                     before = now
             except Exception:
-                log.exception("changed clients cannot be looked for")
+                log.exception("cannot look for changed clients")
 
     def renew_if_alone(self) -> None:
         """Reload, unless another worker does: that one waits for this thread."""

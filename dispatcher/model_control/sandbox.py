@@ -1,8 +1,8 @@
-"""Tries clients in a process of its own, so that whatever they do there the web workers go on.
+"""Tests clients in a separate process, so that they cannot affect the web workers.
 
 `python -m dispatcher.model_control.sandbox FILE` reads a job from its input, as JSON. It appends
-to FILE a line when it begins with a source, and a line with the verdict: where it hangs or dies,
-the last line names the source that did it.
+a line to FILE when it begins with a source, and another with the verdict. If it hangs or dies, the
+last line names the source that is the cause.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def run_process(
         ) as process:
             try:
                 process.communicate(json.dumps(job).encode(), timeout=timeout)
-                end = f"the process that tried it ended with {in_words(process.returncode)}"
+                end = f"the process that tested it ended with {in_words(process.returncode)}"
             except subprocess.TimeoutExpired:
                 end = f"it was not done within {timeout:.0f} s, and was stopped"
             finally:

@@ -131,8 +131,8 @@ class Verdicts:
 
 def others_reload() -> DeadlineExceeded:
     return DeadlineExceeded(
-        "others reload clients, and did not end in time",
-        hint="try again later; the log of the container says which sources they try",
+        "other reloads did not finish in time",
+        hint="try again later; the container's log says which sources they test",
     )
 
 

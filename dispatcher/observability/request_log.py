@@ -69,7 +69,7 @@ class AccessLog:
             lines = [format_record(self._waiting.popleft()) for _ in range(len(self._waiting))]
             if self._dropped:
                 dropped, self._dropped = self._dropped, 0
-                message = f"{dropped} lines of the log were lost: they could not be written in time"
+                message = f"{dropped} lines of the log were dropped: they were not written in time"
                 lines.append(
                     encode_line({"program": PROGRAM, "level": "warning", "message": message})
                 )

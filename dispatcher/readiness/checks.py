@@ -1,8 +1,9 @@
 """Checks whether a model answers, the way that requests take.
 
-Triton calls a model ready whose process died or hangs; only a request to it tells. That request is
-the `example` of the model's class. A model that is known to be well is only knocked at: a request
-whose time is over goes all the way to the model's process, which refuses it without running it.
+Triton calls a model ready even if its process died or hangs; only a request shows the truth. That
+request is the `example` of the model's class. A model that has just answered gets a cheap probe, a
+knock: a request whose deadline has passed. It reaches the model's process, which refuses it without
+running it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The processes that run the instances of models in Python: which died, and which models lack some.
 
-Triton notices a death only when it hands the process another request; what the process had in hand
-may stay without an answer. Nor does Triton replace the process: it goes on handing it requests,
-which fail after a second, one by one, while the model's other processes answer.
+Triton detects a death only when it sends the process another request, so the requests that the
+process was running may never be answered. Triton does not replace the process either: it keeps
+sending it requests, which fail after a second, one by one. The model's other processes answer.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class ModelProcesses:
 class InstanceCounts:
     """Compares the living processes of models with the instances that they are configured for.
 
-    A process that died while its model was loaded again is thus not counted as missing.
+    So a process that died while its model was being loaded again is not counted as missing.
 
     Args:
         server: is asked for configurations.
@@ -177,7 +177,7 @@ class InstanceCounts:
 
 
 class Reloads:
-    """Loads models again that have lost a process: with new processes, while others go on.
+    """Loads a model again when one of its processes died; other models keep serving.
 
     Args:
         server: where they run.

@@ -1,18 +1,19 @@
 """Probes the models again and again, and publishes whether the container is ready.
 
-One web worker of a container does so: the one that holds a lock on a file, which the kernel frees
-when that worker ends. Each worker follows what is published, and lets its own requests to a model
-fail whose process died; each reports the models that failed its requests, to have them probed soon.
+One web worker of a container probes: the one that holds a lock on a file, which the kernel frees
+when that worker ends. Every worker reads the published status. If the process of a model died, each
+worker ends its own requests to that model with an error. Each worker also reports the models that
+failed its requests, so that they are probed soon.
 
-Triton does not replace a process that died. So the prober has the model loaded again, while other
-models go on. Where that fails, and where a process hangs, a restart of Triton may help: the prober
-says which models are stuck, those that answered since Triton was started, or during the start
-before this one, and do not any more. The supervisor restarts Triton where a required model is
-stuck, or lacks some of its processes; not where a model cannot be loaded, or fails its example from
-the beginning: a restart would find it as it is.
+Triton does not replace a process that died. So the prober loads the model again, while other models
+keep serving. If that fails, or a process hangs, a restart of Triton may help. Therefore the prober
+publishes which models are stuck: they answered in this run of Triton or in the previous one, and no
+longer do. The supervisor restarts Triton if a required model is stuck or lacks some of its
+processes. It does not if a model cannot be loaded, or fails its example from the beginning, because
+a restart would not help.
 
-A class that does not come back from its example keeps its thread, and is asked again: it may hang
-only once. Where it hangs several times though it answered before, fresh web workers are asked for.
+A class that does not return from its example keeps its thread, and is probed again: it may hang
+only once. If it hangs several times, though it answered before, the prober asks for new workers.
 """
 
 from __future__ import annotations
@@ -174,10 +175,10 @@ class Prober:
                 (self.run_dir / FAILING / model).touch()
 
     def abandon(self) -> None:
-        """Let what was asked of a model fail whose process died.
+        """Fail the requests to a model whose process died.
 
-        Which of several processes had a request is not known: it is what the others have not
-        answered in time.
+        Which of several processes had a request is not known: the other processes answer theirs in
+        time, and the rest are failed.
         """
         deaths, since = self.status().deaths, self._abandoned_at
         for model, death in deaths.items():
@@ -196,7 +197,7 @@ class Prober:
             try:
                 self.tidy()
             except OSError as error:
-                log.warning("deleted models cannot be looked for: %s", error)
+                log.warning("cannot look for deleted models: %s", error)
 
     # What the elected worker does
 
@@ -218,7 +219,7 @@ class Prober:
     def give_up(self) -> None:
         """Wait no longer for probes that do not come back: their threads cannot be ended."""
         longest = self.timeout + 2 * WORD_S
-        reason = f"its client has not come back from its own example in {longest:.0f} s"
+        reason = f"its client has not returned from its own example in {longest:.0f} s"
         for name, probe in list(self.probes.items()):
             with self._noting:
                 if probe.began is None or self.clock() <= probe.began + longest:
@@ -226,7 +227,7 @@ class Prober:
                 self._end(probe, reason, model_failed=False)
             log.error("the model %s: %s; it is at\n%s", name, reason, stack_of(probe.thread))
             if probe.hung == MAX_HANGING and probe.result.required and probe.well:
-                log.error("fresh web workers are asked for, in which %s may answer", name)
+                log.error("asking gunicorn for new web workers, in which %s may answer", name)
                 self.replace_workers()
 
     def _end(self, probe: Probe, reason: str, *, model_failed: bool) -> None:
@@ -239,7 +240,7 @@ class Prober:
             probe.began = None
 
     def forgive(self) -> None:
-        """Probe models again whose clients did not come back: those are others now."""
+        """Probe models again whose clients did not return: the clients were replaced."""
         with self._noting:
             for probe in list(self.probes.values()):
                 probe.hung = 0
@@ -386,7 +387,7 @@ class Prober:
             try:
                 self._writer.write(asdict(status))
             except OSError as error:
-                log.warning("the status cannot be written for others: %s", error.strerror)
+                log.warning("the status file cannot be written: %s", error.strerror)
 
 
 def go_on(work: Callable[[], None], pause: float) -> None:

@@ -14,8 +14,8 @@ from dispatcher.readiness.instances import Death
 from dispatcher.readiness.status_file import STALE_S
 from dispatcher.readiness.supervisor_status import SupervisorStatus
 
-UNASKED = "Triton was not asked yet"
-UNTRIED = "it was not tried yet"
+UNASKED = "Triton was not probed yet"
+UNTRIED = "it was not probed yet"
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Status:
         reasons: why the container is not ready, a sentence each.
         restart: why Triton is to be restarted; empty where that would not help.
         refused: why requests to a model are to be refused, by model.
-        degraded: the models that have lost some of their processes, with the numbers.
+        degraded: the models that lack some of their processes, with the numbers.
         results: of the probes, by name.
         deaths: the last one of each model's processes.
 
@@ -121,7 +121,8 @@ class Status:
     def _is_stuck(self, result: Result) -> bool:
         """Whether a model answered and does not any more.
 
-        One that has lost some of its processes fails what Triton hands to those, which is no news.
+        A model that lacks some of its processes fails the requests that Triton sends to those; such
+        a failure says nothing new.
         """
         failed = result.model_failed and (result.late or result.model not in self.degraded)
         return failed and result.tried_in == self.triton_starts and self._was_well(result)
@@ -188,7 +189,11 @@ class Readiness:
         if status.triton_starts != supervisor.triton_starts:
             return [UNASKED]
         age = self.clock() - status.at
-        return [f"Triton was not asked for {age:.0f} s"] if age > STALE_S else status.reasons
+        return (
+            [f"the prober has not asked Triton for {age:.0f} s"]
+            if age > STALE_S
+            else status.reasons
+        )
 
     def restart_helps(self) -> bool:
         """Whether a restart of Triton may help."""

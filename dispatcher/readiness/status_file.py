@@ -87,5 +87,5 @@ def document_in(content: bytes) -> Any:
     """
     text = content[CHECKSUM:].rstrip(b" ")
     if zlib.crc32(text) != int(content[:CHECKSUM], 16):
-        raise ValueError("its checksum is another")
+        raise ValueError("its checksum is wrong")
     return json.loads(text)

@@ -111,7 +111,7 @@ class CurrentState(Collector):
         )
         speedup = GaugeMetricFamily(
             "dispatcher_model_speedup_ratio",
-            "Speed of a model relative to ONNX Runtime in f32, as measured in a trial.",
+            "Speed of a model relative to ONNX Runtime in f32, as measured at its first load.",
             labels=("model", "version"),
         )
         for state in self.readiness.prober().models:

@@ -107,8 +107,8 @@ def management_routes(  # noqa: C901  small functions that share them
                 "; ".join(report.refused.values()),
                 hint="; ".join(
                     [
-                        "what there was before is kept",
-                        f"taken up were: {', '.join(report.taken) or 'none'}",
+                        "the previous clients are kept",
+                        f"loaded were: {', '.join(report.taken) or 'none'}",
                         *(remedy(file, file.parent.name) for file in copies),
                     ]
                 ),
@@ -155,7 +155,7 @@ def limit_concurrency(routes: Blueprint, slots: Slots, timeout: float) -> None:
             g.slot = slots.enter(kind, time.monotonic() + timeout, caller)
         except DeadlineExceeded as error:
             raise DeadlineExceeded(
-                f"others load, unload or list models, and did not end within {timeout:.0f} s",
+                f"other requests load, unload or list models; waited {timeout:.0f} s for them",
                 hint="try again later; GET /models shows what is LOADING or UNLOADING",
             ) from error
 

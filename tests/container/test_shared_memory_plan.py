@@ -119,7 +119,7 @@ def test_a_model_without_batches_gets_one_instance_where_two_are_too_many() -> N
     # Two pictures of 3 × 640 × 640 floats and an answer of 25200 × 85, and half as much again.
     assert share.region == 3 * MIB // 2 + int(4 * (2 * 3 * 640 * 640 + 25200 * 85) * 1.5)
     assert list(plan.changes()) == [
-        "yolov5: one instance, for /dev/shm has 64 MB (docker run --shm-size=1g gives enough)"
+        "yolov5: one instance, because /dev/shm has 64 MB (docker run --shm-size=1g gives enough)"
     ]
     came = parsed(changed(text, share.batch or 0))
     assert (came.max_batch_size, [group.count for group in came.instance_group]) == (0, [1])

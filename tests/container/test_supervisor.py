@@ -128,7 +128,7 @@ def test_what_is_not_answered_in_time_is_answered_for_gunicorn_by_nginx() -> Non
     assert out.code == 0
     assert (24, -2, KILL) in script.sent
     assert [(t, pid) for t, pid, _ in script.sent if pid > 0] == [(5, 3), (25, 1)]
-    assert "NGINX does not end in its time; killing gunicorn" in out.said
+    assert "NGINX has not stopped in time; killing gunicorn" in out.said
 
 
 def test_one_that_is_just_being_started_is_asked_until_it_ends() -> None:

@@ -69,7 +69,7 @@ def test_what_cannot_be_killed_ends_the_container() -> None:
     assert out.code == 1
     assert "Triton was killed 60 s ago and is still there: giving up" in out.said
     assert [(at, pid) for at, pid, n in script.sent if n in {QUIT, TERM}][:2] == [(92, 3), (93, 2)]
-    assert out.said[-1] == "Triton cannot be killed: exiting without"
+    assert out.said[-1] == "Triton cannot be killed: exiting without waiting longer"
     assert script.time < 91 + 25 + 5
 
 
@@ -142,7 +142,7 @@ def test_a_fault_that_stays_is_mended_by_a_new_start() -> None:
     out = supervise(script)
     assert out.code == 0
     assert (30, -1, KILL) in script.sent
-    assert "Triton does not do its work: it does not answer; killing it" in out.said
+    assert "Triton fails its probe: it does not answer; killing it" in out.said
     assert script.spawned_at[3:] == [(32, "Triton")]
     assert "Triton is ready again after 1.0 s" in out.said
 
@@ -159,7 +159,7 @@ def test_one_that_is_stopped_is_one_that_hangs() -> None:
     script = Script(stops={20: 2}, signals={50: [TERM]})
     out = supervise(script)
     assert out.code == 0
-    assert "gunicorn does not do its work: it is stopped; killing it" in out.said
+    assert "gunicorn fails its probe: it is stopped; killing it" in out.said
     assert script.spawned[3:] == ["gunicorn"]
 
 
@@ -204,7 +204,7 @@ def test_a_later_start_that_has_more_to_do_has_all_the_time() -> None:
 def test_a_probe_that_does_not_return_is_a_fault() -> None:
     script = Script(blind_from=50, signals={90: [TERM]})
     out = supervise(script)
-    text = "NGINX does not do its work: its probe does not return; killing it"
+    text = "NGINX fails its probe: its probe does not return; killing it"
     assert text in out.said
     assert min(t for t, _, n in script.sent if n == KILL) == 81  # 50 + 20 + 10, and more
 

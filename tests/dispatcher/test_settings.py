@@ -72,7 +72,9 @@ def test_a_run_dir_is_judged_from_the_root_on(
 ) -> None:
     (tmp_path / folder).mkdir()
     monkeypatch.chdir(tmp_path / folder)
-    with pytest.raises(SettingError, match="RUN_DIR is 'run'; expected: path of at most 80"):
+    with pytest.raises(
+        SettingError, match="RUN_DIR is 'run'; expected: absolute path of at most 80"
+    ):
         read_settings({"RUN_DIR": "run"})
 
 

@@ -84,7 +84,7 @@ def test_the_engine_that_runs_a_model_is_shown(endpoint: Endpoint) -> None:
     ]
     assert (entry["engine"], entry["precision"]) == ("openvino", "f32")
     assert entry["speedup"] > 0.9
-    assert "of its spread" in entry["difference"]
+    assert "of its range" in entry["difference"]
     page = endpoint.call("/metrics").body.decode()
     labels = 'engine="openvino",model="resnet",precision="f32",version="1"'
     assert f"dispatcher_model_engine_info{{{labels}}} 1.0" in page

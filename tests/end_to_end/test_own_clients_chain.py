@@ -127,7 +127,7 @@ def test_classes_from_everywhere_are_served_in_the_same_way(
     assert container.call("/ping").status == 200
     error = container.ask(modelname="fatal", payload={}).json["error"]
     assert error["code"] == "client_disabled"
-    assert "fatal.py: the process that tried it ended with SIGABRT" in error["message"]
+    assert "fatal.py: the process that tested it ended with SIGABRT" in error["message"]
     assert container.call("/health").json["disabled"]["fatal"] in error["message"]
 
 
@@ -177,4 +177,4 @@ def test_a_dispatch_toml_is_taken_up_too(container: Endpoint, folder: Path) -> N
     refused = container.call("/reload", method="POST")
     assert (refused.status, refused.json["error"]["code"]) == (400, "bad_client")
     assert "dispatch.toml" in refused.json["error"]["message"]
-    assert words() == {2}, "what there was before is kept"
+    assert words() == {2}, "the previous clients are kept"

@@ -91,7 +91,7 @@ def client_file(findings: Findings, file: Path, loaded: Loaded, repository: Path
     """Note what is wrong with the clients of one file."""
     for reason in dict.fromkeys(loaded.broken.values()):
         said = short(reason.replace(str(file), file.name), repository, findings.root)
-        findings.error(file, said, "it is left out until it is mended")
+        findings.error(file, said, "fix it: until then its classes are disabled")
     asked = {
         name: client.served_by
         for name, client in loaded.clients.items()

@@ -251,9 +251,7 @@ class ModelCheck:
             try:
                 found = len(list(samples.of_file(path, name)))
             except Trouble as error:
-                what = (
-                    f"keeps the model on ONNX Runtime, for no trial can be made: {error.__cause__}"
-                )
+                what = f"keeps the model on ONNX Runtime, without a comparison: {error.__cause__}"
                 self.findings.warning(path, what, "mend it, or take it out of the folder")
                 continue
             count += found

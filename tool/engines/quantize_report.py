@@ -29,7 +29,7 @@ LIMITS = {
     **dict.fromkeys((*RANKED, "fill-mask"), f"the same first, probabilities within {PROBABILITY}"),
     "detection": f"the same objects, IoU at least {LEAST_IOU}, scores within {PROBABILITY}",
     "embedding": f"cosine at least {LEAST_COSINE}",
-    "tensors": f"within {SPREAD} of an output's spread",
+    "tensors": f"within {SPREAD} of an output's range",
 }
 COMPARED = frozenset(LIMITS)
 

@@ -49,7 +49,7 @@ from tool.samples import Sample, ask, samples_in
 from tool.trouble import Trouble
 
 LIMIT = 1e-3
-"""Of an output's spread: how far it may be from ONNX Runtime's in f32, to be the same."""
+"""Of an output's range: how far it may be from ONNX Runtime's in f32, to be the same."""
 
 LEAST_GAIN = 0.97
 """OpenVINO runs what it runs at this speed of ONNX Runtime's at least: it has all cores for a run
@@ -131,7 +131,7 @@ def select_engine(folder: Path, file: Path, asked: EnginePreference) -> EngineCh
             if wide and found.passes:
                 found = worst_of([found, tensors(wide[1], run(wide[0]))])
             if not found.passes:
-                reasons.append(f"{name} answers otherwise: {found.worst}")
+                reasons.append(f"{name} has other answers: {found.worst}")
                 continue
             served_by = as_served(file, precision, signature) or run
             speedup = faster(exact, served_by, known.given[0])
@@ -141,7 +141,7 @@ def select_engine(folder: Path, file: Path, asked: EnginePreference) -> EngineCh
         one = EngineChoice(OPENVINO, precision, "", round(speedup, 2), found.worst, signature)
         is_allowed = speedup >= LEAST_GAIN or asked.engine == OPENVINO
         if not is_allowed:
-            reasons.append(f"{name} has {speedup:.2f} of its speed")
+            reasons.append(f"{name} is {speedup:.2f} times as fast")
         elif speedup > fastest.speedup:
             fastest = one
     is_first = (fastest.engine, fastest.precision) == (OPENVINO, candidates[0])
@@ -207,7 +207,7 @@ def has_int8(file: Path) -> bool:
 def answered_to_wide(file: Path, given: Arrays, exact: Run) -> tuple[Arrays, Arrays] | None:
     """Return inputs with integers beyond 32 bits, and the outputs for them.
 
-    OpenVINO computes in 32 bits, and says nothing where a number has more.
+    OpenVINO computes in 32 bits, and raises no error for a larger number.
 
     Args:
         file: the model's.

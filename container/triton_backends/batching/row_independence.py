@@ -52,7 +52,7 @@ LEAST_SCALE = 1e-2
 large intermediate numbers may be all that a small row has."""
 
 EDITION = 2
-"""Of this trial: what another one has said is not read."""
+"""The edition of this test: results of another edition are not read."""
 
 
 class _NoRun(Exception):
@@ -122,7 +122,7 @@ def cached_dependence(
         folder: where that is kept; None keeps nothing.
         files: of the model.
         edition: of what runs it.
-        try_it: makes the trial.
+        try_it: runs the test.
 
     """
     if folder is None:

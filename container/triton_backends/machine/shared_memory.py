@@ -2,9 +2,9 @@
 
 `container/repository/shared_memory_plan.py` says why. Without the variable nothing is limited.
 
-A model that was loaded later is not in its plan. Where there is little it takes a part of what is
-free when it is loaded, or is not loaded: what it was not given then nobody can give it any more,
-and Triton never lets go of a request for which there is no room.
+A model that is loaded later is not in its plan. If /dev/shm is small, the model takes its share of
+the free part when it is loaded, or is not loaded at all: it cannot get more afterwards, and Triton
+never ends a request that does not fit.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ class Share:
         size: bytes of shared memory that all models have together.
         tensors: bytes of tensors, in and out, that one run may have; None is without limit.
         region: bytes to which this instance's region is grown at once; 0 where it grows as is
-            needed. A region that grows in steps may become twice as large as it has to be, for
-            old room and new are not always used together.
+            needed. A region that grows in steps may become twice as large as necessary, because
+            old and new space are not always used together.
         held: an open file of the size that the region is to grow by; that of a model that came
             later has the room as well.
 

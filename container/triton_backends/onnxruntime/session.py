@@ -209,8 +209,8 @@ class OnnxSession:
     ) -> dict[str, NDArray[Any]]:
         """Return the named outputs.
 
-        ONNX Runtime's inference builds compute the whole graph all the same; the outputs that
-        nobody asks for are not copied.
+        ONNX Runtime's inference builds compute the whole graph all the same; outputs that
+        were not requested are not copied.
 
         Raises:
             Exception: what ONNX Runtime raises.

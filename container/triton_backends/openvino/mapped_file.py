@@ -75,9 +75,9 @@ class MappedFile:
 
 
 def _lock_shared(lock: int, made: Path, make: Callable[[], None]) -> None:
-    """Return with a lock that others may have too, when a file is there.
+    """Take a shared lock once a file exists.
 
-    A lock is given up before one of the other kind is had, so each time the file is looked for.
+    Linux releases a lock before it grants one of the other kind, so the file is checked each time.
     """
     while True:
         fcntl.flock(lock, fcntl.LOCK_SH)

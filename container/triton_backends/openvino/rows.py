@@ -1,9 +1,9 @@
 """Compute the last matrix product of a graph only for the wanted rows.
 
-A language model gives a score for each word of its vocabulary at each place of a text, of which the
-places of some masks are wanted. The product with the vocabulary is a fifth of the arithmetic of
-BERT-base, and its result has 1 GB for 16 texts of 512 tokens. Here the graph takes the rows before
-that product, by numbers that are one more input; where there are none, it takes all.
+A language model gives a score for each word of its vocabulary at each place of a text, but a
+request needs only the places of its masks. The product with the vocabulary is a fifth of the
+arithmetic of BERT-base, and its result has 1 GB for 16 texts of 512 tokens. Here the graph selects
+the rows before that product. One more input has their numbers; if it is empty, all are computed.
 """
 
 from __future__ import annotations

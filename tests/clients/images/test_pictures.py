@@ -152,7 +152,7 @@ def test_a_gif_is_as_large_as_its_first_frame_where_that_is_larger_than_it_says(
     ],
 )
 def test_what_is_a_picture_and_not_taken_is_named(data: bytes, named: str) -> None:
-    with pytest.raises(BadPayload, match=f"`img` is {named}, which is not taken") as caught:
+    with pytest.raises(BadPayload, match=f"`img` is {named}, which is not supported") as caught:
         decode(data)
     assert "convert it" in caught.value.hint
 

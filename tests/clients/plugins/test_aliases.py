@@ -61,7 +61,7 @@ def test_an_alias_is_asked_listed_and_offered(bench: Bench) -> None:
     assert (client.get("/models/m").json or {})["aliases"] == ["n"]
     assert "Also asked as <code>n</code>" in client.get("/docs").text
     answer = client.post("/invocations", json={"modelname": "nn", "payload": payload})
-    assert "served are: n, m" in answer.json["error"]["hint"]
+    assert "the served models are: n, m" in answer.json["error"]["hint"]
 
 
 def test_no_model_can_be_loaded_under_the_alias_of_another(bench: Bench) -> None:

@@ -127,10 +127,10 @@ def test_tensors_agree_by_their_spread() -> None:
     one = {"a": np.array([-5.0, 5.0]), "b": np.array([1, 2])}
     near = {"a": np.array([-5.0, 5.09], np.float32), "b": np.array([1, 2])}
     found = compare("tensors", one, near)
-    assert (found.passes, found.worst) == (True, "`a` differs by 0.009 of its spread")
+    assert (found.passes, found.worst) == (True, "`a` differs by 0.009 of its range")
     assert found.difference == pytest.approx(0.9, rel=1e-4)
     assert not tensors(one, near, limit=1e-3).passes
-    assert tensors({"a": one["a"]}, {"a": one["a"]}).worst == "`a` differs by 0 of its spread"
+    assert tensors({"a": one["a"]}, {"a": one["a"]}).worst == "`a` differs by 0 of its range"
     assert not compare("", one["a"], np.array([-5.0, 5.2])).passes
     constant = np.array([200.0, 200.0])
     assert compare("", constant, constant + 1).difference == pytest.approx(0.5)

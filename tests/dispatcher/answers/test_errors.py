@@ -36,8 +36,8 @@ from tests.support.stand_ins import Red, assert_error, image
         (b'{"modelname": "resnet", "payload": []}', ["list of 0", "1 to 1000"]),
         (b'{"modelname": "resnet", "payload": [1]}', ["`payload[0]` is 1"]),
         (b'{"modelname": "resnet", "payload": {}, "top_k": 3}', ["'top_k'", "parameters"]),
-        (b'{"modelname": "resnet", "img": "x"}', ["'img'", "asked goes into `payload`"]),
-        (b'{"text": "A [MASK]."}', ["'text'", "asked goes into `payload`"]),
+        (b'{"modelname": "resnet", "img": "x"}', ["'img'", "input goes into `payload`"]),
+        (b'{"text": "A [MASK]."}', ["'text'", "input goes into `payload`"]),
         (b'{"model_name": "resnet", "payload": {}}', ["'model_name'", "write `modelname`"]),
         (b'{"model": "resnet", "img": "x"}', ["'model'", "write `modelname`"]),
         (b'{"modelName": "resnet", "payload": {}}', ["'modelName'", "write `modelname`"]),
@@ -125,7 +125,7 @@ def test_nan_is_no_confidence(client: FlaskClient) -> None:
 
 def test_an_unknown_model_lists_what_is_served_nearest_first(client: FlaskClient) -> None:
     response = ask(client, modelname="yolo5", payload={})
-    assert_error(response, 404, "unknown_model", "'yolo5'", "served are: yolov5, ")
+    assert_error(response, 404, "unknown_model", "'yolo5'", "the served models are: yolov5, ")
 
 
 def test_an_unknown_version_is_404(client: FlaskClient) -> None:

@@ -165,7 +165,7 @@ def test_several_objects_are_no_json_and_the_way_to_send_them_is_named(
         ("text/csv", ["application/x-npy", "application/jsonlines"]),
         (
             "application/vnd.sagemaker-triton.binary+json;json-header-size=84",
-            ["tensors in binary", "application/json", "binary_data=False", "application/x-npy"],
+            ["binary tensors", "application/json", "binary_data=False", "application/x-npy"],
         ),
         ("application/pdf", ["application/octet-stream", "image/*"]),
     ],

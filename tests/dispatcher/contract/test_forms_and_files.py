@@ -242,7 +242,7 @@ def test_every_kind_of_picture_is_known_by_its_beginning(kind: str) -> None:
         ({"modelname": "resnet", "parameters": ["{}"] * 3}, ["`parameters` 3 times"]),
         (
             {"modelname": "resnet", "parameters": (io.BytesIO(b"{}"), "blob", "application/json")},
-            ["`parameters` came as a file", "without a file name"],
+            ["`parameters` was sent as a file", "without a file name"],
         ),
     ],
 )

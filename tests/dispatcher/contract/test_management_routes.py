@@ -100,7 +100,7 @@ def test_who_manages_models_and_has_no_turn_in_time_is_told_so(
         read_settings({}), built_in, environment, quiet(server), admission
     ).test_client()
     response = client.post("/load_model/m")
-    assert_error(response, 504, "deadline_exceeded", "others load, unload", "UNLOADING")
+    assert_error(response, 504, "deadline_exceeded", "other requests load, unload", "UNLOADING")
     assert "send" not in response.text
     assert client.get("/models").status_code == 200
 

@@ -36,7 +36,7 @@ def test_a_model_that_did_not_load_is_not_unknown(
     server.unloaded.add("bad")
     v2 = {"inputs": [{"name": "a", "shape": [1], "datatype": "FP32", "data": [1]}]}
     unknown = client.post("/infer/bad", json=v2)
-    assert_error(unknown, 404, "unknown_model", "served are")
+    assert_error(unknown, 404, "unknown_model", "served models are")
     (run_dir / WANTED / "bad").touch()
     (run_dir / WANTED / "nowhere").touch()
     assert_error(client.post("/infer/bad", json=v2), 503, "model_unavailable", "no TorchScript")

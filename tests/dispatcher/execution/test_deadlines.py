@@ -80,7 +80,7 @@ def test_time_that_was_spent_on_waiting_is_told_as_that(
         turns.per_model = 1
         turns.enter("slow", time.monotonic() + 10)
     response = client.post("/infer/slow?timeout_ms=100", json={"payload": payload})
-    assert_error(response, 504, "deadline_exceeded", "waited for others", "fewer requests")
+    assert_error(response, 504, "deadline_exceeded", "waited for a slot", "fewer requests")
     assert milliseconds(response, "queue") >= 100
     assert not Model.asked
 
@@ -88,7 +88,7 @@ def test_time_that_was_spent_on_waiting_is_told_as_that(
 def test_what_comes_too_late_is_not_begun(client: FlaskClient) -> None:
     headers = {"X-Request-Start": str(time.time() - 5)}
     response = client.post("/infer/slow", json={"payload": {}}, headers=headers)
-    assert_error(response, 504, "deadline_exceeded", "before its turn", "fewer requests")
+    assert_error(response, 504, "deadline_exceeded", "before it got a slot", "fewer requests")
     assert milliseconds(response, "queue") >= 5000
     assert not Model.asked
 
@@ -132,7 +132,7 @@ def test_an_error_late_in_a_list_is_the_last_line(
     assert answers[8]["error"]["code"] == "client_failed"
     assert answers[8]["error"]["modelname"] == "slow"
     assert answers[8]["error"]["request_id"] == "late"
-    assert "at fault in request late" in caplog.text
+    assert "failed in request late" in caplog.text
     assert len(answers) == 9
 
 

@@ -130,9 +130,12 @@ def test_an_error_that_comes_after_the_caller_was_answered_is_in_the_log(
     Watchdog(admission, settings.client_timeout, lambda: None, clock=lambda: later).look()
     Hangs.free.set()
     thread.join(10)
-    assert "the client of 'hangs' is at fault in request my-id" in caplog.text
+    assert "the client of 'hangs' failed in request my-id" in caplog.text
     assert "ValueError: the author's own error" in caplog.text
-    assert "a call of 'hangs' failed, and so did its end: the time for this request" in caplog.text
+    assert (
+        "a call of 'hangs' failed, and releasing its slot raised: the time for this request"
+        in caplog.text
+    )
     assert not admission.calls.running
 
 

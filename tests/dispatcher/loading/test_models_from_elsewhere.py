@@ -39,9 +39,9 @@ def test_a_model_whose_client_cannot_be_looked_at_is_given_back(
     hosting: ModelLoader, tmp_path: Path
 ) -> None:
     def fault() -> str:
-        raise DeadlineExceeded("others reload")
+        raise DeadlineExceeded("other reloads")
 
-    with pytest.raises(DeadlineExceeded, match="others reload"):
+    with pytest.raises(DeadlineExceeded, match="other reloads"):
         hosting.load("one", str(tmp_path / "elsewhere"), fault)
     assert wanted(hosting) == []
     hosting.load("one", str(tmp_path / "elsewhere"))

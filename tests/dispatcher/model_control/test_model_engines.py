@@ -30,7 +30,7 @@ from tests.support.mistakes.mistake import config, ir, parameter, write_right
 from tool.commands.engines import said
 
 BF16 = EngineChoice(OPENVINO, "bf16", "", 1.93, "the cosine is 0.99981")
-SLOWER = EngineChoice(ONNXRUNTIME, reason="OpenVINO in f32 has 0.95 of its speed")
+SLOWER = EngineChoice(ONNXRUNTIME, reason="OpenVINO in f32 is 0.95 times as fast")
 FIELDS = ("engine", "precision", "speedup", "difference", "engine_reason")
 
 
@@ -78,7 +78,7 @@ def test_what_a_backend_found_is_shown(client: FlaskClient, tmp_path: Path) -> N
     assert shown(client, "second") == {
         "engine": "onnxruntime",
         "precision": "f32",
-        "engine_reason": "OpenVINO in f32 has 0.95 of its speed",
+        "engine_reason": "OpenVINO in f32 is 0.95 times as fast",
     }
     first, second = ({"model": name, "version": "1"} for name in ("first", "second"))
     assert metrics(client) == {

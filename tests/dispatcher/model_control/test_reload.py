@@ -34,7 +34,7 @@ def test_a_reload_waits_for_others_only_so_long(
     write(folder / "clients", "gone", "1")
     for held in (Verdicts(folder / "reload").alone(), worker.reloader._taking):
         with held:
-            assert_error(worker.reload(), 504, "deadline_exceeded", "others reload")
+            assert_error(worker.reload(), 504, "deadline_exceeded", "other reloads")
     assert worker.reload().status_code == 200
     assert worker.ask("gone") == 1
 
@@ -126,7 +126,7 @@ def test_of_two_classes_in_a_new_file_the_good_one_is_taken(folder: Path) -> Non
     write_two("'first'", "1 / 0")
     response = worker.reload()
     assert "'bad' fails on its own example" in response.json["error"]["message"]
-    assert "taken up were: good" in response.json["error"]["hint"]
+    assert "loaded were: good" in response.json["error"]["hint"]
     for one in (worker, Worker(folder)):
         assert (one.ask("good"), one.ask("bad")) == ("first", "client_disabled")
     write_two("'second'", "1 / 0")
@@ -267,7 +267,7 @@ def test_a_model_without_a_client_keeps_being_served_when_one_is_refused(
         workers = [first, second, later]
         serve_plain(*workers)
         if not right:
-            assert "what there was before is kept" in response.json["error"]["hint"]
+            assert "the previous clients are kept" in response.json["error"]["hint"]
             assert [ask_plain(one) for one in workers] == [[6.0]] * 3
             assert list(first.reload().json["broken"].values()) == [
                 response.json["error"]["message"]

@@ -365,7 +365,7 @@ def test_one_that_was_loaded_late_says_how_its_file_is_mended(folder: Path) -> N
     triton.loading.clear()
     error = worker.reload().json["error"]
     assert error["message"].startswith(f"{source / 'dispatch.toml'}: `family`")
-    assert "what there was before is kept" in error["hint"]
+    assert "the previous clients are kept" in error["hint"]
     assert "DELETE /models/t, then POST /models again" in error["hint"]
     triton.loading_s = 0
     (source / "dispatch.toml").write_text('family = "tensors"')

@@ -25,8 +25,8 @@ __all__ = ["folder"]
         ("self.infer({})", ["fails on its own example", "Triton does not answer"]),
         ("0\n    x = 1 / 0", ["mine.py cannot be imported", "ZeroDivisionError"]),
         ("(", ["mine.py cannot be imported", "SyntaxError"]),
-        ("__import__('os')._exit(7)", ["mine.py: the process that tried it", "exit code 7"]),
-        ("__import__('os').abort()", ["mine.py: the process that tried it", "SIGABRT"]),
+        ("__import__('os')._exit(7)", ["mine.py: the process that tested it", "exit code 7"]),
+        ("__import__('os').abort()", ["mine.py: the process that tested it", "SIGABRT"]),
     ],
 )
 def test_what_does_not_work_is_not_taken_and_the_answer_says_why(
@@ -41,8 +41,8 @@ def test_what_does_not_work_is_not_taken_and_the_answer_says_why(
     assert (response.status_code, error["code"]) == (400, "bad_client")
     for word in words:
         assert word in error["message"] + str(worker.registry.broken)
-    assert "taken up were: zebra" in error["hint"]
-    assert worker.ask("mine") == "old", "what there was before is kept"
+    assert "loaded were: zebra" in error["hint"]
+    assert worker.ask("mine") == "old", "the previous clients are kept"
     by_file = worker.registry.broken.get(str(folder / "clients" / "fresh.py"), "")
     assert worker.ask("fresh") == ("unknown_model" if by_file else "client_disabled")
     assert worker.reload().status_code == 400, "until it is mended"
@@ -58,7 +58,7 @@ def test_a_trial_that_a_signal_without_a_name_ends_says_its_number(folder: Path)
     worker = Worker(folder)
     verdicts = trial.try_sources(worker.reloader.sources(), {}, worker.settings, command=killed)
     reason = verdicts[str(folder / "clients" / "mine.py")].reason
-    assert reason.endswith("the process that tried it ended with signal 37")
+    assert reason.endswith("the process that tested it ended with signal 37")
 
 
 @pytest.mark.slow
@@ -83,7 +83,7 @@ def test_what_ends_the_process_at_its_import_is_left_out_by_workers_that_start(
     for worker in (first, second):
         assert worker.ask("kept") == "kept"
         assert worker.ask("fatal") == "client_disabled"
-        end = "the process that tried it ended with exit code 7"
+        end = "the process that tested it ended with exit code 7"
         assert worker.registry.broken == {"fatal": f"{fatal}: {end}"}
         assert "asks" in worker.registry.clients
     response = first.reload()
@@ -178,7 +178,7 @@ def test_one_that_writes_its_own_code_anew_is_not_taken_and_the_answer_says_why(
     write(folder / "clients", "mine", "open(__file__, 'a').write('#') and 'new'")
     response = worker.reload()
     assert (response.status_code, response.json["error"]["code"]) == (400, "bad_client")
-    assert "mine.py was changed while it was tried" in response.json["error"]["message"]
+    assert "mine.py was changed while it was tested" in response.json["error"]["message"]
     assert worker.ask("mine") == "old"
 
 

@@ -46,7 +46,10 @@ def test_a_class_does_not_hide_the_model_that_it_asks(tmp_path: Path) -> None:
     assert set(listed) == {"m", "mine"}
     assert listed["m"] is None
     assert (client.get("/models/m").json or {})["state"] == "READY"
-    assert ask(client, "n").json["error"]["hint"] in {"served are: m, mine", "served are: mine, m"}
+    assert ask(client, "n").json["error"]["hint"] in {
+        "the served models are: m, mine",
+        "the served models are: mine, m",
+    }
 
 
 def test_a_class_does_not_hide_the_family_of_the_model_that_it_asks(tmp_path: Path) -> None:

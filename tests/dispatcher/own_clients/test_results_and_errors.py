@@ -74,8 +74,8 @@ class Mine(Client):
     ("body", "status", "code", "message"),
     [
         ("self.loudness = loudness", 400, "bad_payload", "TooLoud: 5"),
-        ("self.message = loudness", 500, "client_failed", "in a way it does not explain"),
-        ("self.hint = self", 500, "client_failed", "in a way it does not explain"),
+        ("self.message = loudness", 500, "client_failed", "raised an unexpected exception"),
+        ("self.hint = self", 500, "client_failed", "raised an unexpected exception"),
     ],
 )
 @pytest.mark.parametrize("form", ["one", "list", "requests", "several", "lines"])
@@ -147,7 +147,7 @@ def test_where_there_is_no_request_its_author_is_told_what_to_do(
     assert "`contextvars.copy_context().run`" in caplog.text
     error = ask(client, "eager").json["error"]
     assert error["code"] == "client_disabled"
-    assert "there is no request here: in `__init__` there is none yet" in error["message"]
+    assert "there is no request here: `__init__` runs before any request" in error["message"]
 
 
 def test_an_author_s_own_texts_are_told(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_the_others_say_what_the_elected_worker_found_and_ask_no_model(follower:
         with pytest.raises(ModelUnavailable, match="'echo' does not answer any more: gone"):
             readiness(follower).refuse("echo")
         follower.clock = lambda: 100.5
-        assert readiness(follower).reasons() == ["Triton was not asked for 20 s"]
+        assert readiness(follower).reasons() == ["the prober has not asked Triton for 20 s"]
         server = follower.server
         assert isinstance(server, FakeTriton)
         assert (server.calls, server.knocks) == ([], [])
@@ -96,7 +96,7 @@ def test_the_next_worker_takes_over_with_what_was_known(follower: Prober) -> Non
         holder.kill()
         holder.wait()
         wait_for(follower.is_elected, 1, "the election")
-        assert readiness(follower).reasons() == [], "nobody is told that it was not tried yet"
+        assert readiness(follower).reasons() == [], "nobody is told that it was not probed yet"
     follower.server.models_run["echo"] = DeadlineExceeded("it hangs")  # type: ignore[attr-defined]
     follower.run("echo", follower.probes["echo"])
     follower.publish()

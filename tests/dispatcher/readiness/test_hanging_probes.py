@@ -114,7 +114,7 @@ def test_a_client_that_hangs_once_in_its_example_is_well_as_soon_as_it_answers(
 ) -> None:
     hanging.look()
     [reason] = stage.readiness.reasons()
-    assert "'echo' does not answer: its client has not come back from its own example" in reason
+    assert "'echo' does not answer: its client has not returned from its own example" in reason
     assert not stage.is_stuck("echo"), "a new start of Triton would not help"
     hanging.hangs = False
     stage.time += 0.25
@@ -136,7 +136,7 @@ def test_one_that_goes_on_hanging_keeps_four_threads_at_most_and_gets_a_fresh_wo
     stage.time += 100
     stage.prober.list_models()
     assert "echo" not in dict(stage.prober.due())
-    assert "has not come back" in stage.readiness.reasons()[0]
+    assert "has not returned" in stage.readiness.reasons()[0]
     hanging.hangs = False
     hanging.let_go()
     hanging.look()

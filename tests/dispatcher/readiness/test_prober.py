@@ -40,7 +40,7 @@ def stage() -> Stage:
 def test_before_the_first_trial_nothing_is_known(stage: Stage) -> None:
     assert UNTRIED in stage.readiness.reasons()[0]
     prober = Prober(["echo"], Registry(), FakeTriton(), 8, 8)
-    assert Readiness(triton, prober.status).reasons() == ["Triton was not asked yet"]
+    assert Readiness(triton, prober.status).reasons() == ["Triton was not probed yet"]
 
 
 def test_a_model_that_answers_its_example_is_well(stage: Stage) -> None:
@@ -202,7 +202,7 @@ def test_nothing_is_tried_while_triton_is_away_and_all_is_when_it_is_back(stage:
     assert stage.round() == []
     assert stage.readiness.reasons() == ["Triton is being restarted: it died (SIGKILL)"]
     stage.supervisor = triton(starts=2)
-    assert stage.readiness.reasons() == ["Triton was not asked yet"]
+    assert stage.readiness.reasons() == ["Triton was not probed yet"]
     assert stage.round() == [], "what was learnt of the one before is void"
     stage.prober.list_models()
     assert UNTRIED in stage.readiness.reasons()[0]
@@ -265,7 +265,7 @@ def test_a_triton_that_loads_a_model_does_not_list_them_and_is_well(stage: Stage
 def test_a_prober_that_does_not_run_is_said_so(stage: Stage) -> None:
     stage.round()
     stage.time += 20.5
-    assert stage.readiness.reasons() == ["Triton was not asked for 20 s"]
+    assert stage.readiness.reasons() == ["the prober has not asked Triton for 20 s"]
 
 
 @pytest.mark.parametrize("error", [ModelFailed("gone"), DeadlineExceeded("it hangs")])

@@ -140,7 +140,7 @@ def test_a_required_class_that_asks_no_model_and_hangs_is_found(stage: Stage) ->
     assert began.wait(10)
     stage.time += 15
     wait_for(
-        lambda: "'alone' does not answer: its client has not come back" in ping(stage),
+        lambda: "'alone' does not answer: its client has not returned" in ping(stage),
         10,
         "/ping saying so",
     )

@@ -97,7 +97,7 @@ def test_one_that_fails_since_a_new_start_has_one_more(stage: Stage) -> None:
     for starts in (2, 3, 4):
         stage.supervisor = triton(starts=starts)
         stage.prober.list_models()
-        assert not stage.is_stuck("echo"), "it was not tried yet"
+        assert not stage.is_stuck("echo"), "it was not probed yet"
         stage.round()
         stuck.append(stage.is_stuck("echo"))
     assert stuck == [True, False, False]

@@ -29,7 +29,7 @@ SIGNATURE = Signature(
     (TensorSpec("x", "TYPE_FP32", (-1, 3)),), (TensorSpec("y", "TYPE_FP32", (-1, 3)),)
 )
 DEFAULT = EnginePreference()
-FOUND = EngineChoice(OPENVINO, BF16, "", 1.9, "`y` differs by 0.002 of its spread", SIGNATURE)
+FOUND = EngineChoice(OPENVINO, BF16, "", 1.9, "`y` differs by 0.002 of its range", SIGNATURE)
 
 
 def config(**parameters: str) -> dict[str, Any]:
@@ -289,14 +289,14 @@ class TestTrialsThatFail:
     @pytest.mark.parametrize(
         ("script", "reason"),
         [
-            ("kill -SEGV $$", "the trial of other engines failed: exit code -11"),
+            ("kill -SEGV $$", "the comparison of engines failed: exit code -11"),
             (
                 "echo first >&2; echo 'no such operator' >&2; exit 1",
-                "the trial of other engines failed: no such operator",
+                "the comparison of engines failed: no such operator",
             ),
-            ("exit 0", "the trial of other engines could not be made: list index out of range"),
-            ("echo '{}'", "the trial of other engines could not be made: 'signature'"),
-            ("exec sleep 60", "the trial of other engines took longer than 0 s"),
+            ("exit 0", "the comparison of engines could not be made: list index out of range"),
+            ("echo '{}'", "the comparison of engines could not be made: 'signature'"),
+            ("exec sleep 60", "the comparison of engines took longer than 0 s"),
         ],
         ids=["a crash", "an error", "nothing said", "something else said", "too long"],
     )
@@ -337,7 +337,7 @@ class TestTrialsThatFail:
             FOUND,
             (
                 "run by OpenVINO in bf16, 1.90 times as fast as ONNX Runtime in f32; "
-                "worst difference on samples: `y` differs by 0.002 of its spread"
+                "worst difference on samples: `y` differs by 0.002 of its range"
             ),
         ),
         (

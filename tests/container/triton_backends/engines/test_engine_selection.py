@@ -109,7 +109,7 @@ def test_not_where_another_class_is_first(tmp_path: Path, asked: list[str]) -> N
         tmp_path, classifier(tmp_path, TIE), EnginePreference(precision=AUTO)
     )
     assert (found.engine, found.precision, found.speedup) == (OPENVINO, F32, 1.2)
-    assert found.reason == "OpenVINO in bf16 answers otherwise: the first is 0:a, not 1:b"
+    assert found.reason == "OpenVINO in bf16 has other answers: the first is 0:a, not 1:b"
     assert asked == [BF16, F32]
 
 
@@ -165,7 +165,7 @@ def test_the_slower_engine_is_taken_only_where_it_is_pinned(
         tmp_path, tmp_path / "1" / "model.onnx", EnginePreference(engine)
     )
     assert found.engine == expected
-    said = "OpenVINO in f32 has 0.96 of its speed" if expected == ONNXRUNTIME else ""
+    said = "OpenVINO in f32 is 0.96 times as fast" if expected == ONNXRUNTIME else ""
     assert found.reason == said
 
 
@@ -225,7 +225,7 @@ def test_whole_numbers_of_more_than_32_bits_keep_a_model_at_onnx_runtime(
         tmp_path, tmp_path / "1" / "model.onnx", EnginePreference(OPENVINO)
     )
     assert found.engine == (ONNXRUNTIME if bits == 64 else OPENVINO)
-    assert ("OpenVINO in f32 answers otherwise: `y`" in found.reason) == (bits == 64)
+    assert ("OpenVINO in f32 has other answers: `y`" in found.reason) == (bits == 64)
 
 
 def test_numbers_of_words_do_not(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ Y = np.array([[0, 1, 2, 4]], np.float32)  # 4 is its spread
         (Y * np.array([1, 1, np.nan, 1], np.float32), "has what is no number in other places"),
         (Y[:, :3], "has the shape [1, 3], not [1, 4]"),
         (Y[0], "has the shape [4], not [1, 4]"),
-        (Y + np.array([0, 0.005, 0, 0], np.float32), "differs by 0.0012 of its spread"),
+        (Y + np.array([0, 0.005, 0, 0], np.float32), "differs by 0.0012 of its range"),
     ],
     ids=["no number", "too few", "no batch", "too far"],
 )
@@ -276,7 +276,7 @@ def test_an_engine_that_answers_otherwise_is_not_taken(
     monkeypatch.setattr(selection, "faster", lambda *_: 9.0)
     found = selection.select_engine(tmp_path, file, EnginePreference(OPENVINO))
     assert found.engine == ONNXRUNTIME
-    assert found.reason == f"OpenVINO in f32 answers otherwise: `y` {reason}"
+    assert found.reason == f"OpenVINO in f32 has other answers: `y` {reason}"
 
 
 @pytest.mark.parametrize(

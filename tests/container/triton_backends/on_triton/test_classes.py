@@ -143,7 +143,7 @@ def test_a_model_that_answers_other_than_it_says_harms_nobody(
     triton.client.load_model("liar")
     x = {"x": np.zeros((1, 3), np.float32)}
     assert client.infer("liar", x, timeout=30)["y"].tolist() == [[b"abc"] * 3]
-    with pytest.raises(ModelFailed, match=r"that came as object \[1, 3\]"):
+    with pytest.raises(ModelFailed, match=r"that is object \[1, 3\]"):
         client.infer("liar", x, classes={"y": 2}, timeout=30)
     assert client.infer("liar", x, timeout=30)["y"].shape == (1, 3)
     with chained(triton, folder, "liar") as chain:
