@@ -82,8 +82,7 @@ class ModelCheck:
             self.refused(refused(message, self.folder, inputs), text)
             self.steps(config, message)
             self.engine(config, message)
-            for field in entries(message, environment.KEY):
-                environment.EnvironmentCheck(self.folder, config, field).run()
+            self.environments(config, message)
             self.versions().run(message, text)
 
     def files(self) -> FileCheck:
@@ -243,6 +242,10 @@ class ModelCheck:
         for key, what, fix in file_check.unread(known, its):
             config.warning("", entries(message, key), what, fix)
         self.samples()
+
+    def environments(self, config: ConfigFindings, message: Message) -> None:
+        for field in entries(message, environment.KEY):
+            environment.EnvironmentCheck(self.folder, config, field).run()
 
     def samples(self) -> None:
         """Note files that the comparison of engines cannot use as samples."""
