@@ -50,7 +50,7 @@ async def ask(number: float) -> float:
             return json.loads(content)["outputs"][0]["data"][0]
         if status not in BUSY:
             raise RuntimeError(f"{status}: {content.decode(errors='replace')}")
-        # What the server asks for, and at random up to the backoff more: else all come back at once.
+        # At random up to the backoff more than the server asks for: else all come back at once.
         wait = float(headers.get("Retry-After", 0)) + random.uniform(0, backoff)
         backoff = min(2 * backoff, LONGEST_S)
         if time.monotonic() + wait > give_up_at:

@@ -14,7 +14,9 @@ NAMES = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
 
 
 def test_the_list_of_examples_is_complete() -> None:
-    listed = re.findall(r"^\| \[(.*?)\]\(\1/README\.md\)", (EXAMPLES / "README.md").read_text(), re.M)
+    listed = re.findall(
+        r"^\| \[(.*?)\]\(\1/README\.md\)", (EXAMPLES / "README.md").read_text(), re.MULTILINE
+    )
     assert sorted(listed) == NAMES
 
 
