@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import Endpoint, descendants, running, wait_for
+from tool.__main__ import main
 
 MODEL = """
 import sys
@@ -182,15 +184,40 @@ def other_python() -> str:
     return found
 
 
+def pack_with_interpreter(environment: Path, program: Path, archive: Path) -> None:
+    """Pack an environment with its interpreter and library, as conda-pack does."""
+    base, packages = program.resolve().parents[1], f"lib/python{OTHER}"
+    library = f"lib/libpython{OTHER}.so.1.0"
+    if not (base / library).is_file():
+        pytest.skip(f"Python {OTHER} has no {library} of its own")
+    activate = environment / "bin" / "activate_moved"
+    activate.write_text('export PATH="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd):$PATH"\n')
+    unused = {"test", "idlelib", "ensurepip", "site-packages", "__pycache__"}
+    with tarfile.open(archive, "w:gz", compresslevel=1) as packed:
+        packed.add(activate, "bin/activate")
+        packed.add(program.resolve(), "bin/python3")
+        packed.add(base / library, library)
+        packed.add(environment / packages / "site-packages", f"{packages}/site-packages")
+        packed.add(
+            base / packages,
+            packages,
+            filter=lambda member: None if unused & set(Path(member.name).parts[2:3]) else member,
+        )
+
+
 def test_the_environment_may_have_another_python(tmp_path: Path) -> None:
-    environment = tmp_path / "env"
-    subprocess.run([other_python(), "-m", "venv", environment], check=True)
+    environment, program = tmp_path / "env", other_python()
+    subprocess.run([program, "-m", "venv", environment], check=True)
     pip = [environment / "bin" / "python", "-m", "pip", "install", "-q", "numpy==1.26.4"]
     if subprocess.run(pip, check=False).returncode:
         pytest.skip(f"numpy for Python {OTHER} cannot be fetched here")
     add_package(environment, OTHER, "other")
-    model = add_model(tmp_path / "models" / "other", f"{HERE}/environment.tar.gz")
-    pack(environment, model / "environment.tar.gz")
-    settings = {"MODEL_DIR": str(model.parent), "MODEL_DIR_USE": "instead"}
+    linked = add_model(tmp_path / "models" / "linked", f"{HERE}/environment.tar.gz")
+    pack(environment, linked / "environment.tar.gz")
+    whole = add_model(tmp_path / "models" / "whole", f"{HERE}/environment.tar.gz")
+    pack_with_interpreter(environment, Path(program), whole / "environment.tar.gz")
+    assert main(["check", str(tmp_path / "models")]) == 0
+    settings = {"MODEL_DIR": str(tmp_path / "models"), "MODEL_DIR_USE": "instead"}
     with running(tmp_path, **settings) as endpoint:
-        assert said(endpoint, "other") == [f"other {OTHER}"]
+        for model in ("linked", "whole"):
+            assert said(endpoint, model) == [f"other {OTHER}"]
