@@ -32,6 +32,7 @@ def test_an_example_does_what_its_readme_says(name: str, tmp_path: Path) -> None
         assert done.returncode == 0, done.stderr
         assert is_as_shown(done.stdout, step.output), done.stdout
     with running(folder, **(found[start].settings or {})) as endpoint:
+        assert endpoint.call("/ping").status == 200
         assert found[start + 1 :], "it asks nothing"
         for step in found[start + 1 :]:
             assert step.output, f"it does not show what comes of: {step.command}"
