@@ -100,6 +100,7 @@ ARROWS = {
     ),
     "tool/checks": (
         "clients clients/plugins clients/repository clients/tensors clients/triton"
+        " container/programs/find_triton.py"
         " container/triton_backends container/triton_backends/onnxruntime"
         " container/triton_backends/openvino dispatcher/settings.py tool"
     ),

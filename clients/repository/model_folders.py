@@ -24,6 +24,9 @@ NAMED = (
     "with a letter, a digit or '_'"
 )
 
+# Triton's name for a model's folder, at the beginning of a path that leads out of it.
+BESIDE = re.compile(r"""\$\$TRITON_MODEL_DIRECTORY(?=(?:/[^"'\s]*)?/\.\.["'/])""")
+
 
 def can_be_read(folder: Path) -> bool:
     """Whether a folder can be listed and entered, unlike `lost+found` on a volume."""
@@ -61,9 +64,10 @@ def available(
 def link(folder: Path, place: Path) -> None:
     """Link a model's folder; or its content, if Triton cannot read the folder itself.
 
-    That is so for a model file without a version folder, and a byte order mark in `config.pbtxt`.
+    That is so for a model file without a version folder, and for a `config.pbtxt` with a byte order
+    mark, or with an environment outside of the folder.
     """
-    versions, text = has_versions(folder), marked_text(folder / CONFIG)
+    versions, text = has_versions(folder), changed_text(folder)
     if versions and text is None:
         place.symlink_to(folder)
         return
@@ -103,13 +107,22 @@ def linked_by(place: Path) -> object:
         return None
 
 
-def marked_text(config: Path) -> str | None:
-    """Return a configuration's text if it has a byte order mark, which Triton refuses."""
+def changed_text(folder: Path) -> str | None:
+    """Return the configuration for Triton if it has to differ from the author's."""
     try:
-        content = config.read_bytes()
-        return unmarked(content).decode() if unmarked(content) != content else None
+        content = (folder / CONFIG).read_bytes()
+        text = with_environment(unmarked(content).decode(), folder)
+        return text if text.encode() != content else None
     except (OSError, UnicodeDecodeError):  # there is none, or Triton refuses it
         return None
+
+
+def with_environment(text: str, folder: Path) -> str:
+    """Return a configuration with the path of an environment that is outside of the folder.
+
+    Triton takes `$$TRITON_MODEL_DIRECTORY/../env.tar.gz` from the folder of links.
+    """
+    return BESIDE.sub(lambda _: str(folder.resolve()), text)
 
 
 def unservable(name: str, folder: Path) -> str:

@@ -26,6 +26,8 @@ WITHOUT_GPU = ("--pinned-memory-pool-byte-size=0", "--allow-gpu-metrics=false")
 
 OWN_BACKENDS = Path(__file__).resolve().parents[1] / "triton_backends"
 
+STUB = "triton_python_backend_stub"
+
 
 class NoTriton(Exception):
     """There is no Triton that can be started; the message says what to install."""
@@ -95,6 +97,10 @@ def embedded(run_dir: Path) -> Triton:
         "LD_LIBRARY_PATH": joined(*libraries, os.environ.get("LD_LIBRARY_PATH", "")),
         # The Python backend runs the python3 that is first on PATH.
         "PATH": joined(str(Path(sys.prefix) / "bin"), os.environ.get("PATH", os.defpath)),
+        # For the file of our own that Triton starts as its stub.
+        "PYTHON_STUBS": str(server / "python_backend_stubs"),
+        "PYTHON_STUB_DEFAULT": sysconfig.get_python_version(),
+        "PYTHON_STUB_BIN": str(Path(sys.prefix) / "bin"),
     }
     options = [f"--backend-directory={backends}", f"--cache-directory={server / 'caches'}"]
     if not NVIDIA_DRIVER.exists():
@@ -172,20 +178,28 @@ def lay_out_backends(server: Path, backends: Path) -> None:
 
 
 def wheel_backend(server: Path) -> list[Path]:
-    """Return the files of the wheel's Python backend.
+    """Return the files of the Python backend: the wheel's, and our own stub.
+
+    Ours starts the wheel's stub for the Python of the model's environment.
 
     Raises:
-        NoTriton: the wheel has none for this Python.
+        NoTriton: the wheel has no stub for this Python.
 
     """
     version = sysconfig.get_python_version()
-    stub = server / "python_backend_stubs" / version / "triton_python_backend_stub"
-    if not stub.is_file():
+    if version not in stub_versions(server):
         raise NoTriton(
             f"the embedded Triton has no Python backend for Python {version} on "
             f"{platform.machine()}; use Python 3.11 or 3.12 on x86_64"
         )
-    return [*filter(Path.is_file, (server / "backends" / "python").iterdir()), stub]
+    wheel = filter(Path.is_file, (server / "backends" / "python").iterdir())
+    return [*wheel, Path(__file__).with_name(STUB)]
+
+
+def stub_versions(server: Path) -> list[str]:
+    """Return the versions of Python for which the wheel has a stub, the oldest first."""
+    versions = [path.parent.name for path in server.glob(f"python_backend_stubs/*/{STUB}")]
+    return sorted(versions, key=lambda version: [int(part) for part in version.split(".")])
 
 
 def own_backends() -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import time
 from contextlib import suppress
 from operator import itemgetter
@@ -24,6 +25,9 @@ TRITON_SHARE = 0.19  # of the time to stop; see `container.programs.nginx`
 
 # Else ONNX Runtime reports its use to Microsoft, and keeps a database in the home folder for that.
 SILENT = {"ORT_DISABLE_TELEMETRY": "1"}
+
+UNPACKED = "environments"  # a folder in the run folder, see the file triton_python_backend_stub
+UNPACKED_IN = Path("/tmp")  # noqa: S108  Triton's Python backend knows no other
 
 
 def triton_program(
@@ -63,9 +67,14 @@ def triton_program(
         for left in FOLDER.glob(f"{shm_prefix}*"):
             with suppress(OSError):  # it is gone, or of another user
                 left.unlink()
+        for note in unpacked.glob("python_env_*"):
+            shutil.rmtree(UNPACKED_IN / note.name, ignore_errors=True)
+            note.unlink(missing_ok=True)
 
     instances = run_dir / INSTANCES
     instances.mkdir(exist_ok=True)
+    unpacked = run_dir / UNPACKED
+    unpacked.mkdir(exist_ok=True)
     return Program(
         "Triton",
         # A restart loads the models that are wanted by then.
@@ -77,6 +86,7 @@ def triton_program(
             **plan.environment(),
             PREFIX: shm_prefix,
             shared_folder.VARIABLE: str(instances),
+            "UNPACKED_ENVIRONMENTS": str(unpacked),
             engine_choice.PRECISION_VARIABLE: settings.model_precision,
             engine_choice.CACHE_VARIABLE: str(settings.engine_cache),
             **triton.environment,

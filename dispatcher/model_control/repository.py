@@ -30,6 +30,7 @@ from clients.repository.model_folders import (
     link,
     linked_by,
     unservable,
+    with_environment,
 )
 from dispatcher.errors import BadModel
 from dispatcher.model_control.model_files import (
@@ -263,7 +264,7 @@ class RepositoryFolder:
             source = find_model_folder(self.allowed(url))
             copy, now = place / CONFIG, source / CONFIG
             before = copy.read_bytes().decode() if copy.is_file() else None
-            after = self.renamed_config(read_config(source), name) if now.is_file() else None
+            after = self.config_of(source, name) if now.is_file() else None
         except OSError as error:
             raise placement_error(url, error) from error
         except ModelFailed as error:
@@ -300,12 +301,19 @@ class RepositoryFolder:
                 hint=f"MODEL_URL_ROOTS allows {', '.join(map(str, self.roots))}",
             )
 
+    def config_of(self, source: Path, name: str) -> str:
+        """Return the configuration for a model from elsewhere.
+
+        Raises:
+            BadModel: it is not UTF-8.
+
+        """
+        return with_environment(self.renamed_config(read_config(source), name), source)
+
     def link(self, source: Path, folder: Path, name: str) -> None:
         """Fill the model's folder in the repository."""
         if (source / CONFIG).is_file():
-            (folder / CONFIG).write_text(
-                self.renamed_config(read_config(source), name), encoding="utf-8"
-            )
+            (folder / CONFIG).write_text(self.config_of(source, name), encoding="utf-8")
         if not has_versions(source):
             (folder / "1").symlink_to(source)
         for path in source.iterdir():

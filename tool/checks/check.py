@@ -157,7 +157,8 @@ def astray(left: list[Path], findings: Findings) -> None:
             )
         for path in plain[: not deeper]:
             findings.error(path, "is too deep to be found", f"move it to {folder.name}/1/")
-        if not (deeper or plain):
+        is_environment = (folder / "bin" / "activate").is_file()  # which several models may share
+        if not (deeper or plain or is_environment):
             unknown.append(folder.name)
     if unknown:
         more = f" and {len(unknown) - MOST_SHOWN} more" if len(unknown) > MOST_SHOWN else ""

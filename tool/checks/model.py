@@ -17,6 +17,7 @@ from clients.triton.configuration import config_dictionary, config_fault
 from container.triton_backends.engine_choice import SAMPLES
 from dispatcher.settings import PROJECT
 from tool import samples
+from tool.checks import environment
 from tool.checks import file as file_check
 from tool.checks.file import FileCheck
 from tool.checks.findings import ConfigFindings, Findings
@@ -81,6 +82,7 @@ class ModelCheck:
             self.refused(refused(message, self.folder, inputs), text)
             self.steps(config, message)
             self.engine(config, message)
+            self.environments(config, message)
             self.versions().run(message, text)
 
     def files(self) -> FileCheck:
@@ -241,6 +243,10 @@ class ModelCheck:
             config.warning("", entries(message, key), what, fix)
         self.samples()
 
+    def environments(self, config: ConfigFindings, message: Message) -> None:
+        for field in entries(message, environment.KEY):
+            environment.EnvironmentCheck(self.folder, config, field).run()
+
     def samples(self) -> None:
         """Note files that the comparison of engines cannot use as samples."""
         folder = self.folder / SAMPLES
@@ -307,7 +313,7 @@ def configured(folder: Path) -> Message | None:
 def links(folder: Path, root: Path) -> Iterator[tuple[Path, str]]:
     """Yield links that are broken or lead out of `root`, with the reason."""
     for path in sorted(folder.rglob("*")):
-        if path.is_symlink():
+        if path.is_symlink() and not environment.is_interpreter(path):
             target = path.resolve()
             if not target.exists():
                 yield path, f"is a link to {path.readlink()}, which is not there"

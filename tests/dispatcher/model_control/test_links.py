@@ -191,6 +191,32 @@ def test_triton_reads_no_byte_order_mark(tmp_path: Path, coding: str) -> None:
         assert (place / name).readlink() == model / name
 
 
+@pytest.mark.parametrize(
+    ("value", "changed"),
+    [
+        ("$$TRITON_MODEL_DIRECTORY/../env.tar.gz", "{folder}/../env.tar.gz"),
+        ("$$TRITON_MODEL_DIRECTORY/..", "{folder}/.."),
+        ("$$TRITON_MODEL_DIRECTORY/./../../envs/a", "{folder}/./../../envs/a"),
+        ("$$TRITON_MODEL_DIRECTORY/env.tar.gz", None),
+        ("$$TRITON_MODEL_DIRECTORY/..env/a", None),
+        ("/envs/../a", None),
+    ],
+)
+def test_an_environment_beside_a_model_is_named_by_its_own_path(
+    tmp_path: Path, value: str, changed: str | None
+) -> None:
+    """Triton would look for it beside the links."""
+    folder = tmp_path / "mounted" / "m"
+    (folder / "1").mkdir(parents=True)
+    text = 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "%s" } }\n'
+    (folder / "config.pbtxt").write_text(text % value)
+    place = composed(tmp_path) / "m"
+    assert place.is_symlink() == (changed is None)
+    expected = (changed or value).format(folder=folder)
+    assert (place / "config.pbtxt").read_text() == text % expected
+    assert authors_folder(place) == folder
+
+
 def test_a_configuration_may_lie_beside_a_plain_model_file(tmp_path: Path) -> None:
     model = tmp_path / "mounted" / "m"
     model.mkdir(parents=True)
