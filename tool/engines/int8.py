@@ -56,6 +56,9 @@ def engine(before: Path, after: Path, example: Arrays) -> tuple[str, Run, Run]:
         for run in runs:
             run(example)
     except Exception as error:  # such as a missing operator, or it is not installed
+        # pybind11 makes an ImportError of Ctrl-C during the import of a C extension.
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise error.__cause__ from None
         logging.getLogger(__name__).debug("OpenVINO does not run it: %s", error)
         return "ONNX Runtime", onnxruntime_run(opened(before)), onnxruntime_run(opened(after))
     return "OpenVINO", runs[0], runs[1]
