@@ -135,7 +135,7 @@ def measure_start(results: Results, runs: int, settings: Mapping[str, str]) -> N
         for name, size in rows:
             # Several processes of one model are judged each by itself; the web's all together.
             other = sizes.get(name, 0.0)
-            sizes[name] = max(other, size["pss"]) if "model" in name else other + size["pss"]
+            sizes[name] = max(other, size) if "model" in name else other + size
         results.idle_mb = sizes
         say(f"/ping is 200 after {took:.2f} s")
 

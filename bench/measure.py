@@ -211,7 +211,7 @@ def sweep(
         ),
     }
     for callers in loads:
-        if cpus < callers < best["throughput"].in_hand:
+        if 1 < callers < best["throughput"].in_hand:
             fitting = chain.from_iterable(
                 ways_of(engine, cpus, batch)
                 for engine in engines
@@ -247,7 +247,7 @@ def sample(
         loop.percentile(0.5),
         loop.percentile(0.99),
         {name: spent / loop.answers for name, spent in used.items()},
-        sum(sizes["pss"] for _, sizes in memory_mb(*server.pids)),
+        sum(size for _, size in memory_mb(*server.pids)),
         share,
     )
 

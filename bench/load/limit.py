@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bench.load import work
-from bench.servers.processes import memory_mb
+from bench.servers.processes import kilobytes
 from bench.servers.sessions import Engine, opened
 from container.programs.malloc import ALLOCATOR
 
@@ -227,7 +227,7 @@ def worked(kind: work.Work, sessions: list[Any], way: Way, seconds: float, paylo
         p99=times[min(len(times) - 1, int(len(times) * 0.99))] * 1e3,
         cpu_ms=cpu / done * 1e3,
         engine_ms=(cpu - sum(one.outside_s for one in workers)) / done * 1e3,
-        memory_mb=memory_mb(os.getpid())[0][1]["peak"],
+        memory_mb=kilobytes(os.getpid(), "status", "VmHWM") / 1e3,
     )
 
 
