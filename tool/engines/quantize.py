@@ -92,12 +92,7 @@ class Chosen:
     """The model to be quantized.
 
     Args:
-        repository: all models, linked together.
-        name: the model's, in the repository.
-        version: which.
-        file: of that version.
         folder: the model's own one, where its author has it.
-        client: what serves it.
 
     """
 
@@ -266,14 +261,7 @@ def target_of(model: Chosen, output: Path | None) -> Path:
 
 
 class Asking:
-    """Runs a model's client, and records the model's inputs and outputs.
-
-    Args:
-        model: whose.
-        session: knows the model's tensors.
-        run: runs it.
-
-    """
+    """Runs a model's client, and records the model's inputs and outputs."""
 
     def __init__(self, model: Chosen, session: Any, run: Run) -> None:
         self._tap = RecordingSession(session, run)
@@ -324,7 +312,7 @@ def quantized(model: Chosen, options: argparse.Namespace) -> Report:
                 bar.update()
 
         inputs = (one for taken, _ in counted("calibrate", rest, exact) for one in taken)
-        int8.quantize(model.file, made / FILE, inputs, options.exclude)
+        int8.quantize(model.file, Path(beside), made / FILE, inputs, options.exclude)
         known = [(taken[:1], answer) for taken, answer in counted("compare", held, exact)]
         example = known[0][0]
         engine, before, after = int8.engine(model.file, made / FILE, example[0])
