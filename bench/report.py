@@ -35,12 +35,7 @@ UNSHOWN = ("p99 ms", "CPU-ms each", "of them gunicorn")
 
 
 def markdown(every: Sequence[Results]) -> str:
-    """Return all tables, as docs/performance.md has them: one for each question.
-
-    Args:
-        every: what was measured, at one precision each.
-
-    """
+    """Return all tables, as docs/performance.md has them: one for each question."""
     parts = [
         measured(every),
         comparison(every, "Answers per second", answers),

@@ -42,7 +42,6 @@ class Loop:
         begin: when counting began, after the loop had got going.
         end: when nothing was asked any more; later answers are not counted.
         times: what each answer that is counted took, in seconds.
-        answers: all of them, counted or not.
 
     """
 
@@ -118,12 +117,7 @@ def closed_loop(
 ) -> Loop:
     """Let some callers ask, and count for some seconds after the first `warm` ones.
 
-    Args:
-        port: of the server, on this machine.
-        asked: requests; each caller sends the next one of them, over and over.
-        callers: how many wait for an answer at a time.
-        seconds: for which answers are counted.
-        warm: seconds before that.
+    The callers send the requests of `asked` in turn.
 
     Raises:
         LoadError: an answer was not 200, or none came.

@@ -38,14 +38,9 @@ class Contender:
     """A server that answers the payload of one model, or of several.
 
     Args:
-        name: for the table.
-        command: that starts it.
-        port: that it listens on.
-        path: that is asked.
         body: a JSON body around a payload.
         answer: the model's answer inside of the JSON that came.
         environment: variables besides those of this process.
-        folder: where it is started, and keeps its log.
         helper: that does a part of its work, and is idle otherwise.
 
     """

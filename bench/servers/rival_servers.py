@@ -44,10 +44,6 @@ class Place:
     """What a rival is started for: a model at a precision, on so many cores.
 
     Args:
-        repository: of models.
-        cache: where the environments of rivals are kept, and what they write.
-        modelname: that is asked.
-        cpus: cores.
         precision: what MODEL_PRECISION this server has.
         engine: the best one in the in-process limit.
 

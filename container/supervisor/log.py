@@ -60,11 +60,6 @@ class Log:
 
     A line that is a JSON object stays as it is. Any other gets the program's name before it, or
     becomes a JSON object with its level.
-
-    Args:
-        out: the file that takes all lines.
-        as_json: whether every line is to be a JSON object.
-
     """
 
     def __init__(self, out: int, *, as_json: bool) -> None:
@@ -197,10 +192,7 @@ def as_info(mark: re.Match[bytes]) -> bytes:
 def level_of(line: bytes, before: str) -> str:
     """Return the level of a line.
 
-    Args:
-        line: as the program wrote it.
-        before: the level of the line before it, which an indented one continues.
-
+    An indented line continues the one before it, whose level is `before`.
     """
     if found := MARK.match(line):
         return LEVELS.get(found[found.lastindex or 0].lower(), INFO)

@@ -131,12 +131,6 @@ def choice_for_onnxruntime(
 ) -> EngineChoice:
     """Return which engine runs a model of the backend `onnxruntime` on the CPU.
 
-    Args:
-        config: the model's.
-        folder: the model's.
-        file: of one of its versions.
-        environment: of the process.
-
     Raises:
         ModelConfigError: a parameter is not what it should be, whichever engine it is for.
 
@@ -159,12 +153,6 @@ def choice_for_openvino(
 ) -> EngineChoice:
     """Return in which precision OpenVINO runs a model of the backend `openvino`.
 
-    Args:
-        config: the model's.
-        folder: the model's.
-        file: of one of its versions.
-        environment: of the process.
-
     Raises:
         ModelConfigError: a parameter is not what it should be.
 
@@ -180,15 +168,7 @@ def choice_for_openvino(
 def cached_choice(
     folder: Path, file: Path, asked: EnginePreference, environment: Mapping[str, str]
 ) -> EngineChoice:
-    """Return the cached choice for a model; compare engines where there is none.
-
-    Args:
-        folder: the model's.
-        file: of one of its versions.
-        asked: what its configuration allows.
-        environment: of the process.
-
-    """
+    """Return the cached choice for a model; compare engines where there is none."""
     if not (cache := environment.get(CACHE_VARIABLE)):
         return measured_choice(folder, file, asked)
     kept = Path(cache) / f"{key_of(folder, file, asked)}.json"
@@ -251,12 +231,6 @@ def keep(found: EngineChoice, kept: Path) -> None:
 
 def show(found: EngineChoice, shared: Path | None, model: str, version: str) -> Path | None:
     """Write what `GET /models` and `/metrics` show of a model that is loaded.
-
-    Args:
-        found: what runs it.
-        shared: the folder that the instances of one container share, if any.
-        model: the model's name.
-        version: the number of its version.
 
     Returns:
         the file, to be given to `hide`.

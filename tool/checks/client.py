@@ -20,11 +20,7 @@ from tool.offline import composed, fits, load_offline
 def check_clients(findings: Findings, folders: Iterable[Path], *, instead: bool) -> None:
     """Check every `dispatch.toml` and every client class; import the classes.
 
-    Args:
-        findings: of the folder with the models.
-        folders: with the classes.
-        instead: whether the built-in models are not served beside them.
-
+    With `instead` the built-in models are not served beside them.
     """
     folders = list(folders)
     unread(findings, folders)

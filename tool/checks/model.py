@@ -31,14 +31,7 @@ BUILT_IN = PROJECT / "model_repository"
 
 @dataclass(frozen=True)
 class ModelCheck:
-    """Checks one model folder.
-
-    Args:
-        folder: with the versions in it.
-        name: under which it would be served.
-        findings: takes what is wrong.
-
-    """
+    """Checks one model folder."""
 
     folder: Path
     name: str

@@ -34,14 +34,7 @@ VERSION = re.compile(r"0|[1-9][0-9]*")
 
 @dataclass(frozen=True)
 class VersionCheck:
-    """Checks the versions of one model folder.
-
-    Args:
-        folder: with the versions in it.
-        findings: takes what is wrong.
-        files: checks the file of a version.
-
-    """
+    """Checks the versions of one model folder."""
 
     folder: Path
     findings: Findings

@@ -20,12 +20,8 @@ class Row:
     """One line of the table: a name, its client and its model.
 
     Args:
-        name: that callers use.
         model: the folder in the repository, and whether it is missing: its callers get 404.
-        client: the class, or that there is none.
-        source: the file it comes from.
         reason: why it is not served; nothing where it is.
-        aliases: its other names.
 
     """
 

@@ -122,7 +122,6 @@ class Share:
     """The shared memory that one instance may use.
 
     Args:
-        size: bytes of shared memory that all models have together.
         tensors: bytes of tensors, in and out, that one run may have; None is without limit.
         region: bytes to which this instance's region is grown at once; 0 where it grows as is
             needed. A region that grows in steps may become twice as large as it has to be, for
@@ -167,9 +166,7 @@ class Share:
 
         The same model may have been loaded before, and be about to give its room back.
 
-        Args:
-            taken: bytes of tensors that are in it already.
-            grow: takes the bytes that are to be added; it raises where there is no room.
+        `taken` bytes of tensors are in it already; `grow` adds bytes, and raises without room.
 
         Raises:
             TooLarge: there is no room, and none has become free in a while.
