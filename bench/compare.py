@@ -157,13 +157,10 @@ def best_ways(repository: Path, model: str, options: argparse.Namespace) -> dict
     """Return the ways in which the limit is best, by callers."""
     (payload,) = payloads(model, options)
     cpus, seconds = len(os.sched_getaffinity(0)), options.seconds / 2
-    limit = Limit(repository, model)
-    try:
+    with Limit(repository, model) as limit:
         ways = sweep(
             limit, model, payload, cpus, options.callers, seconds, engines_at(options.precision)
         )
-    finally:
-        limit.stop()
     say(f"{model}: the limit is best with {', '.join(map(str, ways.values()))}")
     return {
         callers: ways["lone"] if callers == 1 else ways.get(in_hand(callers), ways["throughput"])
@@ -184,10 +181,9 @@ def compare(
     with ExitStack() as stack:
         if model == NOTHING:
             for server in servers:
-                overhead.wait(server)
+                server.wait_for(overhead.PAYLOAD)
         else:
-            limit = Limit(repository, model)
-            stack.callback(limit.stop)
+            limit = stack.enter_context(Limit(repository, model))
             right = limit.answer(wanted[0])
             for server in servers:
                 server.wait(wanted[0], model, right)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import signal
 import subprocess
@@ -12,10 +11,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from bench.load.load import once
 from bench.servers.processes import memory_mb
 
 PROJECT = Path(__file__).resolve().parent.parent
 PORT = 18080
+PING = b"GET /ping HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 PATIENCE_S = 120
 
 
@@ -32,7 +33,7 @@ def one_start(settings: Mapping[str, str] = {}) -> tuple[float, list[tuple[str, 
         before = time.monotonic()
         serve = subprocess.Popen([PROJECT / "serve"], env=environment, stdout=log, stderr=log)
         try:
-            while ping() != 200:
+            while once(PORT, PING)[0] != 200:
                 if serve.poll() is not None or time.monotonic() > before + PATIENCE_S:
                     log.seek(0)
                     sys.exit(f"it does not start:\n{log.read().decode()[-2000:]}")
@@ -41,14 +42,3 @@ def one_start(settings: Mapping[str, str] = {}) -> tuple[float, list[tuple[str, 
         finally:
             serve.send_signal(signal.SIGTERM)
             serve.wait()
-
-
-def ping() -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=2)
-    try:
-        connection.request("GET", "/ping")
-        return connection.getresponse().status
-    except OSError:
-        return 0
-    finally:
-        connection.close()

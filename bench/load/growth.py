@@ -62,12 +62,8 @@ def serving(
     server.start()
     try:
         payload = work.payload(model)
-        limit = Limit(repository, model)
-        try:
-            right = limit.answer(payload)
-        finally:
-            limit.stop()
-        server.wait(payload, model, right)
+        with Limit(repository, model) as limit:
+            server.wait(payload, model, limit.answer(payload))
         yield server
     finally:
         server.stop()
@@ -133,10 +129,7 @@ def loaded(cache: Path, count: int, seconds: float) -> Row:
     server.start()
     try:
         asked = server.request({"number": [1]})
-        while load.once(server.port, asked)[0] != 200:
-            time.sleep(0.05)
-            if time.monotonic() > before + 180:
-                raise RuntimeError(f"it does not start with {count} models: {server.log}")
+        server.wait_for({"number": [1]})
         took = time.monotonic() - before
         memory = sum(size for _, size in memory_mb(server.pid))
         loop = load.closed_loop(server.port, [asked], 8, seconds)

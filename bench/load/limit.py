@@ -14,7 +14,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from bench.load import work
 from bench.servers.processes import kilobytes
@@ -111,7 +111,10 @@ class Limit:
         """Return the right answer."""
         return cast("list[Any]", self._ask(answer=payload, engine=engine))
 
-    def stop(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self.process.stdin:
             self.process.stdin.close()
         self.process.wait()

@@ -6,6 +6,7 @@ server on the same cores.
 
 from __future__ import annotations
 
+import http.client
 import re
 import selectors
 import socket
@@ -171,14 +172,9 @@ def once(port: int, asked: bytes) -> tuple[int, bytes]:
     """Ask once; return the status and the body, or status 0 without an answer."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
-            connection.sendall(asked.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
-            came = b""
-            while part := connection.recv(1 << 18):
-                came += part
-    except OSError:
+            connection.sendall(asked)
+            response = http.client.HTTPResponse(connection)
+            response.begin()
+            return response.status, response.read()
+    except (OSError, http.client.HTTPException):
         return 0, b""
-    head, _, body = came.partition(HEADER_END)
-    if CHUNKED.search(head):
-        body = b"".join(body.split(b"\r\n")[1::2])
-    words = head.split(b" ", 2)
-    return (int(words[1]) if len(words) > 1 else 0), body

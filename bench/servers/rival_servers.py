@@ -248,7 +248,7 @@ def python_model(
     cpus: int,
 ) -> None:
     (model / "1").mkdir(parents=True)
-    shutil.copy(BENCH / "rivals" / f"triton_{model.name}.py", model / "1" / "model.py")
+    shutil.copy(BENCH / "rivals" / "triton_step.py", model / "1" / "model.py")
     sides = (
         f"{side} [ {', '.join(tensor(name, *kind) for name, kind in tensors.items())} ]\n"
         for side, tensors in (("input", inputs), ("output", outputs))
