@@ -72,7 +72,7 @@ DEADLY = [
         "label_folder",
         config("labels.txt", r"\061"),
         "label_folder/config.pbtxt:5",
-        '`label_filename` is "1", which is no file, over which Triton ends',
+        '`label_filename` is "1", which is no file, and crashes Triton',
         "a label in each line",
     ),
     Mistake(
