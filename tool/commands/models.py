@@ -47,8 +47,7 @@ def run(options: argparse.Namespace) -> int:
     settings = settings_here()
     if settings.missing:
         sys.stderr.write(f"{settings.missing}\n")
-    instead = settings.model_dir_use == "instead"
-    with composed(settings.mounted, settings.model_repository, instead=instead) as repository:
+    with composed(settings) as repository:
         registry = load_offline(repository, settings.client_folders)
         found = sorted(rows(registry, repository), key=lambda row: (bool(row.reason), row.name))
     if options.json:
