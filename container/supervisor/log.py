@@ -14,7 +14,6 @@ import re
 import select
 import threading
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Protocol, Self
 
 READ_BYTES = 2**16
@@ -93,12 +92,7 @@ class Log:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Copy what is left; give a process that still holds a pipe `END_S` at most."""
         for sink in self._sinks:
             os.close(sink)

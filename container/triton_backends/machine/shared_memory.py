@@ -10,19 +10,18 @@ and Triton never lets go of a request for which there is no room.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import math
 import os
 import time
-from contextlib import contextmanager, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from glob import iglob
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from container.triton_backends.machine.shared_folder import shared_folder
+from container.triton_backends.machine.shared_folder import locked, shared_folder
 from container.triton_backends.model_config import (
     DYNAMIC,
     ModelConfigError,
@@ -31,7 +30,7 @@ from container.triton_backends.model_config import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 SHARES = "SHARED_MEMORY_SHARES"
 """The variable: {"size": bytes in all, "models": {name: [bytes of tensors in one run, bytes to
@@ -296,7 +295,8 @@ def hold(config: Mapping[str, Any], part: Part, size: int, environment: Mapping[
     until = time.monotonic() + ENDING_S
     while True:
         try:
-            with one_at_a_time(shared_folder(environment)):
+            folder = shared_folder(environment)
+            with locked(folder / "hold.lock") if folder else nullcontext():
                 return held_now(part, size, environment)
         except OSError as error:
             if time.monotonic() > until:
@@ -332,20 +332,6 @@ def nameless(environment: Mapping[str, str]) -> int:
     opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     path.unlink()
     return opened
-
-
-@contextmanager
-def one_at_a_time(folder: Path | None) -> Iterator[None]:
-    """Hold a lock among the processes that share the folder."""
-    if folder is None:
-        yield
-        return
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(opened)
 
 
 def taken(prefix: str) -> int:
