@@ -111,7 +111,8 @@ def measured(
         for model in options.models if "rounds" in parts else []:
             measure_model(results, server, model, options, repository, cache)
         payload = work.payload("resnet")
-        server.wait(payload, "resnet", right(repository, payload))
+        with Limit(repository, "resnet") as limit:
+            server.wait(payload, "resnet", limit.answer(payload))
         if "nothing" in parts:
             overhead.measure(results, server, repository, cache / "run")
         if "open" in parts:
@@ -135,7 +136,7 @@ def measure_start(results: Results, runs: int, settings: Mapping[str, str]) -> N
         for name, size in rows:
             # Several processes of one model are judged each by itself; the web's all together.
             other = sizes.get(name, 0.0)
-            sizes[name] = max(other, size["pss"]) if "model" in name else other + size["pss"]
+            sizes[name] = max(other, size) if "model" in name else other + size
         results.idle_mb = sizes
         say(f"/ping is 200 after {took:.2f} s")
 
@@ -157,14 +158,6 @@ def measure_model(
         place = Place(repository, cache, model, results.cpus, results.precision, engine)
         wanted += [partial(RIVALS[name], place) for name in options.rivals]
     measure.rounds(results, repository, model, loads, wanted, ways, answer)
-
-
-def right(repository: Path, payload: object) -> list[object]:
-    limit = Limit(repository, "resnet")
-    try:
-        return limit.answer(payload)
-    finally:
-        limit.stop()
 
 
 def reported(every: Sequence[Results], out: Path, *, into_docs: bool) -> int:

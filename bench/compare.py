@@ -25,23 +25,20 @@ import shutil
 import statistics
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from bench.load import load, models, overhead, work
-from bench.load.limit import Limit, Way, divided
-from bench.measure import say
-from bench.servers.contenders import Contender, Skipped, also_asked, this_server
+from bench.load.limit import Limit, Way
+from bench.measure import LIMIT, in_hand, say, sweep
+from bench.servers.contenders import Contender, Skipped, this_server
 from bench.servers.processes import cpu_ms
 from bench.servers.sessions import EXACT, PRECISIONS, engines_at
 
 DEFAULT = "default"
 NOTHING = "nothing"
-LIMIT = "in-process limit"
 # answers a second, p50 and p99 in ms, CPU-ms of an answer; NaN where it is not known
 Figures = tuple[float, float, float, float]
 Found = dict[tuple[str, int], list[Figures]]
@@ -53,25 +50,21 @@ def main(argv: list[str]) -> int:
     cache = options.cache.absolute()
     (cache / "run").mkdir(parents=True, exist_ok=True)
     repository = models.lay_out(cache)
-    for some in [options.models] if options.together else [[model] for model in options.models]:
-        ways = best_ways(repository, some[0], options) if has_limit(some[0], options) else {}
+    for model in options.models:
+        ways = best_ways(repository, model, options) if has_limit(model, options) else {}
         with ExitStack() as stack:
             servers = [
-                with_setting(setting, number, repository, cache, some)
+                with_setting(setting, number, repository, cache, model)
                 for number, setting in enumerate(options.settings)
             ]
             for server in servers:
                 stack.callback(server.stop)
                 server.start()
             try:
-                if options.together:
-                    tables = together(repository, servers, options)
-                else:
-                    tables = {some[0]: compare(some[0], repository, servers, ways, options)}
+                found = compare(model, repository, servers, ways, options)
             except Skipped as reason:
                 raise SystemExit(str(reason)) from reason
-            for model, found in tables.items():
-                sys.stdout.write(table(model, found, servers[0].name))
+            sys.stdout.write(table(model, found, servers[0].name))
             sys.stdout.flush()
     return 0
 
@@ -100,22 +93,13 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--precision", choices=PRECISIONS, default=EXACT, help="of the in-process limit"
     )
-    parser.add_argument(
-        "--together",
-        action="store_true",
-        help="ask all models at the same time, each with so many callers, without the limit",
-    )
     parser.add_argument("--cache", type=Path, default=work.PROJECT / ".cache" / "bench")
     parser.add_argument("--settings", nargs="+", default=[DEFAULT])
-    options = parser.parse_args(argv)
-    if options.together and NOTHING in options.models:
-        parser.error(f"--together is for models that work: leave {NOTHING} out of --models")
-    return options
+    return parser.parse_args(argv)
 
 
 def has_limit(model: str, options: argparse.Namespace) -> bool:
-    alone = not options.together and model != NOTHING
-    return options.limit and alone and len(payloads(model, options)) == 1
+    return options.limit and model != NOTHING and len(payloads(model, options)) == 1
 
 
 def payloads(model: str, options: argparse.Namespace) -> list[Any]:
@@ -126,29 +110,26 @@ def payloads(model: str, options: argparse.Namespace) -> list[Any]:
     return [work.payload(model, megapixels=options.megapixels, tokens=tokens) for tokens in lengths]
 
 
-def with_setting(
-    setting: str, number: int, repository: Path, cache: Path, some: list[str]
-) -> Contender:
-    """Return this server with a repository of the asked models alone, not started yet."""
+def with_setting(setting: str, number: int, repository: Path, cache: Path, model: str) -> Contender:
+    """Return this server with a repository of the asked model alone, not started yet."""
     own = cache / "compare" / str(number)
     shutil.rmtree(own, ignore_errors=True)
     # Two that are the same show how much is noise.
-    server = this_server(own, cache / "run", some[0], f"{number + 1}: {setting}")
+    server = this_server(own, cache / "run", model, f"{number + 1}: {setting}")
     variables = dict(word.split("=", 1) for word in setting.split() if "=" in word)
     revision, count = variables.pop("commit", ""), variables.pop("count", "")
     files = checked_out(revision, cache / "commits") if revision else None
+    shutil.copytree(repository / model, own / model, symlinks=True)
+    config = own / model / "config.pbtxt"
     if files:
         server.command = [str(files / "serve")]
-    for model in some:
-        shutil.copytree(repository / model, own / model, symlinks=True)
-        config = own / model / "config.pbtxt"
-        if files and (its := files / "model_repository" / model / "config.pbtxt").exists():
+        if (its := files / "model_repository" / model / "config.pbtxt").exists():
             shutil.copy(its, config)
-        if count:
-            text, changed = re.subn(r"count: \d+", f"count: {count}", config.read_text())
-            if not changed:
-                raise SystemExit(f"{config} says no count that could be {count}")
-            config.write_text(text)
+    if count:
+        text, changed = re.subn(r"count: \d+", f"count: {count}", config.read_text())
+        if not changed:
+            raise SystemExit(f"{config} says no count that could be {count}")
+        config.write_text(text)
     server.environment = {**server.environment, **variables}
     return server
 
@@ -173,30 +154,16 @@ def checked_out(revision: str, folder: Path) -> Path:
 
 
 def best_ways(repository: Path, model: str, options: argparse.Namespace) -> dict[int, Way]:
-    """Return the limit's best figures by callers, with no more payloads at once."""
-    cpus = len(os.sched_getaffinity(0))
+    """Return the ways in which the limit is best, by callers."""
     (payload,) = payloads(model, options)
-    batches = {"resnet": (1, 4, 8), "yolov5": (1,), "bert_base": (1, 4, 8, 16)}[model]
-    widths = [width for width in (1, 2, 4, 8, 16, 32, 64) if width <= cpus]
-    ways = [
-        divided(engine, cpus, width, batch)
-        for engine in engines_at(options.precision)
-        for width in (cpus, *widths)
-        for batch in batches
-    ]
-    limit = Limit(repository, model)
-    try:
-        speeds = {
-            way: limit.measure(way, options.seconds / 2, payload).per_second
-            for way in dict.fromkeys(ways)
-            if way.in_hand <= max(options.callers)
-        }
-    finally:
-        limit.stop()
-    for way, speed in sorted(speeds.items(), key=lambda item: -item[1]):
-        say(f"{model}, {way}: {speed:.1f}/s")
+    cpus, seconds = len(os.sched_getaffinity(0)), options.seconds / 2
+    with Limit(repository, model) as limit:
+        ways = sweep(
+            limit, model, payload, cpus, options.callers, seconds, engines_at(options.precision)
+        )
+    say(f"{model}: the limit is best with {', '.join(map(str, ways.values()))}")
     return {
-        callers: max((way for way in speeds if way.in_hand <= callers), key=speeds.__getitem__)
+        callers: ways["lone"] if callers == 1 else ways.get(in_hand(callers), ways["throughput"])
         for callers in options.callers
     }
 
@@ -214,10 +181,9 @@ def compare(
     with ExitStack() as stack:
         if model == NOTHING:
             for server in servers:
-                overhead.wait(server)
+                server.wait_for(overhead.PAYLOAD)
         else:
-            limit = Limit(repository, model)
-            stack.callback(limit.stop)
+            limit = stack.enter_context(Limit(repository, model))
             right = limit.answer(wanted[0])
             for server in servers:
                 server.wait(wanted[0], model, right)
@@ -230,38 +196,6 @@ def compare(
                 one = asked(server, model, wanted, callers, options.seconds)
                 say(f"{model}, {callers} callers, {server.name}: {one[0]:.1f}/s")
                 found.setdefault((server.name, callers), []).append(one)
-    return found
-
-
-def together(
-    repository: Path, servers: list[Contender], options: argparse.Namespace
-) -> dict[str, Found]:
-    """Return the figures of every server by model and callers of each."""
-    found: dict[str, Found] = {model: {} for model in options.models}
-    its = {
-        (model, server.name): also_asked(server, model)
-        for model, server in product(options.models, servers)
-    }
-    for model in options.models:
-        limit, payload = Limit(repository, model), payloads(model, options)[0]
-        try:
-            for server in servers:
-                its[model, server.name].wait(payload, model, limit.answer(payload))
-        finally:
-            limit.stop()
-
-    def of_one(model: str, server: Contender, callers: int) -> Figures:
-        wanted = payloads(model, options)
-        one = asked(its[model, server.name], model, wanted, callers, options.seconds)
-        say(f"{model} beside others, {callers} callers each, {server.name}: {one[0]:.1f}/s")
-        return (*one[:3], math.nan)  # it is not known whose processor time it is
-
-    for number, callers in product(range(options.rounds), options.callers):
-        for server in servers[:: -1 if number % 2 else 1]:
-            with ThreadPoolExecutor() as pool:
-                ask = partial(of_one, server=server, callers=callers)
-                for model, one in zip(found, pool.map(ask, found), strict=True):
-                    found[model].setdefault((server.name, callers), []).append(one)
     return found
 
 

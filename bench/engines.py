@@ -44,16 +44,7 @@ Output = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Row:
-    """A model with inputs of one size.
-
-    Args:
-        name: for the tables.
-        kind: what is to be done around the model.
-        file: model.onnx.
-        inputs: that are timed.
-        samples: payloads whose answers are compared.
-
-    """
+    """A model with inputs of one size."""
 
     name: str
     kind: work.Work

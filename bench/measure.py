@@ -165,15 +165,12 @@ def best_ways(
 ) -> tuple[dict[str, Way], list[Any]]:
     """Return the ways in which the limit is best, by their use, and the right answer."""
     payload, cpus = work.payload(model), results.cpus
-    probe = Limit(repository, model)
-    try:
+    with Limit(repository, model) as probe:
         right = probe.answer(payload)
         ways = sweep(probe, model, payload, cpus, loads, seconds, engines_at(results.precision))
         if model == "resnet":
             single = divided(Engine.ONNXRUNTIME, cpus, 1)
             results.reference_ms = probe.measure(single, seconds, payload).engine_ms
-    finally:
-        probe.stop()
     results.ways[model] = {use: str(way) for use, way in ways.items()}
     say(f"{model}: the limit is best with {ways['throughput']}; for one caller {ways['lone']}")
     return ways, right
@@ -211,7 +208,7 @@ def sweep(
         ),
     }
     for callers in loads:
-        if cpus < callers < best["throughput"].in_hand:
+        if 1 < callers < best["throughput"].in_hand:
             fitting = chain.from_iterable(
                 ways_of(engine, cpus, batch)
                 for engine in engines
@@ -247,7 +244,7 @@ def sample(
         loop.percentile(0.5),
         loop.percentile(0.99),
         {name: spent / loop.answers for name, spent in used.items()},
-        sum(sizes["pss"] for _, sizes in memory_mb(*server.pids)),
+        sum(size for _, size in memory_mb(*server.pids)),
         share,
     )
 
@@ -319,33 +316,30 @@ def rounds(
 ) -> None:
     """Measure one model: the limit in its best ways, and all contenders, in turn."""
     payload = work.payload(model)
-    limit = Limit(repository, model)
-    try:
-        with started(wanted, model, payload, right, results) as contenders:
-            for number in range(results.rounds):
-                for callers in loads:
-                    its = {LIMIT: ways["lone" if callers == 1 else "throughput"]}
-                    if some := ways.get(in_hand(callers)):
-                        its[IN_HAND] = some
-                    for name, way in its.items():
-                        measured = partial(
-                            limit_sample, limit, name, way, model, payload, callers, number, results
-                        )
+    with (
+        Limit(repository, model) as limit,
+        started(wanted, model, payload, right, results) as contenders,
+    ):
+        for number in range(results.rounds):
+            for callers in loads:
+                its = {LIMIT: ways["lone" if callers == 1 else "throughput"]}
+                if some := ways.get(in_hand(callers)):
+                    its[IN_HAND] = some
+                for name, way in its.items():
+                    measured = partial(
+                        limit_sample, limit, name, way, model, payload, callers, number, results
+                    )
+                    note(results, quietly(results, measured))
+                for server in turned(contenders, number):
+                    time.sleep(PAUSE_S)
+                    try:
+                        asked = server.request(payload)
+                        measured = partial(sample, server, model, asked, callers, number, results)
                         note(results, quietly(results, measured))
-                    for server in turned(contenders, number):
-                        time.sleep(PAUSE_S)
-                        try:
-                            asked = server.request(payload)
-                            measured = partial(
-                                sample, server, model, asked, callers, number, results
-                            )
-                            note(results, quietly(results, measured))
-                        except load.LoadError as error:
-                            key = f"{server.name}, {model}, {callers} callers"
-                            results.skipped[key] = str(error)
-                            say(f"{key}: {error}")
-    finally:
-        limit.stop()
+                    except load.LoadError as error:
+                        key = f"{server.name}, {model}, {callers} callers"
+                        results.skipped[key] = str(error)
+                        say(f"{key}: {error}")
 
 
 def turned(contenders: Sequence[Contender], number: int) -> list[Contender]:

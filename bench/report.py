@@ -31,22 +31,11 @@ from bench.targets import (
 CPUINFO = Path("/proc/cpuinfo")
 PAGE_LOADS = (1, 8)  # result.json has the others
 # Figures of how cost grows that result.json alone has.
-UNSHOWN = (
-    "p99 ms",
-    "CPU-ms each",
-    "of them gunicorn",
-    "items/s of equal ones",
-    "their p99 ms",
-)
+UNSHOWN = ("p99 ms", "CPU-ms each", "of them gunicorn")
 
 
 def markdown(every: Sequence[Results]) -> str:
-    """Return all tables, as docs/performance.md has them: one for each question.
-
-    Args:
-        every: what was measured, at one precision each.
-
-    """
+    """Return all tables, as docs/performance.md has them: one for each question."""
     parts = [
         measured(every),
         comparison(every, "Answers per second", answers),

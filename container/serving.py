@@ -57,7 +57,7 @@ Starts Triton, gunicorn and NGINX in the foreground. SIGTERM or SIGINT finishes 
 and stops them. Settings are environment variables:
 """
 CONNECT_S = 3.0  # a web worker connects to Triton within half a second
-ASK_S = 0.05
+ASK_S = 0.25
 
 # With 16 CPUs four web workers answered as much as eight: with a model that does nothing 3.7 times
 # as much as one (`wrk`), with models on a GPU up to 4 times. Each takes some 60 MB. `python -m

@@ -161,7 +161,6 @@ FOR_NOW = {
 SHELF, TEST_SHELF, LINES = 9, 10, 400
 
 LARGE_SHELVES = {
-    "bench/rivals": "a file for each rival",
     "tests/end_to_end": "a file for each promise of the whole container",
     "tests/support": "what the tests of several rooms share",
 }

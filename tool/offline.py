@@ -41,28 +41,33 @@ from tool.checks.versions import served, version_folders
 from tool.trouble import Trouble
 
 
-def settings_here() -> Settings:
-    """Return the settings as this environment has them.
+def settings_here(**others: str) -> Settings:
+    """Return the settings as this environment has them, but for some.
 
     Raises:
         Trouble: one of them is not allowed.
 
     """
     try:
-        return read_settings(os.environ)
+        return read_settings({**os.environ, **others})
     except SettingError as error:
         raise Trouble(str(error)) from error
 
 
 @contextmanager
 def composed(
-    mounted: Path | None, built_in: Path | None = None, *, instead: bool = False
+    settings: Settings, mounted: Path | None = None, built_in: Path | None = None
 ) -> Iterator[Path]:
-    """Make a temporary repository of links, as `serve` does."""
+    """Make a temporary repository of links, as `serve` does; of other folders where named."""
     with tempfile.TemporaryDirectory(prefix="dispatcher-") as folder:
-        repository, none = Path(folder).resolve() / "repository", Path(folder) / "none"
-        none.mkdir()
-        compose(repository, mounted, built_in or none, instead=instead, say=lambda _: None)
+        repository = Path(folder).resolve() / "repository"
+        compose(
+            repository,
+            mounted or settings.mounted,
+            built_in or settings.model_repository,
+            instead=settings.model_dir_use == "instead",
+            say=lambda _: None,
+        )
         yield repository
 
 

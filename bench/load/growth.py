@@ -24,10 +24,6 @@ MODELS = (1, 5, 10, 20)
 FIGURES = ("items/s", "p50 ms", "p99 ms", "CPU-ms each", "of them gunicorn")
 LEAST_ANSWERS = 4
 CALLERS = (1, 2, 4, 8, 16, 32, 64)
-UNEQUAL = (6, 17, 9, 14, 12, 7, 16, 10, 13, 8, 15, 11)  # tokens; texts take turns
-UNEQUAL_CALLERS = (1, 2, 4, 8, 16)
-UNEQUAL_LISTS = (4, 8, 16)
-EVEN = 12  # tokens of each, about the mean of those
 
 Row = dict[str, Any]
 
@@ -52,22 +48,6 @@ def measure(results: Results, cache: Path) -> None:
             point(results, server, work.payload("bert_base", tokens=tokens), 1, tokens=tokens)
             for tokens in TOKENS
         ]
-        results.growth[
-            f"Texts of {min(UNEQUAL)} to {max(UNEQUAL)} tokens in turn, BERT-base shape, "
-            f"beside texts of {EVEN}"
-        ] = [
-            unequal(
-                results, server, count, [[tokens] for tokens in UNEQUAL], [[EVEN]], callers=count
-            )
-            for count in UNEQUAL_CALLERS
-        ]
-        results.growth[
-            f"Texts of {min(UNEQUAL)} to {max(UNEQUAL)} tokens in one request, BERT-base shape, "
-            f"beside texts of {EVEN}"
-        ] = [
-            unequal(results, server, 1, lists(size), [[EVEN] * size], texts=size)
-            for size in UNEQUAL_LISTS
-        ]
     results.growth["Models loaded, all but three of them tiny"] = [
         loaded(cache, count, results.seconds) for count in MODELS
     ]
@@ -82,12 +62,8 @@ def serving(
     server.start()
     try:
         payload = work.payload(model)
-        limit = Limit(repository, model)
-        try:
-            right = limit.answer(payload)
-        finally:
-            limit.stop()
-        server.wait(payload, model, right)
+        with Limit(repository, model) as limit:
+            server.wait(payload, model, limit.answer(payload))
         yield server
     finally:
         server.stop()
@@ -132,61 +108,6 @@ def batch(results: Results, server: Contender, size: int) -> Row:
     return point(results, server, payloads, 1, items=size, pictures=size)
 
 
-def lists(size: int) -> list[list[int]]:
-    """Return requests of so many texts of several lengths, in tokens."""
-    turns = len(UNEQUAL)
-    return [[UNEQUAL[(first + place) % turns] for place in range(size)] for first in range(turns)]
-
-
-def unequal(
-    results: Results,
-    server: Contender,
-    count: int,
-    mixed: list[list[int]],
-    even: list[list[int]],
-    **where: Any,
-) -> Row:
-    """Ask texts of several lengths, and of one, with `count` callers.
-
-    Args:
-        results: says for how long.
-        server: that is asked.
-        count: callers.
-        mixed: the tokens of each text of each request; requests take turns.
-        even: the same of the others.
-        where: says in the table what was varied.
-
-    """
-    some, others = (
-        load.closed_loop(
-            server.port,
-            [server.request(texts(tokens)) for tokens in requests],
-            count,
-            2 * results.seconds,
-        )
-        for requests in (mixed, even)
-    )
-    size = len(even[0])
-    some_per_s, others_per_s = (size * per_second(loop, count) for loop in (some, others))
-    row = {
-        **where,
-        "items/s": some_per_s,
-        "p50 ms": some.percentile(0.5),
-        "p99 ms": some.percentile(0.99),
-        "items/s of equal ones": others_per_s,
-        "their p99 ms": others.percentile(0.99),
-        "share of their items/s": some_per_s / others_per_s,
-    }
-    say(f"growth {row}")
-    return row
-
-
-def texts(tokens: list[int]) -> Any:
-    """Return what asks for one text, or for a list of them."""
-    payloads = [work.payload("bert_base", tokens=each) for each in tokens]
-    return payloads if len(payloads) > 1 else payloads[0]
-
-
 def loaded(cache: Path, count: int, seconds: float) -> Row:
     """Start with so many models: one nothing, or the three and the rest nothings."""
     folder = cache / "growth"
@@ -208,12 +129,9 @@ def loaded(cache: Path, count: int, seconds: float) -> Row:
     server.start()
     try:
         asked = server.request({"number": [1]})
-        while load.once(server.port, asked)[0] != 200:
-            time.sleep(0.05)
-            if time.monotonic() > before + 180:
-                raise RuntimeError(f"it does not start with {count} models: {server.log}")
+        server.wait_for({"number": [1]})
         took = time.monotonic() - before
-        memory = sum(sizes["pss"] for _, sizes in memory_mb(server.pid))
+        memory = sum(size for _, size in memory_mb(server.pid))
         loop = load.closed_loop(server.port, [asked], 8, seconds)
     finally:
         server.stop()

@@ -14,10 +14,10 @@ import time
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from bench.load import work
-from bench.servers.processes import memory_mb
+from bench.servers.processes import kilobytes
 from bench.servers.sessions import Engine, opened
 from container.programs.malloc import ALLOCATOR
 
@@ -111,7 +111,10 @@ class Limit:
         """Return the right answer."""
         return cast("list[Any]", self._ask(answer=payload, engine=engine))
 
-    def stop(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self.process.stdin:
             self.process.stdin.close()
         self.process.wait()
@@ -227,7 +230,7 @@ def worked(kind: work.Work, sessions: list[Any], way: Way, seconds: float, paylo
         p99=times[min(len(times) - 1, int(len(times) * 0.99))] * 1e3,
         cpu_ms=cpu / done * 1e3,
         engine_ms=(cpu - sum(one.outside_s for one in workers)) / done * 1e3,
-        memory_mb=memory_mb(os.getpid())[0][1]["peak"],
+        memory_mb=kilobytes(os.getpid(), "status", "VmHWM") / 1e3,
     )
 
 

@@ -6,6 +6,7 @@ server on the same cores.
 
 from __future__ import annotations
 
+import http.client
 import re
 import selectors
 import socket
@@ -42,7 +43,6 @@ class Loop:
         begin: when counting began, after the loop had got going.
         end: when nothing was asked any more; later answers are not counted.
         times: what each answer that is counted took, in seconds.
-        answers: all of them, counted or not.
 
     """
 
@@ -118,12 +118,7 @@ def closed_loop(
 ) -> Loop:
     """Let some callers ask, and count for some seconds after the first `warm` ones.
 
-    Args:
-        port: of the server, on this machine.
-        asked: requests; each caller sends the next one of them, over and over.
-        callers: how many wait for an answer at a time.
-        seconds: for which answers are counted.
-        warm: seconds before that.
+    The callers send the requests of `asked` in turn.
 
     Raises:
         LoadError: an answer was not 200, or none came.
@@ -177,14 +172,9 @@ def once(port: int, asked: bytes) -> tuple[int, bytes]:
     """Ask once; return the status and the body, or status 0 without an answer."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
-            connection.sendall(asked.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
-            came = b""
-            while part := connection.recv(1 << 18):
-                came += part
-    except OSError:
+            connection.sendall(asked)
+            response = http.client.HTTPResponse(connection)
+            response.begin()
+            return response.status, response.read()
+    except (OSError, http.client.HTTPException):
         return 0, b""
-    head, _, body = came.partition(HEADER_END)
-    if CHUNKED.search(head):
-        body = b"".join(body.split(b"\r\n")[1::2])
-    words = head.split(b" ", 2)
-    return (int(words[1]) if len(words) > 1 else 0), body

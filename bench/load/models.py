@@ -93,129 +93,94 @@ def model_of(
 def bert_base(*, few: bool = False) -> onnx.ModelProto:
     """Return BERT-base with a fill-mask head and random weights.
 
-    Args:
-        few: whether it gives the scores of some places alone, [places, words]; their numbers are
-            one more input, int64 [places], counted through all texts of the batch.
-
+    With `few` it gives the scores of some places alone, [places, words]; their numbers are one more
+    input, int64 [places], counted through all texts of the batch.
     """
     graph = Bert()
-    nodes = graph.nodes
+    node, weight, constant = graph.node, graph.weight, graph.constant
     ids, attention, kinds = "input_ids", "attention_mask", "token_type_ids"
-    words = graph.weight("words", VOCABULARY, WIDTH)
-    nodes("Shape", [ids], "shape")
-    nodes("Gather", ["shape", graph.constant("one", 1)], "tokens")
-    nodes(
-        "Range",
-        [graph.constant("zero", 0), "tokens", graph.constant("step", 1)],
-        "places",
-    )
-    nodes("Gather", [words, ids], "of_words")
-    nodes("Gather", [graph.weight("kinds", 2, WIDTH), kinds], "of_kinds")
-    nodes("Gather", [graph.weight("places", LONGEST, WIDTH), "places"], "of_places")
-    nodes("Add", ["of_words", "of_kinds"], "words_kinds")
-    nodes("Add", ["words_kinds", "of_places"], "embedded")
-    hidden = graph.normalized("embedded", "embedded")
+    words = weight(VOCABULARY, WIDTH)
+    shape = node("Shape", ids)
+    tokens = node("Range", constant(0), node("Gather", shape, constant(1)), constant(1))
+    embedded = node("Gather", words, ids)
+    for table, which in ((weight(2, WIDTH), kinds), (weight(LONGEST, WIDTH), tokens)):
+        embedded = node("Add", embedded, node("Gather", table, which))
+    hidden = graph.normalized(embedded)
     # What is padding gets so little attention that its softmax is 0.
-    nodes("Cast", [attention], "seen", to=TensorProto.FLOAT)
-    nodes("Unsqueeze", ["seen", graph.constant("axes", [1, 2])], "seen_4d")
-    nodes("Sub", [graph.constant("all", np.float32(1)), "seen_4d"], "unseen")
-    nodes("Mul", ["unseen", graph.constant("least", np.float32(-3.4e38))], "mask")
-    for number in range(LAYERS):
-        hidden = graph.layer(f"layer{number}", hidden)
-    head = graph.gelu("head", graph.dense("head", hidden, WIDTH, WIDTH))
-    head = graph.normalized("head", head)
+    seen = node("Cast", attention, to=TensorProto.FLOAT)
+    unseen = node("Sub", constant(np.float32(1)), node("Unsqueeze", seen, constant([1, 2])))
+    mask = node("Mul", unseen, constant(np.float32(-3.4e38)))
+    for _ in range(LAYERS):
+        hidden = graph.layer(hidden, mask)
+    head = graph.normalized(graph.gelu(graph.dense(hidden, WIDTH, WIDTH)))
     # The word embeddings once more, as the real head has them.
-    nodes("Reshape", [head, graph.constant("flat", [-1, WIDTH])], "rows")
-    bias = graph.weight("head.bias", VOCABULARY)
-    shape: list[str | int | None] = ["batch", "tokens"]
-    places: list[str | int | None] = ["places"]
-    inputs = [
-        helper.make_tensor_value_info(name, TensorProto.INT64, shape)
-        for name in (ids, attention, kinds)
-    ]
+    rows, bias = node("Reshape", head, constant([-1, WIDTH])), weight(VOCABULARY)
+    inputs = [graph.integers(name, "batch", "tokens") for name in (ids, attention, kinds)]
+    sizes: list[str | int | None] = ["batch", "tokens", VOCABULARY]
     if few:
-        inputs.append(helper.make_tensor_value_info(WANTED, TensorProto.INT64, places))
-        nodes("Gather", ["rows", WANTED], "few", axis=0)
-        nodes("Gemm", ["few", words, bias], "output", transB=1)
+        inputs.append(graph.integers(WANTED, "places"))
+        sizes = ["places", VOCABULARY]
+        node("Gemm", node("Gather", rows, WANTED, axis=0), words, bias, name="output", transB=1)
     else:
-        nodes("Gemm", ["rows", words, bias], "logits", transB=1)
-        vocabulary = graph.constant("vocabulary", [VOCABULARY])
-        nodes("Concat", ["shape", vocabulary], "logits_shape", axis=0)
-        nodes("Reshape", ["logits", "logits_shape"], "output")
-    sizes = [*(places if few else shape), VOCABULARY]
+        logits = node("Gemm", rows, words, bias, transB=1)
+        whole = node("Concat", shape, constant([VOCABULARY]), axis=0)
+        node("Reshape", logits, whole, name="output")
     output = helper.make_tensor_value_info("output", TensorProto.FLOAT, sizes)
     return model_of(graph.made, inputs, output, graph.weights)
 
 
 class Bert:
-    """A graph that grows; names of tensors are handed on."""
+    """A graph that grows; its methods return the names of tensors."""
 
     def __init__(self) -> None:
         self.made: list[Any] = []
         self.weights: list[Any] = []
         self._random = np.random.default_rng(5)
 
-    def nodes(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        self.made.append(helper.make_node(kind, inputs, [output], **attributes))
-        return output
+    def node(self, kind: str, *inputs: str, name: str = "", **attributes: Any) -> str:
+        name = name or f"tensor{len(self.made)}"
+        self.made.append(helper.make_node(kind, inputs, [name], **attributes))
+        return name
 
-    def weight(self, name: str, *shape: int) -> str:
-        values = self._random.standard_normal(shape, np.float32) * np.float32(SPREAD)
-        return self.constant(name, values)
+    def weight(self, *shape: int) -> str:
+        return self.constant(self._random.standard_normal(shape, np.float32) * np.float32(SPREAD))
 
-    def constant(self, name: str, value: Any) -> str:
-        name = f"{name}.{len(self.weights)}"
+    def constant(self, value: Any) -> str:
+        name = f"constant{len(self.weights)}"
         self.weights.append(numpy_helper.from_array(np.asarray(value), name))
         return name
 
-    def normalized(self, name: str, hidden: str) -> str:
-        ones, zeros = np.ones(WIDTH, np.float32), np.zeros(WIDTH, np.float32)
-        return self.nodes(
-            "LayerNormalization",
-            [hidden, self.constant(f"{name}.scale", ones), self.constant(f"{name}.shift", zeros)],
-            f"{name}.normalized",
-            axis=-1,
-            epsilon=1e-12,
-        )
+    @staticmethod
+    def integers(name: str, *sizes: str) -> Any:
+        return helper.make_tensor_value_info(name, TensorProto.INT64, sizes)
 
-    def dense(self, name: str, hidden: str, width: int, wanted: int) -> str:
-        product = self.nodes(
-            "MatMul", [hidden, self.weight(name, width, wanted)], f"{name}.product"
-        )
-        return self.nodes("Add", [product, self.weight(f"{name}.bias", wanted)], f"{name}.dense")
+    def normalized(self, hidden: str) -> str:
+        scale, shift = (self.constant(fill(WIDTH, np.float32)) for fill in (np.ones, np.zeros))
+        return self.node("LayerNormalization", hidden, scale, shift, axis=-1, epsilon=1e-12)
 
-    def gelu(self, name: str, hidden: str) -> str:
-        root = self.constant(f"{name}.root", np.float32(2**0.5))
-        one, half = np.float32(1), np.float32(0.5)
-        self.nodes("Div", [hidden, root], f"{name}.divided")
-        self.nodes("Erf", [f"{name}.divided"], f"{name}.erf")
-        self.nodes("Add", [f"{name}.erf", self.constant(f"{name}.one", one)], f"{name}.gate")
-        self.nodes("Mul", [hidden, f"{name}.gate"], f"{name}.gated")
-        return self.nodes(
-            "Mul", [f"{name}.gated", self.constant(f"{name}.half", half)], f"{name}.gelu"
-        )
+    def dense(self, hidden: str, width: int, wanted: int) -> str:
+        product = self.node("MatMul", hidden, self.weight(width, wanted))
+        return self.node("Add", product, self.weight(wanted))
 
-    def heads(self, name: str, hidden: str, order: list[int]) -> str:
-        dense = self.dense(name, hidden, WIDTH, WIDTH)
-        shape = self.constant(f"{name}.heads", [0, 0, HEADS, WIDTH // HEADS])
-        split = self.nodes("Reshape", [dense, shape], f"{name}.split")
-        return self.nodes("Transpose", [split], f"{name}.turned", perm=order)
+    def gelu(self, hidden: str) -> str:
+        root, one, half = (self.constant(np.float32(number)) for number in (2**0.5, 1, 0.5))
+        gate = self.node("Add", self.node("Erf", self.node("Div", hidden, root)), one)
+        return self.node("Mul", self.node("Mul", hidden, gate), half)
 
-    def layer(self, name: str, hidden: str) -> str:
-        query = self.heads(f"{name}.query", hidden, [0, 2, 1, 3])
-        key = self.heads(f"{name}.key", hidden, [0, 2, 3, 1])
-        value = self.heads(f"{name}.value", hidden, [0, 2, 1, 3])
-        scores = self.nodes("MatMul", [query, key], f"{name}.scores")
-        scale = self.constant(f"{name}.scale", np.float32((WIDTH / HEADS) ** 0.5))
-        scaled = self.nodes("Div", [scores, scale], f"{name}.scaled")
-        masked = self.nodes("Add", [scaled, "mask"], f"{name}.masked")
-        shares = self.nodes("Softmax", [masked], f"{name}.shares", axis=-1)
-        mixed = self.nodes("MatMul", [shares, value], f"{name}.mixed")
-        back = self.nodes("Transpose", [mixed], f"{name}.back", perm=[0, 2, 1, 3])
-        flat = self.constant(f"{name}.flat", [0, 0, WIDTH])
-        merged = self.nodes("Reshape", [back, flat], f"{name}.merged")
-        out = self.dense(f"{name}.out", merged, WIDTH, WIDTH)
-        seen = self.normalized(f"{name}.seen", self.nodes("Add", [out, hidden], f"{name}.residual"))
-        wide = self.gelu(f"{name}.wide", self.dense(f"{name}.wide", seen, WIDTH, INNER))
-        narrow = self.dense(f"{name}.narrow", wide, INNER, WIDTH)
-        return self.normalized(name, self.nodes("Add", [narrow, seen], f"{name}.sum"))
+    def heads(self, hidden: str, order: list[int]) -> str:
+        shape = self.constant([0, 0, HEADS, WIDTH // HEADS])
+        split = self.node("Reshape", self.dense(hidden, WIDTH, WIDTH), shape)
+        return self.node("Transpose", split, perm=order)
+
+    def layer(self, hidden: str, mask: str) -> str:
+        orders = ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])
+        query, key, value = (self.heads(hidden, order) for order in orders)
+        scale = self.constant(np.float32((WIDTH / HEADS) ** 0.5))
+        scores = self.node("Add", self.node("Div", self.node("MatMul", query, key), scale), mask)
+        mixed = self.node("MatMul", self.node("Softmax", scores, axis=-1), value)
+        back = self.node("Transpose", mixed, perm=[0, 2, 1, 3])
+        merged = self.node("Reshape", back, self.constant([0, 0, WIDTH]))
+        out = self.dense(merged, WIDTH, WIDTH)
+        seen = self.normalized(self.node("Add", out, hidden))
+        narrow = self.dense(self.gelu(self.dense(seen, WIDTH, INNER)), INNER, WIDTH)
+        return self.normalized(self.node("Add", narrow, seen))

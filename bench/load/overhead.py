@@ -12,11 +12,9 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.load import load
 from bench.load.work import PROJECT
 from bench.measure import BARE, Results, say, turned
 from bench.servers.contenders import Contender, Skipped, free_port
@@ -27,7 +25,6 @@ SCRIPT = Path(__file__).parents[1] / "nothing" / "post.lua"
 PAYLOAD = {"number": [1]}  # as the script sends it
 CALLERS = (1, 16)
 WARM_S = 1
-START_S = 30
 
 
 def measure(results: Results, server: Contender, repository: Path, folder: Path) -> None:
@@ -37,7 +34,7 @@ def measure(results: Results, server: Contender, repository: Path, folder: Path)
     try:
         for one in (plain, bare):
             one.start()
-            wait(one)
+            one.wait_for(PAYLOAD)
         for number in range(results.rounds):
             for callers in CALLERS:
                 seconds = max(2, int(results.seconds))
@@ -91,21 +88,6 @@ def route(
         {"PYTHONPATH": str(PROJECT), **environment},
         home,
     )
-
-
-def wait(server: Contender) -> None:
-    """Wait until it answers the model that does nothing.
-
-    Raises:
-        Skipped: it does not.
-
-    """
-    deadline = time.monotonic() + START_S
-    while load.once(server.port, server.request(PAYLOAD))[0] != 200:
-        ended = server.process is None or server.process.poll() is not None
-        if ended or time.monotonic() > deadline:
-            raise Skipped(f"{server.name} does not answer: {server.log.read_text()[-500:]}")
-        time.sleep(0.1)
 
 
 def asked(server: Contender, callers: int, seconds: int) -> float:

@@ -176,13 +176,7 @@ def picture(text: str) -> Picture:
 
 
 class FewRows:
-    """A session of BERT that computes only the logits of the masks.
-
-    Args:
-        session: of the graph that can do so.
-        mask: the token.
-
-    """
+    """A session of BERT that computes only the logits of the masks."""
 
     def __init__(self, session: Any, mask: int | None) -> None:
         self._session = session

@@ -38,14 +38,9 @@ class Contender:
     """A server that answers the payload of one model, or of several.
 
     Args:
-        name: for the table.
-        command: that starts it.
-        port: that it listens on.
-        path: that is asked.
         body: a JSON body around a payload.
         answer: the model's answer inside of the JSON that came.
         environment: variables besides those of this process.
-        folder: where it is started, and keeps its log.
         helper: that does a part of its work, and is idle otherwise.
 
     """
@@ -101,21 +96,28 @@ class Contender:
             Skipped: it does not start, or answers something else.
 
         """
+        gist = WORKS[modelname].gist
+        came = self.answer(json.loads(self.wait_for(payload)))
+        if gist(came) != gist(right):
+            raise Skipped(f"it answers {came}, not {right}")
+        self.started = descendants(self.pid)
+
+    def wait_for(self, payload: Any) -> bytes:
+        """Wait until the payload is answered 200; return the body.
+
+        Raises:
+            Skipped: it does not start.
+
+        """
         asked, deadline = self.request(payload), time.monotonic() + PATIENCE_S
         status, body = 0, b""
         while time.monotonic() < deadline and self.process and self.process.poll() is None:
             status, body = load.once(self.port, asked)
             if status == 200:
-                break
-            time.sleep(0.2)
-        if status != 200:
-            shown = self.log.read_text(errors="replace")[-1500:]
-            raise Skipped(f"it does not answer ({status} {body[:300]!r}); its log ends:\n{shown}")
-        gist = WORKS[modelname].gist
-        came = self.answer(json.loads(body))
-        if gist(came) != gist(right):
-            raise Skipped(f"it answers {came}, not {right}")
-        self.started = descendants(self.pid)
+                return body
+            time.sleep(0.05)
+        shown = self.log.read_text(errors="replace")[-1500:]
+        raise Skipped(f"it does not answer ({status} {body[:300]!r}); its log ends:\n{shown}")
 
     def stop(self) -> None:
         """Stop it, and everything that it has started."""

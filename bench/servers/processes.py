@@ -11,13 +11,6 @@ from pathlib import Path
 TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 PROC = Path("/proc")
 
-# Sizes of a process, in kB, by the file of /proc/PID that has them.
-SIZES = {
-    "rss": ("smaps_rollup", "Rss"),
-    "pss": ("smaps_rollup", "Pss"),
-    "peak": ("status", "VmHWM"),
-}
-
 
 def descendants(*roots: int) -> set[int]:
     """Return the process ids of all that some processes started, directly or not."""
@@ -70,17 +63,18 @@ def cpu_ms(*roots: int) -> Counter[str]:
     return used
 
 
-def memory_mb(*roots: int) -> list[tuple[str, dict[str, float]]]:
-    """Return name and memory of each process in MB: `rss`, `pss`, peak `rss`."""
+def memory_mb(*roots: int) -> list[tuple[str, float]]:
+    """Return name and memory (PSS) of each process in MB: what some share is counted once."""
     rows = []
     for pid, name in tree(*roots):
-        sizes = {}
         try:
-            for kind, (file, label) in SIZES.items():
-                text = (PROC / str(pid) / file).read_text()
-                found = re.search(rf"^{label}:\s+(\d+)", text, re.MULTILINE)
-                sizes[kind] = float(found[1]) / 1e3 if found else 0.0
+            rows.append((name, kilobytes(pid, "smaps_rollup", "Pss") / 1e3))
         except OSError:
             continue
-        rows.append((name, sizes))
     return rows
+
+
+def kilobytes(pid: int, file: str, label: str) -> float:
+    """Return a size of a process from a file of /proc/PID; 0 where it has none."""
+    found = re.search(rf"^{label}:\s+(\d+)", (PROC / str(pid) / file).read_text(), re.MULTILINE)
+    return float(found[1]) if found else 0.0

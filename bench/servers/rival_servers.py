@@ -44,10 +44,6 @@ class Place:
     """What a rival is started for: a model at a precision, on so many cores.
 
     Args:
-        repository: of models.
-        cache: where the environments of rivals are kept, and what they write.
-        modelname: that is asked.
-        cpus: cores.
         precision: what MODEL_PRECISION this server has.
         engine: the best one in the in-process limit.
 
@@ -252,7 +248,7 @@ def python_model(
     cpus: int,
 ) -> None:
     (model / "1").mkdir(parents=True)
-    shutil.copy(BENCH / "rivals" / f"triton_{model.name}.py", model / "1" / "model.py")
+    shutil.copy(BENCH / "rivals" / "triton_step.py", model / "1" / "model.py")
     sides = (
         f"{side} [ {', '.join(tensor(name, *kind) for name, kind in tensors.items())} ]\n"
         for side, tensors in (("input", inputs), ("output", outputs))

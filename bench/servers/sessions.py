@@ -47,14 +47,8 @@ def opened(
 ) -> Any:
     """Open a model as a session with ONNX Runtime's interface, for any thread.
 
-    Args:
-        file: model.onnx.
-        engine: that runs it.
-        threads: of one run.
-        streams: runs at a time that OpenVINO has threads for. ONNX Runtime runs without threads of
-            its own in as many threads as call it.
-        spinning: whether ONNX Runtime's threads look for work in a loop before they sleep.
-
+    OpenVINO has threads for `streams` runs at a time; ONNX Runtime runs in the threads that call.
+    Its threads look for work in a loop before they sleep if `spinning`.
     """
     if engine is Engine.ONNXRUNTIME:
         options = onnxruntime.SessionOptions()

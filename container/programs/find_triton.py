@@ -56,11 +56,7 @@ class Triton:
 def find_triton(home: Path, search_path: str, run_dir: Path) -> Triton:
     """Return the first Triton there is.
 
-    Args:
-        home: where NVIDIA's image has it.
-        search_path: folders to look in, written as in `PATH`.
-        run_dir: an existing folder, for the backend folder of the embedded one where the image has
-            none (`python -m container.programs.find_triton`).
+    `run_dir` takes the backend folder of the embedded one where the image has none.
 
     Raises:
         NoTriton: there is none, or the embedded one lacks something.

@@ -44,9 +44,6 @@ _UNACKED_OFFSET = 24
 class ListeningSocket:
     """A listening TCP socket on all addresses, which NGINX inherits.
 
-    Args:
-        port: to listen on.
-
     Raises:
         OSError: the port cannot be bound.
 
@@ -72,10 +69,6 @@ class ListeningSocket:
 
         That takes a tenth of a second, and a second at most. Where the kernel takes no filter, or
         NGINX does not run, the socket is closed at once.
-
-        Args:
-            accepts: whether an NGINX runs that accepts connections.
-
         """
         try:
             if accepts and self.fileno() >= 0:

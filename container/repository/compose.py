@@ -22,13 +22,7 @@ def compose(
 ) -> tuple[str, ...]:
     """Fill `repository` with links to model folders; return the models' names.
 
-    Args:
-        repository: made here; it must not exist.
-        mounted: models that come first; it need not exist.
-        built_in: models that come after.
-        instead: leave those out where there are mounted ones.
-        say: takes a line for the operator.
-
+    Models in `mounted` come first; with `instead` they leave out those in `built_in`.
     """
     repository.mkdir()
     found = available(mounted, built_in, instead=instead, say=say)

@@ -10,7 +10,6 @@ where `TENSORRT_ENGINES` names the folder.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -18,14 +17,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from clients.repository.config_text import read
 from clients.repository.files import text_of
 from clients.repository.model_folders import CONFIG
+from container.triton_backends.machine.shared_folder import locked
 from dispatcher.settings import read_settings
 
 TRTEXEC = Path("/usr/src/tensorrt/bin/trtexec")  # where NVIDIA's image has it
@@ -104,7 +103,7 @@ def build_all(engines: Path, repository: Path, say: Say) -> tuple[Path, list[str
     folder = engines / key(trtexec)
     folder.mkdir(parents=True, exist_ok=True)
     built = []
-    with alone(engines):
+    with locked(engines / ".lock"):  # other containers may share the folder
         for name in PROFILES:
             if (repository / name / "1" / "model.onnx").is_file():
                 if (repository / name / CONFIG).is_file():
@@ -219,14 +218,6 @@ def remove(path: Path) -> None:
         path.unlink()
     else:
         shutil.rmtree(path, ignore_errors=True)
-
-
-@contextmanager
-def alone(engines: Path) -> Iterator[None]:
-    """Keep other containers that share the folder from building the same."""
-    with (engines / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def main(arguments: list[str]) -> int:

@@ -25,20 +25,11 @@ class Lifecycle:
     """The lifecycle of one program so far; times are those of `System.now`.
 
     Args:
-        program: the program.
-        state: its state.
-        since: when it entered this state.
-        pid: its newest process; 0 before the first start.
-        alive: whether that process runs.
         faulty_since: when the present fault was found; None without one.
         done_since: when its work was found to be finished, after it was asked to end.
-        starts: how often it was started.
-        worked: whether it ever worked.
         took: seconds from its first start until it worked.
         work: what it had to do at the first start; see `Program.work`.
         as_first: whether it has the same work now.
-        restarts: times of the restarts within the policy's window.
-        reason: why it is not running.
 
     """
 

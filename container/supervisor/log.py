@@ -14,7 +14,6 @@ import re
 import select
 import threading
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Protocol, Self
 
 READ_BYTES = 2**16
@@ -60,11 +59,6 @@ class Log:
 
     A line that is a JSON object stays as it is. Any other gets the program's name before it, or
     becomes a JSON object with its level.
-
-    Args:
-        out: the file that takes all lines.
-        as_json: whether every line is to be a JSON object.
-
     """
 
     def __init__(self, out: int, *, as_json: bool) -> None:
@@ -98,12 +92,7 @@ class Log:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Copy what is left; give a process that still holds a pipe `END_S` at most."""
         for sink in self._sinks:
             os.close(sink)
@@ -197,10 +186,7 @@ def as_info(mark: re.Match[bytes]) -> bytes:
 def level_of(line: bytes, before: str) -> str:
     """Return the level of a line.
 
-    Args:
-        line: as the program wrote it.
-        before: the level of the line before it, which an indented one continues.
-
+    An indented line continues the one before it, whose level is `before`.
     """
     if found := MARK.match(line):
         return LEVELS.get(found[found.lastindex or 0].lower(), INFO)

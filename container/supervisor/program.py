@@ -29,12 +29,9 @@ class Program:
     """A program to run.
 
     Args:
-        name: for the log.
         command: returns the program and its arguments, at each start.
-        environment: all of its environment variables.
         fault: probes it; returns what is wrong, or an empty text where it works. It takes a few
             seconds at most, and is called in a thread of its own.
-        stop_signal: the signal that asks it to finish its work and end.
         stop_within: seconds that it has for that; then it is killed.
         instead: the program that is killed in its place then, because it waits for that program.
         is_done: takes its process id after `stop_signal` was sent, and returns at once whether its
@@ -44,7 +41,6 @@ class Program:
         files: numbers of open files that it inherits.
         before_stop: called once before `stop_signal` is sent, or at the beginning of the stop where
             the program does not run; takes whether it runs, and a second at most.
-        output: the file that its output is written to; `None` means this process's own.
         clean: removes what its process leaves behind.
 
     """
@@ -69,10 +65,6 @@ class Policy:
     """Deadlines and limits; times are in seconds.
 
     Args:
-        start_timeout: from a start until the program has to work.
-        stop_timeout: from a stop signal until what is left is killed.
-        restarts: how often each program may be restarted within `window`.
-        window: see `restarts`.
         patience: how long a fault has to last before a program is restarted.
 
     """

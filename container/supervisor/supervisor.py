@@ -65,10 +65,6 @@ class Supervisor:
     """Runs `programs` until a stop signal arrives, or one cannot be kept running.
 
     Args:
-        programs: in the order in which they are started.
-        system: the machine.
-        policy: deadlines and limits.
-        say: writes a line to the log.
         publish: writes the status for the web workers, when it has changed.
         settled: takes the seconds since the start, and returns whether the outcome of the start is
             known; called repeatedly once all programs have worked, until it returns true.
@@ -260,12 +256,6 @@ class Supervisor:
         """Restart a program once its process group is gone, or stop the container.
 
         The container stops where the program never worked or was restarted too often.
-
-        Args:
-            lifecycle: the program's.
-            what: what happened to it, for the log.
-            exit_code: the container's, where it stops.
-
         """
         now, name, policy = self.system.now(), lifecycle.program.name, self.policy
         if not lifecycle.worked:

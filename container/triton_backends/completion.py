@@ -37,8 +37,6 @@ class Completion:
     """What a model's file adds to its configuration.
 
     Args:
-        fields: to be added to the configuration.
-        info: a sentence for the log; may be empty.
         warning: what the author should look at, and how to mend it; nothing where all is well.
 
     """
@@ -65,11 +63,8 @@ def completed(
 ) -> Completion:
     """Return what a file adds to a configuration without inputs or outputs.
 
-    Args:
-        config: as Triton hands it over.
-        written: the same as its author wrote it, which may have a `max_batch_size` of 0.
-        opened: the model's file.
-        trials: a folder for the results of tests, if any.
+    `written` is the configuration as its author wrote it, which may have a `max_batch_size` of 0;
+    `trials` is a folder that keeps the results of tests.
 
     Raises:
         ModelConfigError: the file contradicts `max_batch_size`.

@@ -7,7 +7,6 @@ and the versions of the engines.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -15,20 +14,20 @@ import re
 import shutil
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from container.triton_backends import parameters
-from container.triton_backends.machine.shared_folder import write_json
+from container.triton_backends.machine.shared_folder import locked, write_json
 from container.triton_backends.model_config import ModelConfigError, Signature, TensorSpec
 from container.triton_backends.onnxruntime.session_settings import own_settings
 from container.triton_backends.openvino.properties import HINT_BF16, properties
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 OPENVINO, ONNXRUNTIME = "openvino", "onnxruntime"
 AUTO, EXACT = "auto", "exact"
@@ -136,12 +135,6 @@ def choice_for_onnxruntime(
 ) -> EngineChoice:
     """Return which engine runs a model of the backend `onnxruntime` on the CPU.
 
-    Args:
-        config: the model's.
-        folder: the model's.
-        file: of one of its versions.
-        environment: of the process.
-
     Raises:
         ModelConfigError: a parameter is not what it should be, whichever engine it is for.
 
@@ -164,12 +157,6 @@ def choice_for_openvino(
 ) -> EngineChoice:
     """Return in which precision OpenVINO runs a model of the backend `openvino`.
 
-    Args:
-        config: the model's.
-        folder: the model's.
-        file: of one of its versions.
-        environment: of the process.
-
     Raises:
         ModelConfigError: a parameter is not what it should be.
 
@@ -185,38 +172,22 @@ def choice_for_openvino(
 def cached_choice(
     folder: Path, file: Path, asked: EnginePreference, environment: Mapping[str, str]
 ) -> EngineChoice:
-    """Return the cached choice for a model; compare engines where there is none.
-
-    Args:
-        folder: the model's.
-        file: of one of its versions.
-        asked: what its configuration allows.
-        environment: of the process.
-
-    """
+    """Return the cached choice for a model; compare engines where there is none."""
     if not (cache := environment.get(CACHE_VARIABLE)):
         return measured_choice(folder, file, asked)
     kept = Path(cache) / f"{key_of(folder, file, asked)}.json"
     if known := read(kept):
         return known
-    with _one_at_a_time(kept):  # all instances of a model are started together
+    with ExitStack() as stack:
+        with suppress(OSError):  # else all instances of a model compare at once
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(kept.with_suffix(".lock")))
         if known := read(kept):
             return known
         found = measured_choice(folder, file, asked)
         if found.signature:
             keep(found, kept)
     return found
-
-
-@contextmanager
-def _one_at_a_time(kept: Path) -> Iterator[None]:
-    """Wait until no other process makes the same comparison, if possible."""
-    with ExitStack() as stack:
-        with suppress(OSError):
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context(kept.with_suffix(".lock").open("w"))
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def measured_choice(folder: Path, file: Path, asked: EnginePreference) -> EngineChoice:
@@ -256,12 +227,6 @@ def keep(found: EngineChoice, kept: Path) -> None:
 
 def show(found: EngineChoice, shared: Path | None, model: str, version: str) -> Path | None:
     """Write what `GET /models` and `/metrics` show of a model that is loaded.
-
-    Args:
-        found: what runs it.
-        shared: the folder that the instances of one container share, if any.
-        model: the model's name.
-        version: the number of its version.
 
     Returns:
         the file, to be given to `hide`.

@@ -45,9 +45,7 @@ class Instance:
     """Runs the requests of one model instance.
 
     Args:
-        config: the model's, complete.
         session: the open model; closed with the instance, and where this raises.
-        environment: of the process.
 
     Raises:
         ModelConfigError: the configuration does not fit the file.

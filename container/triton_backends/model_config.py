@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 DYNAMIC = -1
 """A dimension of any size, in Triton's configuration and in the shapes that are read here."""
 
+NUMPY_TYPES = {
+    "bool": "TYPE_BOOL",
+    **{f"uint{bits}": f"TYPE_UINT{bits}" for bits in (8, 16, 32, 64)},
+    **{f"int{bits}": f"TYPE_INT{bits}" for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": f"TYPE_FP{bits}" for bits in (16, 32, 64)},
+}
+"""The element types that Triton's Python backend can carry besides texts, by numpy's names."""
+
 DEFAULT_MAX_BATCH_SIZE = 4
 """The native onnxruntime backend's default for a model that can batch and does not say how far."""
 
@@ -95,10 +103,6 @@ def written(folder: Path) -> Message:
     """Return a model's configuration as its author wrote it, which Triton completes.
 
     It is empty where there is none, or none that can be read: Triton says what is wrong with it.
-
-    Args:
-        folder: the model's, with its `config.pbtxt` if it has one.
-
     """
     try:
         return read(text_of(folder / "config.pbtxt"))
@@ -116,11 +120,6 @@ def asked_kind(kind: str, folder: Path) -> str:
 
     If Triton sees a GPU, it replaces `KIND_AUTO` by `GPU`, also in the configuration that a backend
     gets. An author who wrote `KIND_AUTO`, or no kind, is not to blame for a runtime without CUDA.
-
-    Args:
-        kind: as Triton says it, `CPU`, `GPU`, `AUTO` or `MODEL`.
-        folder: the model's, with its `config.pbtxt` if it has one.
-
     """
     if kind != "GPU":
         return kind
@@ -136,11 +135,7 @@ def needs_completion(config: Mapping[str, Any]) -> bool:
 def may_be_tried(config: Mapping[str, Any], signature: Signature, *, stated: bool) -> bool:
     """Whether `row_independence` can tell if requests may share runs.
 
-    Args:
-        config: as Triton hands it over.
-        signature: the file's.
-        stated: whether `max_batch_size` is written; Triton hands over 0 in either case.
-
+    `stated` is whether `max_batch_size` is written; Triton hands over 0 in either case.
     """
     return (
         needs_completion(config)
@@ -165,11 +160,8 @@ def completion(
     turned on where the maximum is above 1, no scheduler is chosen, and rows are independent. The
     native backends ask for the dynamic dimension alone; it may be an axis that is no batch.
 
-    Args:
-        config: as Triton hands it over.
-        signature: the file's.
-        stated: whether `max_batch_size` is written; Triton hands over 0 in either case.
-        independent: whether a test has shown that each row has the same answer as alone.
+    `stated` is whether `max_batch_size` is written, `independent` whether a trial has shown that
+    each row is answered as if it were alone.
 
     Raises:
         ModelConfigError: `max_batch_size` is set, but a tensor has no dynamic first dimension; or

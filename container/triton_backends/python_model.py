@@ -48,11 +48,6 @@ class PythonModel(ABC):
     ) -> tuple[EngineChoice, Session]:
         """Return what runs the model, and the open model.
 
-        Args:
-            config: the model's, complete.
-            file: the model's.
-            args: as Triton hands them to `initialize`.
-
         Raises:
             ModelConfigError: with one sentence on what does not fit.
 

@@ -40,11 +40,8 @@ class TritonRequest:
     """One of Triton's requests.
 
     Args:
-        parameters: by name.
         tensors: by name; or why the request cannot be read.
-        padding: how its rows may be made longer or shorter.
         deadline: when its caller gives up, in microseconds since 1970.
-        outputs: the names of those that are wanted.
         sender: for an answer that is not returned to Triton.
 
     """
@@ -105,13 +102,8 @@ class RequestHandler:
     """How a model's requests are answered.
 
     Args:
-        model: its name.
-        outputs: the configured names, for a request that names none.
         prepare: turns a request's tensors into what the model takes; raises RequestError for a
             request that does not fit, which then fails alone.
-        run: of the model.
-        max_batch_size: as it is configured.
-        share: the shared memory of inputs and answers.
         in_buckets: whether rows of a request that are near in length had better be run by
             themselves, as on a CPU; on a GPU one run is best.
         by_rows: runs that compute some rows alone, where the model can.

@@ -153,7 +153,7 @@ def test_a_word_joined_to_what_is_behind_it_is_the_same_word() -> None:
 def test_every_word_of_a_setting_reaches_the_server(tmp_path: Path) -> None:
     repository = PROJECT / "model_repository"
     server = compare.with_setting(
-        "MODEL_PRECISION=auto A=b=c", 0, repository, tmp_path, ["bert_base"]
+        "MODEL_PRECISION=auto A=b=c", 0, repository, tmp_path, "bert_base"
     )
     assert server.environment[PRECISION] == "auto"
     assert server.environment["A"] == "b=c"

@@ -20,9 +20,8 @@ from tests.conftest import PROJECT
 
 @pytest.fixture(scope="module")
 def limit() -> Iterator[Limit]:
-    started = Limit(PROJECT / "model_repository", "bert_base")
-    yield started
-    started.stop()
+    with Limit(PROJECT / "model_repository", "bert_base") as started:
+        yield started
 
 
 def test_every_engine_of_the_limit_gives_the_same_answer(limit: Limit) -> None:

@@ -175,15 +175,12 @@ def whole(precision: str) -> Results:
     ]
     if precision == "exact":  # once is enough, as in `bench.__main__`
         figures = dict.fromkeys(growth.FIGURES, 1.0)
-        unequal = {**figures, "items/s of equal ones": 2.0, "share of their items/s": 0.5}
         loaded = {"seconds to the first answer": 1.0, "MB (PSS)": 1.0, "requests/s": 1.0}
         for question, key, points, others in (
             ("Pictures", "pictures", growth.BATCHES, figures),
             ("Megapixels", "megapixels", growth.MEGAPIXELS, figures),
             ("Callers", "callers", growth.CALLERS, figures),
             ("Tokens", "tokens", growth.TOKENS, figures),
-            ("Texts in turn", "callers", growth.UNEQUAL_CALLERS, unequal),
-            ("Texts in one request", "texts", growth.UNEQUAL_LISTS, unequal),
             ("Models", "models", growth.MODELS, loaded),
         ):
             made.growth[question] = [{key: point, **others} for point in points]

@@ -217,7 +217,7 @@ def test_ctrl_c_leaves_nothing(here: Path, tmp_path: Path) -> None:
     # A shell that runs the tests in the background has SIGINT ignored.
     waits = (
         "import signal, sys, time; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from tool.engines import int8; int8.medians = lambda *_: time.sleep(600)"
+        "from tool.engines import int8; int8.medians = lambda *_: time.sleep(120)"
     )
     with program(here, waits, TMPDIR=str(temporary)) as process:
         end = time.monotonic() + 120
@@ -232,6 +232,18 @@ def test_ctrl_c_leaves_nothing(here: Path, tmp_path: Path) -> None:
     assert left(here) == before
     # ONNX Runtime's own file is there from its import on.
     assert [path for path in temporary.iterdir() if path.name != ".ses"] == []
+
+
+def test_ctrl_c_while_openvino_is_imported_ends_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: Path) -> None:
+        raise ImportError("initialization failed") from KeyboardInterrupt()
+
+    before = left(here)
+    monkeypatch.setattr(int8, "openvino_run", interrupted)
+    assert asked(here) == 130
+    assert left(here) == before
 
 
 def test_what_is_missing_is_named_with_the_command_that_installs_it(here: Path) -> None:

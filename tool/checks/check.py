@@ -18,7 +18,6 @@ from tool.checks.archive import unpack
 from tool.checks.client import check_clients
 from tool.checks.findings import Findings
 from tool.checks.model import ModelCheck, links
-from tool.offline import settings_here
 from tool.trouble import Trouble
 
 CLIENTS = Path("code", "clients")
@@ -57,8 +56,7 @@ def run(options: argparse.Namespace) -> int:
         models = check_models(findings)
         if not options.no_clients:
             folders = [*options.clients, findings.root / CLIENTS]
-            instead = settings_here().model_dir_use == "instead"
-            check_clients(findings, [one for one in folders if one.is_dir()], instead=instead)
+            check_clients(findings, [one for one in folders if one.is_dir()])
     if options.json:
         found = [asdict(one) for one in findings.found]
         sys.stdout.write(f"{json.dumps({'models': models, 'findings': found}, indent=2)}\n")

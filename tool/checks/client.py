@@ -14,21 +14,14 @@ from clients.repository.files import is_litter
 from clients.repository.model_folders import models_in
 from tool.checks.findings import Findings
 from tool.checks.model import BUILT_IN
-from tool.offline import composed, fits, load_offline
+from tool.offline import composed, fits, load_offline, settings_here
 
 
-def check_clients(findings: Findings, folders: Iterable[Path], *, instead: bool) -> None:
-    """Check every `dispatch.toml` and every client class; import the classes.
-
-    Args:
-        findings: of the folder with the models.
-        folders: with the classes.
-        instead: whether the built-in models are not served beside them.
-
-    """
+def check_clients(findings: Findings, folders: Iterable[Path]) -> None:
+    """Check every `dispatch.toml` and every client class in `folders`; import the classes."""
     folders = list(folders)
     unread(findings, folders)
-    with composed(findings.root, BUILT_IN, instead=instead) as repository:
+    with composed(settings_here(), findings.root, BUILT_IN) as repository:
         others = {source.where for source in sources(repository)}
         registry = load_offline(repository, folders)
         for where, loaded in registry.loaded.items():

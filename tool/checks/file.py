@@ -113,14 +113,7 @@ def unread(config: Mapping[str, Any], its: str) -> Iterator[tuple[str, str, str]
 
 @dataclass(frozen=True)
 class FileCheck:
-    """Checks the files of one model.
-
-    Args:
-        folder: the model's.
-        findings: takes what is wrong.
-        refused: notes what Triton refuses in the configuration, which is given as text.
-
-    """
+    """Checks the files of one model."""
 
     folder: Path
     findings: Findings

@@ -18,10 +18,7 @@ class Finding:
 
     Args:
         level: an error keeps a model or a client from being served, or served rightly.
-        file: where it is, from the folder that is checked.
         line: in that file, counted from 1; 0 for the whole file.
-        key: what in the file it is about.
-        message: what is wrong.
         fix: how to mend it, where the message does not say so.
 
     """
@@ -42,12 +39,7 @@ class Finding:
 
 @dataclass
 class Findings:
-    """Collects what is found below a folder.
-
-    Args:
-        root: the folder; paths are shown from here.
-
-    """
+    """Collects what is found below a folder."""
 
     root: Path
     found: list[Finding] = field(default_factory=list)
@@ -73,14 +65,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class ConfigFindings:
-    """Notes what is wrong in one configuration, with the lines of its fields.
-
-    Args:
-        findings: takes it.
-        file: the configuration.
-        text: of that file.
-
-    """
+    """Notes what is wrong in one configuration, with the lines of its fields."""
 
     findings: Findings
     file: Path

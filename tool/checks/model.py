@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clients.repository.config_text import Field, Message, NotReadable, read, whole
-from clients.repository.crash_causes import Fault, crash_causes
+from clients.repository.crash_causes import TRUE, Fault, crash_causes
 from clients.repository.files import text_of
 from clients.repository.model_folders import CONFIG, PLAIN_MODELS, is_model
 from clients.tensors.classes import labels_at
@@ -32,14 +32,7 @@ BUILT_IN = PROJECT / "model_repository"
 
 @dataclass(frozen=True)
 class ModelCheck:
-    """Checks one model folder.
-
-    Args:
-        folder: with the versions in it.
-        name: under which it would be served.
-        findings: takes what is wrong.
-
-    """
+    """Checks one model folder."""
 
     folder: Path
     name: str
@@ -108,45 +101,30 @@ class ModelCheck:
     def named(self, config: ConfigFindings, message: Message) -> None:
         for name in message.all("name"):
             if name.value != self.name:
+                what = f'is "{name.value}", but the folder is {self.name!r}; Triton refuses that'
                 config.error(
-                    "name",
-                    [name],
-                    f'is "{name.value}", but the folder is {self.name!r}; Triton refuses that',
-                    f'write name: "{self.name}", or rename the folder',
+                    "name", [name], what, f'write name: "{self.name}", or rename the folder'
                 )
         fields = [*message.all("backend"), *message.all("platform")]
         backend = message.text("backend") or message.text("platform")
         if backend in EMBEDDED and not message.text("backend"):
-            config.error(
-                "platform",
-                fields,
-                f'is "{backend}", which is the name of a backend; Triton refuses that',
-                f'write backend: "{backend}"',
-            )
+            what = f'is "{backend}", which is the name of a backend; Triton refuses that'
+            config.error("platform", fields, what, f'write backend: "{backend}"')
         if backend in EMBEDDED | {"", "ensemble", "onnxruntime_onnx", "pytorch_libtorch"}:
             return
         known = backend in OTHERS | FILES.keys()
         near = difflib.get_close_matches(backend, EMBEDDED | OTHERS, 1, cutoff=0.5)
-        config.warning(
-            fields[0].name,
-            fields,
-            f'is "{backend}", which '
-            + ("only NVIDIA's image of Triton can run" if known else "Triton does not bring"),
-            "build on that image" if known or not near else f'write backend: "{near[0]}"',
-        )
+        why = "only NVIDIA's image of Triton can run" if known else "Triton does not bring"
+        fix = "build on that image" if known or not near else f'write backend: "{near[0]}"'
+        config.warning(fields[0].name, fields, f'is "{backend}", which {why}', fix)
 
     def batching(self, config: ConfigFindings, message: Message) -> None:
         """Note batch settings that cannot work, or that never come into effect."""
         most = message.readable_number("max_batch_size")
-        scheduled = message.all("dynamic_batching")
-        if most < 0:
-            config.error(
-                "max_batch_size",
-                message.all("max_batch_size"),
-                f"is {most}",
-                "write 0 where the model does not batch",
-            )
         stated = bool(message.all("max_batch_size") or message.all("input"))  # else it is found out
+        if most < 0:
+            fix = "write 0 where the model does not batch"
+            config.error("max_batch_size", message.all("max_batch_size"), f"is {most}", fix)
         sizes = [
             size
             for batching in message.messages("dynamic_batching")
@@ -154,28 +132,19 @@ class ModelCheck:
         ]
         for size in sizes:
             if stated and not 1 <= whole(str(size.value)) <= most:
-                config.error(
-                    "dynamic_batching.preferred_batch_size",
-                    [size],
-                    f"is {size.value}, but max_batch_size is {most}; Triton refuses that",
-                    f"write sizes from 1 to {most}" if most else "leave it out",
-                )
+                what = f"is {size.value}, but max_batch_size is {most}; Triton refuses that"
+                fix = f"write sizes from 1 to {most}" if most else "leave it out"
+                config.error("dynamic_batching.preferred_batch_size", [size], what, fix)
+        scheduled = message.all("dynamic_batching")
         if scheduled and stated and most == 0 and not sizes:
-            config.warning(
-                "dynamic_batching",
-                scheduled,
-                "has no effect where max_batch_size is 0",
-                "set max_batch_size to 1 or more, or leave dynamic_batching out",
-            )
+            what = "has no effect where max_batch_size is 0"
+            fix = "set max_batch_size to 1 or more, or leave dynamic_batching out"
+            config.warning("dynamic_batching", scheduled, what, fix)
         for group in message.messages("instance_group"):
-            for count_field in group.all("count"):
-                if whole(str(count_field.value)) < 1:
-                    config.error(
-                        "instance_group.count",
-                        [count_field],
-                        f"is {count_field.value}",
-                        "write 1 or more",
-                    )
+            for count in group.all("count"):
+                if whole(str(count.value)) < 1:
+                    what = f"is {count.value}"
+                    config.error("instance_group.count", [count], what, "write 1 or more")
 
     def answering(self, config: ConfigFindings, message: Message) -> None:
         """Warn of models that Triton loads but this server cannot ask."""
@@ -183,23 +152,17 @@ class ModelCheck:
             one
             for policy in message.messages("model_transaction_policy")
             for one in policy.all("decoupled")
-            if str(one.value).lower() in {"true", "1"}
+            if str(one.value).lower() in TRUE
         ]
-        for key, fields, what in (
+        kind = "sequence_batching"
+        for key, fields, made in (
             ("model_transaction_policy.decoupled", decoupled, "any number of answers to a request"),
-            (
-                "sequence_batching",
-                message.all("sequence_batching"),
-                "answers that depend on the requests before",
-            ),
+            (kind, message.all(kind), "answers that depend on the requests before"),
         ):
             if fields:
-                config.warning(
-                    key,
-                    fields,
-                    f"makes {what}: requests for this model are refused",
-                    "leave it out, where the model answers each request by itself",
-                )
+                what = f"makes {made}: requests for this model are refused"
+                fix = "leave it out, where the model answers each request by itself"
+                config.warning(key, fields, what, fix)
 
     def refused(self, found: Iterable[Fault], text: str) -> None:
         config = ConfigFindings(self.findings, self.folder / CONFIG, text)
@@ -215,20 +178,13 @@ class ModelCheck:
             name = str(field.value)
             if model := configured(self.folder.parent / name):
                 known[name] = model
+            key = "ensemble_scheduling.step.model_name"
             if name == self.name:
-                config.error(
-                    "ensemble_scheduling.step.model_name",
-                    [field],
-                    "is the ensemble itself; Triton refuses that",
-                    "name another model",
-                )
+                what = "is the ensemble itself; Triton refuses that"
+                config.error(key, [field], what, "name another model")
             elif not any(exists(folder / name) for folder in (self.folder.parent, BUILT_IN)):
-                config.error(
-                    "ensemble_scheduling.step.model_name",
-                    [field],
-                    f'is "{name}", which is not there',
-                    "put that model beside this one",
-                )
+                what = f'is "{name}", which is not there'
+                config.error(key, [field], what, "put that model beside this one")
         self.refused(of_asked_models(message, known), config.text)
 
     def engine(self, config: ConfigFindings, message: Message) -> None:
@@ -273,15 +229,11 @@ class ModelCheck:
             for field in output.all("label_filename"):
                 file = self.folder / str(field.value).lstrip("/")
                 if not exists(file):
-                    config.error(
-                        "label_filename",
-                        [field],
-                        f'is "{field.value}", which is not there',
-                        f"put it into {self.folder.name}/, a label in each line",
-                    )
-                    continue
-                if file.is_dir():
-                    continue  # it was reported as a cause of a crash
+                    what = f'is "{field.value}", which is not there'
+                    fix = f"put it into {self.folder.name}/, a label in each line"
+                    config.error("label_filename", [field], what, fix)
+                if not exists(file) or file.is_dir():
+                    continue  # a folder was reported as a cause of a crash
                 count = len(labels_at(file))
                 dims = [whole(dim) for dim in output.texts("dims")]
                 classes = next((dim for dim in reversed(dims) if dim != 1), -1)

@@ -30,11 +30,7 @@ SWITCHED = ("int32_false_true", "fp32_false_true", "bool_false_true")
 def refused(message: Message, folder: Path, inputs: Sequence[Mapping[str, Any]]) -> Iterator[Fault]:
     """Yield what Triton refuses in a model's configuration.
 
-    Args:
-        message: the configuration.
-        folder: the model's.
-        inputs: those that the configuration lists, as Triton's dictionary has them.
-
+    `inputs` are those that the configuration lists, as Triton's dictionary has them.
     """
     yield from undescribed(message)
     yield from of_tensors(message, folder)
@@ -166,13 +162,7 @@ def of_the_way(message: Message, scheduling: Message) -> Iterator[Fault]:
 
 
 def of_asked_models(message: Message, models: Mapping[str, Message]) -> Iterator[Fault]:
-    """Yield where an ensemble does not fit its models' configurations.
-
-    Args:
-        message: the ensemble's configuration.
-        models: their configurations, as far as these are known.
-
-    """
+    """Yield where an ensemble does not fit its models' configurations."""
     types = {one.text("name"): one.text("data_type") for _, _, one in tensors(message)}
     for step in steps(message):
         for place in step.all("model_name"):

@@ -34,14 +34,7 @@ VERSION = re.compile(r"0|[1-9][0-9]*")
 
 @dataclass(frozen=True)
 class VersionCheck:
-    """Checks the versions of one model folder.
-
-    Args:
-        folder: with the versions in it.
-        findings: takes what is wrong.
-        files: checks the file of a version.
-
-    """
+    """Checks the versions of one model folder."""
 
     folder: Path
     findings: Findings
@@ -82,33 +75,23 @@ class VersionCheck:
 
     def policy(self, config: ConfigFindings, message: Message, versions: list[int]) -> None:
         """Note versions that are to be served, but are not there."""
+        there = f"there are {', '.join(map(str, versions)) or 'none'}"
         for policy in message.messages("version_policy"):
             for latest in policy.all("latest"):
                 value = latest.value
                 if isinstance(value, Message) and value.readable_number("num_versions") < 1:
-                    config.error(
-                        "version_policy.latest.num_versions",
-                        [latest],
-                        "is 0: no version is served",
-                        "write 1 or more",
-                    )
+                    key, what = "version_policy.latest.num_versions", "is 0: no version is served"
+                    config.error(key, [latest], what, "write 1 or more")
             for place in policy.all("specific"):
                 specific = place.value if isinstance(place.value, Message) else Message()
+                key = "version_policy.specific.versions"
                 if not specific.all("versions"):
-                    config.error(
-                        "version_policy.specific.versions",
-                        [place],
-                        "is missing: no version is served",
-                        f"write it; there are {', '.join(map(str, versions)) or 'none'}",
-                    )
+                    what = "is missing: no version is served"
+                    config.error(key, [place], what, f"write it; {there}")
                 for field in specific.all("versions"):
                     if whole(str(field.value)) not in versions:
-                        config.error(
-                            "version_policy.specific.versions",
-                            [field],
-                            f"names {field.value}, which is not there",
-                            f"there are {', '.join(map(str, versions)) or 'none'}",
-                        )
+                        what = f"names {field.value}, which is not there"
+                        config.error(key, [field], what, there)
 
     def version(self, version: Path, wanted: str, text: str) -> None:
         """Look for the model's file in one version, and into it."""

@@ -64,8 +64,7 @@ def run(options: argparse.Namespace) -> int:
         engine_choice.PRECISION_VARIABLE: options.precision or settings.model_precision,
         engine_choice.CACHE_VARIABLE: str(settings.engine_cache),
     }
-    instead = settings.model_dir_use == "instead"
-    with composed(settings.mounted, settings.model_repository, instead=instead) as repository:
+    with composed(settings) as repository:
         folders = {path.name: path for path in sorted(repository.iterdir()) if path.is_dir()}
         if unknown := [name for name in options.models if name not in folders]:
             there = ", ".join(folders) or "none"

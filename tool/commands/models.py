@@ -20,12 +20,8 @@ class Row:
     """One line of the table: a name, its client and its model.
 
     Args:
-        name: that callers use.
         model: the folder in the repository, and whether it is missing: its callers get 404.
-        client: the class, or that there is none.
-        source: the file it comes from.
         reason: why it is not served; nothing where it is.
-        aliases: its other names.
 
     """
 
@@ -51,8 +47,7 @@ def run(options: argparse.Namespace) -> int:
     settings = settings_here()
     if settings.missing:
         sys.stderr.write(f"{settings.missing}\n")
-    instead = settings.model_dir_use == "instead"
-    with composed(settings.mounted, settings.model_repository, instead=instead) as repository:
+    with composed(settings) as repository:
         registry = load_offline(repository, settings.client_folders)
         found = sorted(rows(registry, repository), key=lambda row: (bool(row.reason), row.name))
     if options.json:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -56,6 +55,9 @@ def engine(before: Path, after: Path, example: Arrays) -> tuple[str, Run, Run]:
         for run in runs:
             run(example)
     except Exception as error:  # such as a missing operator, or it is not installed
+        # pybind11 makes an ImportError of Ctrl-C during the import of a C extension.
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise error.__cause__ from None
         logging.getLogger(__name__).debug("OpenVINO does not run it: %s", error)
         return "ONNX Runtime", onnxruntime_run(opened(before)), onnxruntime_run(opened(after))
     return "OpenVINO", runs[0], runs[1]
@@ -85,54 +87,50 @@ class Feeds(CalibrationDataReader):  # type: ignore[misc]  # it has no types
         return next(self._inputs, None)
 
 
-def quantize(source: Path, target: Path, inputs: Iterator[Arrays], exclude: Sequence[str]) -> None:
+def quantize(
+    source: Path, folder: Path, target: Path, inputs: Iterator[Arrays], exclude: Sequence[str]
+) -> None:
     """Write a model in int8.
 
-    Args:
-        source: the model's file.
-        target: the new file; its folder is there.
-        inputs: what the model is given, from which the ranges of its activations are read.
-        exclude: patterns for names of nodes that stay as they are.
+    `folder` is a temporary one, `exclude` has patterns for names of nodes that stay as they are.
 
     Raises:
         Trouble: a pattern fits no node, or the model has nothing to be computed in int8.
 
     """
-    with tempfile.TemporaryDirectory(prefix="dispatcher-quantize-") as folder:
-        prepared = Path(folder, "model.onnx")
-        is_large = sum(one.stat().st_size for one in source.parent.iterdir()) > LARGEST
-        # Constants are folded and shapes written down, of which the quantizer makes use.
-        quant_pre_process(
-            source, prepared, skip_symbolic_shape=True, save_as_external_data=is_large
+    prepared = folder / "prepared" / "model.onnx"
+    prepared.parent.mkdir()
+    is_large = sum(one.stat().st_size for one in source.parent.iterdir()) > LARGEST
+    # Constants are folded and shapes written down, of which the quantizer makes use.
+    quant_pre_process(source, prepared, skip_symbolic_shape=True, save_as_external_data=is_large)
+    model = onnx.load(prepared, load_external_data=False)
+    with_strides_apart(model.graph)
+    for number, node in enumerate(model.graph.node):
+        node.name = node.name or f"{node.op_type}_{number}"
+    left = left_out(model.graph, exclude)
+    onnx.save(model, prepared)
+    try:
+        quantize_static(
+            prepared,
+            target,
+            Feeds(inputs),
+            quant_format=QuantFormat.QDQ,
+            op_types_to_quantize=[*WEIGHTED, *BETWEEN],
+            per_channel=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            nodes_to_exclude=left,
+            use_external_data_format=is_large,
+            extra_options={
+                "OpTypesToExcludeOutputQuantization": [*WEIGHTED, "Add"],
+                "QuantizeBias": False,
+            },
         )
-        model = onnx.load(prepared, load_external_data=False)
-        with_strides_apart(model.graph)
-        for number, node in enumerate(model.graph.node):
-            node.name = node.name or f"{node.op_type}_{number}"
-        left = left_out(model.graph, exclude)
-        onnx.save(model, prepared)
-        try:
-            quantize_static(
-                prepared,
-                target,
-                Feeds(inputs),
-                quant_format=QuantFormat.QDQ,
-                op_types_to_quantize=[*WEIGHTED, *BETWEEN],
-                per_channel=True,
-                activation_type=QuantType.QUInt8,
-                weight_type=QuantType.QInt8,
-                nodes_to_exclude=left,
-                use_external_data_format=is_large,
-                extra_options={
-                    "OpTypesToExcludeOutputQuantization": [*WEIGHTED, "Add"],
-                    "QuantizeBias": False,
-                },
-            )
-        except Trouble:  # of a sample
-            raise
-        except Exception as error:  # what a model may have that the quantizer does not know
-            reason = f"{type(error).__name__}: {error}"
-            raise Trouble(f"ONNX Runtime cannot quantize {source}: {reason}") from error
+    except Trouble:  # of a sample
+        raise
+    except Exception as error:  # what a model may have that the quantizer does not know
+        reason = f"{type(error).__name__}: {error}"
+        raise Trouble(f"ONNX Runtime cannot quantize {source}: {reason}") from error
 
 
 def left_out(graph: Any, exclude: Sequence[str]) -> list[str]:

@@ -22,7 +22,7 @@ from clients.base import Client, Environment
 from clients.repository.config_text import Message
 from clients.repository.model_folders import CONFIG, authors_folder, has_versions
 from clients.tensors.client import TensorClient
-from dispatcher.settings import PROJECT, SettingError, Settings, read_settings
+from dispatcher.settings import PROJECT
 from tool.checks.model import configured
 from tool.checks.versions import served, version_folders
 from tool.engines.quantize_report import (
@@ -36,7 +36,7 @@ from tool.engines.quantize_report import (
     parameters,
 )
 from tool.engines.runs import Arrays, RecordedModels, RecordingSession, Run, onnxruntime_run, opened
-from tool.offline import Offline, composed, load_offline
+from tool.offline import Offline, composed, load_offline, settings_here
 from tool.samples import Sample, ask, samples_in
 from tool.trouble import Trouble
 
@@ -92,12 +92,7 @@ class Chosen:
     """The model to be quantized.
 
     Args:
-        repository: all models, linked together.
-        name: the model's, in the repository.
-        version: which.
-        file: of that version.
         folder: the model's own one, where its author has it.
-        client: what serves it.
 
     """
 
@@ -119,7 +114,7 @@ class Chosen:
 def run(options: argparse.Namespace) -> int:
     """Quantize, and print the report; return 1 where answers are too far off, else 0."""
     needed()
-    with chosen(settings(options.repository), options.model, options.version) as model:
+    with chosen(options) as model:
         report = quantized(model, options)
     if options.json:
         sys.stdout.write(f"{json.dumps(asdict(report), indent=2)}\n")
@@ -169,33 +164,20 @@ def needed() -> None:
         ) from error
 
 
-def settings(repository: str | None) -> Settings:
-    """Return this environment's settings, with the folder of models if named.
-
-    Raises:
-        Trouble: one of them is not allowed.
-
-    """
-    named = {} if repository is None else {"MODEL_DIR": repository}
-    try:
-        found = read_settings({**os.environ, **named})
-    except SettingError as error:
-        raise Trouble(str(error)) from error
-    if found.missing:
-        raise Trouble(found.missing)
-    return found
-
-
 @contextmanager
-def chosen(found: Settings, name: str, version: str) -> Iterator[Chosen]:
+def chosen(options: argparse.Namespace) -> Iterator[Chosen]:
     """Give the model of a name, or an alias.
 
     Raises:
         Trouble: there is no such model, or no such version, or it is no ONNX model.
 
     """
-    instead = found.model_dir_use == "instead"
-    with composed(found.mounted, found.model_repository, instead=instead) as repository:
+    name = options.model
+    named = {} if options.repository is None else {"MODEL_DIR": options.repository}
+    found = settings_here(**named)
+    if found.missing:
+        raise Trouble(found.missing)
+    with composed(found) as repository:
         registry = load_offline(repository, found.client_folders)
         asked = registry.name(name)
         if reason := registry.broken.get(asked):
@@ -209,7 +191,7 @@ def chosen(found: Settings, name: str, version: str) -> Iterator[Chosen]:
                 f"there is no model {model!r}; there are: {there}. Another folder of models is "
                 "named with --repository DIR"
             )
-        file = file_of(folder, authors_folder(folder), version)
+        file = file_of(folder, authors_folder(folder), options.version)
         yield Chosen(
             repository,
             model,
@@ -266,14 +248,7 @@ def target_of(model: Chosen, output: Path | None) -> Path:
 
 
 class Asking:
-    """Runs a model's client, and records the model's inputs and outputs.
-
-    Args:
-        model: whose.
-        session: knows the model's tensors.
-        run: runs it.
-
-    """
+    """Runs a model's client, and records the model's inputs and outputs."""
 
     def __init__(self, model: Chosen, session: Any, run: Run) -> None:
         self._tap = RecordingSession(session, run)
@@ -324,7 +299,7 @@ def quantized(model: Chosen, options: argparse.Namespace) -> Report:
                 bar.update()
 
         inputs = (one for taken, _ in counted("calibrate", rest, exact) for one in taken)
-        int8.quantize(model.file, made / FILE, inputs, options.exclude)
+        int8.quantize(model.file, Path(beside), made / FILE, inputs, options.exclude)
         known = [(taken[:1], answer) for taken, answer in counted("compare", held, exact)]
         example = known[0][0]
         engine, before, after = int8.engine(model.file, made / FILE, example[0])

@@ -39,21 +39,10 @@ class Report:
     """The result of quantizing a model.
 
     Args:
-        model: its name in the repository.
         kind: how answers were compared: a family, or "tensors".
-        version: which was quantized.
-        file: the new one.
-        written: whether it is there.
-        calibrated_on: how many samples.
-        compared_on: how many others.
-        agree: how many of those are within the limits.
         median_difference: of those, by the limit; `None` where it is infinite.
         differences: name, whether it passes, what differs most and by how many limits, worst first.
-        engine: what both files ran on, with one thread.
         milliseconds_before: the median of a run in single precision.
-        milliseconds_after: in int8.
-        bytes_before: the size of the version.
-        bytes_after: of the new one.
         warnings: why this may say less than it seems to.
 
     """

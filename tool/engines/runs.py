@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy.typing as npt
 import onnxruntime
 
 from clients.testing import OnnxModels
-from container.triton_backends.model_config import Signature, TensorSpec
+from container.triton_backends.model_config import Signature
+from container.triton_backends.onnxruntime.session import DATA_TYPES
 from container.triton_backends.openvino.properties import computing_in
 from tool.trouble import Trouble
 
@@ -20,13 +22,7 @@ Run = Callable[[Mapping[str, npt.NDArray[Any]]], Arrays]
 
 
 class RecordingSession:
-    """A session for `OnnxModels` that records the inputs and the outputs.
-
-    Args:
-        session: ONNX Runtime's, which knows the model's tensors.
-        run: runs the model.
-
-    """
+    """A session for `OnnxModels` that records the inputs and the outputs."""
 
     def __init__(self, session: Any, run: Run) -> None:
         self.get_inputs, self.get_outputs = session.get_inputs, session.get_outputs
@@ -48,38 +44,21 @@ class RecordingSession:
         return noted
 
 
-class Tensors:
-    """A session's view of tensors in a file that ONNX Runtime cannot read."""
-
-    def __init__(self, signature: Signature) -> None:
-        self._signature = signature
-
-    def get_inputs(self) -> list[Any]:
-        return [_Tensor(spec) for spec in self._signature.inputs]
-
-    def get_outputs(self) -> list[Any]:
-        return [_Tensor(spec) for spec in self._signature.outputs]
-
-
-class _Tensor:
-    def __init__(self, spec: TensorSpec) -> None:
-        kind = spec.data_type.removeprefix("TYPE_").lower()
-        self.name = spec.name
-        self.type = (
-            f"tensor({ {'fp16': 'float16', 'fp32': 'float', 'fp64': 'double'}.get(kind, kind) })"
-        )
-        self.shape = list(spec.shape)
+def tensors_of(signature: Signature) -> Any:
+    """Return a session's view of tensors in a file that ONNX Runtime cannot read."""
+    types = {its: name for name, its in DATA_TYPES.items()}
+    inputs, outputs = (
+        [
+            SimpleNamespace(name=spec.name, type=types[spec.data_type], shape=list(spec.shape))
+            for spec in side
+        ]
+        for side in (signature.inputs, signature.outputs)
+    )
+    return SimpleNamespace(get_inputs=lambda: inputs, get_outputs=lambda: outputs)
 
 
 class RecordedModels(OnnxModels):
-    """Runs one model of a repository in a recording session.
-
-    Args:
-        folder: the repository.
-        model: the model's name.
-        tap: what runs it.
-
-    """
+    """Runs one model of a repository in a recording session."""
 
     def __init__(self, folder: Path, model: str, tap: RecordingSession) -> None:
         super().__init__(folder)
@@ -116,9 +95,7 @@ def onnxruntime_run(session: Any) -> Run:
 def openvino_run(file: Path, precision: str = "f32") -> Run:
     """Return what runs a model on OpenVINO, on one thread.
 
-    Args:
-        file: the model's.
-        precision: in which it computes what is not in int8.
+    What is not in int8 is computed in `precision`.
 
     Raises:
         Exception: it cannot.

@@ -39,10 +39,10 @@ from tool.engines.runs import (
     RecordedModels,
     RecordingSession,
     Run,
-    Tensors,
     onnxruntime_run,
     opened,
     openvino_run,
+    tensors_of,
 )
 from tool.offline import load_offline, settings_here
 from tool.samples import Sample, ask, samples_in
@@ -80,12 +80,8 @@ class Reference:
     """The reference: outputs of ONNX Runtime in f32.
 
     Args:
-        client: the model's, if it has one that can be run.
         results: of the client, with the samples that they are of.
-        given: what the model was given.
-        outputs: what it answered, for each of these.
         tap: through which the client asks the model.
-        is_int8: whether the model has weights in int8.
 
     """
 
@@ -98,14 +94,7 @@ class Reference:
 
 
 def select_engine(folder: Path, file: Path, asked: EnginePreference) -> EngineChoice:
-    """Compare the engines on this machine and return the best for a model.
-
-    Args:
-        folder: the model's.
-        file: of one of its versions.
-        asked: what its configuration allows.
-
-    """
+    """Compare the engines on this machine and return the best for a model."""
     opened_file: Any = openvino.OpenVinoFile(file) if file.suffix == ".xml" else ModelFile(file)
     signature: Signature = opened_file.signature
     its_own = OPENVINO if file.suffix == ".xml" else ONNXRUNTIME
@@ -113,7 +102,7 @@ def select_engine(folder: Path, file: Path, asked: EnginePreference) -> EngineCh
     types = {spec.data_type for spec in (*signature.inputs, *signature.outputs)}
     if beyond := [reason for kind, reason in BEYOND.items() if kind in types]:
         return stays(beyond[0])
-    session = Tensors(signature) if file.suffix == ".xml" else opened(file)
+    session = tensors_of(signature) if file.suffix == ".xml" else opened(file)
     exact = openvino_run(file) if file.suffix == ".xml" else onnxruntime_run(session)
     known = answers(folder, file, signature, session, exact)
     if not known.given:
@@ -208,11 +197,6 @@ def answered_to_wide(file: Path, given: Arrays, exact: Run) -> tuple[Arrays, Arr
     """Return inputs with integers beyond 32 bits, and the outputs for them.
 
     OpenVINO computes in 32 bits, and raises no error for a larger number.
-
-    Args:
-        file: the model's.
-        given: what it can be run with.
-        exact: runs it.
 
     Returns:
         None where it takes no such numbers, as where they are those of words, or of repetitions.

@@ -66,10 +66,7 @@ def near(own: ArrayLike, counts: ArrayLike | None = None) -> list[Numbers]:
     the longest, and `OWN_RUN`. Groups follow each other by length, so that the cheapest way to run
     all up to a length is found for one length after the other.
 
-    Args:
-        own: how long the rows at each place are, at least one place.
-        counts: how many rows there are; one each where that is not said.
-
+    `own` has the length of the rows at each place, `counts` how many there are; by default one.
     """
     sizes, which = np.unique(own, return_inverse=True)
     below = np.append(0, np.bincount(which, counts).cumsum())
@@ -103,13 +100,7 @@ def shape_key(tensors: Tensors, padding: Padding) -> object:
 
 
 def concatenated(arrays: Sequence[NDArray[Any]], number: int) -> NDArray[Any]:
-    """Concatenate arrays along axis 0, padding the shorter.
-
-    Args:
-        arrays: of shapes that differ there, and perhaps in `AXIS`.
-        number: fills an array that is shorter than the longest.
-
-    """
+    """Concatenate arrays along axis 0, padding the shorter."""
     if len({array.shape[AXIS:] for array in arrays}) == 1:
         return np.concatenate(arrays)
     rows, longest = sum(map(len, arrays)), max(array.shape[AXIS] for array in arrays)

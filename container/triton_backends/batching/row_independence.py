@@ -60,14 +60,7 @@ class _NoRun(Exception):
 
 
 def row_dependence(signature: Signature, run: Run, most: int) -> str:
-    """Return why rows are not known to be independent; empty where they are.
-
-    Args:
-        signature: the model's tensors, whose first dimension may be a batch.
-        run: of the model; raises whatever the runtime raises.
-        most: rows of a run, `max_batch_size`.
-
-    """
+    """Return why rows are not known to be independent; empty where they are."""
     names = [spec.name for spec in signature.outputs]
     try:
         size, rows, alone = _of_a_size(signature.inputs, names, run)
@@ -116,15 +109,7 @@ def _compared(
 def cached_dependence(
     folder: Path | None, files: Iterable[Path], edition: str, try_it: Callable[[], str]
 ) -> str:
-    """Return the cached result for a model's files, or compute and cache it.
-
-    Args:
-        folder: where that is kept; None keeps nothing.
-        files: of the model.
-        edition: of what runs it.
-        try_it: runs the test.
-
-    """
+    """Return the cached result for a model's files, or compute and cache it."""
     if folder is None:
         return try_it()
     digest = hashlib.sha256(f"{EDITION} {edition}".encode())
@@ -207,16 +192,7 @@ def _run(run: Run, inputs: Tensors, names: Sequence[str]) -> Tensors:
 def _row(
     spec: TensorSpec, size: int, kind: str, numbers: np.random.Generator, top: int
 ) -> NDArray[Any]:
-    """Return one row of a tensor, with the batch dimension before it.
-
-    Args:
-        spec: the tensor.
-        size: of its dimensions of any size.
-        kind: one of `KINDS`.
-        numbers: where they come from.
-        top: below what whole numbers are.
-
-    """
+    """Return one row of a tensor, with the batch dimension before it."""
     shape = (1, *(size if one == DYNAMIC else one for one in spec.shape[1:]))
     data_type = spec.data_type.removeprefix("TYPE_")
     whole = numbers.integers(0, top, shape)
@@ -255,14 +231,7 @@ def _differ(alone: Sequence[NDArray[Any]]) -> bool:
 
 
 def _difference(alone: Sequence[NDArray[Any]], together: NDArray[Any], batch: Sequence[int]) -> str:
-    """Return how one output differs where rows are run together; empty if not.
-
-    Args:
-        alone: the output for each row by itself.
-        together: the output for some of these rows.
-        batch: which rows these are.
-
-    """
+    """Return how one output differs where rows are run together; empty if not."""
     if any(output.ndim == 0 or len(output) != 1 for output in alone):
         return "has not one row for each row of the inputs"
     if together.ndim == 0 or len(together) != len(batch):

@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 
 
 def conform(inputs: Tensors, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[Any]]:
-    """Return the tensors in the shapes of the file; a scalar loses its dimension.
+    """Return the tensors in the shapes of the file, strings as str.
+
+    A scalar loses its dimension.
 
     Raises:
-        RequestError: a tensor is unknown or its shape is not one that the file accepts.
+        RequestError: a tensor is unknown, its shape is not one that the file accepts, or a string
+            is not UTF-8.
 
     """
     conforming = {}
@@ -31,31 +34,24 @@ def conform(inputs: Tensors, specs: Mapping[str, TensorSpec]) -> dict[str, NDArr
             raise RequestError(
                 f"input '{name}' is unknown, but the model expects {', '.join(specs)}."
             )
-        if spec.any_rank:
-            conforming[name] = array
-        elif not spec.shape and array.size == 1:
-            conforming[name] = array.reshape(())
-        elif array.ndim == len(spec.shape) and all(
-            expected in (DYNAMIC, size)
-            for size, expected in zip(array.shape, spec.shape, strict=True)
+        if not spec.any_rank and not spec.shape and array.size == 1:
+            array = array.reshape(())  # noqa: PLW2901  as the file has it
+        elif not spec.any_rank and not (
+            array.ndim == len(spec.shape)
+            and all(
+                want in (DYNAMIC, got) for got, want in zip(array.shape, spec.shape, strict=True)
+            )
         ):
-            conforming[name] = array
-        else:
             raise RequestError(
                 f"input '{name}' has shape {list(array.shape)}, but the model expects "
                 f"{list(spec.shape)}."
             )
+        conforming[name] = decoded(name, array) if array.dtype == np.object_ else array
     return conforming
 
 
 class Scalars:
-    """Outputs that are scalars in the file and have dimensions in Triton.
-
-    Args:
-        signature: the file's.
-        dims: of the configured outputs, by name.
-
-    """
+    """Outputs that are scalars in the file and have dimensions in Triton."""
 
     def __init__(self, signature: Signature, dims: Mapping[str, Sequence[int]]) -> None:
         self._shapes = {

@@ -9,8 +9,7 @@ def give_back() -> None:
     """Return to the system what was freed since the start.
 
     ONNX Runtime reads a file whole and repacks its weights for the processor, and glibc keeps
-    what both leave free: with `python -m bench.start`, ResNet-50's process has 160 MB after this
-    and 344 MB without.
+    what both leave free: ResNet-50's process has 160 MB (RSS) after this and 344 MB without.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, others need not
     if trim is not None:

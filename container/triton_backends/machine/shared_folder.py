@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 VARIABLE = "MODEL_INSTANCES_DIR"
 """The variable that names the folder; without it each instance is by itself."""
@@ -19,6 +20,14 @@ def shared_folder(environment: Mapping[str, str]) -> Path | None:
     """Return the folder, if there is one."""
     folder = environment.get(VARIABLE)
     return Path(folder) if folder else None
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Hold a lock among processes, by a file that is made where it is missing."""
+    with file.open("a") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
 
 
 def write_json(file: Path, content: Mapping[str, Any]) -> None:

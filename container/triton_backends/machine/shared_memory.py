@@ -10,19 +10,18 @@ never ends a request that does not fit.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import math
 import os
 import time
-from contextlib import contextmanager, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from glob import iglob
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from container.triton_backends.machine.shared_folder import shared_folder
+from container.triton_backends.machine.shared_folder import locked, shared_folder
 from container.triton_backends.model_config import (
     DYNAMIC,
     ModelConfigError,
@@ -31,7 +30,7 @@ from container.triton_backends.model_config import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 SHARES = "SHARED_MEMORY_SHARES"
 """The variable: {"size": bytes in all, "models": {name: [bytes of tensors in one run, bytes to
@@ -122,7 +121,6 @@ class Share:
     """The shared memory that one instance may use.
 
     Args:
-        size: bytes of shared memory that all models have together.
         tensors: bytes of tensors, in and out, that one run may have; None is without limit.
         region: bytes to which this instance's region is grown at once; 0 where it grows as is
             needed. A region that grows in steps may become twice as large as necessary, because
@@ -167,9 +165,7 @@ class Share:
 
         The same model may have been loaded before, and be about to give its room back.
 
-        Args:
-            taken: bytes of tensors that are in it already.
-            grow: takes the bytes that are to be added; it raises where there is no room.
+        `taken` bytes of tensors are in it already; `grow` adds bytes, and raises without room.
 
         Raises:
             TooLarge: there is no room, and none has become free in a while.
@@ -299,7 +295,8 @@ def hold(config: Mapping[str, Any], part: Part, size: int, environment: Mapping[
     until = time.monotonic() + ENDING_S
     while True:
         try:
-            with one_at_a_time(shared_folder(environment)):
+            folder = shared_folder(environment)
+            with locked(folder / "hold.lock") if folder else nullcontext():
                 return held_now(part, size, environment)
         except OSError as error:
             if time.monotonic() > until:
@@ -335,20 +332,6 @@ def nameless(environment: Mapping[str, str]) -> int:
     opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     path.unlink()
     return opened
-
-
-@contextmanager
-def one_at_a_time(folder: Path | None) -> Iterator[None]:
-    """Hold a lock among the processes that share the folder."""
-    if folder is None:
-        yield
-        return
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(opened)
 
 
 def taken(prefix: str) -> int:

@@ -8,12 +8,11 @@ from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from container.triton_backends.batching.tensor_shapes import Scalars, conform, decoded
+from container.triton_backends.batching.tensor_shapes import Scalars, conform
 from container.triton_backends.machine.cpu_share import usable_cpus
 from container.triton_backends.model_config import (
     DYNAMIC,
+    NUMPY_TYPES,
     ModelConfigError,
     Signature,
     TensorSpec,
@@ -39,19 +38,9 @@ SMALL = 128 * 2**20
 
 ALL: Mapping[str, Rows] = {}
 
-_DATA_TYPES = {
-    "tensor(bool)": "TYPE_BOOL",
-    "tensor(uint8)": "TYPE_UINT8",
-    "tensor(uint16)": "TYPE_UINT16",
-    "tensor(uint32)": "TYPE_UINT32",
-    "tensor(uint64)": "TYPE_UINT64",
-    "tensor(int8)": "TYPE_INT8",
-    "tensor(int16)": "TYPE_INT16",
-    "tensor(int32)": "TYPE_INT32",
-    "tensor(int64)": "TYPE_INT64",
-    "tensor(float16)": "TYPE_FP16",
-    "tensor(float)": "TYPE_FP32",
-    "tensor(double)": "TYPE_FP64",
+_OWN_NAMES = {"float32": "float", "float64": "double"}
+DATA_TYPES = {
+    **{f"tensor({_OWN_NAMES.get(name, name)})": its for name, its in NUMPY_TYPES.items()},
     "tensor(string)": "TYPE_STRING",
 }
 """ONNX Runtime's names of the element types that Triton's Python backend can carry."""
@@ -129,16 +118,6 @@ class ModelFile:
         return dict(zip(outputs, self._session.run(list(outputs), dict(inputs)), strict=True))
 
 
-def read_signature(file: Path) -> Signature:
-    """Return the tensors of a model file.
-
-    Raises:
-        ModelConfigError: ONNX Runtime cannot read the file, or a tensor's type is not served.
-
-    """
-    return ModelFile(file).signature
-
-
 def available_providers() -> list[str]:
     """Return the execution providers of the installed ONNX Runtime."""
     return list(_import_onnxruntime().get_available_providers())
@@ -153,9 +132,6 @@ class OnnxSession:
     run has its share. A large model has the first alone.
 
     Args:
-        file: the model's file.
-        settings: of its sessions.
-        providers: execution providers in order of preference.
         dims: of the configured outputs: a scalar has none in the file, but the configuration and
             its readers expect some.
 
@@ -196,10 +172,7 @@ class OnnxSession:
             RequestError: a shape is not one that the file accepts, or a string is not UTF-8.
 
         """
-        return {
-            name: decoded(name, array) if array.dtype == np.object_ else array
-            for name, array in conform(inputs, self._inputs).items()
-        }
+        return conform(inputs, self._inputs)
 
     def run(
         self,
@@ -317,7 +290,7 @@ def _specs(
 ) -> tuple[TensorSpec, ...]:
     specs = []
     for node in nodes:
-        data_type = _DATA_TYPES.get(node.type)
+        data_type = DATA_TYPES.get(node.type)
         if data_type is None:
             raise _not_carried(kind, node)
         # A named dimension, or one without name or size, is dynamic.
@@ -334,4 +307,4 @@ def _not_carried(kind: str, node: Any) -> ModelConfigError:
         return ModelConfigError(what, ZIPMAP)
     if node.type.startswith("tensor("):
         return ModelConfigError(what, CAST)
-    return ModelConfigError(what, f"export the model with tensors alone: {', '.join(_DATA_TYPES)}")
+    return ModelConfigError(what, f"export the model with tensors alone: {', '.join(DATA_TYPES)}")

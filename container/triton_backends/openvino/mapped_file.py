@@ -28,7 +28,6 @@ class MappedFile:
     once for all processes, and need not stay in memory once they are packed for the processor.
 
     Args:
-        file: the model's file; used itself where it is IR already, or there is no room.
         shared: the folder for what is made; None makes nothing.
         save: writes a model (the first path) in that format (the second).
 

@@ -63,10 +63,7 @@ def properties(
     Where the configuration says nothing, a run has all cores, or four of many, and there are as
     many runs at a time as fit beside each other: see `cpu_share`.
 
-    Args:
-        config: the model's.
-        precision: in which it computes, "f32" or "bf16"; else what `HINT_BF16` says.
-        cpus: that may be used; those of this process where it is not said.
+    Without a `precision` it is what `HINT_BF16` says.
 
     Raises:
         ModelConfigError: naming the parameter whose value is not one of those expected.

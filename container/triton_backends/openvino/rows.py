@@ -36,8 +36,6 @@ class _End:
     """How a graph ends before an output.
 
     Args:
-        result: the output's node.
-        product: the node with the product.
         hidden: what goes into it, as [.., .., H].
         reshapes: nodes behind it that change its shape.
 
@@ -146,13 +144,7 @@ def _take_rows(model: Any, name: str, end: _End) -> None:
 
 
 def numbers_of(outputs: tuple[str, ...], rows: Mapping[str, Rows]) -> dict[str, NDArray[np.int64]]:
-    """Return the further inputs of a run.
-
-    Args:
-        outputs: what `take_rows` returned.
-        rows: which are wanted of an output, at least one; of others all.
-
-    """
+    """Return the further inputs of a run."""
     return {
         NUMBERS + name: np.array(rows[name].numbers if name in rows else (), np.int64)
         for name in outputs
@@ -164,10 +156,7 @@ def of_all_or_rows(
 ) -> NDArray[Any]:
     """Return what is wanted of an output of such a run: [rows, V], or all of it.
 
-    Args:
-        array: the output, [rows, V].
-        shape: what came as `SHAPE` of it.
-        rows: what was wanted; None means all.
+    `array` is [rows, V], `shape` what came as `SHAPE` of it.
 
     Raises:
         ValueError: the output has not the dimensions that were expected.

@@ -15,6 +15,7 @@ from container.triton_backends.batching.tensor_shapes import Scalars, conform
 from container.triton_backends.machine import allocator
 from container.triton_backends.model_config import (
     DYNAMIC,
+    NUMPY_TYPES,
     ModelConfigError,
     Signature,
     TensorSpec,
@@ -38,18 +39,11 @@ SAVE_AGAIN = "fetch it again, or save it again with openvino.save_model"
 ALL: Mapping[str, Rows] = {}
 
 _DATA_TYPES = {
-    "boolean": "TYPE_BOOL",
-    "u8": "TYPE_UINT8",
-    "u16": "TYPE_UINT16",
-    "u32": "TYPE_UINT32",
-    "u64": "TYPE_UINT64",
-    "i8": "TYPE_INT8",
-    "i16": "TYPE_INT16",
-    "i32": "TYPE_INT32",
-    "i64": "TYPE_INT64",
-    "f16": "TYPE_FP16",
-    "f32": "TYPE_FP32",
-    "f64": "TYPE_FP64",
+    name.replace("bool", "boolean")
+    .replace("uint", "u")
+    .replace("int", "i")
+    .replace("float", "f"): its
+    for name, its in NUMPY_TYPES.items()
 }
 """OpenVINO's names of the element types that Triton carries, but for texts, which few models of its
 have; ONNX Runtime runs those."""
@@ -59,11 +53,8 @@ class OpenVinoSession:
     """An open model; as many threads may run it at a time as it has streams.
 
     Args:
-        file: `model.onnx`, or `model.xml` with its weights beside it.
-        properties: of the compiled model, in OpenVINO's spelling.
         dims: of the configured outputs: a scalar has none in the file, but the configuration and
             its readers expect some.
-        signature: of the file, where it is known already.
         shared: a folder for what the instances of one container share, if any.
 
     Raises:
@@ -125,11 +116,6 @@ class OpenVinoSession:
         self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, Rows] = ALL
     ) -> dict[str, NDArray[Any]]:
         """Return the named outputs.
-
-        Args:
-            inputs: by name.
-            outputs: the names of those that are wanted.
-            rows: which alone are wanted of some of `by_rows`.
 
         Raises:
             ValueError: one of these has other dimensions.

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from container.triton_backends.batching.tensor_shapes import conform, decoded
+from container.triton_backends.batching.tensor_shapes import conform
 from container.triton_backends.model_config import ModelConfigError, Signature
-from container.triton_backends.pytorch.torchscript_settings import input_order, output_indices
+from container.triton_backends.pytorch.torchscript_settings import (
+    DATA_TYPES,
+    input_order,
+    output_indices,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,20 +28,6 @@ if TYPE_CHECKING:
     from container.triton_backends.pytorch.torchscript_settings import TorchSettings
 
 DEFAULT_FILE = "model.pt"
-
-_DATA_TYPES = {
-    "bool": "TYPE_BOOL",
-    "uint8": "TYPE_UINT8",
-    "int8": "TYPE_INT8",
-    "int16": "TYPE_INT16",
-    "int32": "TYPE_INT32",
-    "int64": "TYPE_INT64",
-    "float16": "TYPE_FP16",
-    "float32": "TYPE_FP32",
-    "float64": "TYPE_FP64",
-    "object": "TYPE_STRING",
-}
-"""numpy's names of what PyTorch and Triton both have."""
 
 TRACE = (
     "save the model as TorchScript: torch.jit.trace(model, example).save('model.pt'); what "
@@ -134,10 +124,7 @@ class TorchScriptModule:
             RequestError: a shape is not one that is configured, or a string is not UTF-8.
 
         """
-        return {
-            name: decoded(name, array) if array.dtype == np.object_ else array
-            for name, array in conform(inputs, self._inputs).items()
-        }
+        return conform(inputs, self._inputs)
 
     def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Run forward and return the named results.
@@ -204,7 +191,7 @@ class TorchScriptModule:
                 f"output '{name}' is a {type(value).__name__}, but a tensor or a list of str was "
                 "expected."
             )
-        data_type = _DATA_TYPES.get(array.dtype.name)
+        data_type = DATA_TYPES.get(array.dtype.name)
         expected = self._outputs[name].data_type
         if data_type != expected:
             raise TypeError(

@@ -13,6 +13,7 @@ from container.triton_backends import parameters
 from container.triton_backends.machine.cpu_share import usable_cpus
 from container.triton_backends.model_config import (
     DYNAMIC,
+    NUMPY_TYPES,
     ModelConfigError,
     Signature,
     TensorSpec,
@@ -23,21 +24,13 @@ from container.triton_backends.model_config import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-_DATA_TYPES = frozenset(
-    {
-        "TYPE_BOOL",
-        "TYPE_UINT8",
-        "TYPE_INT8",
-        "TYPE_INT16",
-        "TYPE_INT32",
-        "TYPE_INT64",
-        "TYPE_FP16",
-        "TYPE_FP32",
-        "TYPE_FP64",
-        "TYPE_STRING",
-    }
-)
-"""What the native backend takes: tensors of these, and a list of str for TYPE_STRING."""
+DATA_TYPES = {
+    **{
+        name: its for name, its in NUMPY_TYPES.items() if name not in ("uint16", "uint32", "uint64")
+    },
+    "object": "TYPE_STRING",
+}
+"""What the native backend takes, by numpy's names; TYPE_STRING is a list of str."""
 
 _INDEXED = re.compile(r".*?__([0-9]+)")
 
@@ -166,10 +159,10 @@ def _specs(
 
 def _spec(config: Mapping[str, Any], kind: str, tensor: Mapping[str, Any]) -> TensorSpec:
     name = tensor["name"]
-    if tensor["data_type"] not in _DATA_TYPES:
+    if tensor["data_type"] not in DATA_TYPES.values():
         raise ModelConfigError(
             f"{kind} '{name}' is {tensor['data_type']} in the configuration, but PyTorch expects "
-            f"one of {', '.join(sorted(_DATA_TYPES))}."
+            f"one of {', '.join(sorted(DATA_TYPES.values()))}."
         )
     reshape = tensor.get("reshape")
     dims = tensor["dims"] if reshape is None else reshape.get("shape") or []

@@ -277,7 +277,7 @@ class TestProviders:
 class TestOnnxFile:
     def test_the_signature_is_read_from_the_file(self, tmp_path: Path) -> None:
         onnx_models.with_default(tmp_path / "model.onnx")
-        signature = session.read_signature(session.model_file(tmp_path, ""))
+        signature = session.ModelFile(session.model_file(tmp_path, "")).signature
         assert signature.inputs == (TensorSpec("x", "TYPE_FP32", (3,)),)
         assert signature.optional == (TensorSpec("bias", "TYPE_FP32", (3,)),)
         assert signature.outputs == (TensorSpec("y", "TYPE_FP32", (3,)),)
@@ -285,7 +285,9 @@ class TestOnnxFile:
     def test_a_folder_of_the_files_name_holds_the_file(self, tmp_path: Path) -> None:
         onnx_models.words(tmp_path / "big.onnx" / "model.onnx")
         file = session.model_file(tmp_path, "big.onnx")
-        assert session.read_signature(file).inputs[0] == TensorSpec("text", "TYPE_STRING", (-1, -1))
+        assert session.ModelFile(file).signature.inputs[0] == TensorSpec(
+            "text", "TYPE_STRING", (-1, -1)
+        )
 
     def test_a_missing_file_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(
@@ -300,7 +302,7 @@ class TestOnnxFile:
         self, tmp_path: Path, shape: list[int | str] | None, unshaped: bool
     ) -> None:
         onnx_models.plus_one(tmp_path / "model.onnx", shape)
-        signature = session.read_signature(tmp_path / "model.onnx")
+        signature = session.ModelFile(tmp_path / "model.onnx").signature
         for spec in (*signature.inputs, *signature.outputs):
             assert (spec.unshaped, spec.any_rank) == (unshaped, unshaped)
 
@@ -317,7 +319,7 @@ class TestOnnxFile:
         """The Faroese one, which hardly a machine has; ä, Ö and Σ have small letters in it."""
         onnx_models.small_letters(tmp_path / "model.onnx", locale="fo_FO.utf8")
         with pytest.raises(ModelConfigError, match="Failed to construct locale") as caught:
-            session.read_signature(tmp_path / "model.onnx")
+            session.ModelFile(tmp_path / "model.onnx")
         _, _, command = caught.value.fix.rpartition("&& ")
         assert command == "localedef --no-archive -i fo_FO -f UTF-8 fo_FO.utf8"
         if not Path("/usr/share/i18n/locales/fo_FO").is_file():
