@@ -30,9 +30,8 @@ from dispatcher.model_control.repository import models_on_disk
 from dispatcher.model_control.sandbox import environment_of
 from dispatcher.model_control.verdicts import verdicts_of
 from dispatcher.observability.memory import total_memory
-from dispatcher.observability.metrics import Metrics, metrics_folder
 from dispatcher.observability.request_log import AccessLog, JsonLines
-from dispatcher.observability.telemetry import Telemetry
+from dispatcher.observability.telemetry import Metrics, Telemetry, metrics_folder
 from dispatcher.readiness.prober import Prober
 from dispatcher.readiness.status import Readiness
 from dispatcher.readiness.supervisor_status import supervisor_status

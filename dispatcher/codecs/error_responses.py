@@ -32,7 +32,7 @@ from dispatcher.errors import (
     Unauthorized,
     status_and_code,
 )
-from dispatcher.observability.record import RequestRecord
+from dispatcher.observability.request_log import RequestRecord
 
 log = logging.getLogger(__name__)
 
@@ -94,9 +94,9 @@ def hosting_service_error(status: int, text: str) -> str:
     )
 
 
-def for_hosting_service(method: str, path: str, status: int) -> bool:
-    """Check whether a response is an error on a path of the hosting service."""
-    return status >= HTTPStatus.BAD_REQUEST and method == "POST" and path.startswith(SERVICE_PREFIX)
+def for_hosting_service(record: RequestRecord) -> bool:
+    """Check whether a request, which failed, came on a path of the hosting service."""
+    return record.method == "POST" and record.path.startswith(SERVICE_PREFIX)
 
 
 def error_response(status: int, code: str, message: str, hint: str = "") -> Response:

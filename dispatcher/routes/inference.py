@@ -44,7 +44,7 @@ from dispatcher.execution.prepared import PreparedRequest
 from dispatcher.execution.request import ModelRequest, RequestList, SeveralModels, SingleRequest
 from dispatcher.execution.slots import Caller, Slot
 from dispatcher.execution.watchdog import send_timeout, shut_down
-from dispatcher.observability.record import RequestRecord
+from dispatcher.observability.request_log import RequestRecord
 from dispatcher.observability.telemetry import Telemetry
 from dispatcher.settings import Settings
 
@@ -107,6 +107,7 @@ class InferenceHandler:
         self, settings: Settings, executor: Executor, admission: Admission, telemetry: Telemetry
     ) -> None:
         self.settings = settings
+        self.max_body, self.client_timeout = settings.max_body, settings.client_timeout
         self.executor = executor
         self.admission = admission
         self.telemetry = telemetry
@@ -125,7 +126,7 @@ class InferenceHandler:
         metadata = replace(metadata, time_limit=self.time_limit(metadata, stream=stream))
         record.modelname = metadata.modelname(None)
         g.caller = Caller(request.environ.get("gunicorn.socket"))
-        decompress_body(request, self.settings.max_body)
+        decompress_body(request, self.max_body)
         if stream:
             return self.lines(metadata)
         done = self.admission.bodies.take(request.content_length or 0)
@@ -242,7 +243,7 @@ class InferenceHandler:
             end_waiting(g.record)
         if stream and g.caller.connection:
             # A caller that reads too slowly is disconnected.
-            slot.deadline = time_limit.ends + self.settings.client_timeout
+            slot.deadline = time_limit.ends + self.client_timeout
             slot.on_timeout = partial(shut_down, g.caller.connection)
         with ExitStack() as until_sent:
             until_sent.enter_context(slot)
@@ -271,7 +272,7 @@ class InferenceHandler:
 
     def time_limit(self, metadata: Metadata, *, stream: bool) -> TimeLimit:
         """Return the time limit of a request, counted from when NGINX had all of it."""
-        each = min(self.settings.client_timeout, metadata.timeout)
+        each = min(self.client_timeout, metadata.timeout)
         return TimeLimit(g.record.since + (self.settings.stream_timeout if stream else each), each)
 
 

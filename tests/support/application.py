@@ -12,8 +12,7 @@ from dispatcher.auth.api_keys import KeyFile
 from dispatcher.execution.admission import Admission
 from dispatcher.model_control.reload import Reloader
 from dispatcher.model_control.verdicts import verdicts_of
-from dispatcher.observability.metrics import Metrics
-from dispatcher.observability.telemetry import Telemetry
+from dispatcher.observability.telemetry import Metrics, Telemetry
 from dispatcher.readiness.prober import Prober
 from dispatcher.readiness.status import Readiness
 from dispatcher.settings import Settings
