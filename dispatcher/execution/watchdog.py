@@ -28,10 +28,9 @@ from dispatcher.codecs.error_responses import (
     for_hosting_service,
     hosting_service_error,
 )
-from dispatcher.codecs.json_encoding import dumps
-from dispatcher.errors import status_and_code
+from dispatcher.codecs.responses import dumps
+from dispatcher.errors import status_and_code, time_used_up
 from dispatcher.execution.admission import Admission
-from dispatcher.execution.deadline import time_used_up
 from dispatcher.observability.request_log import RequestRecord
 
 log = logging.getLogger(__name__)

@@ -17,10 +17,15 @@ from clients.errors import BadRequest, DeadlineExceeded, InferenceError, Unknown
 from clients.request import Timings
 from clients.tensors.client import TensorResult
 from dispatcher.codecs.content_types import LINE_TYPES, decompress_body, read_body
-from dispatcher.codecs.error_responses import error_item
-from dispatcher.codecs.json_encoding import encode
+from dispatcher.codecs.error_responses import encode_item, error_item
 from dispatcher.codecs.json_request import read_lines, spool
-from dispatcher.codecs.metadata import ATTRIBUTES, Metadata, format_attributes, read_metadata
+from dispatcher.codecs.metadata import (
+    ATTRIBUTES,
+    Metadata,
+    TimeLimit,
+    format_attributes,
+    read_metadata,
+)
 from dispatcher.codecs.responses import (
     JSON,
     LINES,
@@ -28,7 +33,7 @@ from dispatcher.codecs.responses import (
     OK,
     Item,
     available_types,
-    encode_item,
+    encode,
     json_response,
     lines_response,
     negotiate,
@@ -38,9 +43,8 @@ from dispatcher.codecs.responses import (
 )
 from dispatcher.errors import ANSWERS, CallerGone
 from dispatcher.execution.admission import Admission
-from dispatcher.execution.deadline import TimeLimit
 from dispatcher.execution.executor import Executor, Job
-from dispatcher.execution.prepared import PreparedRequest
+from dispatcher.execution.prepared import PreparedRequest, prepare
 from dispatcher.execution.request import ModelRequest, RequestList, SeveralModels, SingleRequest
 from dispatcher.execution.slots import Caller, Slot
 from dispatcher.execution.watchdog import send_timeout, shut_down
@@ -164,7 +168,7 @@ class InferenceHandler:
             chosen = negotiate(metadata.accept, available_types(model_request, prepared.client))
             result = prepared.result()
             if chosen == JSON:
-                response = json_response(self.executor.answer(model_request, result))
+                response = json_response(prepared.body(result))
             elif chosen == NPY and isinstance(result, TensorResult):
                 response = Response(result.npy(), mimetype=NPY)
             else:
@@ -196,9 +200,7 @@ class InferenceHandler:
                 )
                 return lines_response(one.text for one in items)
             result = list(itertools.chain(first, *batches))
-            return with_attributes(
-                json_response(self.executor.answer(model_request, result)), prepared
-            )
+            return with_attributes(json_response(prepared.body(result)), prepared)
 
         return self.as_job(model_request.modelname, metadata, answer, stream=stream)
 
@@ -259,7 +261,9 @@ class InferenceHandler:
         record: RequestRecord = g.record
         record.version = model_request.modelversion
         record.timings = Timings()
-        prepared = self.executor.prepare(model_request, metadata, deadline, timings=record.timings)
+        prepared = prepare(
+            self.executor.lookup, model_request, metadata, deadline, timings=record.timings
+        )
         record.known = True
         return prepared
 

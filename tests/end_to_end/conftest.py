@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from onnx import TensorProto, helper, save
 
-from tests.conftest import (
-    PROJECT,
-)
+from tests.conftest import PROJECT, Endpoint
+from tests.support.front import front
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """A container of which metrics and log are read."""
+    with front(tmp_path_factory.mktemp("seen"), MODEL_SERVER_WORKERS="2") as endpoint:
+        yield endpoint
 
 
 @pytest.fixture

@@ -26,8 +26,7 @@ from clients.plugins.registry import Registry
 from dispatcher.gunicorn import hooks as gunicorn_hooks
 from dispatcher.observability.multiprocess import merge_dead_workers, read_consistent
 from dispatcher.observability.telemetry import Metrics
-from dispatcher.readiness.status import Readiness, Status
-from dispatcher.readiness.supervisor_status import SupervisorStatus
+from dispatcher.readiness.status import Readiness, Status, SupervisorStatus
 from dispatcher.settings import read_settings
 from dispatcher.version import VERSION
 from tests.conftest import PROJECT, Endpoint, alive, descendants, wait_for

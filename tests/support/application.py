@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from flask import Flask
 
@@ -20,15 +20,17 @@ from dispatcher.wsgi import assemble, make_admission
 from tests.support.fake_triton import FakeTriton
 
 
+@dataclass(frozen=True)
 class Prompt(Readiness):
     """Asks Triton whenever it is asked; its models are well, and were never probed."""
 
+    probing: Prober = field(kw_only=True)
+
     def reasons(self) -> list[str]:
-        prober: Prober = self.prober.__self__  # type: ignore[attr-defined]
-        prober.list_models()
-        for probe in prober.probes.values():
+        self.probing.list_models()
+        for probe in self.probing.probes.values():
             probe.result = replace(probe.result, reason="", tried_in=1)
-        prober.publish()
+        self.probing.publish()
         return super().reasons()
 
     def report(self, name: str) -> None:
@@ -37,7 +39,7 @@ class Prompt(Readiness):
 
 def quiet(server: FakeTriton | None = None, *required: str) -> Readiness:
     prober = Prober(required, Registry(), server or FakeTriton(), 8, 8)
-    return Prompt(prober.supervisor, prober.status)
+    return Prompt(prober.supervisor, prober.status, probing=prober)
 
 
 def make_app(
