@@ -30,7 +30,7 @@ from dispatcher.codecs.media import (
 )
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.errors import BadBody, TooManyRequests, UnsupportedType, too_large
-from dispatcher.execution.request import InferenceRequest, ModelRequest, SingleRequest
+from dispatcher.execution.request import InferenceRequest, ModelRequest
 from dispatcher.settings import Settings
 
 # What programs send by default; the second is that of `curl --data`.
@@ -159,21 +159,17 @@ def read_text(request: Request, metadata: Metadata, _: Settings) -> InferenceReq
 
 
 def read_npy(request: Request, metadata: Metadata, _: Settings) -> InferenceRequest:
-    return SingleRequest(
-        ModelRequest(
-            metadata.require_modelname(),
-            [{"npy": request.get_data()}],
-            modelversion=parse_version(metadata.modelversion or None),
-            tensors=True,
-        )
+    return ModelRequest(
+        metadata.require_modelname(),
+        [{"npy": request.get_data()}],
+        modelversion=parse_version(metadata.modelversion or None),
+        tensors=True,
     )
 
 
-def media_request(content: Media, metadata: Metadata) -> SingleRequest:
+def media_request(content: Media, metadata: Metadata) -> ModelRequest:
     version = parse_version(metadata.modelversion or None)
-    return SingleRequest(
-        ModelRequest(metadata.require_modelname(), [content], modelversion=version)
-    )
+    return ModelRequest(metadata.require_modelname(), [content], modelversion=version)
 
 
 READERS: Mapping[str, Callable[[Request, Metadata, Settings], InferenceRequest]] = {

@@ -22,7 +22,6 @@ from dispatcher.execution.request import (
     ModelRequest,
     RequestList,
     SeveralModels,
-    SingleRequest,
 )
 
 BODY_HINT = 'expected {"modelname": "resnet", "payload": {"img": "<base64 of a picture>"}}'
@@ -66,7 +65,7 @@ def read_json(body: bytes, metadata: Metadata, max_batch: int) -> InferenceReque
     names = document.get("modelname")
     if isinstance(names, list):
         return read_several_models(document, names, metadata, max_batch)
-    return SingleRequest(read_model_request(document, metadata, max_batch))
+    return read_model_request(document, metadata, max_batch)
 
 
 def parse_json(body: bytes, deadline: float) -> Any:

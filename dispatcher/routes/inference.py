@@ -45,7 +45,7 @@ from dispatcher.errors import ANSWERS, CallerGone
 from dispatcher.execution.admission import Admission
 from dispatcher.execution.executor import Executor, Job
 from dispatcher.execution.prepared import PreparedRequest, prepare
-from dispatcher.execution.request import ModelRequest, RequestList, SeveralModels, SingleRequest
+from dispatcher.execution.request import ModelRequest, RequestList, SeveralModels
 from dispatcher.execution.slots import Caller, Slot
 from dispatcher.execution.watchdog import send_timeout, shut_down
 from dispatcher.observability.request_log import RequestRecord
@@ -136,12 +136,12 @@ class InferenceHandler:
         done = self.admission.bodies.take(request.content_length or 0)
         try:
             asked = read_body(request, metadata, self.settings)
-            if not isinstance(asked, SingleRequest):
+            if not isinstance(asked, ModelRequest):
                 response = self.several(asked, metadata)
-            elif asked.model_request.is_list:
-                response = self.payloads(asked.model_request, metadata)
+            elif asked.is_list:
+                response = self.payloads(asked, metadata)
             else:
-                response = self.one(asked.model_request, metadata)
+                response = self.one(asked, metadata)
         except BaseException:
             done()
             raise
