@@ -31,15 +31,14 @@ def conform(inputs: Tensors, specs: Mapping[str, TensorSpec]) -> dict[str, NDArr
             raise RequestError(
                 f"input '{name}' is unknown, but the model expects {', '.join(specs)}."
             )
-        if spec.any_rank:
+        is_like_spec = array.ndim == len(spec.shape) and all(
+            expected in (DYNAMIC, size)
+            for size, expected in zip(array.shape, spec.shape, strict=True)
+        )
+        if is_like_spec or spec.any_rank:
             conforming[name] = array
         elif not spec.shape and array.size == 1:
             conforming[name] = array.reshape(())
-        elif array.ndim == len(spec.shape) and all(
-            expected in (DYNAMIC, size)
-            for size, expected in zip(array.shape, spec.shape, strict=True)
-        ):
-            conforming[name] = array
         else:
             raise RequestError(
                 f"input '{name}' has shape {list(array.shape)}, but the model expects "
