@@ -303,7 +303,8 @@ class Client(ABC):
 
         """
         value = self._field(payload, name, expected)
-        if not isinstance(value, str) or not value or not encodable(value):
+        # `encodable` copies the text, which base64 of a large picture is spared.
+        if not isinstance(value, str) or not value or not (value.isascii() or encodable(value)):
             raise BadPayload(
                 f"`{name}` is {brief(value)}", hint=f"expected {expected} in `payload.{name}`"
             )

@@ -6,6 +6,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterable
+from http import HTTPStatus
 
 from flask import Blueprint, Flask, Request, Response, g, request
 from werkzeug.datastructures import Headers
@@ -14,7 +15,7 @@ from werkzeug.exceptions import ClientDisconnected
 from dispatcher.auth.authorization import Authorizer
 from dispatcher.codecs import error_responses
 from dispatcher.errors import too_large
-from dispatcher.observability.record import RequestRecord
+from dispatcher.observability.request_log import RequestRecord
 from dispatcher.observability.telemetry import Telemetry
 
 CHUNK = 2**16
@@ -67,7 +68,7 @@ def create_app(
         response.headers.add("X-Request-Id", record.request_id)
         response.headers.add("Server-Timing", server_timing(record))
         status = response.status_code
-        if error_responses.for_hosting_service(record.method, record.path, status):
+        if status >= HTTPStatus.BAD_REQUEST and error_responses.for_hosting_service(record):
             text = response.get_data(as_text=True)
             response.set_data(error_responses.hosting_service_error(status, text))
             response.status_code = error_responses.SERVICE_STATUS

@@ -172,6 +172,13 @@ def with_position(error: InferenceError, position: int) -> InferenceError:
     return contract_class(error)(f"payload[{position}]: {error.message}", hint=error.hint)
 
 
+def time_used_up() -> DeadlineExceeded:
+    """Return the error for a request that took too long."""
+    return DeadlineExceeded(
+        "the time for this request is used up", hint="send fewer or smaller items in one request"
+    )
+
+
 def client_bug() -> ClientBug:
     """Return the error for an unexpected exception from a client."""
     return ClientBug("the model's client raised an unexpected exception", hint=ROUTING[500][1])

@@ -17,7 +17,7 @@ from clients.triton.shared_memory import affordable
 from dispatcher.app import create_app
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.auth.authorization import Authorizer
-from dispatcher.execution.admission import Admission, nothing
+from dispatcher.execution.admission import Admission
 from dispatcher.execution.executor import Executor
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.watchdog import Watchdog, grace_period, replace_worker
@@ -30,12 +30,11 @@ from dispatcher.model_control.repository import models_on_disk
 from dispatcher.model_control.sandbox import environment_of
 from dispatcher.model_control.verdicts import verdicts_of
 from dispatcher.observability.memory import total_memory
-from dispatcher.observability.metrics import Metrics, metrics_folder
 from dispatcher.observability.request_log import AccessLog, JsonLines
-from dispatcher.observability.telemetry import Telemetry
+from dispatcher.observability.telemetry import Metrics, Telemetry, metrics_folder
 from dispatcher.readiness.prober import Prober
-from dispatcher.readiness.status import Readiness
-from dispatcher.readiness.supervisor_status import supervisor_status
+from dispatcher.readiness.status import Readiness, SupervisorStatus
+from dispatcher.readiness.status_file import StatusReader
 from dispatcher.routes.docs import docs_routes
 from dispatcher.routes.inference import inference_routes
 from dispatcher.routes.metrics import metrics_routes
@@ -45,6 +44,7 @@ from dispatcher.settings import (
     ENGINES,
     INSTANCES,
     SCARCE,
+    SUPERVISOR,
     WANTED,
     Settings,
     read_settings,
@@ -62,7 +62,8 @@ def build() -> Flask:
     admission = make_admission(settings)
     watchdog = Watchdog(admission, settings.client_timeout, replace_worker)
     watchdog.start()
-    supervisor = supervisor_status(settings.run_dir)
+    programs = settings.run_dir and settings.run_dir / SUPERVISOR
+    supervisor = StatusReader(programs, lambda read: SupervisorStatus(**read), SupervisorStatus())
     prober = Prober(
         settings.required_models,
         registry,
@@ -153,7 +154,7 @@ def make_admission(settings: Settings) -> Admission:
 def link_repair(settings: Settings) -> Callable[[], None]:
     """Return a function that repairs links to deleted folders."""
     if settings.run_dir is None:
-        return nothing
+        return lambda: None
     return partial(keep_listable, settings.model_repository, settings.run_dir / ASIDE)
 
 

@@ -33,7 +33,7 @@ ARROWS = {
         " dispatcher/observability dispatcher/readiness dispatcher/routes"
     ),
     "dispatcher/auth": "clients/repository dispatcher",
-    "dispatcher/codecs": "clients dispatcher dispatcher/observability/record.py",
+    "dispatcher/codecs": "clients dispatcher dispatcher/observability/request_log.py",
     "dispatcher/execution": (
         "clients clients/plugins clients/triton dispatcher dispatcher/codecs"
         " dispatcher/observability"

@@ -18,8 +18,6 @@ from clients.triton.server import TensorSpec
 # In characters: a text of 500 masks with 1000 words for each would be 1.5 GB.
 LONGEST_ANSWER = 2**20
 
-NO_TOKEN = -1
-
 
 class FillMask(TextFamily[TextKeys]):
     """Answers `{"token": the sentence filled in, "score": probability}`, best first.

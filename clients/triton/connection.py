@@ -59,20 +59,6 @@ class ModelChannel:
         self._channel = grpc.insecure_channel(address, CHANNEL)
         self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
-    def infer(self, request: Any, timeout: float) -> Any:
-        """Send a `ModelInferRequest`; return the `ModelInferResponse`.
-
-        Args:
-            request: the request.
-            timeout: seconds to wait for the response; gRPC passes them on to Triton.
-
-        Raises:
-            grpc.RpcError: Triton refused it, or did not answer.
-            ValueError: the channel was abandoned before.
-
-        """
-        return self.stub.ModelInfer(request, timeout=timeout)
-
     def abandon(self, reason: str) -> None:
         """Close the channel: all requests on it fail, and all that follow."""
         self.abandoned = reason

@@ -250,7 +250,7 @@ class TritonInference(Connection, Inference):
         if layout and layout.outputs:  # then each has to be named
             names = names or tuple(spec.name for spec in call.specs)
         request = infer_request(call.model, call.version, inputs, names, parameters, layout)
-        answer = channel.infer(request, timeout + call.patience)
+        answer = channel.stub.ModelInfer(request, timeout=timeout + call.patience)
         arrays = {
             output.name: layout.read(output.name, triton_to_np_dtype(output.datatype), output.shape)
             if layout and output.name in layout.outputs

@@ -18,7 +18,7 @@ from container.supervisor.program import Program
 from container.triton_backends import engine_choice
 from container.triton_backends.machine import shared_folder
 from container.triton_backends.machine.shared_memory import FOLDER, PREFIX
-from dispatcher.readiness.status_file import STALE_S, reader
+from dispatcher.readiness.status_file import STALE_S, StatusReader
 from dispatcher.settings import INSTANCES, READINESS, WANTED, Settings
 
 TRITON_SHARE = 0.19  # of the time to stop; see `container.programs.nginx`
@@ -55,7 +55,7 @@ def triton_program(
         command += [f"--{front}-address=127.0.0.1", f"--{front}-port={port}"]
     command.append(f"--backend-config=python,shm-region-prefix-name={shm_prefix}")
 
-    restart = reader(run_dir / READINESS, itemgetter("at", "restart"), (0.0, ""))
+    restart = StatusReader(run_dir / READINESS, itemgetter("at", "restart"), (0.0, ""))
 
     def fault() -> str:
         if ask(over_tcp(settings.triton_http_port), "/v2/health/ready").status != 200:

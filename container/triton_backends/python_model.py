@@ -5,31 +5,59 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from threading import Semaphore
+from typing import TYPE_CHECKING, Any, Protocol
 
 import triton_python_backend_utils as pb_utils
 
 from container.triton_backends import config_check, model_config, triton_requests
+from container.triton_backends.batching.item import ByRows
 from container.triton_backends.completion import completed
 from container.triton_backends.engine_choice import hide, show
-from container.triton_backends.instance import Instance
 from container.triton_backends.machine import allocator
 from container.triton_backends.machine.shared_folder import shared_folder
-from container.triton_backends.machine.shared_memory import fit
+from container.triton_backends.machine.shared_memory import Share, fit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from numpy.typing import NDArray
+
+    from container.triton_backends.batching.item import Rows, Tensors
     from container.triton_backends.completion import ModelFile
     from container.triton_backends.engine_choice import EngineChoice
-    from container.triton_backends.instance import Session
+    from container.triton_backends.triton_requests import TritonRequest
+
+
+class Session(Protocol):
+    """An open model of any engine."""
+
+    signature: model_config.Signature
+    by_rows: tuple[str, ...]
+    """The outputs of which rows can be computed alone."""
+    on_cpu: bool
+    at_once: int
+    """Runs that are best on their way at a time; 1 where each has all cores."""
+
+    def prepare(self, inputs: Tensors) -> Tensors:
+        """Return a request's tensors as the file has them; raise RequestError."""
+
+    def run(
+        self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, Rows] = ...
+    ) -> dict[str, NDArray[Any]]:
+        """Return the named outputs; raise what the engine raises."""
+
+    def close(self) -> None:
+        """Free the model."""
 
 
 class PythonModel(ABC):
-    """One model instance."""
+    """One model instance: it takes Triton's requests and runs them."""
 
-    _instance: Instance | None = None
+    _session: Session | None = None
+    _threads: ThreadPoolExecutor | None = None
     _shown: Path | None = None
 
     @staticmethod
@@ -95,23 +123,60 @@ class PythonModel(ABC):
         config_check.refuse_unsupported(config)
         found, session = self.open(config, self._file(config), args)
         pb_utils.Logger.log_info(f"model '{config['name']}': {found.sentence()}")
-        self._instance = Instance(config, session, os.environ)
+        try:
+            config_check.check(config, session.signature)
+            share = Share.of(config, os.environ)
+        except BaseException:
+            session.close()
+            raise
+        self._answering = triton_requests.RequestHandler(
+            config["name"],
+            [tensor["name"] for tensor in config["output"]],
+            session.prepare,
+            session.run,
+            model_config.max_batch_size(config),
+            share,
+            session.on_cpu,
+            ByRows(session.by_rows, session.run) if session.by_rows else None,
+        )
+        if session.at_once > 1:
+            self._threads = ThreadPoolExecutor(session.at_once)
+        self._free = Semaphore(session.at_once)
+        self._session = session
         shared = shared_folder(os.environ) if session.on_cpu else None
         self._shown = show(found, shared, config["name"], args["model_version"])
         allocator.give_back()
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         """Answer the requests of one batch; return None if they are answered later."""
-        if self._instance is None:
+        if self._session is None:
             raise RuntimeError("the session was closed, but a request came after it.")
-        return self._instance.execute(requests)
+        asked = self._answering.asked(requests)
+        if self._threads is None:
+            return self._answering.responses(asked)
+        kept = [one.kept() for one in asked]
+        self._free.acquire()  # released by _answer; Triton's queue grows meanwhile, not ours
+        try:
+            self._threads.submit(self._answer, kept)
+        except BaseException:  # no thread can be started
+            self._free.release()
+            raise
+        return None
+
+    def _answer(self, asked: Sequence[TritonRequest]) -> None:
+        try:
+            self._answering.send(asked, self._answering.results(asked))
+        finally:
+            self._free.release()
 
     def finalize(self) -> None:
         """Free the model and its memory, when everything is answered."""
-        if self._instance:
+        if self._session:
             hide(self._shown)
-            self._instance.close()
-        self._instance = None
+            if self._threads:
+                self._threads.shutdown()
+            self._session.close()
+        self._session = None
 
     @staticmethod
     def folder() -> Path:

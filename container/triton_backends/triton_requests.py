@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from container.triton_backends.batching.item import Item, RequestError, bare
+from container.triton_backends.batching.item import NONE, Item, Padding, RequestError, bare
 from container.triton_backends.batching.length_buckets import run_in_buckets
-from container.triton_backends.batching.padding import NONE, Padding
 from container.triton_backends.batching.run_items import run_items
 from container.triton_backends.machine.shared_memory import Share, TooLarge
 
@@ -163,7 +162,8 @@ class RequestHandler:
             self.share.reserve(sum(_size(request.tensors) for request in asked), _grow)
         except TooLarge as error:
             return [bare(error)] * len(asked)
-        run_all = run_in_buckets if self.in_buckets else run_items
+        in_buckets = self.in_buckets and any(item.length for item in items.values())
+        run_all = run_in_buckets if in_buckets else run_items
         came = run_all(
             list(items.values()),
             self.run,

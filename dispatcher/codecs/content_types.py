@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import threading
 import zlib
 from collections.abc import Callable, Mapping
 from typing import IO
@@ -13,7 +14,13 @@ from flask import Request, g
 from clients.images.pictures import LINE_ENDS_TAKEN_OUT, lost_its_line_ends
 from clients.request import Media
 from dispatcher.codecs.forms import read_form
-from dispatcher.codecs.json_request import CHUNK, MAX_IN_MEMORY, parse_version, read_json
+from dispatcher.codecs.json_request import (
+    CHUNK,
+    LARGE_BODY,
+    MAX_IN_MEMORY,
+    parse_version,
+    read_json,
+)
 from dispatcher.codecs.media import (
     BYTE_ORDER_MARKS,
     IMAGE_SIGNATURE,
@@ -22,8 +29,8 @@ from dispatcher.codecs.media import (
     decode_text,
 )
 from dispatcher.codecs.metadata import Metadata
-from dispatcher.errors import BadBody, UnsupportedType, too_large
-from dispatcher.execution.request import InferenceRequest, ModelRequest, SingleRequest
+from dispatcher.errors import BadBody, TooManyRequests, UnsupportedType, too_large
+from dispatcher.execution.request import InferenceRequest, ModelRequest
 from dispatcher.settings import Settings
 
 # What programs send by default; the second is that of `curl --data`.
@@ -33,6 +40,7 @@ JSON_SIGNATURE = re.compile(rb"\s*[{\[]")
 LINE_BREAK = re.compile(r"[\r\n]")
 GZIP_WBITS = 31  # for zlib: the largest window, with gzip's header and trailer
 MAX_GZIP_MEMBERS = 4096
+MAX_LARGE_BODIES = 8  # of the largest size; parsed as JSON each may take ten times its size
 
 # Unsupported types that are often sent, with what to send in their place.
 SUGGESTIONS: Mapping[str, str] = {
@@ -43,6 +51,38 @@ SUGGESTIONS: Mapping[str, str] = {
     'application/json, {"inputs": [{"name", "shape", "datatype", "data"}]} (binary_data=False for '
     "each input and output of tritonclient), or a single one as application/x-npy",
 }
+
+
+class LargeBodies:
+    """The large bodies in memory: at most eight of the largest size, in bytes `largest`."""
+
+    def __init__(self, largest: int) -> None:
+        self.most = MAX_LARGE_BODIES * largest
+        self.held = 0
+        self._lock = threading.Lock()
+
+    def take(self, length: int) -> Callable[[], None]:
+        """Count a body before it is read; return a function that releases it.
+
+        Raises:
+            TooManyRequests: there is no room for it now.
+
+        """
+        if length <= LARGE_BODY:
+            return lambda: None
+        with self._lock:
+            if self.held + length > self.most:
+                raise TooManyRequests(
+                    f"the large requests under way hold {self.held // 2**20} MiB already",
+                    hint="try again after Retry-After seconds, with fewer at a time",
+                )
+            self.held += length
+
+        def done() -> None:
+            with self._lock:
+                self.held -= length
+
+        return done
 
 
 def read_body(request: Request, metadata: Metadata, settings: Settings) -> InferenceRequest:
@@ -119,21 +159,17 @@ def read_text(request: Request, metadata: Metadata, _: Settings) -> InferenceReq
 
 
 def read_npy(request: Request, metadata: Metadata, _: Settings) -> InferenceRequest:
-    return SingleRequest(
-        ModelRequest(
-            metadata.require_modelname(),
-            [{"npy": request.get_data()}],
-            modelversion=parse_version(metadata.modelversion or None),
-            tensors=True,
-        )
+    return ModelRequest(
+        metadata.require_modelname(),
+        [{"npy": request.get_data()}],
+        modelversion=parse_version(metadata.modelversion or None),
+        tensors=True,
     )
 
 
-def media_request(content: Media, metadata: Metadata) -> SingleRequest:
+def media_request(content: Media, metadata: Metadata) -> ModelRequest:
     version = parse_version(metadata.modelversion or None)
-    return SingleRequest(
-        ModelRequest(metadata.require_modelname(), [content], modelversion=version)
-    )
+    return ModelRequest(metadata.require_modelname(), [content], modelversion=version)
 
 
 READERS: Mapping[str, Callable[[Request, Metadata, Settings], InferenceRequest]] = {

@@ -20,7 +20,7 @@ from flask import Flask, Response, g, has_request_context
 from werkzeug.exceptions import ClientDisconnected, HTTPException
 
 from clients.errors import InferenceError
-from dispatcher.codecs.json_encoding import dumps
+from dispatcher.codecs.responses import Item, dumps, encode
 from dispatcher.errors import (
     ANSWERS,
     QUOTING_CODES,
@@ -32,7 +32,7 @@ from dispatcher.errors import (
     Unauthorized,
     status_and_code,
 )
-from dispatcher.observability.record import RequestRecord
+from dispatcher.observability.request_log import RequestRecord
 
 log = logging.getLogger(__name__)
 
@@ -94,9 +94,9 @@ def hosting_service_error(status: int, text: str) -> str:
     )
 
 
-def for_hosting_service(method: str, path: str, status: int) -> bool:
-    """Check whether a response is an error on a path of the hosting service."""
-    return status >= HTTPStatus.BAD_REQUEST and method == "POST" and path.startswith(SERVICE_PREFIX)
+def for_hosting_service(record: RequestRecord) -> bool:
+    """Check whether a request, which failed, came on a path of the hosting service."""
+    return record.method == "POST" and record.path.startswith(SERVICE_PREFIX)
 
 
 def error_response(status: int, code: str, message: str, hint: str = "") -> Response:
@@ -126,6 +126,19 @@ def error_item(error: Exception, modelname: str = "") -> dict[str, Any]:
         status, body = 500, error_body(record, code, BUG_MESSAGE, hint, modelname)
     clear_frames(error)
     return {"status": status, "error": body}
+
+
+def encode_item(document: Mapping[str, Any], modelname: str = "") -> Item:
+    """Encode one of several results; as an error where JSON cannot represent it."""
+    named = document.get("modelname") or document.get("error", {}).get("modelname", "")
+    modelname = modelname or named
+    try:
+        text, non_finite = encode(document)
+    except (InferenceError, ValueError) as error:
+        own = {"modelname": modelname} if "modelname" in document else {}
+        document = {**own, **error_item(error, modelname)}
+        text, non_finite = encode(document)
+    return Item(text, non_finite, modelname, document["status"])
 
 
 def answer_inference_error(error: InferenceError) -> Response:

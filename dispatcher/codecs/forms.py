@@ -24,7 +24,7 @@ from dispatcher.codecs.json_request import (
 from dispatcher.codecs.media import IMAGE_SIGNATURE, PICTURE, UNSPECIFIED_MEDIA, decode_text
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.errors import BadBody, UnsupportedType
-from dispatcher.execution.request import InferenceRequest, ModelRequest, SingleRequest
+from dispatcher.execution.request import InferenceRequest, ModelRequest
 from dispatcher.settings import Settings
 
 MAX_FORM_FIELDS = 100  # parts of a form besides its files
@@ -80,14 +80,12 @@ def read_form(request: Request, metadata: Metadata, settings: Settings) -> Infer
             f"the form's field `parameters` is {brief(fields['parameters'])}",
             hint='expected a JSON object, such as {"top_k": 1}',
         ) from error
-    return SingleRequest(
-        ModelRequest(
-            metadata.require_modelname(fields.get("modelname")),
-            [part_media(file) for file in files],
-            is_list=True,
-            parameters=parameters,
-            modelversion=parse_version(fields.get("modelversion") or metadata.modelversion or None),
-        )
+    return ModelRequest(
+        metadata.require_modelname(fields.get("modelname")),
+        [part_media(file) for file in files],
+        is_list=True,
+        parameters=parameters,
+        modelversion=parse_version(fields.get("modelversion") or metadata.modelversion or None),
     )
 
 

@@ -15,16 +15,13 @@ from clients.errors import DeadlineExceeded, InferenceError
 from clients.request import Media
 from clients.tensors.quoting import brief
 from dispatcher.codecs.media import UTF_16_MARKS, utf_16_error
-from dispatcher.codecs.metadata import Metadata
+from dispatcher.codecs.metadata import TIMEOUT_PARAMETER, Metadata
 from dispatcher.errors import BadBody
-from dispatcher.execution.admission import LARGE_BODY
-from dispatcher.execution.deadline import TIMEOUT_PARAMETER
 from dispatcher.execution.request import (
     InferenceRequest,
     ModelRequest,
     RequestList,
     SeveralModels,
-    SingleRequest,
 )
 
 BODY_HINT = 'expected {"modelname": "resnet", "payload": {"img": "<base64 of a picture>"}}'
@@ -45,6 +42,7 @@ SIMILAR_FIELDS = {
 # for other threads after a long one.
 LONG_PARSE_S = 0.1  # never reached by pictures in base64, each one long text
 PAUSE_S = 0.02
+LARGE_BODY = 2**20  # bytes; one smaller body for each thread does not endanger memory
 large_body_lock = threading.Lock()
 
 # JSON lines: 25 MiB have this many of 262 bytes each. As many as fit, of two bytes each, would keep
@@ -67,7 +65,7 @@ def read_json(body: bytes, metadata: Metadata, max_batch: int) -> InferenceReque
     names = document.get("modelname")
     if isinstance(names, list):
         return read_several_models(document, names, metadata, max_batch)
-    return SingleRequest(read_model_request(document, metadata, max_batch))
+    return read_model_request(document, metadata, max_batch)
 
 
 def parse_json(body: bytes, deadline: float) -> Any:

@@ -1,4 +1,4 @@
-"""What a request says outside of its body: the model, its version, parameters.
+"""What a request says outside of its body: the model, its version, parameters, its time.
 
 The model is named by, in this order: the path, `modelname` in the body, the custom attributes, the
 target model, the query, the default of the settings.
@@ -8,19 +8,39 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from werkzeug.datastructures import Headers, MultiDict
 
+from clients.errors import BadParameter
 from dispatcher.errors import BadBody, BadHeader
-from dispatcher.execution.deadline import TIMEOUT_PARAMETER, TimeLimit, read_timeout
 
 ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
 TARGET_MODEL = "X-Amzn-SageMaker-Target-Model"
 MAX_ATTRIBUTES = 1024  # the platform's own limit, in visible ASCII
+TIMEOUT_PARAMETER = "timeout_ms"
 MODEL_NAMES = ("modelname", "model_name")
 RESERVED_NAMES = (*MODEL_NAMES, "modelversion", TIMEOUT_PARAMETER)
+
+
+@dataclass(frozen=True)
+class TimeLimit:
+    """The time for one request: for its body, the queue, the model and what follows.
+
+    Args:
+        ends: when all of it is used up, on the clock of `time.monotonic()`.
+        each: seconds for each of several results that are sent as they are made.
+
+    """
+
+    ends: float
+    each: float = math.inf
+
+    def deadline(self) -> float:
+        """Return the deadline of a result that is begun now."""
+        return min(self.ends, time.monotonic() + self.each)
 
 
 @dataclass(frozen=True)
@@ -104,6 +124,23 @@ def read_metadata(
         timeout=read_timeout(attributes.get(TIMEOUT_PARAMETER, query.get(TIMEOUT_PARAMETER))),
         accept=headers.get("Accept", ""),
     )
+
+
+def read_timeout(text: str | None) -> float:
+    """Return the caller's own time limit in seconds; infinity where there is none.
+
+    Raises:
+        BadParameter: it is no whole number of milliseconds from 1, or has more than nine digits.
+
+    """
+    if text is None:
+        return math.inf
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
+        raise BadParameter(
+            f"`{TIMEOUT_PARAMETER}` is {text[:60]!r}",
+            hint="expected milliseconds, a whole number from 1 to 999999999",
+        )
+    return int(text) / 1000
 
 
 def read_attributes(header: str) -> dict[str, str]:

@@ -1,9 +1,15 @@
-"""Makes responses of the type that the caller accepts."""
+"""Makes responses of the type that the caller accepts.
+
+JSON is compact, with unescaped text, and without NaN and Infinity.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -12,11 +18,9 @@ from flask import Response
 from werkzeug.datastructures import MIMEAccept
 
 from clients.base import Client
-from clients.errors import InferenceError
 from clients.tensors.client import TensorClient
-from dispatcher.codecs.error_responses import error_item
-from dispatcher.codecs.json_encoding import encode
-from dispatcher.errors import BadHeader, NotAcceptable
+from clients.tensors.scores import NotFinite
+from dispatcher.errors import BadHeader, NotAcceptable, NotJson
 from dispatcher.execution.request import ModelRequest
 
 JSON: Final = "application/json"
@@ -27,6 +31,8 @@ IMAGE_TYPES: Final = ("image/jpeg", "image/png")
 NON_FINITE_HEADER: Final = "X-Non-Finite-Values"
 
 OK: Final = 200
+
+MAX_DEPTH = 200  # lists in lists; the interpreter's own limit depends on the caller
 
 # Parts of an Accept header with the separators before them, outside of quotes.
 PARTS = re.compile(r'([,;]|^)((?:[^,;"]|"(?:[^"\\]|\\.)*"?)*)')
@@ -135,19 +141,6 @@ class Item(NamedTuple):
     status: int
 
 
-def encode_item(document: Mapping[str, Any], modelname: str = "") -> Item:
-    """Encode one of several results; as an error where JSON cannot represent it."""
-    named = document.get("modelname") or document.get("error", {}).get("modelname", "")
-    modelname = modelname or named
-    try:
-        text, non_finite = encode(document)
-    except (InferenceError, ValueError) as error:
-        own = {"modelname": modelname} if "modelname" in document else {}
-        document = {**own, **error_item(error, modelname)}
-        text, non_finite = encode(document)
-    return Item(text, non_finite, modelname, document["status"])
-
-
 def results_response(items: Iterable[Item]) -> Response:
     """Return several results in a list."""
     items = list(items)
@@ -190,3 +183,90 @@ def join_document(texts: Iterable[str]) -> Iterator[str]:
     for place, text in enumerate(texts):
         yield f",{text}" if place else text
     yield "]}"
+
+
+def encode(document: Any) -> tuple[str, int]:
+    """Encode a document; return the text and how many numbers became null.
+
+    Raises:
+        NotJson: JSON cannot represent something in it.
+
+    """
+    try:
+        try:
+            return dumps(document), 0
+        except ValueError:  # a number that is not finite, or 10**5000, or a list that holds itself
+            non_finite: list[float] = []
+            return dumps(replace_non_finite(document, non_finite)), len(non_finite)
+    except MemoryError:  # not the fault of the document
+        raise
+    except Exception as error:  # raised by an author's own kind of dictionary, too
+        raise not_json_error(document) from error
+
+
+def dumps(document: Any) -> str:
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    # Half of a surrogate pair, from a caller's own \\ud800, is returned as it came.
+    return text.encode(errors="backslashreplace").decode()
+
+
+def replace_non_finite(value: Any, non_finite: list[float]) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        non_finite.append(value)
+        return value.text if isinstance(value, NotFinite) else None
+    if isinstance(value, dict):
+        return {key: replace_non_finite(one, non_finite) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [replace_non_finite(one, non_finite) for one in value]
+    return value
+
+
+def not_json_error(document: Any) -> NotJson:
+    """Return the error for the first value in a document that JSON cannot represent."""
+    try:
+        where, what = find_culprit(document)
+    except Exception:  # raised by an author's own kind of dictionary
+        where, what = "", "an object that fails when it is read"
+    return NotJson(
+        "the model's client answered what JSON cannot represent: "
+        f"{what}, in {where or 'the answer'}",
+        hint="a client returns dictionaries, lists, texts and numbers of Python's own: "
+        "array.tolist(), float(number), data.decode()",
+    )
+
+
+def find_culprit(value: Any, where: str = "", depth: int = 0) -> tuple[str, str]:
+    """Return path and kind of the first value that JSON cannot represent.
+
+    A path looks like `result[0].box`. The kind is empty if there is no such value.
+    """
+    if depth > MAX_DEPTH:
+        return "", "lists or objects that hold themselves, or are too deep"
+    children: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, dict):
+        for key in value:
+            if isinstance(key, float) and not math.isfinite(key):
+                return where, f"a key that is {float(key)}"
+            if what := describe_fault(key):
+                return where, f"a key of {what}"
+        children = ((f"{where}.{key}" if where else str(key), one) for key, one in value.items())
+    elif isinstance(value, list | tuple):
+        children = ((f"{where}[{place}]", one) for place, one in enumerate(value))
+    elif what := describe_fault(value):
+        return where, f"a value of {what}"
+    for place, one in children:
+        if (found := find_culprit(one, place, depth + 1))[1]:
+            return found
+    return where, ""
+
+
+def describe_fault(value: Any) -> str:
+    """Return why JSON cannot represent a key or a value; empty where it can."""
+    if value is not None and not isinstance(value, str | int | float):
+        return f"the type {type(value).__name__}"
+    if isinstance(value, int):
+        try:
+            int.__repr__(value)
+        except ValueError:
+            return f"more than {sys.get_int_max_str_digits()} digits"
+    return ""

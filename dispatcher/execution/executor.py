@@ -11,20 +11,16 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from clients.base import Client, Payload
 from clients.errors import BadParameter, BadPayload, InferenceError
 from clients.plugins.family import Family
-from clients.request import Media, Once, Request, Timings
-from clients.tensors.client import V2_FIELDS, TensorClient, TensorResult
-from clients.tensors.nested import unshared
+from clients.request import Once
+from clients.tensors.client import V2_FIELDS
 from clients.tensors.quoting import brief
 from dispatcher.codecs.error_responses import error_item
-from dispatcher.codecs.media import detect_media
-from dispatcher.codecs.metadata import Metadata
-from dispatcher.errors import CallerGone
-from dispatcher.execution.deadline import TimeLimit, time_used_up
+from dispatcher.codecs.metadata import Metadata, TimeLimit
+from dispatcher.errors import CallerGone, time_used_up
 from dispatcher.execution.model_lookup import ModelLookup
-from dispatcher.execution.prepared import PreparedRequest, client_errors
+from dispatcher.execution.prepared import PreparedRequest, prepare
 from dispatcher.execution.request import ModelRequest
 from dispatcher.execution.slots import Caller, Slot, Slots
 
@@ -68,49 +64,6 @@ class Executor:
         # A call gets its slot before its thread: there is a thread for each slot.
         self._pool = ThreadPoolExecutor(calls.total, thread_name_prefix="call")
 
-    def prepare(
-        self,
-        model_request: ModelRequest,
-        metadata: Metadata,
-        deadline: float,
-        *,
-        timings: Timings | None = None,
-        once: Once | None = None,
-    ) -> PreparedRequest:
-        """Find the client and check what can be checked before it is called.
-
-        Raises:
-            InferenceError: the model is unknown or known not to answer, or a parameter is wrong.
-
-        """
-        self.lookup.refuse(model_request.modelname)
-        client = self.lookup.client(model_request)
-        if model_request.tensors:
-            client = TensorClient(self.lookup.environment, client.served_by, client.check_tensors)
-        parameters = dict(model_request.parameters)
-        payloads = model_request.payloads
-        if model_request.shared:  # each model takes the parameters and fields that it knows
-            parameters = {k: v for k, v in parameters.items() if k in client.parameters}
-            # A client may change what it is given, while another one reads it.
-            payloads = [known_fields(one, client) for one in unshared(payloads)]
-        request = Request(
-            parameters=client.read_parameters(parameters, metadata.texts),
-            version=model_request.modelversion,
-            deadline=deadline,
-            request_id=metadata.request_id,
-            attributes=metadata.attributes,
-            timings=timings or Timings(),
-            once=once,
-        )
-        with client_errors:
-            given = [
-                client.payload_of(detect_media(payload, client.media))
-                if isinstance(payload, Media)
-                else payload
-                for payload in payloads
-            ]
-        return PreparedRequest(model_request, client, request, given)
-
     def batches(self, prepared: PreparedRequest, job: Job) -> Iterator[list[Any]]:
         """Yield the results for a list of payloads, a batch at a time.
 
@@ -148,8 +101,8 @@ class Executor:
             if isinstance(one, Exception):
                 return error_item(one)
             try:
-                prepared = self.prepare(one, metadata, deadline, once=once)
-                return {"status": 200, **self.answer(one, prepared.result())}
+                prepared = prepare(self.lookup, one, metadata, deadline, once=once)
+                return {"status": 200, **prepared.body(prepared.result())}
             except Exception as error:
                 return failed(one, error)
 
@@ -271,28 +224,9 @@ class Executor:
         while under_way:
             yield first()
 
-    @staticmethod
-    def answer(model_request: ModelRequest, result: Any) -> dict[str, Any]:
-        """Return the body of a response."""
-        if isinstance(result, TensorResult):
-            result = result.body()
-            if model_request.tensors:
-                return dict(result)
-        answer = {"modelname": model_request.modelname, "result": result}
-        if model_request.modelversion:
-            answer["modelversion"] = model_request.modelversion
-        return answer
-
 
 def call_in_slot(slot: Slot, call: Callable[[T, float], R], item: T, deadline: float) -> R:
     """Call in a slot that another thread has waited for."""
     slot.thread = threading.get_ident()
     with slot:
         return call(item, deadline)
-
-
-def known_fields(payload: Payload | Media, client: Client) -> Payload | Media:
-    """Return the fields of a shared payload that a ready-made client takes."""
-    if isinstance(payload, Media) or not isinstance(client, Family) or not client.fields:
-        return payload
-    return {name: value for name, value in payload.items() if name in client.fields}

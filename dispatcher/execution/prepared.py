@@ -9,10 +9,14 @@ from typing import Any
 
 from clients.base import Client, Payload
 from clients.errors import InferenceError, TooLargeAtOnce
-from clients.request import Request, Timings
-from clients.tensors.client import TensorClient
+from clients.plugins.family import Family
+from clients.request import Media, Once, Request, Timings
+from clients.tensors.client import TensorClient, TensorResult
 from clients.tensors.nested import unshared
+from dispatcher.codecs.media import detect_media
+from dispatcher.codecs.metadata import Metadata
 from dispatcher.errors import ClientBug, client_bug, with_position
+from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.request import ModelRequest
 
 
@@ -166,3 +170,66 @@ class PreparedRequest:
         """
         with self.request.active(), client_errors:
             return check_drawing(self.client.draw(self.payloads[0], result, media_type))
+
+    def body(self, result: Any) -> dict[str, Any]:
+        """Return the body of a response."""
+        model_request = self.model_request
+        if isinstance(result, TensorResult):
+            result = result.body()
+            if model_request.tensors:
+                return dict(result)
+        answer = {"modelname": model_request.modelname, "result": result}
+        if model_request.modelversion:
+            answer["modelversion"] = model_request.modelversion
+        return answer
+
+
+def prepare(  # noqa: PLR0913  each by its name
+    lookup: ModelLookup,
+    model_request: ModelRequest,
+    metadata: Metadata,
+    deadline: float,
+    *,
+    timings: Timings | None = None,
+    once: Once | None = None,
+) -> PreparedRequest:
+    """Find the client and check what can be checked before it is called.
+
+    Raises:
+        InferenceError: the model is unknown or known not to answer, or a parameter is wrong.
+
+    """
+    lookup.refuse(model_request.modelname)
+    client = lookup.client(model_request)
+    if model_request.tensors:
+        client = TensorClient(lookup.environment, client.served_by, client.check_tensors)
+    parameters = dict(model_request.parameters)
+    payloads = model_request.payloads
+    if model_request.shared:  # each model takes the parameters and fields that it knows
+        parameters = {k: v for k, v in parameters.items() if k in client.parameters}
+        # A client may change what it is given, while another one reads it.
+        payloads = [known_fields(one, client) for one in unshared(payloads)]
+    request = Request(
+        parameters=client.read_parameters(parameters, metadata.texts),
+        version=model_request.modelversion,
+        deadline=deadline,
+        request_id=metadata.request_id,
+        attributes=metadata.attributes,
+        timings=timings or Timings(),
+        once=once,
+    )
+    with client_errors:
+        given = [
+            client.payload_of(detect_media(payload, client.media))
+            if isinstance(payload, Media)
+            else payload
+            for payload in payloads
+        ]
+    return PreparedRequest(model_request, client, request, given)
+
+
+def known_fields(payload: Payload | Media, client: Client) -> Payload | Media:
+    """Return the fields of a shared payload that a ready-made client takes."""
+    if isinstance(payload, Media) or not isinstance(client, Family) or not client.fields:
+        return payload
+    return {name: value for name, value in payload.items() if name in client.fields}

@@ -36,13 +36,6 @@ class ModelRequest:
 
 
 @dataclass(frozen=True)
-class SingleRequest:
-    """The usual request, to one model."""
-
-    model_request: ModelRequest
-
-
-@dataclass(frozen=True)
 class SeveralModels:
     """One payload for several models: the response has their results by name."""
 
@@ -56,4 +49,4 @@ class RequestList:
     model_requests: list[ModelRequest | BadBody]
 
 
-InferenceRequest = SingleRequest | SeveralModels | RequestList
+InferenceRequest = ModelRequest | SeveralModels | RequestList

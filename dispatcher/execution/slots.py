@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from clients.errors import DeadlineExceeded, ModelUnavailable
-from dispatcher.errors import CallerGone, TooManyRequests
-from dispatcher.execution.deadline import time_used_up
+from dispatcher.errors import CallerGone, TooManyRequests, time_used_up
 
 log = logging.getLogger(__name__)
 

@@ -28,11 +28,10 @@ from dispatcher.codecs.error_responses import (
     for_hosting_service,
     hosting_service_error,
 )
-from dispatcher.codecs.json_encoding import dumps
-from dispatcher.errors import status_and_code
+from dispatcher.codecs.responses import dumps
+from dispatcher.errors import status_and_code, time_used_up
 from dispatcher.execution.admission import Admission
-from dispatcher.execution.deadline import time_used_up
-from dispatcher.observability.record import RequestRecord
+from dispatcher.observability.request_log import RequestRecord
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +144,7 @@ def send_timeout(connection: socket.socket, record: RequestRecord, modelname: st
     status, code = status_and_code(error)
     text = dumps({"error": error_body(record, code, error.message, error.hint, modelname)})
     headers = {"Content-Type": "application/json", "X-Request-Id": record.request_id}
-    if for_hosting_service(record.method, record.path, status):
+    if for_hosting_service(record):
         text = hosting_service_error(status, text)
         status = SERVICE_STATUS
         headers |= SERVICE_HEADERS

@@ -28,7 +28,7 @@ from clients.tensors.client import has_example
 from clients.tensors.nested import unshared
 from clients.tensors.signature import zeros
 from clients.triton.server import ModelServer
-from dispatcher.codecs.json_encoding import encode
+from dispatcher.codecs.responses import encode
 from dispatcher.readiness.instances import WORD_S
 from dispatcher.readiness.status import Result
 

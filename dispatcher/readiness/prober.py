@@ -33,7 +33,6 @@ from clients.errors import InferenceError
 from clients.images.pictures import room
 from clients.plugins.registry import Registry
 from clients.triton.server import ModelServer
-from dispatcher.execution.admission import nothing
 from dispatcher.execution.slots import MAX_HANGING
 from dispatcher.execution.watchdog import stack_of
 from dispatcher.observability.memory import trim_heap
@@ -45,9 +44,8 @@ from dispatcher.readiness.instances import (
     ModelProcesses,
     Reloads,
 )
-from dispatcher.readiness.status import UNASKED, Result, Status
-from dispatcher.readiness.status_file import StatusWriter, reader
-from dispatcher.readiness.supervisor_status import SupervisorStatus
+from dispatcher.readiness.status import UNASKED, Result, Status, SupervisorStatus
+from dispatcher.readiness.status_file import StatusReader, StatusWriter
 from dispatcher.settings import FAILING, READINESS
 
 log = logging.getLogger(__name__)
@@ -93,9 +91,9 @@ class Prober:
     clock: Callable[[], float] = time.monotonic
     run_dir: Path | None = None
     load_timeout: float = 60.0
-    replace_workers: Callable[[], None] = nothing
+    replace_workers: Callable[[], None] = lambda: None
     leaving: Callable[[], bool] = bool
-    tidy: Callable[[], None] = nothing
+    tidy: Callable[[], None] = lambda: None
     processes: ModelProcesses = field(default_factory=ModelProcesses)
     probes: dict[str, Probe] = field(default_factory=dict)
     found: Status = Status()
@@ -109,8 +107,8 @@ class Prober:
         self._deaths: Mapping[str, Death] = {}
         self.reloads = Reloads(self.server, self.load_timeout, self._loaded_again)
         self._suspects: set[str] = set()
-        self._read = reader(self.run_dir and self.run_dir / READINESS, Status.of_json, Status())
-        self._own = Status()
+        published = self.run_dir and self.run_dir / READINESS
+        self.status = StatusReader(published, Status.of_json, Status())
         self._lock: int | None = None
         self._writer: StatusWriter | None = None
         self._abandoned_at, self._deaths_at = self.clock(), 0.0
@@ -120,11 +118,6 @@ class Prober:
         """Go on for ever, in threads that do not keep the process alive."""
         for work, pause in ((self._step, TICK_S), (self._tidy, LIST_S)):
             threading.Thread(target=go_on, args=(work, pause), name="prober", daemon=True).start()
-
-    def status(self) -> Status:
-        """Return the newest status: this worker's own where it is elected, else the published."""
-        is_own = self.run_dir is None or self._lock is not None
-        return self._own if is_own else self._read()
 
     def _step(self) -> None:
         self.report_failures()
@@ -144,7 +137,7 @@ class Prober:
         if self.leaving():
             if self._lock is not None:
                 os.close(self._lock)
-                self._lock = None
+                self._lock, self.status.is_own = None, False
         elif self._lock is None:
             lock = os.open(self.run_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:  # unlike flock, this lock is not inherited by a process that a class forks
@@ -152,15 +145,15 @@ class Prober:
             except (BlockingIOError, PermissionError):
                 os.close(lock)
             else:
-                self._adopt(self._read())
+                self._adopt(self.status())
                 self._writer = StatusWriter(self.run_dir / READINESS)
-                self._lock = lock
+                self._lock, self.status.is_own = lock, True
         return self._lock is not None
 
     def _adopt(self, status: Status) -> None:
         """Go on from what the worker published that was elected before this one."""
         self.probes |= {name: Probe(result) for name, result in status.results.items()}
-        self.found, self._deaths, self._own = status, status.deaths, status
+        self.found, self._deaths = status, status.deaths
 
     # What each worker does
 
@@ -380,9 +373,9 @@ class Prober:
         )
         if starts != supervisor.triton_starts or supervisor.triton_fault:
             status = replace(status, restart="")  # what it is to mend was before
-        if status == self._own:
+        if status == self.status.newest:
             return
-        self._own = status
+        self.status.newest = status
         if self._writer:
             try:
                 self._writer.write(asdict(status))

@@ -1,4 +1,7 @@
-"""The status of Triton and its models: one web worker publishes it, all answer from it."""
+"""What web workers know of the programs and the models, and answer from.
+
+The supervisor publishes the status of the programs, one web worker that of Triton and its models.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,49 @@ from clients.errors import ModelUnavailable
 from clients.triton.server import ModelState
 from dispatcher.readiness.instances import Death
 from dispatcher.readiness.status_file import STALE_S
-from dispatcher.readiness.supervisor_status import SupervisorStatus
 
 UNASKED = "Triton was not probed yet"
 UNTRIED = "it was not probed yet"
+TRITON = "Triton"
+
+
+@dataclass(frozen=True)
+class SupervisorStatus:
+    """What the supervisor knows.
+
+    Args:
+        stopping: whether the container was asked to end.
+        programs: by name the `state` (waiting, starting, running or ending), the number of
+            `starts`, the `pid`, and the `reason` why it is not running.
+
+    """
+
+    stopping: bool = False
+    programs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def triton_starts(self) -> int:
+        """How often Triton was started: what was found before the last start is void."""
+        return int(self.programs.get(TRITON, {}).get("starts", 1))
+
+    @property
+    def triton_pid(self) -> int:
+        """Triton's process; 0 where it is not known."""
+        return int(self.programs.get(TRITON, {}).get("pid", 0))
+
+    @property
+    def triton_fault(self) -> str:
+        """Why Triton cannot be asked now; the empty text where it runs."""
+        triton = self.programs.get(TRITON, {})
+        if triton.get("state", "running") == "running":
+            return ""
+        if triton["starts"] < 2 and not triton["reason"]:
+            return "Triton is starting"
+        return f"Triton is being restarted: {triton['reason']}"
+
+    def restarts(self) -> dict[str, int]:
+        """Return how often each program was restarted."""
+        return {name: max(0, one["starts"] - 1) for name, one in self.programs.items()}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 SIZE = 16384  # bytes that are taken from the start
 CHECKSUM = 8  # its hexadecimal digits
@@ -49,10 +49,8 @@ class StatusWriter:
         os.pwrite(self._file, (b"%08x" % zlib.crc32(text) + text).ljust(size), 0)
 
 
-def reader(
-    path: Path | None, parse: Callable[[Any], T], first: T, fresh: float = FRESH_S
-) -> Callable[[], T]:
-    """Return a function that returns the newest status.
+class StatusReader(Generic[T]):
+    """Returns the newest status when it is called.
 
     Args:
         path: of the file; `None` where there is none.
@@ -61,21 +59,26 @@ def reader(
         fresh: seconds before the file is read again. It is parsed only where it has changed.
 
     """
-    newest, content, read_at = first, b"", -math.inf
 
-    def read() -> T:
-        nonlocal newest, content, read_at
+    def __init__(
+        self, path: Path | None, parse: Callable[[Any], T], first: T, fresh: float = FRESH_S
+    ) -> None:
+        self.newest = first
+        self.is_own = False
+        """Whether this process publishes the status, and sets `newest` itself."""
+        self._path, self._parse, self._fresh = path, parse, fresh
+        self._content, self._read_at = b"", -math.inf
+
+    def __call__(self) -> T:
         now = time.monotonic()
-        if path is not None and now >= read_at + fresh:
-            read_at = now
+        if self._path and not self.is_own and now >= self._read_at + self._fresh:
+            self._read_at = now
             try:
-                if (found := path.read_bytes()) != content:
-                    newest, content = parse(document_in(found)), found
+                if (found := self._path.read_bytes()) != self._content:
+                    self.newest, self._content = self._parse(document_in(found)), found
             except (OSError, ValueError):
                 pass  # there is none yet, or it is half-written
-        return newest
-
-    return read
+        return self.newest
 
 
 def document_in(content: bytes) -> Any:

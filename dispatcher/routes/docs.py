@@ -10,8 +10,7 @@ from flask import Blueprint, Response, render_template, request
 
 from clients.plugins.registry import Registry
 from clients.tensors.client import has_example
-from dispatcher.codecs.json_encoding import dumps
-from dispatcher.codecs.responses import json_response
+from dispatcher.codecs.responses import dumps, json_response
 from dispatcher.routes.openapi import document, resolved
 from dispatcher.settings import Settings
 

@@ -17,10 +17,15 @@ from clients.errors import BadRequest, DeadlineExceeded, InferenceError, Unknown
 from clients.request import Timings
 from clients.tensors.client import TensorResult
 from dispatcher.codecs.content_types import LINE_TYPES, decompress_body, read_body
-from dispatcher.codecs.error_responses import error_item
-from dispatcher.codecs.json_encoding import encode
+from dispatcher.codecs.error_responses import encode_item, error_item
 from dispatcher.codecs.json_request import read_lines, spool
-from dispatcher.codecs.metadata import ATTRIBUTES, Metadata, format_attributes, read_metadata
+from dispatcher.codecs.metadata import (
+    ATTRIBUTES,
+    Metadata,
+    TimeLimit,
+    format_attributes,
+    read_metadata,
+)
 from dispatcher.codecs.responses import (
     JSON,
     LINES,
@@ -28,7 +33,7 @@ from dispatcher.codecs.responses import (
     OK,
     Item,
     available_types,
-    encode_item,
+    encode,
     json_response,
     lines_response,
     negotiate,
@@ -38,13 +43,12 @@ from dispatcher.codecs.responses import (
 )
 from dispatcher.errors import ANSWERS, CallerGone
 from dispatcher.execution.admission import Admission
-from dispatcher.execution.deadline import TimeLimit
 from dispatcher.execution.executor import Executor, Job
-from dispatcher.execution.prepared import PreparedRequest
-from dispatcher.execution.request import ModelRequest, RequestList, SeveralModels, SingleRequest
+from dispatcher.execution.prepared import PreparedRequest, prepare
+from dispatcher.execution.request import ModelRequest, RequestList, SeveralModels
 from dispatcher.execution.slots import Caller, Slot
 from dispatcher.execution.watchdog import send_timeout, shut_down
-from dispatcher.observability.record import RequestRecord
+from dispatcher.observability.request_log import RequestRecord
 from dispatcher.observability.telemetry import Telemetry
 from dispatcher.settings import Settings
 
@@ -107,6 +111,7 @@ class InferenceHandler:
         self, settings: Settings, executor: Executor, admission: Admission, telemetry: Telemetry
     ) -> None:
         self.settings = settings
+        self.max_body, self.client_timeout = settings.max_body, settings.client_timeout
         self.executor = executor
         self.admission = admission
         self.telemetry = telemetry
@@ -125,18 +130,18 @@ class InferenceHandler:
         metadata = replace(metadata, time_limit=self.time_limit(metadata, stream=stream))
         record.modelname = metadata.modelname(None)
         g.caller = Caller(request.environ.get("gunicorn.socket"))
-        decompress_body(request, self.settings.max_body)
+        decompress_body(request, self.max_body)
         if stream:
             return self.lines(metadata)
         done = self.admission.bodies.take(request.content_length or 0)
         try:
             asked = read_body(request, metadata, self.settings)
-            if not isinstance(asked, SingleRequest):
+            if not isinstance(asked, ModelRequest):
                 response = self.several(asked, metadata)
-            elif asked.model_request.is_list:
-                response = self.payloads(asked.model_request, metadata)
+            elif asked.is_list:
+                response = self.payloads(asked, metadata)
             else:
-                response = self.one(asked.model_request, metadata)
+                response = self.one(asked, metadata)
         except BaseException:
             done()
             raise
@@ -163,7 +168,7 @@ class InferenceHandler:
             chosen = negotiate(metadata.accept, available_types(model_request, prepared.client))
             result = prepared.result()
             if chosen == JSON:
-                response = json_response(self.executor.answer(model_request, result))
+                response = json_response(prepared.body(result))
             elif chosen == NPY and isinstance(result, TensorResult):
                 response = Response(result.npy(), mimetype=NPY)
             else:
@@ -195,9 +200,7 @@ class InferenceHandler:
                 )
                 return lines_response(one.text for one in items)
             result = list(itertools.chain(first, *batches))
-            return with_attributes(
-                json_response(self.executor.answer(model_request, result)), prepared
-            )
+            return with_attributes(json_response(prepared.body(result)), prepared)
 
         return self.as_job(model_request.modelname, metadata, answer, stream=stream)
 
@@ -242,7 +245,7 @@ class InferenceHandler:
             end_waiting(g.record)
         if stream and g.caller.connection:
             # A caller that reads too slowly is disconnected.
-            slot.deadline = time_limit.ends + self.settings.client_timeout
+            slot.deadline = time_limit.ends + self.client_timeout
             slot.on_timeout = partial(shut_down, g.caller.connection)
         with ExitStack() as until_sent:
             until_sent.enter_context(slot)
@@ -258,7 +261,9 @@ class InferenceHandler:
         record: RequestRecord = g.record
         record.version = model_request.modelversion
         record.timings = Timings()
-        prepared = self.executor.prepare(model_request, metadata, deadline, timings=record.timings)
+        prepared = prepare(
+            self.executor.lookup, model_request, metadata, deadline, timings=record.timings
+        )
         record.known = True
         return prepared
 
@@ -271,7 +276,7 @@ class InferenceHandler:
 
     def time_limit(self, metadata: Metadata, *, stream: bool) -> TimeLimit:
         """Return the time limit of a request, counted from when NGINX had all of it."""
-        each = min(self.settings.client_timeout, metadata.timeout)
+        each = min(self.client_timeout, metadata.timeout)
         return TimeLimit(g.record.since + (self.settings.stream_timeout if stream else each), each)
 
 

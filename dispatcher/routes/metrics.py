@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.model_control.listing import ModelListing
-from dispatcher.observability.metrics import Metrics
+from dispatcher.observability.telemetry import Metrics
 from dispatcher.readiness.status import Readiness
 from dispatcher.settings import Settings
 from dispatcher.version import VERSION, revision

@@ -18,9 +18,8 @@ from container.triton_backends.machine.shared_memory import (
     MIB,
 )
 from dispatcher.codecs.metadata import Metadata
-from dispatcher.execution.admission import Admission
-from dispatcher.execution.executor import Executor
 from dispatcher.execution.model_lookup import ModelLookup
+from dispatcher.execution.prepared import prepare
 from dispatcher.execution.request import ModelRequest
 from tests.conftest import PICTURES, PROJECT, Endpoint, picture, running
 from tests.support.fake_triton import FakeTriton
@@ -54,9 +53,8 @@ def halving() -> Halving:
 def result(client: Client, payloads: list[Any]) -> Any:
     registry, environment = Registry({"halving": client}), Environment(FakeTriton(), PROJECT)
     lookup = ModelLookup(registry, environment, lambda _: None)
-    executor = Executor(lookup, Admission(1, 1, 0, 1).calls, patience=1)
     request = ModelRequest("halving", payloads, is_list=True)
-    return executor.prepare(request, Metadata(), time.monotonic() + 10).result()
+    return prepare(lookup, request, Metadata(), time.monotonic() + 10).result()
 
 
 def test_a_batch_that_has_no_room_is_halved_until_it_has() -> None:

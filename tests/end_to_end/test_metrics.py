@@ -24,10 +24,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from clients.base import Environment
 from clients.plugins.registry import Registry
 from dispatcher.gunicorn import hooks as gunicorn_hooks
-from dispatcher.observability.metrics import Metrics
 from dispatcher.observability.multiprocess import merge_dead_workers, read_consistent
-from dispatcher.readiness.status import Readiness, Status
-from dispatcher.readiness.supervisor_status import SupervisorStatus
+from dispatcher.observability.telemetry import Metrics
+from dispatcher.readiness.status import Readiness, Status, SupervisorStatus
 from dispatcher.settings import read_settings
 from dispatcher.version import VERSION
 from tests.conftest import PROJECT, Endpoint, alive, descendants, wait_for

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from flask import Flask
 
@@ -12,8 +12,7 @@ from dispatcher.auth.api_keys import KeyFile
 from dispatcher.execution.admission import Admission
 from dispatcher.model_control.reload import Reloader
 from dispatcher.model_control.verdicts import verdicts_of
-from dispatcher.observability.metrics import Metrics
-from dispatcher.observability.telemetry import Telemetry
+from dispatcher.observability.telemetry import Metrics, Telemetry
 from dispatcher.readiness.prober import Prober
 from dispatcher.readiness.status import Readiness
 from dispatcher.settings import Settings
@@ -21,15 +20,17 @@ from dispatcher.wsgi import assemble, make_admission
 from tests.support.fake_triton import FakeTriton
 
 
+@dataclass(frozen=True)
 class Prompt(Readiness):
     """Asks Triton whenever it is asked; its models are well, and were never probed."""
 
+    probing: Prober = field(kw_only=True)
+
     def reasons(self) -> list[str]:
-        prober: Prober = self.prober.__self__  # type: ignore[attr-defined]
-        prober.list_models()
-        for probe in prober.probes.values():
+        self.probing.list_models()
+        for probe in self.probing.probes.values():
             probe.result = replace(probe.result, reason="", tried_in=1)
-        prober.publish()
+        self.probing.publish()
         return super().reasons()
 
     def report(self, name: str) -> None:
@@ -38,7 +39,7 @@ class Prompt(Readiness):
 
 def quiet(server: FakeTriton | None = None, *required: str) -> Readiness:
     prober = Prober(required, Registry(), server or FakeTriton(), 8, 8)
-    return Prompt(prober.supervisor, prober.status)
+    return Prompt(prober.supervisor, prober.status, probing=prober)
 
 
 def make_app(

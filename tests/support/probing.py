@@ -10,8 +10,7 @@ from typing import Any
 from clients.base import Client, Environment
 from clients.plugins.registry import Registry
 from dispatcher.readiness.prober import Prober
-from dispatcher.readiness.status import Readiness
-from dispatcher.readiness.supervisor_status import SupervisorStatus
+from dispatcher.readiness.status import Readiness, SupervisorStatus
 from dispatcher.settings import FAILING
 from tests.support.fake_triton import FakeTriton
 

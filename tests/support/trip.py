@@ -2,8 +2,8 @@
 
 usage: python -m tests.support.trip     writes their list into docs/architecture.md
 
-Starts the container with ResNet-50 alone, asks it twice, as a lone caller, and traces the second
-request in all processes (tests/support/tracing/).
+Starts the container with ResNet-50 alone, asks it as a lone caller, and traces a later request
+in all processes (tests/support/tracing/).
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tests.conftest import PICTURES, PROJECT, picture, running, wait_for
+from clients.triton.inference import SIGNATURE_S
+from tests.conftest import PICTURES, PROJECT, Endpoint, picture, running, wait_for
 
 PAGE = PROJECT / "docs" / "architecture.md"
 BEGIN, END = "<!-- trip -->\n", "<!-- end of trip -->\n"
@@ -83,15 +85,28 @@ def traced(folder: Path) -> Trip:
     body = {"modelname": "resnet", "payload": {"img": picture(PICTURES / "coffee.png")}}
     with running(folder, **settings) as endpoint:
         wait_for(lambda: endpoint.call("/ping").status == 200, 60, "/ping is 200")
-        for _ in range(2):  # what the first one makes is there for all that come later
-            answer = endpoint.ask(**body)
-            if answer.status != 200:
-                raise RuntimeError(f"{answer.status}: {answer.body.decode()}")
-            time.sleep(AFTER_S)
+        ask(endpoint, body)  # what the first one makes is there for all that come later
+        while True:
+            time.sleep(SIGNATURE_S)
+            before = time.monotonic()
+            ask(endpoint, body)  # reads the model's configuration, which is kept for a while
             (calls / "recording").touch()
-        (calls / "recording").unlink()
+            ask(endpoint, body)
+            (calls / "recording").unlink()
+            if time.monotonic() < before + SIGNATURE_S:
+                break
+            for file in calls.iterdir():  # the machine is busy, and it was read once more
+                file.unlink()
         serve = str(endpoint.process.pid)
     return sorted_out([read(file) for file in calls.iterdir() if file.name != serve])
+
+
+def ask(endpoint: Endpoint, body: dict[str, Any]) -> None:
+    """Send a request; wait until it was counted and logged."""
+    answer = endpoint.ask(**body)
+    if answer.status != 200:
+        raise RuntimeError(f"{answer.status}: {answer.body.decode()}")
+    time.sleep(AFTER_S)
 
 
 def read(file: Path) -> dict[str, list[Call]]:

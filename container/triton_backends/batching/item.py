@@ -6,14 +6,34 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from container.triton_backends.batching.padding import NONE, Padding, length, shape_key
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     Tensors = Mapping[str, NDArray[Any]]
+
+
+AXIS = 1
+"""What is filled up; axis 0 is the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """Which inputs of a request may be padded, and which outputs trimmed.
+
+    Args:
+        inputs: those that may be filled up along `AXIS`, all of one length, and with what; and
+            whose rows may be cut where they end in it.
+        outputs: those that are as long as these inputs, along the same axis.
+
+    """
+
+    inputs: Mapping[str, int]
+    outputs: tuple[str, ...]
+
+
+NONE = Padding({}, ())
 
 
 class RequestError(ValueError):
@@ -47,13 +67,28 @@ class Item:
 
     @cached_property
     def key(self) -> object:
-        """A key that is equal for requests that can share a run."""
-        return shape_key(self.inputs, self.padding)
+        """A key that is equal for requests whose tensors can be concatenated once padded."""
+        loose = self.padding if self.length else NONE
+        shapes = sorted(
+            (
+                name,
+                array.dtype.str,
+                array.shape[AXIS + 1 if name in loose.inputs else AXIS :],
+                loose.inputs.get(name),
+            )
+            for name, array in self.inputs.items()
+        )
+        return (*shapes, loose.outputs)
 
     @cached_property
     def length(self) -> int:
-        """The length of the padded inputs; 0 where none may be padded."""
-        return length(self.inputs, self.padding)
+        """The length of the padded inputs; 0 where none is, or they differ."""
+        sizes = {
+            array.shape[AXIS] if array.ndim > AXIS else 0
+            for name, array in self.inputs.items()
+            if name in self.padding.inputs
+        }
+        return sizes.pop() if len(sizes) == 1 else 0
 
 
 @dataclass(frozen=True)

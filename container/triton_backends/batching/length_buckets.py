@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from container.triton_backends.batching.item import Item, bare
-from container.triton_backends.batching.padding import AXIS, near
+from container.triton_backends.batching.item import AXIS, Item, bare
+from container.triton_backends.batching.padding import near
 from container.triton_backends.batching.run_items import rows_of, run_items
 
 if TYPE_CHECKING:

@@ -6,21 +6,18 @@ filled up is in `buckets`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from container.triton_backends.batching.item import AXIS
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
-    Tensors = Mapping[str, NDArray[Any]]
     Numbers = NDArray[np.intp]
-
-AXIS = 1
-"""What is filled up; axis 0 is the batch."""
 
 OWN_RUN = 30
 """What a run with all cores costs beside the arithmetic of its tokens, as so many of them.
@@ -29,34 +26,6 @@ A run of BERT-base takes as long as 20 to 30 of its tokens for reading the weigh
 without, where arithmetic takes longer, it would be some 10, and the loss is then no more than the
 arithmetic of the other 20.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Padding:
-    """Which inputs of a request may be padded, and which outputs trimmed.
-
-    Args:
-        inputs: those that may be filled up along `AXIS`, all of one length, and with what; and
-            whose rows may be cut where they end in it.
-        outputs: those that are as long as these inputs, along the same axis.
-
-    """
-
-    inputs: Mapping[str, int]
-    outputs: tuple[str, ...]
-
-
-NONE = Padding({}, ())
-
-
-def length(tensors: Tensors, padding: Padding) -> int:
-    """Return the length of the padded inputs; 0 where none is, or they differ."""
-    sizes = {
-        array.shape[AXIS] if array.ndim > AXIS else 0
-        for name, array in tensors.items()
-        if name in padding.inputs
-    }
-    return sizes.pop() if len(sizes) == 1 else 0
 
 
 def near(own: ArrayLike, counts: ArrayLike | None = None) -> list[Numbers]:
@@ -82,21 +51,6 @@ def near(own: ArrayLike, counts: ArrayLike | None = None) -> list[Numbers]:
         groups.append(np.flatnonzero((which >= begin[end]) & (which < end)))
         end = begin[end]
     return groups
-
-
-def shape_key(tensors: Tensors, padding: Padding) -> object:
-    """Return the key of requests whose tensors can be concatenated once padded."""
-    loose = padding if length(tensors, padding) else NONE
-    shapes = sorted(
-        (
-            name,
-            array.dtype.str,
-            array.shape[AXIS + 1 if name in loose.inputs else AXIS :],
-            loose.inputs.get(name),
-        )
-        for name, array in tensors.items()
-    )
-    return (*shapes, loose.outputs)
 
 
 def concatenated(arrays: Sequence[NDArray[Any]], number: int) -> NDArray[Any]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from container.triton_backends.batching.item import RequestError, Rows, bare
+from container.triton_backends.batching.item import AXIS, RequestError, Rows, bare
 from container.triton_backends.batching.padding import (
-    AXIS,
     concatenated,
     near,
 )

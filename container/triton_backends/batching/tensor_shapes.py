@@ -34,14 +34,12 @@ def conform(inputs: Tensors, specs: Mapping[str, TensorSpec]) -> dict[str, NDArr
             raise RequestError(
                 f"input '{name}' is unknown, but the model expects {', '.join(specs)}."
             )
-        if not spec.any_rank and not spec.shape and array.size == 1:
+        is_like_spec = array.ndim == len(spec.shape) and all(
+            want in (DYNAMIC, got) for got, want in zip(array.shape, spec.shape, strict=True)
+        )
+        if not (is_like_spec or spec.any_rank) and not spec.shape and array.size == 1:
             array = array.reshape(())  # noqa: PLW2901  as the file has it
-        elif not spec.any_rank and not (
-            array.ndim == len(spec.shape)
-            and all(
-                want in (DYNAMIC, got) for got, want in zip(array.shape, spec.shape, strict=True)
-            )
-        ):
+        elif not (is_like_spec or spec.any_rank):
             raise RequestError(
                 f"input '{name}' has shape {list(array.shape)}, but the model expects "
                 f"{list(spec.shape)}."

@@ -36,7 +36,7 @@ from container.triton_backends.triton_requests import log_warnings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from container.triton_backends.instance import Session
+    from container.triton_backends.python_model import Session
 
 
 class TritonPythonModel(PythonModel):

@@ -16,7 +16,7 @@ import pytest
 from clients.errors import BadPayload, ClientDisabled, ModelUnavailable
 from clients.request import Request
 from clients.triton.server import Padding, Signature, Tensors
-from dispatcher.codecs.json_encoding import encode
+from dispatcher.codecs.responses import encode
 from tests.conftest import PROJECT
 from tests.support.fake_triton import Arrays
 from tests.support.family_bench import (

@@ -17,7 +17,7 @@ from clients.plugins.registry import Registry
 from clients.tensors.classes import classified
 from clients.tensors.client import TensorResult
 from clients.triton.server import Tensors
-from dispatcher.codecs.json_encoding import encode
+from dispatcher.codecs.responses import encode
 from dispatcher.execution.admission import Admission
 from dispatcher.settings import read_settings
 from tests.support.application import make_app, quiet

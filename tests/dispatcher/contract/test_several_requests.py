@@ -12,8 +12,7 @@ from flask.testing import FlaskClient
 
 from clients.errors import DeadlineExceeded
 from clients.request import Once, Request
-from dispatcher.codecs.json_request import large_body_lock, parse_object
-from dispatcher.execution.admission import LARGE_BODY
+from dispatcher.codecs.json_request import LARGE_BODY, large_body_lock, parse_object
 from tests.support.asking import ask, tensor
 from tests.support.fake_triton import FakeTriton
 from tests.support.stand_ins import Red, assert_error, image, resnet, yolov5

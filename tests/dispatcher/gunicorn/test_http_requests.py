@@ -13,7 +13,7 @@ from gunicorn.http.parser import RequestParser
 from werkzeug.exceptions import ClientDisconnected
 
 from dispatcher.gunicorn.hooks import skip_after_freeze
-from dispatcher.gunicorn.http_requests import Body
+from dispatcher.gunicorn.worker import Body
 from tests.support.web_worker import Pieces, seen, worker
 
 

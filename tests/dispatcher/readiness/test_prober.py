@@ -25,8 +25,7 @@ from clients.tensors.signature import zeros
 from clients.triton.client import Triton
 from clients.triton.server import Signature, TensorSpec
 from dispatcher.readiness.prober import KNOCKS, Prober
-from dispatcher.readiness.status import UNTRIED, Readiness
-from dispatcher.readiness.supervisor_status import SupervisorStatus
+from dispatcher.readiness.status import UNTRIED, Readiness, SupervisorStatus
 from tests.conftest import wait_for
 from tests.support.fake_triton import FakeTriton
 from tests.support.probing import Echo, Stage, triton

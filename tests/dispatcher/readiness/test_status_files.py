@@ -11,9 +11,8 @@ from clients.triton.server import ModelState
 from container.serving import publisher
 from container.supervisor.supervisor import LONGEST_REASON
 from dispatcher.readiness.instances import Death
-from dispatcher.readiness.status import Result, Status
-from dispatcher.readiness.status_file import SIZE, StatusWriter, reader
-from dispatcher.readiness.supervisor_status import SupervisorStatus
+from dispatcher.readiness.status import Result, Status, SupervisorStatus
+from dispatcher.readiness.status_file import SIZE, StatusReader, StatusWriter
 
 
 def parse(fields: dict[str, object]) -> SupervisorStatus:
@@ -22,7 +21,7 @@ def parse(fields: dict[str, object]) -> SupervisorStatus:
 
 def test_a_status_is_read_as_it_was_published(tmp_path: Path) -> None:
     path = tmp_path / "supervisor.json"
-    read = reader(path, parse, SupervisorStatus(), fresh=0)
+    read = StatusReader(path, parse, SupervisorStatus(), fresh=0)
     assert read() == SupervisorStatus(), "none yet"
     programs = {"Triton": {"state": "ending", "starts": 2, "reason": "x"}}
     StatusWriter(path).write({"stopping": True, "programs": programs})
@@ -37,7 +36,7 @@ def test_what_was_known_before_a_half_written_document_still_holds(
 ) -> None:
     """Also where it happens to be JSON: the first page may be new and the next one old."""
     path = tmp_path / "supervisor.json"
-    read = reader(path, parse, SupervisorStatus(), fresh=0)
+    read = StatusReader(path, parse, SupervisorStatus(), fresh=0)
     StatusWriter(path).write({"stopping": True})
     assert read().stopping
     path.write_bytes(written)
@@ -50,7 +49,7 @@ def test_what_was_known_before_a_half_written_document_still_holds(
 def test_a_long_reason_leaves_no_tail_behind(tmp_path: Path, character: str) -> None:
     path, said = tmp_path / "supervisor.json", list[str]()
     publish = publisher(path, said.append)
-    read = reader(path, parse, SupervisorStatus(), fresh=0)
+    read = StatusReader(path, parse, SupervisorStatus(), fresh=0)
     reason = (character * 300)[:LONGEST_REASON]
     one = {"state": "waiting", "starts": 2, "reason": reason}
     for programs in ({"Triton": one, "gunicorn": one, "NGINX": one}, {"Triton": one}, {}):
@@ -75,4 +74,4 @@ def test_the_status_of_models_is_read_as_it_was_published(tmp_path: Path) -> Non
         deaths={"echo": Death("SIGKILL", 1, 1.25)},
     )
     StatusWriter(path).write(asdict(status))
-    assert reader(path, Status.of_json, Status())() == status
+    assert StatusReader(path, Status.of_json, Status())() == status

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from container.triton_backends.batching.item import ByRows, Item, RequestError, Rows
+from container.triton_backends.batching.item import ByRows, Item, Padding, RequestError, Rows
 from container.triton_backends.batching.length_buckets import lengths, run_in_buckets
-from container.triton_backends.batching.padding import OWN_RUN, Padding, near
+from container.triton_backends.batching.padding import OWN_RUN, near
 
 Array = NDArray[Any]
 PADDING = Padding({"ids": 7, "mask": 0}, ("y",))

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from container.triton_backends.batching.item import Item, RequestError
-from container.triton_backends.batching.padding import OWN_RUN, Padding
+from container.triton_backends.batching.item import Item, Padding, RequestError
+from container.triton_backends.batching.padding import OWN_RUN
 from container.triton_backends.batching.row_selection import picked, picked_above
 from container.triton_backends.batching.run_items import groups, run_items
 from container.triton_backends.batching.tensor_shapes import conform, contiguous

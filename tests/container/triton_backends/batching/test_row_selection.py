@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from container.triton_backends.batching.item import ByRows, Item, RequestError, Rows
-from container.triton_backends.batching.padding import Padding
+from container.triton_backends.batching.item import ByRows, Item, Padding, RequestError, Rows
 from container.triton_backends.batching.run_items import run_items
 from tests.support.triton.batching import Array, Texts, text, values
 

@@ -13,9 +13,8 @@ import pytest
 import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException
 
-from container.triton_backends.batching.item import Item
+from container.triton_backends.batching.item import Item, Padding
 from container.triton_backends.batching.length_buckets import run_in_buckets
-from container.triton_backends.batching.padding import Padding
 from container.triton_backends.batching.run_items import run_items
 from tests.support.triton import process as triton_process
 
