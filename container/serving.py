@@ -23,6 +23,7 @@ from container.programs.gunicorn import gunicorn_program
 from container.programs.listening_socket import ListeningSocket
 from container.programs.nginx import nginx_program
 from container.programs.triton import triton_program
+from container.programs.triton_options import has_cache, refuse_unknown, triton_options
 from container.repository.compose import compose
 from container.repository.shared_memory_plan import Plan, configurations, lower, share_out
 from container.repository.tensorrt_engines import NoEngine, provide
@@ -89,6 +90,7 @@ def main(arguments: list[str]) -> int:
         return MISUSED
     try:
         settings = read_settings(with_workers(os.environ, usable_cpus()))
+        triton_options(settings)
     except SettingError as error:
         for line in str(error).splitlines():
             sys.stderr.write(f"serve: {line}\n")
@@ -101,6 +103,9 @@ def main(arguments: list[str]) -> int:
                 return run_with_room(settings, run_dir, log)
         except BadKeys as error:
             log.say(f"API_KEYS_FILE is '{settings.api_keys_file}': {error}", ERROR)
+            return MISUSED
+        except SettingError as error:
+            log.say(str(error), ERROR)
             return MISUSED
         except NoFolder as error:
             log.say(str(error), ERROR)
@@ -142,6 +147,9 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
     except (NoTriton, NoEngine) as error:
         say(str(error), ERROR)
         return 1
+    refuse_unknown(triton, settings)
+    if settings.triton_cache_mb and not has_cache(triton):
+        say("this Triton has no response cache: `response_cache` has no effect", WARNING)
     say(f"Triton: {triton.kind}; models: {', '.join(settings.required_models) or 'none'}")
     # The prefix of regions that Triton's Python backends and the web workers leave in shared memory
     # where they are killed.

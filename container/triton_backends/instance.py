@@ -73,6 +73,7 @@ class Instance:
             share,
             session.on_cpu,
             ByRows(session.by_rows, session.run) if session.by_rows else None,
+            model_config.is_cached(config),
         )
         several = session.at_once > 1
         self._threads = ThreadPoolExecutor(session.at_once) if several else None
