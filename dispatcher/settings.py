@@ -18,6 +18,7 @@ from clients.repository.model_folders import can_be_read
 from dispatcher import setting_types as read
 from dispatcher.setting_types import setting
 
+ADAPT = "adapt"  # of GPU_CONFIGS
 AUTO, RUN_PATH, WORKABLE = read.AUTO, read.RUN_PATH, read.WORKABLE
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -138,7 +139,7 @@ class Settings:
     triton_options: str = setting("TRITON_OPTIONS", "", read.words,
         "other options of tritonserver, --name=value each; those that this container decides are "
         "refused")
-    gpu_configs: str = setting("GPU_CONFIGS", "keep", read.one_of("keep", "adapt"),
+    gpu_configs: str = setting("GPU_CONFIGS", "keep", read.one_of("keep", ADAPT),
         "what is done on a machine without a GPU with a model whose configuration asks for one: "
         "keep gives it to Triton as it is, which may refuse it; adapt serves it on the CPU from a "
         "changed copy of its configuration")

@@ -10,6 +10,7 @@ from pathlib import Path
 from clients.repository.config_text import read
 from clients.repository.crash_causes import crash_causes
 from clients.repository.files import is_litter, text_of, unmarked
+from clients.repository.gpu_config import adapted
 
 CONFIG = "config.pbtxt"
 PLAIN_MODELS = ("model.onnx", "model.pt")
@@ -58,12 +59,18 @@ def available(
     return found
 
 
-def link(folder: Path, place: Path) -> None:
+def link(folder: Path, place: Path, *, adapt: bool = False) -> None:
     """Link a model's folder; or its content, if Triton cannot read the folder itself.
 
     That is so for a model file without a version folder, and a byte order mark in `config.pbtxt`.
+
+    Args:
+        folder: of the model.
+        place: where the link is made.
+        adapt: whether the configuration is adapted to a machine without a GPU, in a copy.
+
     """
-    versions, text = has_versions(folder), marked_text(folder / CONFIG)
+    versions, text = has_versions(folder), copied_text(folder / CONFIG, adapt=adapt)
     if versions and text is None:
         place.symlink_to(folder)
         return
@@ -103,11 +110,16 @@ def linked_by(place: Path) -> object:
         return None
 
 
-def marked_text(config: Path) -> str | None:
-    """Return a configuration's text if it has a byte order mark, which Triton refuses."""
+def copied_text(config: Path, *, adapt: bool) -> str | None:
+    """Return the text that Triton gets in place of a configuration; `None` if it reads the file.
+
+    Triton refuses a byte order mark.
+    """
     try:
         content = config.read_bytes()
-        return unmarked(content).decode() if unmarked(content) != content else None
+        text = unmarked(content).decode()
+        text = adapted(text) if adapt else text
+        return text if text.encode() != content else None
     except (OSError, UnicodeDecodeError):  # there is none, or Triton refuses it
         return None
 
@@ -115,6 +127,15 @@ def marked_text(config: Path) -> str | None:
 def unservable(name: str, folder: Path) -> str:
     """Return why a model must not be given to Triton; empty if it may be."""
     return "; ".join(map(str, crash_causes(folder))) if NAME.fullmatch(name) else NAMED
+
+
+def misplaced_configs(folder: Path) -> list[Path]:
+    """Return the configurations in version folders, where Triton does not read them."""
+    return [
+        path / CONFIG
+        for path in sorted(folder.iterdir())
+        if path.is_dir() and not is_litter(path) and (path / CONFIG).is_file()
+    ]
 
 
 def models_in(

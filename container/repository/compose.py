@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from clients.repository.model_folders import available, link, unservable
+from clients.repository.gpu_config import gpu_settings_of, has_gpu
+from clients.repository.model_folders import available, link, misplaced_configs, unservable
 
 
 def compose(
@@ -18,6 +19,7 @@ def compose(
     built_in: Path,
     *,
     instead: bool,
+    adapt: bool,
     say: Callable[[str], None],
 ) -> tuple[str, ...]:
     """Fill `repository` with links to model folders; return the models' names.
@@ -27,6 +29,7 @@ def compose(
         mounted: models that come first; it need not exist.
         built_in: models that come after.
         instead: leave those out where there are mounted ones.
+        adapt: change configurations for GPUs where there is none.
         say: takes a line for the operator.
 
     """
@@ -35,6 +38,14 @@ def compose(
     for name, folder in list(found.items()):
         if reason := unservable(name, folder):
             say(f"{found.pop(name)} is not served: {reason}")
+    lacks_gpu = not has_gpu()
     for name, folder in found.items():
-        link(folder, repository / name)
+        link(folder, repository / name, adapt=adapt and lacks_gpu)
+        for path in misplaced_configs(folder):
+            say(f"{path} has no effect: Triton reads {folder / path.name} alone; move it up")
+        for one in gpu_settings_of(folder) if lacks_gpu else ():
+            if adapt and one.change:
+                say(f"{name}: there is no GPU: `{one.key}` {one.change}, in a copy of config.pbtxt")
+            else:
+                say(f"{name}: {one}")
     return tuple(sorted(found))

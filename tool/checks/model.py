@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clients.repository.config_text import Field, Message, NotReadable, read, whole
-from clients.repository.crash_causes import Fault, crash_causes
+from clients.repository.crash_causes import TRUE, Fault, crash_causes
 from clients.repository.files import text_of
-from clients.repository.model_folders import CONFIG, PLAIN_MODELS, is_model
+from clients.repository.gpu_config import gpu_settings, has_gpu
+from clients.repository.model_folders import CONFIG, PLAIN_MODELS, is_model, misplaced_configs
 from clients.tensors.classes import labels_at
 from clients.triton.configuration import config_dictionary, config_fault
 from container.triton_backends.engine_choice import SAMPLES
@@ -53,13 +54,12 @@ class ModelCheck:
             self.samples()
             return
         file = self.folder / CONFIG
-        for version in folders(self.folder):
-            if (version / CONFIG).is_file():
-                self.findings.error(
-                    version / CONFIG,
-                    "is in a version folder, where Triton does not read it",
-                    f"move it up into {self.folder.name}/",
-                )
+        for path in misplaced_configs(self.folder):
+            self.findings.error(
+                path,
+                "is in a version folder, where Triton does not read it",
+                f"move it up into {self.folder.name}/",
+            )
         for fault in crash_causes(self.folder):
             self.findings.error(file, fault.what, fault.fix, key=fault.key, line=fault.line)
         if not file.is_file():
@@ -76,6 +76,9 @@ class ModelCheck:
             self.named(config, message)
             self.batching(config, message)
             self.answering(config, message)
+            for one in gpu_settings(text) if not has_gpu() else ():
+                config.warning(one.key, [one.field], one.what, one.fix)
+            self.caching(config, message)
             self.labels(config, message)
             inputs = config_dictionary(text).get("input", [])
             self.refused(refused(message, self.folder, inputs), text)
@@ -181,7 +184,7 @@ class ModelCheck:
             one
             for policy in message.messages("model_transaction_policy")
             for one in policy.all("decoupled")
-            if str(one.value).lower() in {"true", "1"}
+            if str(one.value).lower() in TRUE
         ]
         for key, fields, what in (
             ("model_transaction_policy.decoupled", decoupled, "any number of answers to a request"),
@@ -198,6 +201,24 @@ class ModelCheck:
                     f"makes {what}: requests for this model are refused",
                     "leave it out, where the model answers each request by itself",
                 )
+
+    def caching(self, config: ConfigFindings, message: Message) -> None:
+        """Warn where Triton's response cache mixes up requests: it compares the bytes alone."""
+        enabled = [
+            field
+            for cache in message.messages("response_cache")
+            for field in cache.all("enable")
+            if str(field.value).lower() in TRUE
+        ]
+        sizes = [tensor.texts("dims") for tensor in message.messages("input")]
+        if enabled and any("-1" in dims for dims in sizes):
+            config.warning(
+                "response_cache",
+                enabled,
+                "compares the bytes of the inputs, not their shapes, and an input has a size of -1: "
+                "a request is answered as one with the same bytes in another shape was",
+                "leave it out, unless callers never send equal bytes in two shapes",
+            )
 
     def refused(self, found: Iterable[Fault], text: str) -> None:
         config = ConfigFindings(self.findings, self.folder / CONFIG, text)

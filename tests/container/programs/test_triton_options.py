@@ -9,6 +9,7 @@ import pytest
 
 from container.programs.find_triton import Triton, embedded
 from container.programs.triton_options import (
+    REFUSED,
     cache_options,
     known_options,
     refuse_unknown,
@@ -119,7 +120,7 @@ def test_an_option_that_triton_lacks_is_refused_with_the_nearest(tmp_path: Path)
     triton = embedded(tmp_path)
     refuse_unknown(triton, read_settings({"TRITON_OPTIONS": "--model-load-thread-count=8"}))
     settings = read_settings({"TRITON_OPTIONS": "--model-load-threads-count=8"})
-    with pytest.raises(SettingError, match="expected: --model-load-thread-count$"):
+    with pytest.raises(SettingError, match=r"expected: --model-load-thread-count$"):
         refuse_unknown(triton, settings)
     with pytest.raises(SettingError, match="`tritonserver --help` lists"):
         refuse_unknown(triton, read_settings({"TRITON_OPTIONS": "--qqqq=1"}))
@@ -127,8 +128,6 @@ def test_an_option_that_triton_lacks_is_refused_with_the_nearest(tmp_path: Path)
 
 def test_each_refused_option_is_one_that_triton_knows(tmp_path: Path) -> None:
     """Else a name that is written wrongly here would refuse nothing."""
-    from container.programs.triton_options import REFUSED
-
     known = known_options(embedded(tmp_path))
     for name in REFUSED:
         assert any(one == name or (name[-1] == "-" and one.startswith(name)) for one in known), name
