@@ -16,36 +16,77 @@ from clients.repository.files import text_of
 CONFIG = "config.pbtxt"
 DEVICES = Path("/dev")
 
-TENSORRT = ("tensorrt", "tensorrt_plan")
+
+@dataclass(frozen=True)
+class Rule:
+    """What a key of a configuration asks of a GPU.
+
+    Args:
+        what: what is wrong with it where there is no GPU.
+        fix: how to mend it.
+        values: those values that ask for a GPU; none means all.
+        change: what becomes of it on a CPU, in words; empty where it cannot be adapted.
+        text: what becomes of it on a CPU, in the configuration.
+
+    """
+
+    what: str
+    fix: str
+    values: tuple[str, ...] = ()
+    change: str = ""
+    text: str = ""
+
+
 ADAPT = "or set GPU_CONFIGS=adapt"
-OF_CUDA = ("cuda", "input_pinned_memory", "output_pinned_memory")
+IGNORED = Rule(
+    "has no effect, for this machine has no GPU", f"leave it out, {ADAPT}", change="is left out"
+)
+TENSORRT = Rule(
+    "is for TensorRT, whose engines run only on a GPU of the kind that they were built for, in the "
+    "TensorRT backend, which NVIDIA's image of Triton has",
+    "start that image with `--gpus all`, or serve the ONNX file that the engine was built from, "
+    'with backend: "onnxruntime"',
+    values=("tensorrt", "tensorrt_plan"),
+)
+RULES = {
+    "backend": TENSORRT,
+    "platform": TENSORRT,
+    "instance_group.kind": Rule(
+        "is KIND_GPU, but this machine has no GPU; Triton refuses that",
+        f"write KIND_AUTO, which is a GPU where there is one, else the CPU, {ADAPT}",
+        values=("KIND_GPU",),
+        change="is KIND_CPU instead of KIND_GPU",
+        text="kind: KIND_CPU",
+    ),
+    "instance_group.gpus": Rule(
+        "names GPUs, but this machine has none; Triton refuses that",
+        f"leave it out, with KIND_AUTO, which takes every GPU, else the CPU, {ADAPT}",
+        change="is left out",
+    ),
+    "instance_group.secondary_devices": IGNORED,
+    "optimization.cuda": IGNORED,
+    "optimization.input_pinned_memory": IGNORED,
+    "optimization.output_pinned_memory": IGNORED,
+    "optimization.execution_accelerators.gpu_execution_accelerator": IGNORED,
+}
 
 
 @dataclass(frozen=True)
 class GpuSetting:
-    """Something that a configuration asks of a GPU.
-
-    Args:
-        key: the key in the configuration.
-        field: its place in the text.
-        line: its line, counted from 1.
-        what: what is wrong with it where there is no GPU.
-        fix: how to mend it.
-        change: what it becomes on a CPU, in words; empty where it cannot be adapted.
-        text: what it becomes on a CPU, in the configuration.
-
-    """
+    """Something that a configuration asks of a GPU: its key, its place, its line, its rule."""
 
     key: str
     field: Field
     line: int
-    what: str
-    fix: str
-    change: str = ""
-    text: str = ""
+    rule: Rule
 
     def __str__(self) -> str:
-        return f"{CONFIG}:{self.line} `{self.key}` {self.what}: {self.fix}"
+        return f"{CONFIG}:{self.line} `{self.key}` {self.rule.what}: {self.rule.fix}"
+
+    @property
+    def change(self) -> str:
+        """What becomes of it on a CPU, as a sentence; empty where it cannot be adapted."""
+        return self.rule.change and f"there is no GPU: `{self.key}` {self.rule.change}"
 
 
 def has_gpu() -> bool:
@@ -62,7 +103,12 @@ def gpu_settings(text: str) -> list[GpuSetting]:
         message = read(text)
     except NotReadable:
         return []
-    found = {one.field.start: one for one in found_in(message, text)}  # `[0, 1]` is two fields
+    found = {  # by their places: `[0, 1]` is two fields at one place
+        field.start: GpuSetting(key, field, line_of(text, field), rule)
+        for key, rule in RULES.items()
+        for field in fields_at(message, key)
+        if not rule.values or field.value in rule.values
+    }
     return [found[start] for start in sorted(found)]
 
 
@@ -74,59 +120,19 @@ def gpu_settings_of(folder: Path) -> list[GpuSetting]:
         return []
 
 
-def found_in(message: Message, text: str) -> Iterator[GpuSetting]:
-    def ignored(key: str, field: Field) -> GpuSetting:
-        what, fix = "has no effect, for this machine has no GPU", f"leave it out, {ADAPT}"
-        return GpuSetting(key, field, line_of(text, field), what, fix, "is left out")
-
-    for name in ("backend", "platform"):
-        for field in message.all(name):
-            if field.value in TENSORRT:
-                yield GpuSetting(
-                    name,
-                    field,
-                    line_of(text, field),
-                    f'is "{field.value}", but an engine of TensorRT runs on a GPU of the kind that '
-                    "it was built for, in the TensorRT backend of NVIDIA's image of Triton",
-                    "start that image with `--gpus all`, or serve the ONNX file that the engine "
-                    'was built from, with backend: "onnxruntime"',
-                )
-    for group in message.messages("instance_group"):
-        for field in group.all("kind"):
-            if field.value == "KIND_GPU":
-                yield GpuSetting(
-                    "instance_group.kind",
-                    field,
-                    line_of(text, field),
-                    "is KIND_GPU, but this machine has no GPU; Triton refuses that",
-                    f"write KIND_AUTO, which is a GPU where there is one, else the CPU, {ADAPT}",
-                    "is KIND_CPU instead of KIND_GPU",
-                    "kind: KIND_CPU",
-                )
-        for field in group.all("gpus"):
-            yield GpuSetting(
-                "instance_group.gpus",
-                field,
-                line_of(text, field),
-                "names GPUs, but this machine has none; Triton refuses that",
-                f"leave it out, with KIND_AUTO, which means every GPU or else the CPU, {ADAPT}",
-                "is left out",
-            )
-        for field in group.all("secondary_devices"):
-            yield ignored("instance_group.secondary_devices", field)
-    for optimization in message.messages("optimization"):
-        for name in OF_CUDA:
-            for field in optimization.all(name):
-                yield ignored(f"optimization.{name}", field)
-        for accelerators in optimization.messages("execution_accelerators"):
-            for field in accelerators.all("gpu_execution_accelerator"):
-                key = "optimization.execution_accelerators.gpu_execution_accelerator"
-                yield ignored(key, field)
+def fields_at(message: Message, key: str) -> Iterator[Field]:
+    """Yield the fields with a key such as `instance_group.kind`."""
+    name, _, rest = key.partition(".")
+    if not rest:
+        yield from message.all(name)
+        return
+    for inner in message.messages(name):
+        yield from fields_at(inner, rest)
 
 
 def adapted(text: str) -> str:
     """Return a configuration for a machine without a GPU; the same where nothing changes."""
     for one in reversed(gpu_settings(text)):
         if one.change:
-            text = text[: one.field.start] + one.text + text[one.field.end :]
+            text = text[: one.field.start] + one.rule.text + text[one.field.end :]
     return text

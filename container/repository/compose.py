@@ -13,13 +13,13 @@ from clients.repository.gpu_config import gpu_settings_of, has_gpu
 from clients.repository.model_folders import available, link, misplaced_configs, unservable
 
 
-def compose(
+def compose(  # noqa: PLR0913  the folders, and what the settings say of them
     repository: Path,
     mounted: Path | None,
     built_in: Path,
     *,
     instead: bool,
-    adapt: bool,
+    adapt: bool = False,
     say: Callable[[str], None],
 ) -> tuple[str, ...]:
     """Fill `repository` with links to model folders; return the models' names.
@@ -44,8 +44,6 @@ def compose(
         for path in misplaced_configs(folder):
             say(f"{path} has no effect: Triton reads {folder / path.name} alone; move it up")
         for one in gpu_settings_of(folder) if lacks_gpu else ():
-            if adapt and one.change:
-                say(f"{name}: there is no GPU: `{one.key}` {one.change}, in a copy of config.pbtxt")
-            else:
-                say(f"{name}: {one}")
+            change = adapt and one.change
+            say(f"{name}: {one.change}, in a copy of config.pbtxt" if change else f"{name}: {one}")
     return tuple(sorted(found))

@@ -21,6 +21,7 @@ from clients.errors import ModelFailed, UnknownModel
 from clients.plugins.dispatch_toml import COPIED, Copied, aliases, note_copied
 from clients.plugins.dispatch_toml import FILE as CLIENT_FILE
 from clients.repository.files import locked
+from clients.repository.gpu_config import adapted
 from clients.repository.model_folders import (
     CONFIG,
     NAME,
@@ -56,6 +57,7 @@ class RepositoryFolder:
         roots: the folders below which a model from elsewhere must be; empty means anywhere.
         renamed_config: returns a `config.pbtxt` for the same model under another name.
         folders: returns the folders in MODEL_DIR and MODEL_REPOSITORY that are models, by name.
+        adapt: whether configurations are adapted to a machine without a GPU, in copies.
 
     """
 
@@ -65,8 +67,11 @@ class RepositoryFolder:
         roots: tuple[Path, ...],
         renamed_config: Callable[[str, str], str],
         folders: Callable[[], Mapping[str, Path]] = dict,
+        *,
+        adapt: bool = False,
     ) -> None:
         self.repository = repository
+        self.adapt = adapt
         self.roots = roots
         self.renamed_config = renamed_config
         self.folders = folders
@@ -218,7 +223,7 @@ class RepositoryFolder:
                 f"{folder} is not served: {reason}",
                 hint=f"mend it, then POST /load_model/{name} again" if named else "rename it",
             )
-        link(folder, made)
+        link(folder, made, adapt=self.adapt)
         try:
             before = linked_by(place)
             if before == linked_by(made) or (before is None and not is_new):
@@ -263,7 +268,7 @@ class RepositoryFolder:
             source = find_model_folder(self.allowed(url))
             copy, now = place / CONFIG, source / CONFIG
             before = copy.read_bytes().decode() if copy.is_file() else None
-            after = self.renamed_config(read_config(source), name) if now.is_file() else None
+            after = self.config_for(source, name) if now.is_file() else None
         except OSError as error:
             raise placement_error(url, error) from error
         except ModelFailed as error:
@@ -300,12 +305,15 @@ class RepositoryFolder:
                 hint=f"MODEL_URL_ROOTS allows {', '.join(map(str, self.roots))}",
             )
 
+    def config_for(self, source: Path, name: str) -> str:
+        """Return a model's configuration under another name."""
+        text = self.renamed_config(read_config(source), name)
+        return adapted(text) if self.adapt else text
+
     def link(self, source: Path, folder: Path, name: str) -> None:
         """Fill the model's folder in the repository."""
         if (source / CONFIG).is_file():
-            (folder / CONFIG).write_text(
-                self.renamed_config(read_config(source), name), encoding="utf-8"
-            )
+            (folder / CONFIG).write_text(self.config_for(source, name), encoding="utf-8")
         if not has_versions(source):
             (folder / "1").symlink_to(source)
         for path in source.iterdir():

@@ -22,7 +22,7 @@ from tool.checks import file as file_check
 from tool.checks.file import FileCheck
 from tool.checks.findings import ConfigFindings, Findings
 from tool.checks.refused import of_asked_models, refused, steps
-from tool.checks.versions import FILES, VersionCheck, exists, folders, version_folders
+from tool.checks.versions import FILES, VersionCheck, exists, version_folders
 from tool.trouble import Trouble
 
 EMBEDDED = {"onnxruntime", "openvino", "pytorch", "python"}  # what the Triton of the wheel can run
@@ -77,7 +77,7 @@ class ModelCheck:
             self.batching(config, message)
             self.answering(config, message)
             for one in gpu_settings(text) if not has_gpu() else ():
-                config.warning(one.key, [one.field], one.what, one.fix)
+                config.warning(one.key, [one.field], one.rule.what, one.rule.fix)
             self.caching(config, message)
             self.labels(config, message)
             inputs = config_dictionary(text).get("input", [])
@@ -215,8 +215,8 @@ class ModelCheck:
             config.warning(
                 "response_cache",
                 enabled,
-                "compares the bytes of the inputs, not their shapes, and an input has a size of -1: "
-                "a request is answered as one with the same bytes in another shape was",
+                "compares the bytes of inputs, not their shapes, and an input has a size of -1: a "
+                "request is answered as one with the same bytes in another shape was",
                 "leave it out, unless callers never send equal bytes in two shapes",
             )
 
