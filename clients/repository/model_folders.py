@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from clients.repository.config_text import read
-from clients.repository.crash_causes import crash_causes
+from clients.repository.crash_causes import TRUE, crash_causes
 from clients.repository.files import is_litter, text_of, unmarked
 from clients.repository.gpu_config import adapted
 
@@ -127,6 +127,15 @@ def copied_text(config: Path, *, adapt: bool) -> str | None:
 def unservable(name: str, folder: Path) -> str:
     """Return why a model must not be given to Triton; empty if it may be."""
     return "; ".join(map(str, crash_causes(folder))) if NAME.fullmatch(name) else NAMED
+
+
+def is_cached(folder: Path) -> bool:
+    """Whether a model's configuration asks for Triton's response cache."""
+    try:
+        caches = read(text_of(folder / CONFIG)).messages("response_cache")
+    except (OSError, ValueError):  # there is none, or Triton reports the mistake
+        return False
+    return any(cache.text("enable").lower() in TRUE for cache in caches)
 
 
 def misplaced_configs(folder: Path) -> list[Path]:

@@ -16,6 +16,7 @@ from clients.repository.model_folders import (
     NAME,
     NAMED,
     authors_folder,
+    is_cached,
     misplaced_configs,
 )
 from clients.triton.server import Control
@@ -201,6 +202,12 @@ class ModelLoader(RepositoryFolder):
         for one in gpu_settings_of(authors_folder(place)) if self.adapt else ():
             if one.change:
                 log.warning("%s: %s, in a copy of config.pbtxt", name, one.change)
+        if is_cached(place):
+            log.warning(
+                "%s: Triton goes on answering from its response cache what it has kept of the same "
+                "version, also of other files: give changed files a new version number",
+                name,
+            )
         for path in misplaced_configs(place):
             log.warning("%s: %s has no effect: Triton does not read it there", name, path)
 

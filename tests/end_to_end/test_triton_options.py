@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from clients.repository.gpu_config import has_gpu
 from tests.conftest import Endpoint, running, start, stop, wait_for
 from tests.support.models import onnx_models
 
@@ -26,13 +27,15 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
         "plus": CACHED,
         "greedy": f'backend: "onnxruntime"\n{GREEDY}\n',
         "sized": 'backend: "onnxruntime"\n',
+        "card": 'backend: "onnxruntime"\ninstance_group { kind: KIND_GPU gpus: [ 0, 1 ] }\n',
     }.items():
         onnx_models.plus_one(folder / "models" / name / "1" / "model.onnx")
         (folder / "models" / name / "config.pbtxt").write_text(config)
     with running(
         folder,
         MODEL_REPOSITORY=str(folder / "models"),
-        REQUIRED_MODELS="plus,sized",
+        REQUIRED_MODELS="plus,sized,card",
+        GPU_CONFIGS="adapt",
         CANARY_INTERVAL="3600",
         TRITON_CACHE_MB="1",
         TRITON_LOG_VERBOSE="1",
@@ -70,6 +73,15 @@ def test_equal_requests_are_answered_from_the_cache(house: Endpoint) -> None:
 def test_the_rate_limiter_has_the_resources_that_were_named(house: Endpoint) -> None:
     assert house.call("/models/greedy").status == 404
     assert REFUSED in house.log.read_text()
+
+
+@pytest.mark.skipif(has_gpu(), reason="this machine has a GPU")
+def test_a_model_for_a_gpu_is_served_on_the_cpu(house: Endpoint) -> None:
+    log = house.log.read_text()
+    for what in ("`instance_group.kind` is KIND_CPU", "`instance_group.gpus` is left out"):
+        assert f"serve: card: there is no GPU: {what}" in log
+    assert house.call("/models/card").json["state"] == "READY"
+    assert house.call("/ping").status == 200
 
 
 def test_other_options_reach_triton(house: Endpoint) -> None:

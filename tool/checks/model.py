@@ -11,7 +11,7 @@ from pathlib import Path
 from clients.repository.config_text import Field, Message, NotReadable, read, whole
 from clients.repository.crash_causes import TRUE, Fault, crash_causes
 from clients.repository.files import text_of
-from clients.repository.gpu_config import gpu_settings, has_gpu
+from clients.repository.gpu_config import TENSORRT, gpu_settings, has_gpu
 from clients.repository.model_folders import CONFIG, PLAIN_MODELS, is_model, misplaced_configs
 from clients.tensors.classes import labels_at
 from clients.triton.configuration import config_dictionary, config_fault
@@ -76,12 +76,11 @@ class ModelCheck:
             self.named(config, message)
             self.batching(config, message)
             self.answering(config, message)
-            for one in gpu_settings(text) if not has_gpu() else ():
-                config.warning(one.key, [one.field], one.rule.what, one.rule.fix)
             self.caching(config, message)
             self.labels(config, message)
             inputs = config_dictionary(text).get("input", [])
             self.refused(refused(message, self.folder, inputs), text)
+            self.gpu(config, text)
             self.steps(config, message)
             self.engine(config, message)
             self.versions().run(message, text)
@@ -126,6 +125,8 @@ class ModelCheck:
             )
         if backend in EMBEDDED | {"", "ensemble", "onnxruntime_onnx", "pytorch_libtorch"}:
             return
+        if backend in TENSORRT.values and not has_gpu():
+            return  # `gpu_settings` says more
         known = backend in OTHERS | FILES.keys()
         near = difflib.get_close_matches(backend, EMBEDDED | OTHERS, 1, cutoff=0.5)
         config.warning(
@@ -201,6 +202,14 @@ class ModelCheck:
                     f"makes {what}: requests for this model are refused",
                     "leave it out, where the model answers each request by itself",
                 )
+
+    def gpu(self, config: ConfigFindings, text: str) -> None:
+        """Warn of what asks for a GPU where there is none, unless Triton refuses it anywhere."""
+        file = self.findings.shown(config.file)
+        refused_anywhere = {(one.key, one.line) for one in self.findings.found if one.file == file}
+        for one in gpu_settings(text) if not has_gpu() else ():
+            if (one.key, one.line) not in refused_anywhere:
+                config.warning(one.key, [one.field], one.rule.what, one.rule.fix)
 
     def caching(self, config: ConfigFindings, message: Message) -> None:
         """Warn where Triton's response cache mixes up requests: it compares the bytes alone."""
