@@ -133,7 +133,7 @@ class Settings:
         read.resources,
         "the resources of the rate limiter; nothing means the most that an instance asks for")
     triton_backend_config: str = setting("TRITON_BACKEND_CONFIG", "", read.words,
-        "settings of Triton's backends, BACKEND,SETTING=VALUE each")
+        "settings of Triton's backends, BACKEND,SETTING=VALUE each, or SETTING=VALUE for all")
     triton_log_verbose: int = setting("TRITON_LOG_VERBOSE", "0", read.whole(0, 100),
         "level of Triton's verbose log; 0 means none")
     triton_options: str = setting("TRITON_OPTIONS", "", read.words,

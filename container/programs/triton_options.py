@@ -17,8 +17,8 @@ CACHE = "local"
 """The cache in Triton's own memory, which every Triton brings; `redis` needs a server beside it."""
 
 OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:=(.*))?", re.DOTALL)
-# A backend's name, a setting's name, a value; one without a backend is for Triton itself.
-BACKEND_CONFIG = re.compile(r"[\w.-]*,[\w.-]+=.*", re.DOTALL)
+# A backend's name, a setting's name, a value; one without a backend is for all of them.
+BACKEND_CONFIG = re.compile(r"([\w.-]+,)?[\w.-]+=.*", re.DOTALL)
 SHM_PREFIX = "shm-region-prefix-name"
 
 PORTS = "TRITON_HTTP_PORT, TRITON_GRPC_PORT and TRITON_METRICS_PORT set the ports, on loopback"
@@ -147,7 +147,7 @@ def backend_configs(text: str) -> list[str]:
         if not BACKEND_CONFIG.fullmatch(word):
             raise SettingError(
                 f"TRITON_BACKEND_CONFIG has {word!r}; expected: BACKEND,SETTING=VALUE, such as "
-                "python,shm-default-byte-size=4194304, separated by spaces"
+                "python,shm-default-byte-size=4194304, or SETTING=VALUE, separated by spaces"
             )
         if word.startswith(f"python,{SHM_PREFIX}="):
             raise SettingError(

@@ -41,7 +41,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
         TRITON_LOG_VERBOSE="1",
         TRITON_RATE_LIMIT="execution_count",
         TRITON_RATE_LIMIT_RESOURCES="R1:1",
-        TRITON_BACKEND_CONFIG="python,shm-default-byte-size=2097152",
+        TRITON_BACKEND_CONFIG="python,shm-default-byte-size=2097152 default-max-batch-size=7",
         TRITON_OPTIONS="--id=house --model-load-thread-count=2",
     ) as endpoint:
         yield endpoint
@@ -89,7 +89,9 @@ def test_other_options_reach_triton(house: Endpoint) -> None:
 
 
 def test_the_verbose_log_has_the_configuration_of_the_backend(house: Endpoint) -> None:
-    assert "Shared memory configuration is shm-default-byte-size=2097152" in house.log.read_text()
+    log = house.log.read_text()
+    assert "Shared memory configuration is shm-default-byte-size=2097152" in log
+    assert '\\"default-max-batch-size\\":\\"7\\"' in log
 
 
 def test_an_option_that_triton_lacks_ends_the_start(tmp_path: Any) -> None:

@@ -17,6 +17,7 @@ from container.programs.triton_options import (
 )
 from container.serving import main
 from dispatcher.settings import SettingError, read_settings
+from tests.conftest import PROJECT
 
 
 def options(**settings: str) -> list[str]:
@@ -29,7 +30,7 @@ def test_named_settings_become_options() -> None:
         TRITON_LOG_VERBOSE="1",
         TRITON_RATE_LIMIT="execution_count",
         TRITON_RATE_LIMIT_RESOURCES="R1:4, R2:2:0",
-        TRITON_BACKEND_CONFIG="python,shm-default-byte-size=4194304 ,default-max-batch-size=8",
+        TRITON_BACKEND_CONFIG="python,shm-default-byte-size=4194304 default-max-batch-size=8",
         TRITON_OPTIONS="--id='my house' --disable-auto-complete-config",
     ) == [
         "--log-verbose=1",
@@ -37,7 +38,7 @@ def test_named_settings_become_options() -> None:
         "--rate-limit-resource=R1:4",
         "--rate-limit-resource=R2:2:0",
         "--backend-config=python,shm-default-byte-size=4194304",
-        "--backend-config=,default-max-batch-size=8",
+        "--backend-config=default-max-batch-size=8",
         "--id=my house",
         "--disable-auto-complete-config",
     ]
@@ -93,6 +94,7 @@ def test_what_would_break_the_container_is_refused(option: str, words: str) -> N
     [
         ("TRITON_OPTIONS", "--id='house", "as in a shell"),
         ("TRITON_BACKEND_CONFIG", "python", "BACKEND,SETTING=VALUE"),
+        ("TRITON_BACKEND_CONFIG", ",default-max-batch-size=8", "BACKEND,SETTING=VALUE"),
         ("TRITON_BACKEND_CONFIG", "python,shm-region-prefix-name=mine", "shared memory"),
         ("TRITON_RATE_LIMIT", "on", "execution_count"),
         ("TRITON_RATE_LIMIT_RESOURCES", "R1", "NAME:COUNT"),
@@ -131,6 +133,12 @@ def test_each_refused_option_is_one_that_triton_knows(tmp_path: Path) -> None:
     known = known_options(embedded(tmp_path))
     for name in REFUSED:
         assert any(one == name or (name[-1] == "-" and one.startswith(name)) for one in known), name
+
+
+def test_each_refused_option_is_documented() -> None:
+    page = (PROJECT / "docs" / "triton-options.md").read_text()
+    for name in REFUSED:
+        assert f"`--{name.removesuffix('-')}" in page
 
 
 @pytest.mark.parametrize(
