@@ -23,7 +23,7 @@ from container.programs.listening_socket import ListeningSocket
 from container.programs.nginx import nginx_program
 from container.programs.triton import triton_program
 from container.programs.triton_options import has_cache, refuse_unknown, triton_options
-from container.repository.compose import compose
+from container.repository.compose import compose, without_backend
 from container.repository.shared_memory_plan import Plan, configurations, lower, share_out
 from container.repository.tensorrt_engines import NoEngine, provide
 from container.supervisor.log import ERROR, WARNING, Log, Say
@@ -200,6 +200,8 @@ def prepared_triton(settings: Settings, run_dir: Path, say: Say) -> Triton:
     refuse_unknown(triton, settings)
     if settings.triton_cache_mb and not has_cache(triton):
         say("this Triton has no response cache: `response_cache` has no effect", WARNING)
+    for line in without_backend(settings.model_repository) if triton.has_our_backends else ():
+        say(line, WARNING)
     if settings.tensorrt_engines is not None:
         provide(settings.tensorrt_engines, settings.model_repository, say)
     return triton

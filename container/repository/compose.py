@@ -6,7 +6,7 @@ left as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from clients.repository.gpu_config import gpu_settings_of, has_gpu
@@ -47,3 +47,14 @@ def compose(  # noqa: PLR0913  the folders, and what the settings say of them
             change = adapt and one.change
             say(f"{name}: {one.change}, in a copy of config.pbtxt" if change else f"{name}: {one}")
     return tuple(sorted(found))
+
+
+def without_backend(repository: Path) -> Iterator[str]:
+    """Yield a sentence for each model that the embedded Triton has no backend for, with a GPU.
+
+    Without a GPU `compose` says more.
+    """
+    for folder in sorted(repository.iterdir()) if has_gpu() else ():
+        for one in gpu_settings_of(folder):
+            if not one.change:
+                yield f"{folder.name}: {one}"

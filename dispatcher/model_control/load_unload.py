@@ -186,7 +186,8 @@ class ModelLoader(RepositoryFolder):
         if faults := crash_causes(self.repository / name):
             raise ModelFailed("; ".join(map(str, faults)))
         place = self.repository / name
-        wanted = [] if has_gpu() else gpu_settings_of(place)
+        # With a GPU engines of TensorRT may lack their backend.
+        wanted = [one for one in gpu_settings_of(place) if not (has_gpu() and one.change)]
         try:
             self.server.load(name, timeout=self.timeout)
         except DeadlineExceeded:
@@ -197,7 +198,7 @@ class ModelLoader(RepositoryFolder):
                 raise type(error)(error.message, hint="; ".join(map(str, wanted))) from error
             raise
         self.want(name)
-        for one in wanted:
+        for one in filter(lambda one: one.change, wanted):
             log.warning("%s: %s", name, one)
         for one in gpu_settings_of(authors_folder(place)) if self.adapt else ():
             if one.change:

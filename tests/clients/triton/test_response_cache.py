@@ -16,6 +16,7 @@ from clients.errors import ModelFailed
 from clients.tensors.signature import noise
 from clients.triton.client import Triton
 from clients.triton.server import Hints, Signature, TensorSpec
+from clients.triton.shared_memory import MIB
 from tests.support.models import onnx_models, onnx_repository
 from tests.support.triton import process as triton_process
 
@@ -31,12 +32,13 @@ CHAIN = (
     + 'ensemble_scheduling { step [ { model_name: "two" model_version: -1 '
     'input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } ] }'
 )
+WIDTH = 300_000  # of float32: 1.2 MB in a row
 Array = np.ndarray[Any, Any]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[triton_process.Triton]:
-    """A Triton with a cache of 1 MiB: `two` answers y = 2x and z = x², `chain` has it as a step."""
+    """A Triton with a cache: `two` answers y = 2x and z = x², `chain` has it as a step."""
     folder = tmp_path_factory.mktemp("cache")
     onnx_models.save(
         folder / "models" / "two" / "1" / "model.onnx",
@@ -47,8 +49,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[triton_process.
     (folder / "models" / "two" / "config.pbtxt").write_text(TWO_OUTPUTS)
     (folder / "models" / "chain" / "1").mkdir(parents=True)
     (folder / "models" / "chain" / "config.pbtxt").write_text(CHAIN)
-    options = ["--cache-config=local,size=1048576"]
-    with triton_process.running(folder, ["two", "chain"], options=options) as triton:
+    onnx_models.plus_one(folder / "models" / "wide" / "1" / "model.onnx", ("n", WIDTH))
+    (folder / "models" / "wide" / "config.pbtxt").write_text(TWO_OUTPUTS)
+    options = ["--cache-config=local,size=16777216"]
+    with triton_process.running(folder, ["two", "chain", "wide"], options=options) as triton:
         yield triton
 
 
@@ -57,9 +61,9 @@ def client(server: triton_process.Triton) -> Triton:
     return Triton(f"127.0.0.1:{server.ports[0]}")
 
 
-def counts(server: triton_process.Triton) -> tuple[int, int]:
+def counts(server: triton_process.Triton, model: str = "two") -> tuple[int, int]:
     """Return how many answers came from the cache, and how often the model ran."""
-    stats = server.client.get_inference_statistics("two").model_stats[0]
+    stats = server.client.get_inference_statistics(model).model_stats[0]
     return stats.inference_stats.cache_hit.count, stats.execution_count
 
 
@@ -139,6 +143,18 @@ def test_a_late_request_does_not_fail_the_next_one(
     client.signature("two", timeout=10)
     client.infer("two", {"x": x}, timeout=1e-6)
     np.testing.assert_array_equal(client.infer("two", {"x": x}, timeout=10)["y"], 2 * x)
+
+
+def test_large_tensors_in_shared_memory_come_from_the_cache_too(
+    server: triton_process.Triton,
+) -> None:
+    client = Triton(f"127.0.0.1:{server.ports[0]}", 64 * MIB)
+    x = np.arange(2 * WIDTH, dtype=np.float32).reshape(2, WIDTH)
+    before = counts(server, "wide")
+    for sent in (x, x, x + 7, x):
+        np.testing.assert_array_equal(client.infer("wide", {"x": sent}, timeout=30)["y"], sent + 1)
+    hits, runs = counts(server, "wide")
+    assert (hits - before[0], runs - before[1]) == (2, 2)
 
 
 def test_a_probe_reaches_the_model_and_not_the_cache(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clients.repository import gpu_config
-from container.repository.compose import compose
+from container.repository.compose import compose, without_backend
 
 GPU = 'backend: "onnxruntime"\ninstance_group [ { kind: KIND_GPU gpus: [ 0 ] } ]\n'
 
@@ -63,6 +63,16 @@ def test_what_cannot_be_adapted_is_said_all_the_same(models: Path) -> None:
     text, (said,) = composed(models, adapt=True)
     assert text == 'platform: "tensorrt_plan"\n'
     assert "TensorRT backend, which NVIDIA's image of Triton has" in said
+
+
+def test_with_a_gpu_the_embedded_triton_says_which_backend_it_lacks(models: Path) -> None:
+    (models / "card" / "config.pbtxt").write_text('backend: "tensorrt"\n')
+    assert list(without_backend(models)) == []
+    (models.parent / "dev" / "nvidia0").mkdir(parents=True)
+    (said,) = without_backend(models)
+    assert said.startswith("card: config.pbtxt:1 `backend` is for TensorRT")
+    (models / "card" / "config.pbtxt").write_text(GPU)
+    assert list(without_backend(models)) == []
 
 
 def test_a_configuration_in_a_version_folder_is_said(models: Path) -> None:

@@ -33,6 +33,18 @@ def test_a_refused_one_is_answered_with_the_fix(
     assert "GPU_CONFIGS=adapt" in caught.value.hint
 
 
+def test_a_refused_engine_of_tensorrt_says_what_is_missing_with_a_gpu_as_well(
+    hosting: ModelLoader, server: FakeTriton, elsewhere: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "dev" / "nvidia0").mkdir(parents=True)
+    (elsewhere / "config.pbtxt").write_text('platform: "tensorrt_plan" ' + GPU)
+    server.refuse_to_load = "unable to find backend library for backend 'tensorrt'"
+    with pytest.raises(BadModel, match="unable to find backend") as caught:
+        hosting.load("card", str(elsewhere))
+    assert "NVIDIA's image of Triton has" in caught.value.hint
+    assert "KIND_GPU" not in caught.value.hint
+
+
 def test_it_is_adapted_where_wanted_and_the_change_is_logged(
     hosting: ModelLoader, elsewhere: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
