@@ -10,23 +10,22 @@ import shutil
 import socket
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from container.announcement import Announcement
 from container.programs.find_triton import NoTriton, Triton, find_triton
 from container.programs.gunicorn import gunicorn_program
 from container.programs.listening_socket import ListeningSocket
 from container.programs.nginx import nginx_program
 from container.programs.triton import triton_program
-from container.repository.compose import compose
+from container.programs.triton_options import has_cache, refuse_unknown, triton_options
+from container.repository.compose import compose, without_backend
 from container.repository.shared_memory_plan import Plan, configurations, lower, share_out
 from container.repository.tensorrt_engines import NoEngine, provide
-from container.supervisor.http_probe import ask, over_tcp
 from container.supervisor.log import ERROR, WARNING, Log, Say
 from container.supervisor.posix import Machine
 from container.supervisor.program import Policy
@@ -36,6 +35,7 @@ from container.triton_backends.machine.shared_memory import FOLDER, MIB
 from dispatcher.auth.api_keys import BadKeys, load_keys
 from dispatcher.readiness.status_file import StatusWriter
 from dispatcher.settings import (
+    ADAPT,
     ASIDE,
     AUTO,
     FAILING,
@@ -56,8 +56,6 @@ USAGE = """usage: serve [serve | --help | --version]
 Starts Triton, gunicorn and NGINX in the foreground. SIGTERM or SIGINT finishes what is in flight
 and stops them. Settings are environment variables:
 """
-CONNECT_S = 3.0  # a web worker connects to Triton within half a second
-ASK_S = 0.25
 
 # With 16 CPUs four web workers answered as much as eight: with a model that does nothing 3.7 times
 # as much as one (`wrk`), with models on a GPU up to 4 times. Each takes some 60 MB. `python -m
@@ -89,22 +87,31 @@ def main(arguments: list[str]) -> int:
         return MISUSED
     try:
         settings = read_settings(with_workers(os.environ, usable_cpus()))
+        triton_options(settings)
     except SettingError as error:
         for line in str(error).splitlines():
             sys.stderr.write(f"serve: {line}\n")
         return MISUSED
     with Log(sys.stderr.fileno(), as_json=settings.log_format == "json") as log:
         try:
-            if settings.api_keys_file is not None:
-                load_keys(settings.api_keys_file)
+            check_keys(settings)
             with run_folder(settings.run_dir) as run_dir:
                 return run_with_room(settings, run_dir, log)
-        except BadKeys as error:
-            log.say(f"API_KEYS_FILE is '{settings.api_keys_file}': {error}", ERROR)
+        except SettingError as error:
+            log.say(str(error), ERROR)
             return MISUSED
         except NoFolder as error:
             log.say(str(error), ERROR)
             return error.exit_code
+
+
+def check_keys(settings: Settings) -> None:
+    """Raise SettingError where the file of API keys cannot be used."""
+    try:
+        if settings.api_keys_file is not None:
+            load_keys(settings.api_keys_file)
+    except BadKeys as error:
+        raise SettingError(f"API_KEYS_FILE is '{settings.api_keys_file}': {error}") from error
 
 
 def run_with_room(settings: Settings, run_dir: Path, log: Log) -> int:
@@ -136,9 +143,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         say("MODEL_REPOSITORY and MODEL_DIR hold no models; expected: a folder per model", ERROR)
         return 1
     try:
-        triton = find_triton(settings.triton_home, os.environ.get("PATH", os.defpath), run_dir)
-        if settings.tensorrt_engines is not None:
-            provide(settings.tensorrt_engines, settings.model_repository, say)
+        triton = prepared_triton(settings, run_dir, say)
     except (NoTriton, NoEngine) as error:
         say(str(error), ERROR)
         return 1
@@ -183,6 +188,25 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
             program.clean()
 
 
+def prepared_triton(settings: Settings, run_dir: Path, say: Say) -> Triton:
+    """Find Triton, and make what it needs for the settings.
+
+    Raises:
+        NoTriton, NoEngine: there is none, or no engine can be built.
+        SettingError: it lacks one of TRITON_OPTIONS.
+
+    """
+    triton = find_triton(settings.triton_home, os.environ.get("PATH", os.defpath), run_dir)
+    refuse_unknown(triton, settings)
+    if settings.triton_cache_mb and not has_cache(triton):
+        say("this Triton has no response cache: `response_cache` has no effect", WARNING)
+    for line in without_backend(settings.model_repository) if triton.has_our_backends else ():
+        say(line, WARNING)
+    if settings.tensorrt_engines is not None:
+        provide(settings.tensorrt_engines, settings.model_repository, say)
+    return triton
+
+
 def with_workers(environment: Mapping[str, str], cpus: int) -> dict[str, str]:
     """Return the environment with the number of web workers, where it is `auto`."""
     if environment.get(WORKERS, AUTO).strip() != AUTO:
@@ -202,39 +226,6 @@ def publisher(path: Path, say: Say) -> Callable[[Mapping[str, Any]], None]:
             say(f"the status for the web workers cannot be written: {error.strerror}", WARNING)
 
     return publish
-
-
-class Announcement:
-    """Logs where to send a request once `/ping` is 200, or why it is not.
-
-    It asks in a thread of its own, for the supervisor must not wait for an answer.
-    """
-
-    def __init__(self, port: int, say: Say) -> None:
-        self.port = port
-        self.say = say
-        self.asking: threading.Thread | None = None
-
-    def __call__(self, took: float) -> bool:
-        """Return whether the outcome is known; `took` is the seconds since the start."""
-        if self.asking is None:
-            began = time.monotonic() - took
-            self.asking = threading.Thread(target=self._ask_on, args=(began,), daemon=True)
-            self.asking.start()
-        return not self.asking.is_alive()
-
-    def _ask_on(self, began: float) -> None:
-        # All programs run, and Triton has tried to load every model: only a web worker's connection
-        # to Triton may still be missing.
-        give_up_at = time.monotonic() + CONNECT_S
-        while (ping := ask(over_tcp(self.port), "/ping")).status != 200:
-            if time.monotonic() > give_up_at:
-                reason = ping.error("message") or "no answer"
-                self.say(f"NOT ready, /ping is {ping.status}: {reason}", ERROR)
-                return
-            time.sleep(ASK_S)
-        took = time.monotonic() - began
-        self.say(f"ready after {took:.1f} s: POST http://127.0.0.1:{self.port}/invocations")
 
 
 def taken_ports(settings: Settings) -> Iterator[str]:
@@ -293,6 +284,7 @@ def with_repository(settings: Settings, run_dir: Path, say: Say) -> Settings:
         settings.mounted,
         settings.model_repository,
         instead=settings.model_dir_use == "instead",
+        adapt=settings.gpu_configs == ADAPT,
         say=lambda line: say(line, WARNING),
     )
     wanted = run_dir / WANTED

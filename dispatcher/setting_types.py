@@ -7,6 +7,7 @@ accepts.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import field
 from pathlib import Path
@@ -136,6 +137,25 @@ def names(text: str) -> tuple[str, ...]:
     """Read names, separated by commas."""
     found = tuple(part.strip() for part in text.split(",") if part.strip())
     if re.search(r"[\s;:]", "".join(found)):  # separated otherwise
+        raise ValueError(text)
+    return found
+
+
+@expects("words as in a shell, separated by spaces, or nothing")
+def words(text: str) -> str:
+    """Read words that `shlex.split` can split; return them as they are."""
+    shlex.split(text)
+    return text
+
+
+RESOURCE = re.compile(r"[^\s:,]+:[0-9]+(:[0-9]+)?")
+
+
+@expects("NAME:COUNT or NAME:COUNT:DEVICE, separated by commas, or nothing")
+def resources(text: str) -> tuple[str, ...]:
+    """Read resources of Triton's rate limiter."""
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not all(map(RESOURCE.fullmatch, found)):
         raise ValueError(text)
     return found
 

@@ -18,6 +18,7 @@ from clients.repository.model_folders import can_be_read
 from dispatcher import setting_types as read
 from dispatcher.setting_types import setting
 
+ADAPT = "adapt"  # of GPU_CONFIGS
 AUTO, RUN_PATH, WORKABLE = read.AUTO, read.RUN_PATH, read.WORKABLE
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -122,6 +123,26 @@ class Settings:
     tensorrt_engines: Path | None = setting("TENSORRT_ENGINES", "", read.or_nothing(read.path),
         "folder for TensorRT engines, which are built at the start where none fits this GPU; "
         "nothing means that the models run as they are")
+    triton_cache_mb: int = setting("TRITON_CACHE_MB", "64", read.whole(0, 2**20),
+        "size of Triton's response cache, in MiB, for the models whose configuration says "
+        "response_cache { enable: true }; 0 means no cache")
+    triton_rate_limit: str = setting("TRITON_RATE_LIMIT", "off",
+        read.one_of("off", "execution_count"),
+        "Triton's rate limiter, for the models whose configuration has a rate_limiter")
+    triton_rate_limit_resources: tuple[str, ...] = setting("TRITON_RATE_LIMIT_RESOURCES", "",
+        read.resources,
+        "the resources of the rate limiter; nothing means the most that an instance asks for")
+    triton_backend_config: str = setting("TRITON_BACKEND_CONFIG", "", read.words,
+        "settings of Triton's backends, BACKEND,SETTING=VALUE each, or SETTING=VALUE for all")
+    triton_log_verbose: int = setting("TRITON_LOG_VERBOSE", "0", read.whole(0, 100),
+        "level of Triton's verbose log; 0 means none")
+    triton_options: str = setting("TRITON_OPTIONS", "", read.words,
+        "other options of tritonserver, --name=value each; those that this container decides are "
+        "refused")
+    gpu_configs: str = setting("GPU_CONFIGS", "keep", read.one_of("keep", ADAPT),
+        "what is done on a machine without a GPU with a model whose configuration asks for one: "
+        "keep gives it to Triton as it is, which may refuse it; adapt serves it on the CPU from a "
+        "changed copy of its configuration")
     run_dir: Path | None = setting("RUN_DIR", "", read.or_nothing(read.run_dir),
         "folder for sockets and temporary files, in its subfolder dispatch-run, which is emptied "
         "at the start; nothing means a new folder, removed at the end")

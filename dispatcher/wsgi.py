@@ -11,6 +11,7 @@ from functools import partial
 from flask import Flask
 
 from clients.plugins.registry import Registry, load_clients
+from clients.repository.gpu_config import has_gpu
 from clients.triton.client import TritonEnvironment
 from clients.triton.configuration import renamed_config
 from clients.triton.shared_memory import affordable
@@ -40,6 +41,7 @@ from dispatcher.routes.inference import inference_routes
 from dispatcher.routes.metrics import metrics_routes
 from dispatcher.routes.models import management_routes
 from dispatcher.settings import (
+    ADAPT,
     ASIDE,
     ENGINES,
     INSTANCES,
@@ -127,6 +129,7 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
         run_dir and run_dir / WANTED,
         settings.unload_timeout,
         partial(models_on_disk, settings),
+        adapt=settings.gpu_configs == ADAPT and not has_gpu(),
     )
     listing = ModelListing(registry, server, repository, run_dir and run_dir / INSTANCES / ENGINES)
     lookup = ModelLookup(registry, environment, readiness.refuse, loader.is_wanted)

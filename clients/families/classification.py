@@ -17,12 +17,12 @@ from clients.images.resizing import FILTERS, resized
 from clients.plugins.dispatch_toml import (
     COLOUR,
     FLAG,
-    INSIDE,
     SIZE,
     SPREAD,
     TENSOR,
     Keys,
     key,
+    labels_key,
     one_of,
 )
 from clients.plugins.family import Family, shown
@@ -36,7 +36,7 @@ Colour = tuple[float, ...]
 class ClassificationKeys(Keys):
     """The keys of this family."""
 
-    labels: str = key(INSIDE, "the file with a class name per line", "labels.txt")
+    labels: str = labels_key()
     resize: int | tuple[int, int] | None = key(
         SIZE,
         "the new size: of the shorter side, or [height, width] for any shape; nothing means the "
@@ -92,7 +92,7 @@ class Classification(Family[ClassificationKeys, Plan]):
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
-        self.labels = self.lines("labels")
+        self.labels = self.read_labels()
         if self.keys.pixels == "0-1" and max(self.keys.mean or (0,)) > 1:
             raise self.mistake(
                 "mean",

@@ -35,7 +35,7 @@ from clients.images.drawing import Box, draw_boxes
 from clients.images.model_input import PictureInput
 from clients.images.pictures import EXAMPLE
 from clients.images.resizing import Letterbox
-from clients.plugins.dispatch_toml import COUNT, FLAG, INSIDE, SIZE, TENSOR, Keys, key, one_of
+from clients.plugins.dispatch_toml import COUNT, FLAG, SIZE, TENSOR, Keys, key, labels_key, one_of
 from clients.plugins.family import Family, shown
 from clients.triton.server import Hints, Signature, TensorSpec
 
@@ -58,7 +58,7 @@ class DetectionKeys(Keys):
     """The keys of this family."""
 
     output_layout: str = key(one_of(*LAYOUTS), "the meaning of the numbers of a box in the output")
-    labels: str = key(INSIDE, "the file with a class name per line", "labels.txt")
+    labels: str = labels_key()
     size: int | tuple[int, int] | None = key(
         SIZE, "of the letterboxed picture; nothing means the size of the model's input", None
     )
@@ -117,7 +117,7 @@ class Detection(Family[DetectionKeys, Plan]):
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
-        self.labels = self.lines("labels")
+        self.labels = self.read_labels()
         self.layout = LAYOUTS[self.keys.output_layout]
         if self.keys.extra_columns == 1:
             raise self.mistake("extra_columns", "is 1, as for an angle", ROTATED)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clients.base import FORMAT, Environment, Parameter, Payload
-from clients.plugins.dispatch_toml import FLAG, INSIDE, key
+from clients.plugins.dispatch_toml import FLAG, key, labels_key
 from clients.plugins.family import shown
 from clients.tensors.scores import best, likeliest
 from clients.text.batch import TextFamily, TextKeys
@@ -18,7 +18,7 @@ from clients.triton.server import TensorSpec
 class TextClassificationKeys(TextKeys):
     """The keys of this family."""
 
-    labels: str = key(INSIDE, "the file with a class name per line", "labels.txt")
+    labels: str = labels_key()
     softmax: bool = key(
         FLAG, "whether scores become probabilities, or stay as the model gives them", default=True
     )
@@ -35,7 +35,7 @@ class TextClassification(TextFamily[TextClassificationKeys]):
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
-        self.labels = self.lines("labels")
+        self.labels = self.read_labels()
 
     def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
         if len(sizes) != 1:

@@ -16,8 +16,18 @@ from typing import Any, Generic, TypeVar
 from clients import families
 from clients.base import Client, Environment, Payload
 from clients.errors import BadParameter, BadPayload, ClientDisabled
-from clients.plugins.dispatch_toml import Keys, copied, mistake, nearest, read_keys, read_table
+from clients.plugins.dispatch_toml import (
+    INSIDE,
+    Keys,
+    copied,
+    mistake,
+    nearest,
+    read_keys,
+    read_table,
+)
+from clients.repository.config_text import read
 from clients.repository.files import text_of
+from clients.repository.model_folders import CONFIG
 from clients.tensors.quoting import brief
 from clients.triton.server import Signature, TensorSpec
 
@@ -25,6 +35,7 @@ K = TypeVar("K", bound=Keys)
 P = TypeVar("P")
 
 BESIDE = ("modelname", "modelversion", "parameters", "payload")  # fields of the body
+LABELS = "labels.txt"
 PUT_LINES = "put a file of that name beside config.pbtxt, with a name in each line"
 LINES_UNREAD: dict[type[Exception], tuple[str, str]] = {
     UnicodeDecodeError: ("is no UTF-8", "save it as UTF-8"),
@@ -136,14 +147,34 @@ class Family(Client, Generic[K, P]):
         there = ", ".join(f'"{spec.name}"' for spec in specs) or "none"
         raise self.mistake(name, what, f"the model has {there}: write one of them")
 
-    def lines(self, name: str) -> list[str]:
-        """Return the lines of the file that a key names.
+    def read_labels(self) -> list[str]:
+        """Return the class names: of the key `labels`, of config.pbtxt, or of labels.txt.
+
+        Raises:
+            ClientDisabled: the file cannot be read, or config.pbtxt names several.
+
+        """
+        if not (file := getattr(self.keys, "labels", "")):
+            output = getattr(self.keys, "output", "")
+            found = label_files(self.folder / CONFIG, output)
+            if len(found) > 1:
+                there = ", ".join(f'"{name}"' for name in found)
+                what = f"is missing, but the outputs in {CONFIG} have several files"
+                raise self.mistake("labels", what, f"write one of {there}")
+            file = next(iter(found), LABELS)
+            if not INSIDE.fits(file):
+                what = f'is "{file}", the `label_filename` of {CONFIG}'
+                raise self.mistake("labels", what, f"write {INSIDE.expected}")
+        return self.lines("labels", file)
+
+    def lines(self, name: str, file: str) -> list[str]:
+        """Return the lines of a file, which the key `name` names.
 
         Raises:
             ClientDisabled: it cannot be read.
 
         """
-        path: Path = self.folder / getattr(self.keys, name)
+        path: Path = self.folder / file
         try:
             # Not `splitlines`: a name may hold characters that it takes for line ends.
             return text_of(path).rstrip("\n").split("\n")
@@ -170,6 +201,21 @@ class Family(Client, Generic[K, P]):
                 f"is true, but {where} has one class, which would always be 1",
                 "write false",
             )
+
+
+def label_files(config: Path, output: str) -> list[str]:
+    """Return the files of labels in a configuration: of one output, or of all for no name."""
+    try:
+        outputs = read(text_of(config)).messages("output")
+    except (OSError, ValueError):  # there is none, or Triton says what is wrong with it
+        return []
+    files = [
+        # Triton reads "/a" as a path in the folder too.
+        one.text("label_filename").lstrip("/")
+        for one in outputs
+        if not output or one.text("name") == output
+    ]
+    return list(dict.fromkeys(filter(None, files)))
 
 
 def shown(spec: TensorSpec) -> str:

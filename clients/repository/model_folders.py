@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from clients.repository.config_text import read
-from clients.repository.crash_causes import crash_causes
+from clients.repository.crash_causes import TRUE, crash_causes
 from clients.repository.files import is_litter, text_of, unmarked
+from clients.repository.gpu_config import adapted
 
 CONFIG = "config.pbtxt"
 PLAIN_MODELS = ("model.onnx", "model.pt")
@@ -61,13 +62,14 @@ def available(
     return found
 
 
-def link(folder: Path, place: Path) -> None:
+def link(folder: Path, place: Path, *, adapt: bool = False) -> None:
     """Link a model's folder; or its content, if Triton cannot read the folder itself.
 
     That is so for a model file without a version folder, and for a `config.pbtxt` with a byte order
-    mark, or with an environment outside of the folder.
+    mark, or with an environment outside of the folder. With `adapt` its configuration is adapted to
+    a machine without a GPU, in a copy.
     """
-    versions, text = has_versions(folder), changed_text(folder)
+    versions, text = has_versions(folder), copied_text(folder, adapt=adapt)
     if versions and text is None:
         place.symlink_to(folder)
         return
@@ -107,11 +109,15 @@ def linked_by(place: Path) -> object:
         return None
 
 
-def changed_text(folder: Path) -> str | None:
-    """Return the configuration for Triton if it has to differ from the author's."""
+def copied_text(folder: Path, *, adapt: bool) -> str | None:
+    """Return the configuration that Triton gets in place of the author's; `None` if it reads that.
+
+    Triton refuses a byte order mark.
+    """
     try:
         content = (folder / CONFIG).read_bytes()
         text = with_environment(unmarked(content).decode(), folder)
+        text = adapted(text) if adapt else text
         return text if text.encode() != content else None
     except (OSError, UnicodeDecodeError):  # there is none, or Triton refuses it
         return None
@@ -128,6 +134,24 @@ def with_environment(text: str, folder: Path) -> str:
 def unservable(name: str, folder: Path) -> str:
     """Return why a model must not be given to Triton; empty if it may be."""
     return "; ".join(map(str, crash_causes(folder))) if NAME.fullmatch(name) else NAMED
+
+
+def is_cached(folder: Path) -> bool:
+    """Whether a model's configuration asks for Triton's response cache."""
+    try:
+        caches = read(text_of(folder / CONFIG)).messages("response_cache")
+    except (OSError, ValueError):  # there is none, or Triton reports the mistake
+        return False
+    return any(cache.text("enable").lower() in TRUE for cache in caches)
+
+
+def misplaced_configs(folder: Path) -> list[Path]:
+    """Return the configurations in version folders, where Triton does not read them."""
+    return [
+        path / CONFIG
+        for path in sorted(folder.iterdir())
+        if path.is_dir() and not is_litter(path) and (path / CONFIG).is_file()
+    ]
 
 
 def models_in(

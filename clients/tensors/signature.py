@@ -154,5 +154,25 @@ def zeros(signature: Signature) -> dict[str, Array]:
     }
 
 
+def noise(signature: Signature) -> dict[str, Array]:
+    """Return inputs like `zeros`, of random numbers: hardly any earlier request was equal.
+
+    Floats are 0 to 1. Whole numbers are 0 to 127, which every type and every vocabulary has.
+
+    Raises:
+        TensorsRefused: an input has a type that NumPy lacks.
+
+    """
+    random = np.random.default_rng()
+    found: dict[str, Array] = {}
+    for name, array in zeros(signature).items():
+        if array.dtype.kind == "f":
+            found[name] = random.random(array.shape).astype(array.dtype)
+        else:
+            kind = np.bytes_ if array.dtype == np.object_ else array.dtype
+            found[name] = random.integers(0, 128, array.shape).astype(kind).astype(array.dtype)
+    return found
+
+
 def described(specs: Sequence[TensorSpec]) -> str:
     return ", ".join(f"`{spec.name}` {spec.datatype} {list(spec.shape)}" for spec in specs)

@@ -57,6 +57,7 @@ def signature_of(config: model_config_pb2.ModelConfig) -> Signature:
         sequence,
         config.backend,
         shares_runs=config.max_batch_size > 1 and config.HasField("dynamic_batching"),
+        cached=config.response_cache.enable,
     )
 
 

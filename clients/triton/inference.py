@@ -43,7 +43,15 @@ SIGNATURE_S = 2.0  # how long a model's configuration is kept: the model may be 
 # Triton 2.51 ends with SIGSEGV when a call of an ensemble is cancelled, which is what gRPC does at
 # its time limit. So that limit is later, and the steps end by the deadline that they are sent;
 # dispatcher/execution/watchdog.py answers the caller in time.
-ENSEMBLE_S = 60.0
+#
+# A model with a response cache has the later limit too: Triton keeps the error of a request that is
+# cancelled while it waits in the queue, and answers equal requests with it.
+UNCANCELLED_S = 60.0
+
+CACHED = (
+    "Triton's response cache keeps errors, and answers with fewer outputs, for requests with equal "
+    "inputs: a restart empties it; see docs/triton-options.md"
+)
 
 REGION_S = 2.0  # for registering shared memory with Triton
 MOST_CALLS = 1000  # of which the sizes of the answers are remembered
@@ -61,6 +69,7 @@ class Call:
         picked: how many rows are wanted of an output; 0 where a number of their own decides.
         hints: what the backend may skip or combine.
         patience: seconds that the answer is waited for after the deadline.
+        cached: whether Triton may have the answer in its response cache.
 
     """
 
@@ -71,6 +80,7 @@ class Call:
     picked: tuple[tuple[str, int], ...]
     hints: Hints = field(compare=False)
     patience: float = field(default=0.0, compare=False)
+    cached: bool = field(default=False, compare=False)
 
 
 class TritonInference(Connection, Inference):
@@ -108,20 +118,23 @@ class TritonInference(Connection, Inference):
             self._signatures.pop((model, version), None)
         signature = self.signature(model, version, timeout=timeout)
         refuse_what_harms(model, inputs, classes, signature)
+        hints = NO_HINTS if signature.cached else hints
+        names = () if signature.cached else tuple(outputs or classes)
         specs: tuple[TensorSpec, ...] = ()
-        if self._regions.limit and not (outputs or classes):
+        if self._regions.limit and not names:
             specs = signature.outputs
         call = Call(
             model,
             version,
-            tuple(outputs or classes),
+            names,
             specs,
             (
                 *((name, len(rows)) for name, rows in hints.rows.items()),
                 *((name, 0) for name in hints.above),
             ),
             hints,
-            patience=ENSEMBLE_S if signature.ensemble else 0.0,
+            patience=UNCANCELLED_S if signature.ensemble or signature.cached else 0.0,
+            cached=signature.cached,
         )
         channel = self._channels.get(model, self._common)
         try:
@@ -144,7 +157,10 @@ class TritonInference(Connection, Inference):
             signature = self.signature(model, version, timeout=left)
             missing = missing_output(arrays, wanted, signature)
         if missing:
-            raise self._noted(model, ModelFailed(f"the model {model!r} answered {missing}"))
+            hint = CACHED if signature.cached else ""
+            raise self._noted(
+                model, ModelFailed(f"the model {model!r} answered {missing}", hint=hint)
+            )
         self._failing.discard(model)
         if channel is self._common:  # not for every name that a caller makes up
             self._channels.setdefault(model, ModelChannel(self._address))
@@ -160,10 +176,12 @@ class TritonInference(Connection, Inference):
         if known is None or now > read_at + SIGNATURE_S:
             config = self._config(model, version, timeout)
             known = signature_of(config)
-            if known.ensemble and known.max_batch_size > 1:
-                steps = (step.model_name for step in config.ensemble_scheduling.step)
-                shares = all(self.signature(one, timeout=timeout).shares_runs for one in steps)
-                known = replace(known, shares_runs=shares)
+            if known.ensemble:
+                names = (step.model_name for step in config.ensemble_scheduling.step)
+                steps = [self.signature(one, timeout=timeout) for one in names]
+                shares = known.max_batch_size > 1 and all(one.shares_runs for one in steps)
+                cached = known.cached or any(one.cached for one in steps)
+                known = replace(known, shares_runs=shares, cached=cached)
             self._signatures[model, version] = (now, known)
         return known
 
@@ -242,11 +260,13 @@ class TritonInference(Connection, Inference):
     ) -> Arrays:
         timeout = deadline - time.monotonic()
         names = call.outputs
-        parameters: dict[str, int | str] = {
-            DEADLINE: round((time.time() + timeout) * 1e6),
-            "timeout": max(1, round(timeout * 1e6)),
-            **hint_parameters(call.model, call.hints),
-        }
+        parameters: dict[str, int | str] = {}
+        if not call.cached:
+            parameters = {
+                DEADLINE: round((time.time() + timeout) * 1e6),
+                "timeout": max(1, round(timeout * 1e6)),
+                **hint_parameters(call.model, call.hints),
+            }
         if layout and layout.outputs:  # then each has to be named
             names = names or tuple(spec.name for spec in call.specs)
         request = infer_request(call.model, call.version, inputs, names, parameters, layout)

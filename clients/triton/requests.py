@@ -29,8 +29,11 @@ from clients.triton.shared_memory import Layout
 # batcher's queue when the call is cancelled, or by its own `timeout` if the model's queue policy
 # says so; from no other queue.
 DEADLINE = "deadline_us"
-# The hints, as JSON by model, because an ensemble passes parameters on to its steps. Triton's
-# response cache ignores parameters, and must stay off.
+# The hints, as JSON by model, because an ensemble passes parameters on to its steps.
+#
+# Triton 2.51 finds an answer in its response cache by the model, its version and the bytes of the
+# inputs: neither parameters nor the names of outputs count, nor do shapes. Errors are kept as
+# answers without outputs. So a model with a cache is sent no parameters, and asked for all outputs.
 ROWS = "rows"  # numbers by output
 ABOVE = "rows_above"  # [column, number] by output
 PADDING = "padding"  # {"inputs": number by input, "outputs": names}

@@ -165,6 +165,8 @@ class Signature:
         backend: Triton's name of what runs it.
         shares_runs: whether rows of different requests may share a run, because none changes the
             answer of another: it has `dynamic_batching`, or all steps of the ensemble have.
+        cached: whether Triton may answer a request from its response cache, or a step of the
+            ensemble.
 
     """
 
@@ -176,6 +178,7 @@ class Signature:
     sequence: bool = False
     backend: str = ""
     shares_runs: bool = False
+    cached: bool = False
 
 
 class Inference(ABC):

@@ -43,6 +43,7 @@ class Triton:
         options: command-line options it needs besides the settings.
         environment: variables it needs besides those of this process.
         has_our_backends: whether it uses the backends of `container/triton_backends`.
+        caches: folder of the libraries for response caches.
 
     """
 
@@ -51,6 +52,7 @@ class Triton:
     options: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     has_our_backends: bool = False
+    caches: Path | None = None
 
 
 def find_triton(home: Path, search_path: str, run_dir: Path) -> Triton:
@@ -65,9 +67,11 @@ def find_triton(home: Path, search_path: str, run_dir: Path) -> Triton:
     if os.access(home / "bin" / "tritonserver", os.X_OK):
         backends = home / "backends"
         options = (f"--backend-directory={backends}",) if backends.is_dir() else ()
-        return Triton(f"NVIDIA's, in {home}", home / "bin" / "tritonserver", options)
+        executable = home / "bin" / "tritonserver"
+        return Triton(f"NVIDIA's, in {home}", executable, options, caches=home / "caches")
     if found := shutil.which("tritonserver", path=search_path):
-        return Triton(f"on PATH, {found}", Path(found))
+        beside = Path(found).resolve().parents[1]
+        return Triton(f"on PATH, {found}", Path(found), caches=beside / "caches")
     return embedded(run_dir)
 
 
@@ -102,7 +106,14 @@ def embedded(run_dir: Path) -> Triton:
     if not NVIDIA_DRIVER.exists():
         options += WITHOUT_GPU
     executable = server / "bin" / "tritonserver"
-    return Triton("embedded", executable, tuple(options), environment, has_our_backends=True)
+    return Triton(
+        "embedded",
+        executable,
+        tuple(options),
+        environment,
+        has_our_backends=True,
+        caches=server / "caches",
+    )
 
 
 def embedded_server() -> Path | None:

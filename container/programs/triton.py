@@ -12,6 +12,7 @@ from pathlib import Path
 
 from container.programs.find_triton import Triton
 from container.programs.malloc import ALLOCATOR
+from container.programs.triton_options import SHM_PREFIX, cache_options, triton_options
 from container.repository.shared_memory_plan import Plan
 from container.supervisor.http_probe import ask, has_children, listens, over_tcp
 from container.supervisor.program import Program
@@ -50,10 +51,12 @@ def triton_program(
         f"--exit-timeout-secs={math.ceil(settings.stop_timeout)}",
         *triton.options,
         *plan.options(),
+        *cache_options(triton, settings),
+        *triton_options(settings),
     ]
     for front, port in ports.items():
         command += [f"--{front}-address=127.0.0.1", f"--{front}-port={port}"]
-    command.append(f"--backend-config=python,shm-region-prefix-name={shm_prefix}")
+    command.append(f"--backend-config=python,{SHM_PREFIX}={shm_prefix}")
 
     restart = StatusReader(run_dir / READINESS, itemgetter("at", "restart"), (0.0, ""))
 

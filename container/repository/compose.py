@@ -6,29 +6,49 @@ left as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from clients.repository.model_folders import available, link, unservable
+from clients.repository.gpu_config import gpu_settings_of, has_gpu
+from clients.repository.model_folders import available, link, misplaced_configs, unservable
 
 
-def compose(
+def compose(  # noqa: PLR0913  the folders, and what the settings say of them
     repository: Path,
     mounted: Path | None,
     built_in: Path,
     *,
     instead: bool,
+    adapt: bool = False,
     say: Callable[[str], None],
 ) -> tuple[str, ...]:
     """Fill `repository` with links to model folders; return the models' names.
 
-    Models in `mounted` come first; with `instead` they leave out those in `built_in`.
+    Models in `mounted` come first; with `instead` they leave out those in `built_in`. With `adapt`
+    configurations for GPUs are changed where there is none.
     """
     repository.mkdir()
     found = available(mounted, built_in, instead=instead, say=say)
     for name, folder in list(found.items()):
         if reason := unservable(name, folder):
             say(f"{found.pop(name)} is not served: {reason}")
+    lacks_gpu = not has_gpu()
     for name, folder in found.items():
-        link(folder, repository / name)
+        link(folder, repository / name, adapt=adapt and lacks_gpu)
+        for path in misplaced_configs(folder):
+            say(f"{path} has no effect: Triton reads {folder / path.name} alone; move it up")
+        for one in gpu_settings_of(folder) if lacks_gpu else ():
+            change = adapt and one.change
+            say(f"{name}: {one.change}, in a copy of config.pbtxt" if change else f"{name}: {one}")
     return tuple(sorted(found))
+
+
+def without_backend(repository: Path) -> Iterator[str]:
+    """Yield a sentence for each model that the embedded Triton has no backend for, with a GPU.
+
+    Without a GPU `compose` says more.
+    """
+    for folder in sorted(repository.iterdir()) if has_gpu() else ():
+        for one in gpu_settings_of(folder):
+            if not one.change:
+                yield f"{folder.name}: {one}"

@@ -138,6 +138,7 @@ class PythonModel(ABC):
             share,
             session.on_cpu,
             ByRows(session.by_rows, session.run) if session.by_rows else None,
+            model_config.is_cached(config),
         )
         if session.at_once > 1:
             self._threads = ThreadPoolExecutor(session.at_once)

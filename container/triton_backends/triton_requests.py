@@ -53,13 +53,26 @@ class TritonRequest:
     sender: Any
 
     @classmethod
-    def of(cls, request: Any, model: str, outputs: Sequence[str]) -> TritonRequest:
-        """Return what a request to `model` says; `outputs` are for one that names none."""
+    def of(
+        cls, request: Any, model: str, outputs: Sequence[str], *, cached: bool = False
+    ) -> TritonRequest:
+        """Return what a request to `model` says.
+
+        Args:
+            request: Triton's.
+            model: the name of the model.
+            outputs: for a request that names none.
+            cached: whether Triton keeps the answer for requests with equal inputs, whatever their
+                parameters are: then all rows are answered.
+
+        """
         tensors: Tensors | Exception
         parameters, padding, deadline = {}, NONE, math.inf
         try:
             parameters = json.loads(request.parameters() or "{}")
             deadline = float(parameters.get(DEADLINE, math.inf))
+            for hint in (ROWS, ABOVE, PADDING) if cached else ():
+                parameters.pop(hint, None)
             tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
             padding = allowed_padding(parameters.get(PADDING, "{}"), model)
             refuse_unknown(padding, tensors, outputs)
@@ -106,6 +119,7 @@ class RequestHandler:
         in_buckets: whether rows of a request that are near in length had better be run by
             themselves, as on a CPU; on a GPU one run is best.
         by_rows: runs that compute some rows alone, where the model can.
+        cached: whether Triton keeps the answers in its response cache.
 
     """
 
@@ -117,11 +131,15 @@ class RequestHandler:
     share: Share
     in_buckets: bool
     by_rows: ByRows | None = None
+    cached: bool = False
     _one_sends: Lock = field(default_factory=Lock)
 
     def asked(self, requests: Sequence[Any]) -> list[TritonRequest]:
         """Return what Triton's requests say."""
-        return [TritonRequest.of(request, self.model, self.outputs) for request in requests]
+        return [
+            TritonRequest.of(request, self.model, self.outputs, cached=self.cached)
+            for request in requests
+        ]
 
     def responses(self, asked: Sequence[TritonRequest]) -> list[Any]:
         """Return a response per request, in order; None for those already sent."""

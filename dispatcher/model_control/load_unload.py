@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -9,7 +10,15 @@ from pathlib import Path
 
 from clients.errors import DeadlineExceeded, InferenceError, ModelFailed, UnknownModel
 from clients.repository.crash_causes import crash_causes
-from clients.repository.model_folders import CONFIG, NAME, NAMED
+from clients.repository.gpu_config import gpu_settings_of, has_gpu
+from clients.repository.model_folders import (
+    CONFIG,
+    NAME,
+    NAMED,
+    authors_folder,
+    is_cached,
+    misplaced_configs,
+)
 from clients.triton.server import Control
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.model_control.model_files import (
@@ -22,6 +31,8 @@ from dispatcher.model_control.model_files import (
 from dispatcher.model_control.repository import URL_FILE, RepositoryFolder, no_such_folder
 from dispatcher.observability.memory import free_memory
 from dispatcher.settings import UNLOAD_S
+
+log = logging.getLogger(__name__)
 
 IN_USE_STATES = frozenset({"LOADING", "READY", "UNLOADING"})
 STATE_TIMEOUT_S = 2.0  # for Triton's answer about a model, at the end of a long wait
@@ -44,6 +55,7 @@ class ModelLoader(RepositoryFolder):
         wanted: the folder with a file for each model that Triton loads when it is restarted.
         unload_timeout: seconds that an unload may take.
         folders: returns the folders in MODEL_DIR and MODEL_REPOSITORY that are models, by name.
+        adapt: whether configurations are adapted to a machine without a GPU, in copies.
 
     """
 
@@ -57,8 +69,10 @@ class ModelLoader(RepositoryFolder):
         wanted: Path | None = None,
         unload_timeout: float = UNLOAD_S,
         folders: Callable[[], Mapping[str, Path]] = dict,
+        *,
+        adapt: bool = False,
     ) -> None:
-        super().__init__(repository, roots, renamed_config, folders)
+        super().__init__(repository, roots, renamed_config, folders, adapt=adapt)
         self.server = server
         self.timeout = timeout
         self.wanted = wanted
@@ -171,12 +185,32 @@ class ModelLoader(RepositoryFolder):
     def _load(self, name: str) -> None:
         if faults := crash_causes(self.repository / name):
             raise ModelFailed("; ".join(map(str, faults)))
+        place = self.repository / name
+        # With a GPU engines of TensorRT may lack their backend.
+        wanted = [one for one in gpu_settings_of(place) if not (has_gpu() and one.change)]
         try:
             self.server.load(name, timeout=self.timeout)
         except DeadlineExceeded:
             self.want(name)  # it will be loaded later
             raise
+        except ModelFailed as error:
+            if wanted:
+                raise type(error)(error.message, hint="; ".join(map(str, wanted))) from error
+            raise
         self.want(name)
+        for one in filter(lambda one: one.change, wanted):
+            log.warning("%s: %s", name, one)
+        for one in gpu_settings_of(authors_folder(place)) if self.adapt else ():
+            if one.change:
+                log.warning("%s: %s, in a copy of config.pbtxt", name, one.change)
+        if is_cached(place):
+            log.warning(
+                "%s: Triton goes on answering from its response cache what it has kept of the same "
+                "version, also of other files: give changed files a new version number",
+                name,
+            )
+        for path in misplaced_configs(place):
+            log.warning("%s: %s has no effect: Triton does not read it there", name, path)
 
     def want(self, name: str, *, yes: bool = True) -> None:
         """Note whether Triton is to load a model again when it is restarted."""

@@ -21,6 +21,7 @@ from clients.errors import ModelFailed, UnknownModel
 from clients.plugins.dispatch_toml import COPIED, Copied, aliases, note_copied
 from clients.plugins.dispatch_toml import FILE as CLIENT_FILE
 from clients.repository.files import locked
+from clients.repository.gpu_config import adapted
 from clients.repository.model_folders import (
     CONFIG,
     NAME,
@@ -57,6 +58,7 @@ class RepositoryFolder:
         roots: the folders below which a model from elsewhere must be; empty means anywhere.
         renamed_config: returns a `config.pbtxt` for the same model under another name.
         folders: returns the folders in MODEL_DIR and MODEL_REPOSITORY that are models, by name.
+        adapt: whether configurations are adapted to a machine without a GPU, in copies.
 
     """
 
@@ -66,8 +68,11 @@ class RepositoryFolder:
         roots: tuple[Path, ...],
         renamed_config: Callable[[str, str], str],
         folders: Callable[[], Mapping[str, Path]] = dict,
+        *,
+        adapt: bool = False,
     ) -> None:
         self.repository = repository
+        self.adapt = adapt
         self.roots = roots
         self.renamed_config = renamed_config
         self.folders = folders
@@ -219,7 +224,7 @@ class RepositoryFolder:
                 f"{folder} is not served: {reason}",
                 hint=f"mend it, then POST /load_model/{name} again" if named else "rename it",
             )
-        link(folder, made)
+        link(folder, made, adapt=self.adapt)
         try:
             before = linked_by(place)
             if before == linked_by(made) or (before is None and not is_new):
@@ -302,13 +307,14 @@ class RepositoryFolder:
             )
 
     def config_of(self, source: Path, name: str) -> str:
-        """Return the configuration for a model from elsewhere.
+        """Return the configuration for a model from elsewhere, under another name.
 
         Raises:
             BadModel: it is not UTF-8.
 
         """
-        return with_environment(self.renamed_config(read_config(source), name), source)
+        text = with_environment(self.renamed_config(read_config(source), name), source)
+        return adapted(text) if self.adapt else text
 
     def link(self, source: Path, folder: Path, name: str) -> None:
         """Fill the model's folder in the repository."""

@@ -26,7 +26,7 @@ from clients.plugins.registry import Registry
 from clients.request import Request
 from clients.tensors.client import has_example
 from clients.tensors.nested import unshared
-from clients.tensors.signature import zeros
+from clients.tensors.signature import noise, zeros
 from clients.triton.server import ModelServer
 from dispatcher.codecs.responses import encode
 from dispatcher.readiness.instances import WORD_S
@@ -102,7 +102,9 @@ class ModelChecks:
         before, until = self._answered(result.model), time.monotonic() + self.timeout
         try:
             if knock:
-                inputs = zeros(self.server.signature(result.model, timeout=self.timeout))
+                signature = self.server.signature(result.model, timeout=self.timeout)
+                # Triton's response cache must not answer in place of the model.
+                inputs = noise(signature) if signature.cached else zeros(signature)
                 self.server.knock(result.model, inputs, timeout=self.timeout)
                 return result
             answers = self.ask(name, known=bool(result.answered_in))

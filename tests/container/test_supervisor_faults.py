@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from container.serving import Announcement
+from container.announcement import Announcement
 from container.supervisor.posix import ProbeThread
 from container.supervisor.program import Policy, Program
 from container.supervisor.supervisor import Supervisor, described

@@ -223,7 +223,7 @@ def test_a_plain_file_is_a_model(tmp_path: Path, check: Check) -> None:
 
 @pytest.mark.parametrize(
     ("backend", "fix"),
-    [("onnx", 'write backend: "onnxruntime"'), ("tensorrt", "build on that image"), ("python", "")],
+    [("onnx", 'write backend: "onnxruntime"'), ("dali", "build on that image"), ("python", "")],
 )
 def test_a_backend_that_is_not_everywhere_is_a_warning(
     tmp_path: Path, check: Check, backend: str, fix: str

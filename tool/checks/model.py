@@ -11,7 +11,8 @@ from pathlib import Path
 from clients.repository.config_text import Field, Message, NotReadable, read, whole
 from clients.repository.crash_causes import TRUE, Fault, crash_causes
 from clients.repository.files import text_of
-from clients.repository.model_folders import CONFIG, PLAIN_MODELS, is_model
+from clients.repository.gpu_config import TENSORRT, gpu_settings, has_gpu
+from clients.repository.model_folders import CONFIG, PLAIN_MODELS, is_model, misplaced_configs
 from clients.tensors.classes import labels_at
 from clients.triton.configuration import config_dictionary, config_fault
 from container.triton_backends.engine_choice import SAMPLES
@@ -22,7 +23,7 @@ from tool.checks import file as file_check
 from tool.checks.file import FileCheck
 from tool.checks.findings import ConfigFindings, Findings
 from tool.checks.refused import of_asked_models, refused, steps
-from tool.checks.versions import FILES, VersionCheck, exists, folders, version_folders
+from tool.checks.versions import FILES, VersionCheck, exists, version_folders
 from tool.trouble import Trouble
 
 EMBEDDED = {"onnxruntime", "openvino", "pytorch", "python"}  # what the Triton of the wheel can run
@@ -47,13 +48,12 @@ class ModelCheck:
             self.samples()
             return
         file = self.folder / CONFIG
-        for version in folders(self.folder):
-            if (version / CONFIG).is_file():
-                self.findings.error(
-                    version / CONFIG,
-                    "is in a version folder, where Triton does not read it",
-                    f"move it up into {self.folder.name}/",
-                )
+        for path in misplaced_configs(self.folder):
+            self.findings.error(
+                path,
+                "is in a version folder, where Triton does not read it",
+                f"move it up into {self.folder.name}/",
+            )
         for fault in crash_causes(self.folder):
             self.findings.error(file, fault.what, fault.fix, key=fault.key, line=fault.line)
         if not file.is_file():
@@ -70,9 +70,11 @@ class ModelCheck:
             self.named(config, message)
             self.batching(config, message)
             self.answering(config, message)
+            self.caching(config, message)
             self.labels(config, message)
             inputs = config_dictionary(text).get("input", [])
             self.refused(refused(message, self.folder, inputs), text)
+            self.gpu(config, text)
             self.steps(config, message)
             self.engine(config, message)
             self.environments(config, message)
@@ -112,6 +114,8 @@ class ModelCheck:
             config.error("platform", fields, what, f'write backend: "{backend}"')
         if backend in EMBEDDED | {"", "ensemble", "onnxruntime_onnx", "pytorch_libtorch"}:
             return
+        if backend in TENSORRT.values and not has_gpu():
+            return  # `gpu_settings` says more
         known = backend in OTHERS | FILES.keys()
         near = difflib.get_close_matches(backend, EMBEDDED | OTHERS, 1, cutoff=0.5)
         why = "only NVIDIA's image of Triton can run" if known else "Triton does not bring"
@@ -163,6 +167,32 @@ class ModelCheck:
                 what = f"makes {made}: requests for this model are refused"
                 fix = "leave it out, where the model answers each request by itself"
                 config.warning(key, fields, what, fix)
+
+    def gpu(self, config: ConfigFindings, text: str) -> None:
+        """Warn of what asks for a GPU where there is none, unless Triton refuses it anywhere."""
+        file = self.findings.shown(config.file)
+        refused_anywhere = {(one.key, one.line) for one in self.findings.found if one.file == file}
+        for one in gpu_settings(text) if not has_gpu() else ():
+            if (one.key, one.line) not in refused_anywhere:
+                config.warning(one.key, [one.field], one.rule.what, one.rule.fix)
+
+    def caching(self, config: ConfigFindings, message: Message) -> None:
+        """Warn where Triton's response cache mixes up requests: it compares the bytes alone."""
+        enabled = [
+            field
+            for cache in message.messages("response_cache")
+            for field in cache.all("enable")
+            if str(field.value).lower() in TRUE
+        ]
+        sizes = [tensor.texts("dims") for tensor in message.messages("input")]
+        if enabled and any("-1" in dims for dims in sizes):
+            config.warning(
+                "response_cache",
+                enabled,
+                "compares the bytes of inputs, not their shapes, and an input has a size of -1: a "
+                "request is answered as one with the same bytes in another shape was",
+                "leave it out, unless callers never send equal bytes in two shapes",
+            )
 
     def refused(self, found: Iterable[Fault], text: str) -> None:
         config = ConfigFindings(self.findings, self.folder / CONFIG, text)

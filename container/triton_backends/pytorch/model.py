@@ -75,6 +75,7 @@ class TritonPythonModel:
             model_config.max_batch_size(config),
             Share.of(config, os.environ),
             self._module.on_cpu,
+            cached=model_config.is_cached(config),
         )
         allocator.give_back()
 

@@ -95,7 +95,10 @@ class Triton:
 
 @contextlib.contextmanager
 def running(
-    folder: Path, models: Iterable[str], interpreter: Path = Path(sys.executable)
+    folder: Path,
+    models: Iterable[str],
+    interpreter: Path = Path(sys.executable),
+    options: Iterable[str] = (),
 ) -> Iterator[Triton]:
     """Run a server over `folder/models`, load the named ones, and stop it in the end."""
     ports = free_ports(3)
@@ -115,6 +118,7 @@ def running(
         f"--metrics-port={ports[2]}",
         # Prefixes keep this server's shared memory apart from another's on the machine.
         f"--backend-config=python,shm-region-prefix-name={PREFIX}",
+        *options,
         *(f"--load-model={name}" for name in models),
     ]
     with log.open("wb") as output:

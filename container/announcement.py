@@ -1,0 +1,45 @@
+"""Says in the log when the container is ready, or why it is not."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from container.supervisor.http_probe import ask, over_tcp
+from container.supervisor.log import ERROR, Say
+
+CONNECT_S = 3.0  # a web worker connects to Triton within half a second
+ASK_S = 0.25
+
+
+class Announcement:
+    """Logs where to send a request once `/ping` is 200, or why it is not.
+
+    It asks in a thread of its own, for the supervisor must not wait for an answer.
+    """
+
+    def __init__(self, port: int, say: Say) -> None:
+        self.port = port
+        self.say = say
+        self.asking: threading.Thread | None = None
+
+    def __call__(self, took: float) -> bool:
+        """Return whether the outcome is known; `took` is the seconds since the start."""
+        if self.asking is None:
+            began = time.monotonic() - took
+            self.asking = threading.Thread(target=self._ask_on, args=(began,), daemon=True)
+            self.asking.start()
+        return not self.asking.is_alive()
+
+    def _ask_on(self, began: float) -> None:
+        # All programs run, and Triton has tried to load every model: only a web worker's connection
+        # to Triton may still be missing.
+        give_up_at = time.monotonic() + CONNECT_S
+        while (ping := ask(over_tcp(self.port), "/ping")).status != 200:
+            if time.monotonic() > give_up_at:
+                reason = ping.error("message") or "no answer"
+                self.say(f"NOT ready, /ping is {ping.status}: {reason}", ERROR)
+                return
+            time.sleep(ASK_S)
+        took = time.monotonic() - began
+        self.say(f"ready after {took:.1f} s: POST http://127.0.0.1:{self.port}/invocations")

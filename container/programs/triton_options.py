@@ -1,0 +1,203 @@
+"""Triton's options from the settings: the named ones, and TRITON_OPTIONS for all others."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from container.programs.find_triton import Triton
+from dispatcher.settings import SettingError, Settings
+
+CACHE = "local"
+"""The cache in Triton's own memory, which every Triton brings; `redis` needs a server beside it."""
+
+OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:=(.*))?", re.DOTALL)
+# A backend's name, a setting's name, a value; one without a backend is for all of them.
+BACKEND_CONFIG = re.compile(r"([\w.-]+,)?[\w.-]+=.*", re.DOTALL)
+SHM_PREFIX = "shm-region-prefix-name"
+
+PORTS = "TRITON_HTTP_PORT, TRITON_GRPC_PORT and TRITON_METRICS_PORT set the ports, on loopback"
+NEEDED = "the web workers, `/ping` and `/metrics` need it as it is"
+PLAIN = "the web workers speak plain gRPC on loopback"
+PUBLIC = "it opens a port that bypasses the keys and limits of this container"
+LOADED = "REQUIRED_MODELS and SAGEMAKER_MULTI_MODEL choose the models, POST /models loads others"
+
+# Why an option cannot be in TRITON_OPTIONS. A name that ends in a dash is the beginning of names.
+REFUSED = {
+    "http-port": PORTS,
+    "http-address": PORTS,
+    "grpc-port": PORTS,
+    "grpc-address": PORTS,
+    "metrics-port": PORTS,
+    "metrics-address": PORTS,
+    "reuse-": "another server would take some of the requests",
+    "allow-http": NEEDED,
+    "allow-grpc": NEEDED,
+    "allow-metrics": NEEDED,
+    "http-restricted-api": NEEDED,
+    "grpc-restricted-protocol": NEEDED,
+    "grpc-use-ssl": PLAIN,
+    "grpc-server-": PLAIN,
+    "grpc-root-cert": PLAIN,
+    "allow-sagemaker": PUBLIC,
+    "sagemaker-": PUBLIC,
+    "allow-vertex-ai": PUBLIC,
+    "vertex-ai-": PUBLIC,
+    "model-repository": "MODEL_REPOSITORY and MODEL_DIR name the folders",
+    "model-store": "MODEL_REPOSITORY and MODEL_DIR name the folders",
+    "model-namespacing": "models are known by their names alone",
+    "model-control-mode": LOADED,
+    "repository-poll-secs": LOADED,
+    "load-model": LOADED,
+    "exit-on-error": "a model that does not load must not end the others; /ping says which it is",
+    "strict-readiness": "/ping decides which models have to be ready: see REQUIRED_MODELS",
+    "exit-timeout-secs": "SERVE_STOP_TIMEOUT sets it",
+    "backend-directory": "TRITON_HOME names the folder of Triton",
+    "log-file": "the log would miss Triton's lines",
+    "log-format": "LOG_FORMAT sets the form of the log",
+    "log-verbose": "TRITON_LOG_VERBOSE sets it",
+    "rate-limit": "TRITON_RATE_LIMIT sets it",
+    "rate-limit-resource": "TRITON_RATE_LIMIT_RESOURCES sets it",
+    "backend-config": "TRITON_BACKEND_CONFIG sets it",
+    "response-cache-byte-size": "TRITON_CACHE_MB sets it",
+    "help": "Triton would print its help and end",
+}
+
+
+class Word(NamedTuple):
+    """One option of TRITON_OPTIONS: its name without dashes, and all of it."""
+
+    name: str
+    text: str
+
+
+def triton_options(settings: Settings) -> list[str]:
+    """Return Triton's options besides those that this container decides.
+
+    Raises:
+        SettingError: one of them would break the container, or cannot be read.
+
+    """
+    words = list(extra_options(settings.triton_options))
+    for name, text in words:
+        if reason := refusal(name, text, settings):
+            raise SettingError(f"TRITON_OPTIONS has {text}; expected: another option, for {reason}")
+    resources = settings.triton_rate_limit_resources
+    if resources and settings.triton_rate_limit == "off":
+        raise SettingError(
+            f"TRITON_RATE_LIMIT_RESOURCES is {','.join(resources)!r} and TRITON_RATE_LIMIT is "
+            "'off'; expected: TRITON_RATE_LIMIT=execution_count, without which resources have no "
+            "effect"
+        )
+    return [
+        *([f"--log-verbose={settings.triton_log_verbose}"] if settings.triton_log_verbose else []),
+        f"--rate-limit={settings.triton_rate_limit}",
+        *(f"--rate-limit-resource={one}" for one in resources),
+        *(f"--backend-config={one}" for one in backend_configs(settings.triton_backend_config)),
+        *(text for _, text in words),
+    ]
+
+
+def extra_options(text: str) -> Iterator[Word]:
+    """Yield the options of TRITON_OPTIONS, `--name=value` each.
+
+    Raises:
+        SettingError: there is another word.
+
+    """
+    for word in shlex.split(text):
+        if not (match := OPTION.fullmatch(word)):
+            raise SettingError(
+                f"TRITON_OPTIONS has {word!r}; expected: --name=value, or --name for a switch, "
+                "separated by spaces, with quotation marks around a value with spaces"
+            )
+        yield Word(match[1], word)
+
+
+def refusal(name: str, text: str, settings: Settings) -> str:
+    """Return why an option cannot be passed to Triton; empty if it can."""
+    if name == "cache-config":
+        if text.startswith(f"--cache-config={CACHE}"):
+            return "TRITON_CACHE_MB sets the size of this cache"
+        if settings.triton_cache_mb:
+            return "Triton takes one cache: set TRITON_CACHE_MB to 0 beside another one"
+    found = (
+        reason
+        for refused, reason in REFUSED.items()
+        if name == refused or (refused.endswith("-") and name.startswith(refused))
+    )
+    # `grpc-use-ssl-mutual`
+    return next(found, PLAIN if name.startswith("grpc-use-ssl") else "")
+
+
+def backend_configs(text: str) -> list[str]:
+    """Return the words of TRITON_BACKEND_CONFIG.
+
+    Raises:
+        SettingError: one of them is no configuration of a backend, or is this container's own.
+
+    """
+    words = shlex.split(text)
+    for word in words:
+        if not BACKEND_CONFIG.fullmatch(word):
+            raise SettingError(
+                f"TRITON_BACKEND_CONFIG has {word!r}; expected: BACKEND,SETTING=VALUE, such as "
+                "python,shm-default-byte-size=4194304, or SETTING=VALUE, separated by spaces"
+            )
+        if word.startswith(f"python,{SHM_PREFIX}="):
+            raise SettingError(
+                f"TRITON_BACKEND_CONFIG has {word!r}; expected: another setting, for shared memory "
+                "that is left behind is found by this prefix"
+            )
+    return words
+
+
+def refuse_unknown(triton: Triton, settings: Settings) -> None:
+    """Refuse options that this Triton does not have: it would end with its whole help.
+
+    Raises:
+        SettingError: there is such an option.
+
+    """
+    words = list(extra_options(settings.triton_options))
+    known = known_options(triton) if words else set()
+    for name, text in words:
+        if known and name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            fix = f"--{near[0]}" if near else "one that `tritonserver --help` lists"
+            raise SettingError(f"TRITON_OPTIONS has {text}, which Triton lacks; expected: {fix}")
+
+
+def known_options(triton: Triton) -> set[str]:
+    """Return the names of the options that Triton's help lists; none where it has no help."""
+    environment: Mapping[str, str] = {**os.environ, **triton.environment}
+    try:
+        done = subprocess.run(
+            [triton.executable, "--help"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return set()
+    return set(re.findall(r"^ *--([a-z][a-z0-9-]*)", done.stdout + done.stderr, re.MULTILINE))
+
+
+def cache_options(triton: Triton, settings: Settings) -> list[str]:
+    """Return the options for the response cache; none where there is none."""
+    if not settings.triton_cache_mb or not has_cache(triton):
+        return []
+    return [f"--cache-config={CACHE},size={settings.triton_cache_mb * 2**20}"]
+
+
+def has_cache(triton: Triton) -> bool:
+    """Whether Triton brings the library of the cache."""
+    return triton.caches is not None and (triton.caches / CACHE).is_dir()

@@ -1,0 +1,77 @@
+"""The `label_filename` of config.pbtxt serves as `labels` where dispatch.toml names none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support.family_bench import BOXES, PICTURES, Bench, bench, picture
+
+__all__ = ["bench"]  # a fixture
+
+CONFIG = 'output [ { name: "y" data_type: TYPE_FP32 dims: [ 3 ] label_filename: "/animals.txt" } ]'
+PIXELS = np.zeros((8, 8, 3))
+
+
+def answered(bench: Bench, toml: str = 'family = "classification"') -> list[str]:
+    bench.set_up(toml, PICTURES)  # labels.txt has a, b and c
+    (bench.folder / "animals.txt").write_text("ant\nbee\ncow\n")
+    bench.answers(lambda tensors: {"y": np.array([[1, 3, 2]], np.float32)})
+    return [text.rpartition(":")[2] for text in bench.ask(picture(PIXELS))]
+
+
+def test_it_serves_as_labels(bench: Bench) -> None:
+    bench.folder.mkdir()
+    (bench.folder / "config.pbtxt").write_text(CONFIG)
+    assert answered(bench) == ["bee", "cow", "ant"]
+
+
+def test_the_key_of_dispatch_toml_comes_first(bench: Bench) -> None:
+    bench.folder.mkdir()
+    (bench.folder / "config.pbtxt").write_text(CONFIG)
+    assert answered(bench, 'family = "classification"\nlabels = "labels.txt"') == ["b", "c", "a"]
+
+
+@pytest.mark.parametrize("config", ["", "output {", 'output { name: "y" }'])
+def test_without_it_labels_txt_is_read(bench: Bench, config: str) -> None:
+    bench.folder.mkdir()
+    (bench.folder / "config.pbtxt").write_text(config)
+    assert answered(bench) == ["b", "c", "a"]
+
+
+def test_a_model_that_finds_objects_has_it_too(bench: Bench) -> None:
+    bench.set_up('family = "detection"\noutput_layout = "yolov8"', BOXES)  # which has two classes
+    (bench.folder / "animals.txt").write_text("ant\nbee\n")
+    (bench.folder / "config.pbtxt").write_text(CONFIG)
+    assert vars(bench.client())["labels"] == ["ant", "bee"]
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (
+            CONFIG.replace("/animals", "../x"),
+            ["../x.txt", "label_filename", "in the model's folder"],
+        ),
+        (CONFIG.replace("animals", "no"), ["`labels` is no.txt", "a name in each"]),
+        (
+            CONFIG + 'output { name: "z" label_filename: "b.txt" }',
+            ["`labels` is missing", '"animals.txt", "b.txt"'],
+        ),
+    ],
+)
+def test_a_mistake_is_one_sentence(bench: Bench, config: str, words: list[str]) -> None:
+    bench.set_up('family = "classification"', PICTURES)
+    (bench.folder / "config.pbtxt").write_text(config)
+    if "animals" in config:
+        (bench.folder / "animals.txt").write_text("a\nb\nc\n")
+    reason = bench.registry().disabled("m")
+    for word in words:
+        assert word in reason
+
+
+def test_the_key_for_the_output_chooses_among_several(bench: Bench) -> None:
+    bench.folder.mkdir()
+    several = CONFIG + 'output { name: "z" label_filename: "b.txt" }'
+    (bench.folder / "config.pbtxt").write_text(several)
+    assert answered(bench, 'family = "classification"\noutput = "y"') == ["bee", "cow", "ant"]

@@ -1,0 +1,84 @@
+"""GPU configurations on a machine without a GPU: said at the start, and adapted where wanted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clients.repository import gpu_config
+from container.repository.compose import compose, without_backend
+
+GPU = 'backend: "onnxruntime"\ninstance_group [ { kind: KIND_GPU gpus: [ 0 ] } ]\n'
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model for a GPU, on a machine without one; its own folder is read-only to us."""
+    monkeypatch.setattr(gpu_config, "DEVICES", tmp_path / "dev")
+    folder = tmp_path / "models"
+    (folder / "card" / "1").mkdir(parents=True)
+    (folder / "card" / "1" / "model.onnx").touch()
+    (folder / "card" / "config.pbtxt").write_text(GPU)
+    return folder
+
+
+def composed(models: Path, *, adapt: bool) -> tuple[str, list[str]]:
+    """Return the configuration that Triton reads, and what was said."""
+    said: list[str] = []
+    place = models.parent / "repository"
+    compose(place, None, models, instead=False, adapt=adapt, say=said.append)
+    assert (place / "card" / "1" / "model.onnx").is_file()
+    return (place / "card" / "config.pbtxt").read_text(), said
+
+
+def test_it_is_kept_by_default_and_said_with_the_fix(models: Path) -> None:
+    text, said = composed(models, adapt=False)
+    assert text == GPU
+    kind, gpus = said
+    assert kind.startswith("card: config.pbtxt:2 `instance_group.kind` is KIND_GPU")
+    assert "KIND_AUTO" in kind
+    assert gpus.startswith("card: config.pbtxt:2 `instance_group.gpus` names GPUs")
+
+
+def test_it_is_adapted_in_a_copy_and_each_change_is_said(models: Path) -> None:
+    text, said = composed(models, adapt=True)
+    assert " ".join(text.split()) == (
+        'backend: "onnxruntime" instance_group [ { kind: KIND_CPU } ]'
+    )
+    assert (models / "card" / "config.pbtxt").read_text() == GPU
+    assert said == [
+        f"card: there is no GPU: `instance_group.{change}, in a copy of config.pbtxt"
+        for change in ("kind` is KIND_CPU instead of KIND_GPU", "gpus` is left out")
+    ]
+
+
+def test_with_a_gpu_nothing_is_said_or_changed(models: Path) -> None:
+    (models.parent / "dev" / "nvidia0").mkdir(parents=True)
+    assert composed(models, adapt=True) == (GPU, [])
+
+
+def test_what_cannot_be_adapted_is_said_all_the_same(models: Path) -> None:
+    (models / "card" / "config.pbtxt").write_text('platform: "tensorrt_plan"\n')
+    text, (said,) = composed(models, adapt=True)
+    assert text == 'platform: "tensorrt_plan"\n'
+    assert "TensorRT backend, which NVIDIA's image of Triton has" in said
+
+
+def test_with_a_gpu_the_embedded_triton_says_which_backend_it_lacks(models: Path) -> None:
+    (models / "card" / "config.pbtxt").write_text('backend: "tensorrt"\n')
+    assert list(without_backend(models)) == []
+    (models.parent / "dev" / "nvidia0").mkdir(parents=True)
+    (said,) = without_backend(models)
+    assert said.startswith("card: config.pbtxt:1 `backend` is for TensorRT")
+    (models / "card" / "config.pbtxt").write_text(GPU)
+    assert list(without_backend(models)) == []
+
+
+def test_a_configuration_in_a_version_folder_is_said(models: Path) -> None:
+    (models / "card" / "config.pbtxt").rename(models / "card" / "1" / "config.pbtxt")
+    said: list[str] = []
+    compose(models.parent / "repository", None, models, instead=False, say=said.append)
+    (line,) = said
+    assert line.startswith(f"{models}/card/1/config.pbtxt has no effect")
+    assert f"{models}/card/config.pbtxt" in line

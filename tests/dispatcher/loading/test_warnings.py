@@ -1,0 +1,89 @@
+"""What is said of a configuration that is loaded at run time: GPUs on a CPU, a cache."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from clients.repository import gpu_config
+from dispatcher.errors import BadModel
+from dispatcher.model_control.load_unload import ModelLoader
+from tests.support.fake_triton import FakeTriton
+
+GPU = "instance_group [ { kind: KIND_GPU } ]\n"
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, hosting: ModelLoader, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(gpu_config, "DEVICES", tmp_path / "dev")
+    folder = tmp_path / "elsewhere"
+    (folder / "config.pbtxt").write_text(GPU)
+    return folder
+
+
+def test_a_refused_one_is_answered_with_the_fix(
+    hosting: ModelLoader, server: FakeTriton, elsewhere: Path
+) -> None:
+    server.refuse_to_load = "has kind KIND_GPU but no GPUs are available"
+    with pytest.raises(BadModel, match="no GPUs are available") as caught:
+        hosting.load("card", str(elsewhere))
+    assert "write KIND_AUTO" in caught.value.hint
+    assert "GPU_CONFIGS=adapt" in caught.value.hint
+
+
+def test_a_refused_engine_of_tensorrt_says_what_is_missing_with_a_gpu_as_well(
+    hosting: ModelLoader, server: FakeTriton, elsewhere: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "dev" / "nvidia0").mkdir(parents=True)
+    (elsewhere / "config.pbtxt").write_text('platform: "tensorrt_plan" ' + GPU)
+    server.refuse_to_load = "unable to find backend library for backend 'tensorrt'"
+    with pytest.raises(BadModel, match="unable to find backend") as caught:
+        hosting.load("card", str(elsewhere))
+    assert "NVIDIA's image of Triton has" in caught.value.hint
+    assert "KIND_GPU" not in caught.value.hint
+
+
+def test_it_is_adapted_where_wanted_and_the_change_is_logged(
+    hosting: ModelLoader, elsewhere: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hosting.adapt = True
+    with caplog.at_level(logging.WARNING):
+        hosting.load("card", str(elsewhere))
+    copy = hosting.repository / "card" / "config.pbtxt"
+    assert copy.read_text().strip() == "instance_group [ { kind: KIND_CPU } ]"
+    assert (elsewhere / "config.pbtxt").read_text() == GPU
+    assert "card: there is no GPU: `instance_group.kind` is KIND_CPU" in caplog.text
+    hosting.load_own("card")  # the copy is as it would be made now
+
+
+def test_one_of_the_repository_is_adapted_as_well(
+    hosting: ModelLoader, elsewhere: Path, tmp_path: Path
+) -> None:
+    hosting.adapt = True
+    hosting.folders = lambda: {"late": elsewhere}
+    hosting.load_own("late")
+    text = (hosting.repository / "late" / "config.pbtxt").read_text()
+    assert "KIND_CPU" in text
+    assert not (hosting.repository / "late").is_symlink()
+
+
+def test_a_model_with_a_cache_keeps_the_answers_of_its_version_and_says_so(
+    hosting: ModelLoader, elsewhere: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Triton 2.51 finds an answer by model and version, whatever was loaded since."""
+    (elsewhere / "config.pbtxt").write_text("response_cache { enable: true }")
+    with caplog.at_level(logging.WARNING):
+        hosting.load("kept", str(elsewhere))
+    assert "kept: Triton goes on answering from its response cache" in caplog.text
+    assert "new version number" in caplog.text
+
+
+def test_what_has_no_effect_is_logged(
+    hosting: ModelLoader, elsewhere: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (elsewhere / "config.pbtxt").write_text("optimization { cuda { graphs: true } }")
+    with caplog.at_level(logging.WARNING):
+        hosting.load("card", str(elsewhere))
+    assert "card: config.pbtxt:1 `optimization.cuda` has no effect" in caplog.text

@@ -1,0 +1,104 @@
+"""Triton's own features through the container: each option's effect is seen."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from clients.repository.gpu_config import has_gpu
+from tests.conftest import Endpoint, running, start, stop, wait_for
+from tests.support.models import onnx_models
+
+# One instance needs two of R1, of which the container is said to have one.
+GREEDY = 'instance_group [ { count: 1 rate_limiter { resources [ { name: "R1" count: 2 } ] } } ]'
+CACHED = 'backend: "onnxruntime"\nmax_batch_size: 4\nresponse_cache { enable: true }\n'
+REFUSED = 'Resource count for \\"R1\\" is limited to 1'
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    folder = tmp_path_factory.mktemp("options")
+    for name, config in {
+        "plus": CACHED,
+        "greedy": f'backend: "onnxruntime"\n{GREEDY}\n',
+        "sized": 'backend: "onnxruntime"\n',
+        "card": 'backend: "onnxruntime"\ninstance_group { kind: KIND_GPU gpus: [ 0, 1 ] }\n',
+    }.items():
+        onnx_models.plus_one(folder / "models" / name / "1" / "model.onnx")
+        (folder / "models" / name / "config.pbtxt").write_text(config)
+    with running(
+        folder,
+        MODEL_REPOSITORY=str(folder / "models"),
+        REQUIRED_MODELS="plus,sized,card",
+        GPU_CONFIGS="adapt",
+        CANARY_INTERVAL="3600",
+        TRITON_CACHE_MB="1",
+        TRITON_LOG_VERBOSE="1",
+        TRITON_RATE_LIMIT="execution_count",
+        TRITON_RATE_LIMIT_RESOURCES="R1:1",
+        TRITON_BACKEND_CONFIG="python,shm-default-byte-size=2097152 default-max-batch-size=7",
+        TRITON_OPTIONS="--id=house --model-load-thread-count=2",
+    ) as endpoint:
+        yield endpoint
+
+
+def triton(endpoint: Endpoint, path: str) -> Any:
+    """Ask the Triton of a container, whose ports `start` has chosen."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port + 1}{path}") as answer:
+        return json.load(answer)
+
+
+def test_equal_requests_are_answered_from_the_cache(house: Endpoint) -> None:
+    def counts() -> tuple[int, int]:
+        (stats,) = triton(house, "/v2/models/plus/stats")["model_stats"]
+        return stats["inference_stats"]["cache_hit"]["count"], stats["execution_count"]
+
+    hits, runs = counts()
+    for _ in range(3):  # each has a deadline of its own
+        body = {"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}
+        answer = house.ask(modelname="plus", payload={"inputs": [body]})
+        assert answer.status == 200, answer.body
+        assert answer.json["result"]["outputs"][0]["data"] == [2, 3, 4]
+    until = time.monotonic() + 5
+    while sum(counts()) < hits + runs + 3 and time.monotonic() < until:
+        time.sleep(0.02)
+    assert counts() == (hits + 2, runs + 1)
+
+
+def test_the_rate_limiter_has_the_resources_that_were_named(house: Endpoint) -> None:
+    assert house.call("/models/greedy").status == 404
+    assert REFUSED in house.log.read_text()
+
+
+@pytest.mark.skipif(has_gpu(), reason="this machine has a GPU")
+def test_a_model_for_a_gpu_is_served_on_the_cpu(house: Endpoint) -> None:
+    log = house.log.read_text()
+    for what in ("`instance_group.kind` is KIND_CPU", "`instance_group.gpus` is left out"):
+        assert f"serve: card: there is no GPU: {what}" in log
+    assert house.call("/models/card").json["state"] == "READY"
+    assert house.call("/ping").status == 200
+
+
+def test_other_options_reach_triton(house: Endpoint) -> None:
+    assert triton(house, "/v2")["name"] == "house"
+
+
+def test_the_verbose_log_has_the_configuration_of_the_backend(house: Endpoint) -> None:
+    log = house.log.read_text()
+    assert "Shared memory configuration is shm-default-byte-size=2097152" in log
+    assert '\\"default-max-batch-size\\":\\"7\\"' in log
+
+
+def test_an_option_that_triton_lacks_ends_the_start(tmp_path: Any) -> None:
+    onnx_models.plus_one(tmp_path / "models" / "plus" / "1" / "model.onnx")
+    endpoint = start(tmp_path, MODEL_REPOSITORY=str(tmp_path / "models"), TRITON_OPTIONS="--idd=1")
+    wait_for(lambda: endpoint.process.poll() is not None, 60, "the end")
+    assert stop(endpoint) == 2
+    assert "TRITON_OPTIONS has --idd=1, which Triton lacks; expected: --id" in (
+        endpoint.log.read_text()
+    )
