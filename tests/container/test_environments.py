@@ -98,6 +98,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "old": "3.7 1.21 /lib",
         "bare": f"{OWN} none",
         "new": "3.13 2.1.3",
+        "alone": "3.8 1.24.4 /nowhere",
     }.items():
         fake(folder / f"{name}_env", answer)
         add_model(folder / name, f"{HERE}/../{name}_env")
