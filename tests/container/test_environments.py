@@ -98,6 +98,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "old": "3.7 1.21 /lib",
         "bare": f"{OWN} none",
         "new": "3.13 2.1.3",
+        "alone": "3.8 1.24.4 /nowhere",
     }.items():
         fake(folder / f"{name}_env", answer)
         add_model(folder / name, f"{HERE}/../{name}_env")
@@ -133,6 +134,7 @@ def test_a_model_imports_what_only_its_environment_has(served: Endpoint, model: 
         ("old", "has Python 3.7, for which this Triton has no stub: use the server's"),
         ("bare", "has no numpy, which Triton's Python backend needs: install 'numpy<2' there"),
         ("new", "has numpy 2.1.3, with which this Triton sends empty tensors"),
+        ("alone", "has Python 3.8, but no libpython3.8.so.1.0: pack it with conda-pack"),
         ("broken", "has no Python that runs here (bin/python3 is /nowhere/bin/python3)"),
     ],
 )

@@ -231,7 +231,8 @@ def leads_out(name: str, target: str) -> bool:
 
 
 def is_interpreter(path: Path) -> bool:
-    """Whether a path is the interpreter of a plain virtual environment, which is a link."""
+    """Whether a path is the interpreter of a virtual environment, a link that may lead out."""
     environment = path.parent.parent
     name = path.relative_to(environment).as_posix()
-    return bool(INTERPRETER.fullmatch(name)) and (environment / "pyvenv.cfg").is_file()
+    is_named_so = bool(INTERPRETER.fullmatch(name)) and (environment / "pyvenv.cfg").is_file()
+    return is_named_so and path.exists()
