@@ -162,6 +162,8 @@ def models_of_v2(  # noqa: C901  small functions that share them
 def sagemaker_response(proxy: TritonProxy, metadata: Metadata) -> Response:
     """Answer the current request, whose body is of SageMaker's type for binary tensors."""
     stated = request.mimetype_params.get(SAGEMAKER_LENGTH)
+    if stated is None and SAGEMAKER_LENGTH in (request.content_type or ""):
+        stated = ""  # it is malformed
     came = proxy.infer(metadata, stated, f"{SAGEMAKER_LENGTH} in the Content-Type")
     if came.header_length is None:
         return Response(came.body, mimetype=JSON)
