@@ -6,12 +6,14 @@ import gzip
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from flask.testing import FlaskClient
 
 from clients.errors import ModelUnavailable
 from dispatcher.execution.model_lookup import ModelLookup
+from tests.conftest import wait_for
 from tests.dispatcher.v2.conftest import TritonsPort
 from tests.support.stand_ins import assert_error
 
@@ -104,6 +106,26 @@ def test_the_deadline_is_that_of_the_other_routes(client: FlaskClient, triton: T
     assert answer.status_code == 504
     assert (answer.json or {})["error"].startswith("Triton did not answer within 0.")
     assert time.monotonic() - began < 20
+
+
+def test_slots_and_queue_are_those_of_the_other_routes(
+    client: FlaskClient, triton: TritonsPort
+) -> None:
+    end = threading.Event()
+    triton.answer = lambda: (200, {}, b"{}") if end.wait(30) else (500, {}, b"")
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(client.application.test_client().post, INFER, data=HEADER)
+        wait_for(lambda: triton.came, 20, "the first request")
+        refused = [
+            client.post(INFER, data=HEADER),
+            client.post("/invocations", data=HEADER, content_type=SAGEMAKER),
+        ]
+        end.set()
+        assert first.result().status_code == 200
+    for answer in refused:
+        assert answer.status_code == 429
+        assert answer.headers["Retry-After"] == "1"
+    assert client.post(INFER, data=HEADER).status_code == 200
 
 
 def test_a_triton_that_dies_meanwhile_is_503(client: FlaskClient, triton: TritonsPort) -> None:
