@@ -269,6 +269,15 @@ def test_a_wrong_path_says_so(endpoint: Endpoint, path: str, status: int, words:
     assert words in answer.json["error"]
 
 
+@pytest.mark.parametrize(("padding", "status"), [(0, 200), (26 * 2**20, 413)])
+def test_a_body_without_a_length_is_limited_too(
+    endpoint: Endpoint, padding: int, status: int
+) -> None:
+    chunks: Any = iter([json.dumps(GOOD).encode(), b" " * padding or b" "])  # sent chunked
+    answer = endpoint.call("/v2/models/plus_one/infer", chunks, headers=dict(ASKING))
+    assert answer.status == status
+
+
 def test_nginx_s_own_refusals_have_the_form_of_triton_too(endpoint: Endpoint) -> None:
     answer = endpoint.call("/v2/models/plus_one/infer", b" " * (26 * 2**20), headers=dict(ASKING))
     assert answer.status == 413
