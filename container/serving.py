@@ -20,7 +20,7 @@ from container.announcement import Announcement
 from container.programs.find_triton import NoTriton, Triton, find_triton
 from container.programs.gunicorn import gunicorn_program
 from container.programs.listening_socket import ListeningSocket
-from container.programs.nginx import nginx_program
+from container.programs.nginx import NoNginx, find_nginx, nginx_program
 from container.programs.triton import triton_program
 from container.programs.triton_options import has_cache, refuse_unknown, triton_options
 from container.repository.compose import compose, without_backend
@@ -39,7 +39,9 @@ from dispatcher.settings import (
     ASIDE,
     AUTO,
     FAILING,
+    INNER_PORTS,
     MODELS,
+    PUBLIC_PORTS,
     RUN_PATH,
     SUPERVISOR,
     WANTED,
@@ -133,18 +135,15 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         for line in taken:
             say(line, ERROR)
         return 1
-    nginx = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
-    if nginx is None:
-        say("no nginx found; `make serve`, or `apt-get install nginx-light`, brings it", ERROR)
-        return 1
     raise_file_limit(say)
     settings = with_repository(settings, run_dir, say)
     if not (settings.required_models or settings.multi_model):
         say("MODEL_REPOSITORY and MODEL_DIR hold no models; expected: a folder per model", ERROR)
         return 1
     try:
+        nginx = find_nginx(settings)
         triton = prepared_triton(settings, run_dir, say)
-    except (NoTriton, NoEngine) as error:
+    except (NoNginx, NoTriton, NoEngine) as error:
         say(str(error), ERROR)
         return 1
     say(f"Triton: {triton.kind}; models: {', '.join(settings.required_models) or 'none'}")
@@ -234,13 +233,10 @@ def taken_ports(settings: Settings) -> Iterator[str]:
     It is checked before anything starts, for the other program would answer the probes.
     """
     variables = {row.attribute: row.variable for row in rows()}
-    for attribute, address in (
-        ("port", "0.0.0.0"),
-        ("triton_http_port", "127.0.0.1"),
-        ("triton_grpc_port", "127.0.0.1"),
-        ("triton_metrics_port", "127.0.0.1"),
-    ):
-        number = getattr(settings, attribute)
+    for attribute in (*PUBLIC_PORTS, *INNER_PORTS):
+        address = "0.0.0.0" if attribute in PUBLIC_PORTS else "127.0.0.1"
+        if (number := getattr(settings, attribute)) is None:
+            continue
         with socket.socket() as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

@@ -90,6 +90,18 @@ class Settings:
         "Triton's gRPC port, on loopback")
     triton_metrics_port: int = setting("TRITON_METRICS_PORT", "8002", read.port,
         "Triton's metrics port, on loopback")
+    public_http_port: int | None = setting("TRITON_PUBLIC_HTTP_PORT", "",
+        read.or_nothing(read.port),
+        "port of all addresses that leads to Triton's HTTP port, without keys or limits; nothing "
+        "means closed")
+    public_grpc_port: int | None = setting("TRITON_PUBLIC_GRPC_PORT", "",
+        read.or_nothing(read.port),
+        "port of all addresses that leads to Triton's gRPC port, without keys or limits; nothing "
+        "means closed")
+    public_metrics_port: int | None = setting("TRITON_PUBLIC_METRICS_PORT", "",
+        read.or_nothing(read.port),
+        "port of all addresses that leads to Triton's metrics port, without keys; nothing means "
+        "closed")
     model_repository: Path = setting("MODEL_REPOSITORY", str(PROJECT / "model_repository"),
         read.folder,
         "Triton's model repository: a folder with one folder per model")
@@ -312,6 +324,7 @@ def rows() -> Iterator[Row]:
         )
 
 
+PUBLIC_PORTS = ("port", "public_http_port", "public_grpc_port", "public_metrics_port")
 INNER_PORTS = ("triton_http_port", "triton_grpc_port", "triton_metrics_port")
 
 
@@ -346,9 +359,10 @@ def with_ports_in_range(settings: Settings, environment: Mapping[str, str]) -> S
     """Give Triton the first free ports of the range; refuse a port used twice."""
     variables = {f.name: f.metadata["variable"] for f in fields(Settings)}
     chosen = {name: getattr(settings, name) for name in INNER_PORTS}
+    public = {name: port for name in PUBLIC_PORTS if (port := getattr(settings, name))}
     if settings.safe_ports is not None:
         given = {name for name in INNER_PORTS if environment.get(variables[name], "").strip()}
-        taken = {settings.port} | {chosen[name] for name in given}
+        taken = {*public.values(), *(chosen[name] for name in given)}
         free = iter([number for number in settings.safe_ports if number not in taken])
         for name in INNER_PORTS:
             if name not in given:
@@ -360,7 +374,7 @@ def with_ports_in_range(settings: Settings, environment: Mapping[str, str]) -> S
                     f"besides {variables['port']}, and no inner port outside of them"
                 )
     users: dict[int, str] = {}
-    for name, number in {"port": settings.port, **chosen}.items():
+    for name, number in {**public, **chosen}.items():
         if number in users:
             raise SettingError(
                 f"{variables[name]} is {number}, which is also {users[number]}; "

@@ -21,6 +21,7 @@ from dispatcher.auth.authorization import Authorizer
 from dispatcher.execution.admission import Admission
 from dispatcher.execution.executor import Executor
 from dispatcher.execution.model_lookup import ModelLookup
+from dispatcher.execution.triton_proxy import TritonProxy
 from dispatcher.execution.watchdog import Watchdog, grace_period, replace_worker
 from dispatcher.model_control.control import ModelControl
 from dispatcher.model_control.links import keep_listable
@@ -40,6 +41,7 @@ from dispatcher.routes.docs import docs_routes
 from dispatcher.routes.inference import inference_routes
 from dispatcher.routes.metrics import metrics_routes
 from dispatcher.routes.models import management_routes
+from dispatcher.routes.v2 import inference_of_v2, models_of_v2
 from dispatcher.settings import (
     ADAPT,
     ASIDE,
@@ -134,15 +136,17 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
     listing = ModelListing(registry, server, repository, run_dir and run_dir / INSTANCES / ENGINES)
     lookup = ModelLookup(registry, environment, readiness.refuse, loader.is_wanted)
     executor = Executor(lookup, admission.calls, grace_period(settings.client_timeout))
+    triton = TritonProxy(settings, lookup, admission)
+    control = ModelControl(loader, reloader)
     return create_app(
         settings.max_body,
         telemetry,
         Authorizer(keys, management=settings.management_routes),
         (
-            inference_routes(settings, executor, admission, telemetry),
-            management_routes(
-                settings, listing, ModelControl(loader, reloader), readiness, admission.management
-            ),
+            inference_routes(settings, executor, admission, telemetry, triton),
+            inference_of_v2(settings, triton, readiness),
+            models_of_v2(settings, triton, control, admission),
+            management_routes(settings, listing, control, readiness, admission.management),
             docs_routes(settings, registry),
             metrics_routes(settings, telemetry.metrics, readiness, keys, listing),
         ),

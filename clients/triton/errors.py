@@ -1,4 +1,4 @@
-"""Translate Triton's gRPC errors into the contract's, once and by status code.
+"""Translate Triton's errors into the contract's, once and by status code.
 
 Where one status has several meanings and only Triton's text tells them apart, the text is read
 here and nowhere else.
@@ -6,6 +6,7 @@ here and nowhere else.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import grpc
 
 from clients.errors import (
+    BadRequest,
     DeadlineExceeded,
     InferenceError,
     ModelFailed,
@@ -20,6 +22,7 @@ from clients.errors import (
     TensorsRefused,
     TooLargeAtOnce,
     UnknownModel,
+    UnknownVersion,
 )
 from clients.triton.server import ModelState, Signature
 
@@ -47,6 +50,14 @@ TRANSLATION: Mapping[grpc.StatusCode, type[InferenceError]] = {
     grpc.StatusCode.UNAUTHENTICATED: ModelFailed,
 }
 
+HTTP_TRANSLATION: Mapping[int, type[InferenceError]] = {
+    400: TensorsRefused,
+    404: UnknownModel,
+    501: BadRequest,  # of decoupled models, and of what does not fit into shared memory
+    503: ModelUnavailable,
+}
+"""The same for Triton's HTTP port; any other status is ModelFailed."""
+
 FINISHED = frozenset(
     {
         grpc.StatusCode.INVALID_ARGUMENT,
@@ -64,6 +75,8 @@ MISFIT = re.compile(
     r"in ensemble '.*(inference input '.*' data-type is '\w+', but model '.*' expects '\w+'"
     r"|(expected \d+ inputs but got \d+ inputs for model '))"
 )
+# Over HTTP a field of the request that is missing or of the wrong type has the status of a failure.
+UNREADABLE = re.compile("Unable to (parse|set) |failed to get request params")
 # Triton has one status (INTERNAL) for all reasons why a model is not loaded.
 NO_ROOM = "No space left on device"  # for the model's region in /dev/shm
 # Triton's reason for a model that a caller has unloaded; it has the same state as one that failed.
@@ -79,6 +92,27 @@ LOG_SAYS_WHY = "Triton's log has the reason; `dispatcher check` on the model's f
 def translated(error: Any) -> InferenceError:
     """Return the contract's error for a `grpc.RpcError`."""
     return TRANSLATION[error.code()](first_line(error.details()))
+
+
+def http_error(status: int, body: bytes, version: str) -> InferenceError:
+    """Return the contract's error for a response of Triton's HTTP port.
+
+    Args:
+        status: of the response, which is not 200.
+        body: of the response.
+        version: of the model, if one was asked for.
+
+    """
+    try:
+        text = first_line(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        text = first_line(body.decode(errors="replace")) or f"Triton answered {status}"
+    kind = HTTP_TRANSLATION.get(status, ModelFailed)
+    if kind is UnknownModel and version:
+        kind = UnknownVersion
+    if UNREADABLE.match(text):
+        kind = TensorsRefused
+    return kind(text)
 
 
 def inference_error(

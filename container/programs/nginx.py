@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import string
 import subprocess
@@ -28,6 +29,28 @@ NGINX_SHARE = 0.75
 ALIVE = "/.alive"  # answered by NGINX itself
 
 
+class NoNginx(Exception):
+    """There is no NGINX that can be used; the text says why."""
+
+
+def find_nginx(settings: Settings) -> str:
+    """Return the path of NGINX.
+
+    Raises:
+        NoNginx: there is none, or it cannot pass gRPC on and a setting wants that.
+
+    """
+    path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin"
+    if (found := shutil.which("nginx", path=path)) is None:
+        raise NoNginx("no nginx found; `make serve`, or `apt-get install nginx-light`, brings it")
+    if settings.public_grpc_port and not passes_grpc(found):
+        raise NoNginx(
+            f"TRITON_PUBLIC_GRPC_PORT is {settings.public_grpc_port}, and {found} was built "
+            "without HTTP/2 or gRPC; `apt-get install nginx-light` brings one with both"
+        )
+    return found
+
+
 def nginx_program(
     settings: Settings, run_dir: Path, executable: str, listener: ListeningSocket
 ) -> Program:
@@ -43,6 +66,15 @@ def nginx_program(
             connections=connections,
             requests=round(connections * REQUESTS_SHARE),
             count="" if counts_requests(executable) else "# ",
+            http="" if settings.public_http_port else "# ",
+            public_http_port=settings.public_http_port,
+            triton_http_port=settings.triton_http_port,
+            grpc="" if settings.public_grpc_port else "# ",
+            public_grpc_port=settings.public_grpc_port,
+            triton_grpc_port=settings.triton_grpc_port,
+            metrics="" if settings.public_metrics_port else "# ",
+            public_metrics_port=settings.public_metrics_port,
+            triton_metrics_port=settings.triton_metrics_port,
             files=files,
             max_body_mb=settings.max_body // 2**20,
             shutdown_ms=round(settings.stop_timeout * NGINX_SHARE * 1000),
@@ -76,8 +108,19 @@ def nginx_program(
 
 def counts_requests(executable: str) -> bool:
     """Whether NGINX was built with the module that limits concurrent requests."""
+    return "--without-http_limit_conn_module" not in build_options(executable)
+
+
+def passes_grpc(executable: str) -> bool:
+    """Whether NGINX was built with the modules that pass gRPC on."""
+    options = build_options(executable)
+    return "--with-http_v2_module" in options and "--without-http_grpc_module" not in options
+
+
+def build_options(executable: str) -> list[str]:
+    """Return the options that NGINX was built with."""
     built = subprocess.run([executable, "-V"], capture_output=True, text=True, check=False)
-    return "--without-http_limit_conn_module" not in built.stderr
+    return built.stderr.split()
 
 
 def open_files() -> int:

@@ -10,17 +10,19 @@ from dispatcher.errors import ManagementOff, Unauthorized, WrongScope
 HEADER = "X-Api-Key"
 
 # Requested by the platform and load balancers, which have no key.
-PUBLIC = frozenset({"management.ping", "management.execution_parameters"})
+PUBLIC = frozenset({"management.ping", "management.execution_parameters", "v2.live", "v2.ready"})
 READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+READ_BY_POST = frozenset({"v2_models.index"})  # as Triton's protocol has it
+MANAGING = ("management.", "v2_models.")  # how the endpoints begin that change something
 
 
 def required_scopes(endpoint: str | None, method: str) -> tuple[str, ...]:
     """Return the scopes that a key for a route may have; empty where no key is needed."""
     if endpoint in PUBLIC:
         return ()
-    if endpoint is None or method in READ_METHODS:
+    if endpoint is None or method in READ_METHODS or endpoint in READ_BY_POST:
         return SCOPES
-    return (MANAGEMENT,) if endpoint.startswith("management.") else (INFERENCE,)
+    return (MANAGEMENT,) if endpoint.startswith(MANAGING) else (INFERENCE,)
 
 
 class Authorizer:

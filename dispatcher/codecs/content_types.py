@@ -47,9 +47,6 @@ SUGGESTIONS: Mapping[str, str] = {
     "text/csv": "send a table of numbers as application/x-npy, or in application/json: "
     '{"inputs": [{"name", "shape", "datatype", "data"}]}; records that are answered one by one as '
     "application/jsonlines, a JSON object on each line",
-    "application/vnd.sagemaker-triton.binary+json": "binary tensors are not supported: send "
-    'application/json, {"inputs": [{"name", "shape", "datatype", "data"}]} (binary_data=False for '
-    "each input and output of tritonclient), or a single one as application/x-npy",
 }
 
 

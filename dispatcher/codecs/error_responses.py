@@ -3,7 +3,8 @@
 {"error": {"code": "unknown_model", "message": "…", "hint": "…", "modelname": "…",
            "request_id": "…"}}
 
-NGINX renders its own errors alike, see nginx.conf.
+Below /v2, as Triton's clients expect: {"error": "message; hint"}. NGINX renders its own errors
+alike, see nginx.conf.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ log = logging.getLogger(__name__)
 MAX_ORIGINAL_MESSAGE: Final = 2048
 MAX_TEXT: Final = 700
 MAX_NAME: Final = 200
+
+# The paths of Triton's own protocol; there is no other one that begins so.
+TRITON_PATHS: Final = ("/v2",)
 
 # The path of the hosting service, for its clients with another endpoint_url.
 SERVICE_PREFIX: Final = "/endpoints/"
@@ -104,7 +108,10 @@ def error_response(status: int, code: str, message: str, hint: str = "") -> Resp
     record = current_record()
     if record:
         record.code, record.message = code, "" if code in QUOTING_CODES else message
-    text = dumps({"error": error_body(record, code, message, hint)})
+    error: Any = error_body(record, code, message, hint)
+    if record and record.path.startswith(TRITON_PATHS):
+        error = "; ".join(filter(None, (error["message"], error["hint"])))
+    text = dumps({"error": error})
     response = Response(text, status, mimetype="application/json")
     if status in RETRY_AFTER_S:
         response.headers["Retry-After"] = str(RETRY_AFTER_S[status])

@@ -7,7 +7,7 @@ import math
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 from clients.base import Payload
@@ -68,8 +68,11 @@ def read_json(body: bytes, metadata: Metadata, max_batch: int) -> InferenceReque
     return read_model_request(document, metadata, max_batch)
 
 
-def parse_json(body: bytes, deadline: float) -> Any:
-    """Parse JSON.
+Pairs = Callable[[list[tuple[str, Any]]], Any]
+
+
+def parse_json(body: bytes, deadline: float, pairs: Pairs | None = None) -> Any:
+    """Parse JSON; `pairs`, if any, makes objects of their fields.
 
     Raises:
         DeadlineExceeded: other large bodies were parsed until then.
@@ -78,7 +81,7 @@ def parse_json(body: bytes, deadline: float) -> Any:
 
     """
     if len(body) <= LARGE_BODY:
-        return json.loads(body)
+        return json.loads(body, object_pairs_hook=pairs)
     left = max(0.0, deadline - time.monotonic())
     if not large_body_lock.acquire(timeout=min(left, threading.TIMEOUT_MAX)):
         raise DeadlineExceeded(
@@ -88,7 +91,7 @@ def parse_json(body: bytes, deadline: float) -> Any:
     try:
         began = time.monotonic()
         try:
-            return json.loads(body)
+            return json.loads(body, object_pairs_hook=pairs)
         finally:
             if time.monotonic() - began > LONG_PARSE_S:
                 time.sleep(PAUSE_S)
@@ -96,8 +99,16 @@ def parse_json(body: bytes, deadline: float) -> Any:
         large_body_lock.release()
 
 
-def parse_object(body: bytes, deadline: float = math.inf) -> dict[str, Any]:
+def parse_object(
+    body: bytes, deadline: float = math.inf, *, hint: str = BODY_HINT, pairs: Pairs | None = None
+) -> dict[str, Any]:
     """Parse a body that must be a JSON object.
+
+    Args:
+        body: the JSON.
+        deadline: for a large one, on the clock of `time.monotonic()`.
+        hint: what was expected.
+        pairs: makes objects of their fields.
 
     Raises:
         BadBody: it is not one.
@@ -105,13 +116,13 @@ def parse_object(body: bytes, deadline: float = math.inf) -> dict[str, Any]:
 
     """
     try:
-        document = parse_json(body, deadline)
+        document = parse_json(body, deadline, pairs)
     except (ValueError, RecursionError) as error:
         came = f"{len(body)} bytes that begin with {body[:16]!r}" if body else "nothing"
-        hint = SEVERAL_HINT if is_concatenated(error) else BODY_HINT
+        hint = SEVERAL_HINT if is_concatenated(error) else hint
         raise BadBody(f"the body is not JSON ({error}); it is {came}", hint=hint) from error
     if not isinstance(document, dict):
-        hint = SEVERAL_HINT if isinstance(document, list) else BODY_HINT
+        hint = SEVERAL_HINT if isinstance(document, list) else hint
         raise BadBody(f"the body is {brief(document)}, not a JSON object", hint=hint)
     return document
 

@@ -16,6 +16,7 @@ from flask import Blueprint, Response, g, request
 from clients.errors import BadRequest, DeadlineExceeded, InferenceError, UnknownModel
 from clients.request import Timings
 from clients.tensors.client import TensorResult
+from dispatcher.codecs.binary_tensors import SAGEMAKER_TYPE
 from dispatcher.codecs.content_types import LINE_TYPES, decompress_body, read_body
 from dispatcher.codecs.error_responses import encode_item, error_item
 from dispatcher.codecs.json_request import read_lines, spool
@@ -47,18 +48,24 @@ from dispatcher.execution.executor import Executor, Job
 from dispatcher.execution.prepared import PreparedRequest, prepare
 from dispatcher.execution.request import ModelRequest, RequestList, SeveralModels
 from dispatcher.execution.slots import Caller, Slot
+from dispatcher.execution.triton_proxy import TritonProxy
 from dispatcher.execution.watchdog import send_timeout, shut_down
 from dispatcher.observability.request_log import RequestRecord
 from dispatcher.observability.telemetry import Telemetry
+from dispatcher.routes.v2 import sagemaker_response
 from dispatcher.settings import Settings
 
 
 def inference_routes(
-    settings: Settings, executor: Executor, admission: Admission, telemetry: Telemetry
+    settings: Settings,
+    executor: Executor,
+    admission: Admission,
+    telemetry: Telemetry,
+    triton: TritonProxy,
 ) -> Blueprint:
     """Return the routes that run inference."""
     routes = Blueprint("invocations", __name__)
-    invocation = InferenceHandler(settings, executor, admission, telemetry)
+    invocation = InferenceHandler(settings, executor, admission, telemetry, triton)
 
     @routes.post("/invocations")
     def invocations() -> Response:
@@ -104,17 +111,24 @@ class InferenceHandler:
         executor: runs the models.
         admission: limits concurrency.
         telemetry: counts and logs what was requested.
+        triton: takes bodies with binary tensors.
 
     """
 
     def __init__(
-        self, settings: Settings, executor: Executor, admission: Admission, telemetry: Telemetry
+        self,
+        settings: Settings,
+        executor: Executor,
+        admission: Admission,
+        telemetry: Telemetry,
+        triton: TritonProxy,
     ) -> None:
         self.settings = settings
         self.max_body, self.client_timeout = settings.max_body, settings.client_timeout
         self.executor = executor
         self.admission = admission
         self.telemetry = telemetry
+        self.triton = triton
 
     def answer(self, path_model: str) -> Response:
         """Read the request by its content type, wait for a slot, and answer."""
@@ -133,6 +147,8 @@ class InferenceHandler:
         decompress_body(request, self.max_body)
         if stream:
             return self.lines(metadata)
+        if request.mimetype == SAGEMAKER_TYPE:
+            return sagemaker_response(self.triton, metadata)
         done = self.admission.bodies.take(request.content_length or 0)
         try:
             asked = read_body(request, metadata, self.settings)

@@ -12,6 +12,8 @@ from flask import Blueprint, Response, g, request
 from clients.errors import DeadlineExceeded, UnknownModel
 from clients.plugins.dispatch_toml import authors, copied, remedy
 from clients.tensors.quoting import brief
+from dispatcher.auth.api_keys import MANAGEMENT
+from dispatcher.auth.authorization import required_scopes
 from dispatcher.codecs.error_responses import error_response
 from dispatcher.codecs.json_request import parse_object
 from dispatcher.codecs.responses import json_response
@@ -42,10 +44,7 @@ def management_routes(  # noqa: C901  small functions that share them
     @routes.route("/ping", methods=["GET", "POST"])
     def ping() -> Response:
         """Answer 200 where Triton and all required models are ready, else 503."""
-        if reasons := readiness.reasons():
-            code = STUCK if readiness.restart_helps() else NOT_READY
-            return error_response(503, code, "; ".join(reasons), "GET /health says more")
-        return Response(status=200)
+        return ready_or_not(readiness)
 
     @routes.get("/health")
     def health() -> Response:
@@ -138,6 +137,14 @@ def management_routes(  # noqa: C901  small functions that share them
     return routes
 
 
+def ready_or_not(readiness: Readiness) -> Response:
+    """Return 200 where Triton and all required models are ready, else 503 with the reasons."""
+    if reasons := readiness.reasons():
+        code = STUCK if readiness.restart_helps() else NOT_READY
+        return error_response(503, code, "; ".join(reasons), "GET /health says more")
+    return Response(status=200)
+
+
 def limit_concurrency(routes: Blueprint, slots: Slots, timeout: float) -> None:
     """Limit the requests that wait for Triton.
 
@@ -150,7 +157,8 @@ def limit_concurrency(routes: Blueprint, slots: Slots, timeout: float) -> None:
         if request.endpoint in FROM_MEMORY:
             return
         caller = Caller(request.environ.get("gunicorn.socket"))
-        kind = READ if request.method in {"GET", "HEAD", "OPTIONS"} else WRITE
+        changes = required_scopes(request.endpoint, request.method) == (MANAGEMENT,)
+        kind = WRITE if changes else READ
         try:
             g.slot = slots.enter(kind, time.monotonic() + timeout, caller)
         except DeadlineExceeded as error:

@@ -92,6 +92,14 @@ def test_inner_ports_lie_in_the_safe_range() -> None:
     assert inner == [9000, 9002, 9003]
 
 
+def test_a_public_port_inside_the_range_is_not_given_to_triton() -> None:
+    settings = read_settings(
+        {"SAGEMAKER_SAFE_PORT_RANGE": "9000-9010", "TRITON_PUBLIC_GRPC_PORT": "9000"}
+    )
+    inner = [settings.triton_http_port, settings.triton_grpc_port, settings.triton_metrics_port]
+    assert inner == [9001, 9002, 9003]
+
+
 def test_a_port_given_inside_the_range_is_kept_and_not_given_twice() -> None:
     settings = read_settings({"SAGEMAKER_SAFE_PORT_RANGE": "9000-9010", "TRITON_GRPC_PORT": "9000"})
     inner = [settings.triton_http_port, settings.triton_grpc_port, settings.triton_metrics_port]
@@ -105,6 +113,9 @@ def test_a_port_given_inside_the_range_is_kept_and_not_given_twice() -> None:
         {"SAGEMAKER_SAFE_PORT_RANGE": "9000-9010", "TRITON_HTTP_PORT": "8000"},
         {"TRITON_HTTP_PORT": "8080"},
         {"TRITON_HTTP_PORT": "8001"},
+        {"TRITON_PUBLIC_GRPC_PORT": "8001"},
+        {"TRITON_PUBLIC_HTTP_PORT": "8080"},
+        {"TRITON_PUBLIC_HTTP_PORT": "9000", "TRITON_PUBLIC_METRICS_PORT": "9000"},
     ],
 )
 def test_ports_that_cannot_work_are_refused(environment: dict[str, str]) -> None:

@@ -163,10 +163,6 @@ def test_several_objects_are_no_json_and_the_way_to_send_them_is_named(
     ("content_type", "words"),
     [
         ("text/csv", ["application/x-npy", "application/jsonlines"]),
-        (
-            "application/vnd.sagemaker-triton.binary+json;json-header-size=84",
-            ["binary tensors", "application/json", "binary_data=False", "application/x-npy"],
-        ),
         ("application/pdf", ["application/octet-stream", "image/*"]),
     ],
 )

@@ -1,0 +1,194 @@
+"""Triton's own protocol over HTTP (V2), passed on to Triton's port on loopback.
+
+What goes through here has the keys, limits, deadlines, log and metrics of the other routes. Models
+are loaded and unloaded as by `POST /load_model` and `DELETE /models`. Shared memory, traces and
+Triton's log settings cannot be reached.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from flask import Blueprint, Response, g, request
+
+from clients.errors import ModelUnavailable, TensorsRefused
+from clients.tensors.quoting import brief
+from dispatcher.codecs.binary_tensors import HEADER_LENGTH, SAGEMAKER_LENGTH, SAGEMAKER_TYPE
+from dispatcher.codecs.content_types import decompress_body
+from dispatcher.codecs.json_request import parse_object, parse_version
+from dispatcher.codecs.metadata import Metadata, read_metadata
+from dispatcher.codecs.responses import JSON, json_response
+from dispatcher.errors import BadBody
+from dispatcher.execution.admission import Admission
+from dispatcher.execution.triton_proxy import TritonProxy
+from dispatcher.model_control.control import ModelControl
+from dispatcher.readiness.status import Readiness
+from dispatcher.routes.models import limit_concurrency, ready_or_not
+from dispatcher.settings import Settings
+
+# Triton's names for those of its extensions that are not passed on.
+CLOSED: Final = frozenset(
+    {
+        "system_shared_memory",
+        "cuda_shared_memory",
+        "model_repository(unload_dependents)",
+        "trace",
+        "logging",
+    }
+)
+
+
+def inference_of_v2(settings: Settings, proxy: TritonProxy, readiness: Readiness) -> Blueprint:
+    """Return the routes that run models by Triton's protocol, and those of health."""
+    routes = Blueprint("v2", __name__)
+
+    @routes.get("/v2/health/live")
+    def live() -> Response:
+        """Answer 200; Triton itself is restarted where it does not answer."""
+        return Response(status=200)
+
+    @routes.get("/v2/health/ready")
+    def ready() -> Response:
+        """Answer as /ping."""
+        return ready_or_not(readiness)
+
+    @routes.post("/v2/models/<model>/infer")
+    @routes.post("/v2/models/<model>/versions/<version>/infer")
+    def infer(model: str, version: str = "") -> Response:
+        """Run a model on tensors, in JSON or in binary."""
+        metadata = read_metadata(
+            request.headers, request.args, path_model=model, request_id=g.record.request_id
+        )
+        metadata = replace(metadata, modelversion=version)
+        decompress_body(request, settings.max_body)
+        came = proxy.infer(metadata, request.headers.get(HEADER_LENGTH), HEADER_LENGTH)
+        if came.header_length is None:
+            return Response(came.body, mimetype=JSON)
+        response = Response(came.body, mimetype="application/octet-stream")
+        response.headers[HEADER_LENGTH] = came.header_length
+        return response
+
+    return routes
+
+
+def models_of_v2(  # noqa: C901  small functions that share them
+    settings: Settings, proxy: TritonProxy, control: ModelControl, admission: Admission
+) -> Blueprint:
+    """Return the routes that describe, load and unload models by Triton's protocol."""
+    routes = Blueprint("v2_models", __name__)
+    limit_concurrency(routes, admission.management, settings.managing_wait)
+
+    @routes.get("/v2")
+    def server_metadata() -> Response:
+        """Describe the server; of its extensions those that are passed on."""
+        described = json.loads(proxy.read("/v2").body)
+        described["extensions"] = [e for e in described["extensions"] if e not in CLOSED]
+        return json_response(described)
+
+    @routes.get("/v2/models/stats")
+    def all_statistics() -> Response:
+        """Return the statistics of all models."""
+        return Response(proxy.read("/v2/models/stats").body, mimetype=JSON)
+
+    @routes.get("/v2/models/<model>")
+    @routes.get("/v2/models/<model>/versions/<version>")
+    def metadata(model: str, version: str = "") -> Response:
+        """Return the names, types and shapes of a model's tensors."""
+        return described(model, version, "")
+
+    @routes.get("/v2/models/<model>/config")
+    @routes.get("/v2/models/<model>/versions/<version>/config")
+    def config(model: str, version: str = "") -> Response:
+        """Return a model's configuration, as Triton has completed it."""
+        return described(model, version, "/config")
+
+    @routes.get("/v2/models/<model>/stats")
+    @routes.get("/v2/models/<model>/versions/<version>/stats")
+    def statistics(model: str, version: str = "") -> Response:
+        """Return the statistics of a model."""
+        return described(model, version, "/stats")
+
+    @routes.get("/v2/models/<model>/ready")
+    @routes.get("/v2/models/<model>/versions/<version>/ready")
+    def model_ready(model: str, version: str = "") -> Response:
+        """Answer 200 where a model answers requests."""
+        proxy.lookup.refuse(model)
+        try:
+            return described(model, version, "/ready")
+        except TensorsRefused as error:  # Triton says 400 and no more
+            raise ModelUnavailable(
+                f"the model {brief(model)} is not ready", hint="GET /models says why"
+            ) from error
+
+    @routes.post("/v2/repository/index")
+    def index() -> Response:
+        """List the models of the repository with their states."""
+        only_ready = request_document().get("ready") is True
+        body = json.dumps({"ready": only_ready}).encode()
+        deadline = g.record.since + settings.client_timeout
+        came = proxy.call("POST", "/v2/repository/index", body, deadline=deadline)
+        return Response(came.body, mimetype=JSON)
+
+    @routes.post("/v2/repository/models/<model>/load")
+    def load(model: str) -> Response:
+        """Load or reload a model of the repository, as POST /load_model."""
+        change(model, control.load_own)
+        return Response(status=200)
+
+    @routes.post("/v2/repository/models/<model>/unload")
+    def unload(model: str) -> Response:
+        """Unload a model, as DELETE /models."""
+        change(model, control.unload)
+        return Response(status=200)
+
+    def change(model: str, action: Callable[[str], None]) -> None:
+        refuse_parameters()
+        g.record.modelname = name = control.resolve_name(model)
+        action(name)
+        g.record.known = True
+
+    def described(model: str, version: str, what: str) -> Response:
+        g.record.modelname = model
+        g.record.version = parse_version(version or None)
+        path = proxy.path(model, g.record.version)
+        return Response(proxy.read(path + what).body, mimetype=JSON)
+
+    return routes
+
+
+def sagemaker_response(proxy: TritonProxy, metadata: Metadata) -> Response:
+    """Answer the current request, whose body is of SageMaker's type for binary tensors."""
+    stated = request.mimetype_params.get(SAGEMAKER_LENGTH)
+    if stated is None and SAGEMAKER_LENGTH in (request.content_type or ""):
+        stated = ""  # it is malformed
+    came = proxy.infer(metadata, stated, f"{SAGEMAKER_LENGTH} in the Content-Type")
+    if came.header_length is None:
+        return Response(came.body, mimetype=JSON)
+    content_type = f"{SAGEMAKER_TYPE};{SAGEMAKER_LENGTH}={came.header_length}"
+    return Response(came.body, content_type=content_type)
+
+
+def request_document() -> dict[str, Any]:
+    """Return the JSON object in the current request's body; an empty one without a body."""
+    body = request.get_data()
+    return parse_object(body, hint="expected a JSON object, or no body") if body else {}
+
+
+def refuse_parameters() -> None:
+    """Refuse parameters of a load or unload: a restart of Triton would lose them.
+
+    Raises:
+        BadBody: there is one that is set.
+
+    """
+    parameters = request_document().get("parameters") or {}
+    if not isinstance(parameters, dict):
+        raise BadBody(f"`parameters` is {brief(parameters)}", hint="expected an object, or none")
+    if given := [name for name, value in parameters.items() if value]:
+        raise BadBody(
+            f"`parameters` has {brief(given[0])}, which is not taken: a restart would lose it",
+            hint="edit the model's folder (config.pbtxt and its files), then load the model",
+        )

@@ -1,0 +1,183 @@
+"""What is passed on to Triton's HTTP port, and what becomes of its answers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from flask.testing import FlaskClient
+
+from clients.errors import ModelUnavailable
+from dispatcher.execution.model_lookup import ModelLookup
+from tests.conftest import wait_for
+from tests.dispatcher.v2.conftest import TritonsPort
+from tests.support.stand_ins import assert_error
+
+HEADER = b'{"inputs": []}'
+LENGTH = {"Inference-Header-Content-Length": str(len(HEADER))}
+SAGEMAKER = "application/vnd.sagemaker-triton.binary+json"
+INFER = "/v2/models/add/infer"
+
+
+def test_body_and_length_arrive_as_they_were_sent(client: FlaskClient, triton: TritonsPort) -> None:
+    triton.answer = lambda: (200, {"Inference-Header-Content-Length": "2"}, b"{}\0\1\2")
+    for path in (INFER, "/v2/models/add/versions/3/infer"):
+        answer = client.post(path, data=HEADER + b"\0\xff\0", headers=LENGTH)
+        method, there, headers, body = triton.came[-1]
+        assert (method, there, body) == ("POST", path, HEADER + b"\0\xff\0")
+        assert (
+            headers["Inference-Header-Content-Length"] == LENGTH["Inference-Header-Content-Length"]
+        )
+        assert answer.status_code == 200
+        assert answer.data == b"{}\0\1\2"
+        assert answer.headers["Inference-Header-Content-Length"] == "2"
+        assert answer.content_type == "application/octet-stream"
+
+
+def test_no_other_header_of_the_caller_arrives(client: FlaskClient, triton: TritonsPort) -> None:
+    client.post(INFER, data=HEADER, headers={"X-Api-Key": "secret", "Triton-Request-Id": "x"})
+    ((_, _, headers, _),) = triton.came
+    assert set(headers) == {"Host", "Accept-Encoding", "Content-Length"}
+
+
+@pytest.mark.parametrize("path", ["/invocations", "/infer/add", "/models/add/invoke"])
+def test_sagemaker_s_type_states_the_length_both_ways(
+    client: FlaskClient, triton: TritonsPort, path: str
+) -> None:
+    triton.answer = lambda: (200, {"Inference-Header-Content-Length": "2"}, b"{}\0")
+    content_type = f"{SAGEMAKER};json-header-size={len(HEADER)}"
+    answer = client.post(path, data=HEADER + b"\0", content_type=content_type)
+    ((_, there, headers, body),) = triton.came
+    assert (there, body) == (INFER, HEADER + b"\0")
+    assert headers["Inference-Header-Content-Length"] == str(len(HEADER))
+    assert (answer.status_code, answer.data) == (200, b"{}\0")
+    assert answer.content_type == f"{SAGEMAKER};json-header-size=2"
+    triton.answer = lambda: (200, {}, b"{}")
+    answer = client.post(path, data=HEADER, content_type=SAGEMAKER)
+    assert answer.content_type == "application/json"
+
+
+@pytest.mark.parametrize("size", ["x", "-1", "15", '"14', "99999999999999999999"])
+def test_a_wrong_json_header_size_is_refused_in_the_usual_form(
+    client: FlaskClient, triton: TritonsPort, size: str
+) -> None:
+    content_type = f"{SAGEMAKER};json-header-size={size}"
+    answer = client.post("/invocations", data=HEADER, content_type=content_type)
+    assert_error(answer, 400, "bad_header", "json-header-size in the Content-Type is ")
+    assert not triton.came
+
+
+@pytest.mark.parametrize(
+    ("came", "body", "status", "text"),
+    [
+        (400, b'{"error": "bad tensor"}', 400, "bad tensor"),
+        (404, b'{"error": "no such thing"}', 404, "no such thing"),
+        (500, b'{"error": "it fell over\\nTraceback"}', 502, "it fell over"),
+        (500, b'{"error": "Unable to parse \'inputs\': no array"}', 400, "Unable to parse"),
+        (501, b'{"error": "decoupled"}', 400, "decoupled"),
+        (503, b'{"error": "not ready"}', 503, "not ready"),
+        (418, b"<html>", 502, "<html>"),
+        (500, b"", 502, "Triton answered 500"),
+        (400, b'{"error": "[request id: <id_unknown>] bad"}', 400, "bad"),
+    ],
+)
+def test_triton_s_errors_have_the_statuses_of_the_table(
+    client: FlaskClient, triton: TritonsPort, came: int, body: bytes, status: int, text: str
+) -> None:
+    triton.answer = lambda: (came, {}, body)
+    answer = client.post(INFER, data=HEADER)
+    assert answer.status_code == status
+    assert set(answer.json or {}) == {"error"}
+    assert (answer.json or {})["error"].startswith(text)
+    assert "Traceback" not in answer.text
+    assert ("Retry-After" in answer.headers) == (status == 503)
+
+
+def test_the_deadline_is_that_of_the_other_routes(client: FlaskClient, triton: TritonsPort) -> None:
+    end = threading.Event()
+    triton.answer = lambda: (200, {}, b"{}") if end.wait(30) else (500, {}, b"")
+    began = time.monotonic()
+    answer = client.post(f"{INFER}?timeout_ms=200", data=HEADER)
+    end.set()
+    assert answer.status_code == 504
+    assert (answer.json or {})["error"].startswith("Triton did not answer within 0.")
+    assert time.monotonic() - began < 20
+
+
+def test_slots_and_queue_are_those_of_the_other_routes(
+    client: FlaskClient, triton: TritonsPort
+) -> None:
+    end = threading.Event()
+    triton.answer = lambda: (200, {}, b"{}") if end.wait(30) else (500, {}, b"")
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(client.application.test_client().post, INFER, data=HEADER)
+        wait_for(lambda: triton.came, 20, "the first request")
+        refused = [
+            client.post(INFER, data=HEADER),
+            client.post("/invocations", data=HEADER, content_type=SAGEMAKER),
+        ]
+        end.set()
+        assert first.result().status_code == 200
+    for answer in refused:
+        assert answer.status_code == 429
+        assert answer.headers["Retry-After"] == "1"
+    assert client.post(INFER, data=HEADER).status_code == 200
+
+
+def test_a_triton_that_dies_meanwhile_is_503(client: FlaskClient, triton: TritonsPort) -> None:
+    triton.answer = lambda: (200, {"Content-Length": "100"}, b"cut off")
+    answer = client.post(INFER, data=HEADER)
+    assert answer.status_code == 503
+    assert (answer.json or {})["error"].startswith("Triton does not answer; it may be starting")
+
+
+def test_a_model_that_is_known_not_to_answer_is_refused_at_once(
+    client: FlaskClient, triton: TritonsPort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object, model: str) -> None:
+        raise ModelUnavailable(f"{model} is stuck", hint="wait")
+
+    monkeypatch.setattr(ModelLookup, "refuse", refuse)
+    for answer in (client.post(INFER, data=HEADER), client.get("/v2/models/add/ready")):
+        assert answer.status_code == 503
+        assert answer.json == {"error": "add is stuck; wait"}
+    assert not triton.came
+
+
+def test_a_body_over_the_limit_is_refused_before_it_is_unpacked_whole(
+    client: FlaskClient, triton: TritonsPort
+) -> None:
+    bomb = gzip.compress(b" " * (2 * 2**20))
+    for data, headers in (
+        (b" " * (2**20 + 1), {}),
+        (bomb, {"Content-Encoding": "gzip"}),
+    ):
+        answer = client.post(INFER, data=data, headers=headers)
+        assert answer.status_code == 413
+        assert isinstance((answer.json or {})["error"], str)
+    packed = client.post(INFER, data=gzip.compress(HEADER), headers={"Content-Encoding": "gzip"})
+    assert packed.status_code == 200
+    assert triton.came[-1][3] == HEADER
+
+
+@pytest.mark.parametrize(
+    ("parameters", "status"),
+    [
+        ({"config": "{}"}, 400),
+        ({"file:1/model.onnx": "AAAA"}, 400),
+        ({"unload_dependents": True}, 400),
+        ([1], 400),
+    ],
+)
+@pytest.mark.parametrize("action", ["load", "unload"])
+def test_what_a_restart_would_lose_is_refused(
+    client: FlaskClient, parameters: object, status: int, action: str
+) -> None:
+    body = json.dumps({"parameters": parameters})
+    answer = client.post(f"/v2/repository/models/add/{action}", data=body)
+    assert answer.status_code == status
+    assert "parameters" in (answer.json or {})["error"]

@@ -1,0 +1,392 @@
+"""Triton's own protocol on the public port: `tritonclient.http` works but for the port."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
+
+from tests.conftest import Endpoint, descendants, free_ports, running, wait_for
+from tests.support.front import sagemaker_runtime
+from tests.support.models import onnx_models
+from tests.support.telemetry import lines_of, settled, value
+
+# `tritonclient.http` adds to the headers that it is given: each call gets a copy.
+ASKING = MappingProxyType({"x-api-key": "for-asking"})
+MANAGING = MappingProxyType({"x-api-key": "for-managing"})
+SAGEMAKER = "application/vnd.sagemaker-triton.binary+json"
+LENGTH = "Inference-Header-Content-Length"
+NUMBERS = np.array([[1, 2, 3]], np.float32)  # the model adds one
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """The container with a model of two versions, keys, and all of Triton's ports open."""
+    folder = tmp_path_factory.mktemp("triton")
+    model = folder / "repository" / "plus_one"
+    for version in ("1", "2"):
+        onnx_models.plus_one(model / version / "model.onnx")
+    (model / "config.pbtxt").write_text(
+        'backend: "onnxruntime"\nmax_batch_size: 4\nversion_policy { all {} }\n'
+    )
+    (model / "dispatch.toml").write_text('aliases = ["increment"]\n')
+    keys = folder / "keys"
+    keys.write_text(
+        "".join(
+            f"{scope} {scope} {hashlib.sha256(key['x-api-key'].encode()).hexdigest()}\n"
+            for scope, key in (("inference", ASKING), ("management", MANAGING))
+        )
+    )
+    ports = free_ports(3)
+    with running(
+        folder,
+        MODEL_REPOSITORY=str(folder / "repository"),
+        API_KEYS_FILE=str(keys),
+        SAGEMAKER_TRITON_DEFAULT_MODEL_NAME="plus_one",
+        TRITON_PUBLIC_HTTP_PORT=str(ports[0]),
+        TRITON_PUBLIC_GRPC_PORT=str(ports[1]),
+        TRITON_PUBLIC_METRICS_PORT=str(ports[2]),
+    ) as endpoint:
+        object.__setattr__(endpoint, "public", [f"127.0.0.1:{port}" for port in ports])
+        yield endpoint
+
+
+@pytest.fixture
+def client(endpoint: Endpoint) -> triton.InferenceServerClient:
+    return triton.InferenceServerClient(f"127.0.0.1:{endpoint.port}")
+
+
+def tensors(*, binary: bool = True) -> tuple[list[Any], list[Any]]:
+    x = triton.InferInput("x", [1, 3], "FP32")
+    x.set_data_from_numpy(NUMBERS, binary_data=binary)
+    return [x], [triton.InferRequestedOutput("y", binary_data=binary)]
+
+
+@pytest.mark.parametrize("binary", [True, False], ids=["binary", "JSON"])
+@pytest.mark.parametrize("packed", [None, "gzip"])
+@pytest.mark.parametrize(
+    ("model", "version"), [("plus_one", ""), ("plus_one", "1"), ("increment", "")]
+)
+def test_the_answer_is_that_of_the_model(
+    client: Any, model: str, version: str, binary: bool, packed: str | None
+) -> None:
+    inputs, outputs = tensors(binary=binary)
+    answer = client.infer(
+        model,
+        inputs,
+        version,
+        outputs,
+        headers=dict(ASKING),
+        request_compression_algorithm=packed,
+        response_compression_algorithm=packed,
+    )
+    np.testing.assert_array_equal(answer.as_numpy("y"), [[2, 3, 4]])
+    assert answer.get_response()["model_name"] == "plus_one"
+    assert answer.get_response()["model_version"] == (version or "2")
+
+
+def test_health_metadata_configuration_and_index(client: Any) -> None:
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("plus_one", headers=dict(ASKING))
+    assert not client.is_model_ready("plus_one", "3", headers=dict(ASKING))
+    assert not client.is_model_ready("nosuch", headers=dict(ASKING))
+    server = client.get_server_metadata(headers=dict(ASKING))
+    assert server["name"] == "triton"
+    assert "binary_tensor_data" in server["extensions"]
+    assert not [one for one in server["extensions"] if "memory" in one or one == "trace"]
+    metadata = client.get_model_metadata("increment", headers=dict(ASKING))
+    assert metadata["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]
+    assert metadata["versions"] == ["1", "2"]
+    assert client.get_model_config("plus_one", "1", headers=dict(MANAGING))["max_batch_size"] == 4
+    index = client.get_model_repository_index(headers=dict(ASKING))
+    assert [(m["name"], m["version"], m["state"]) for m in index] == [
+        ("plus_one", "1", "READY"),
+        ("plus_one", "2", "READY"),
+    ]
+
+
+def test_statistics_count_the_requests_of_every_route(endpoint: Endpoint, client: Any) -> None:
+    def count(version: str = "") -> int:
+        stats = client.get_inference_statistics("plus_one", version, headers=dict(ASKING))[
+            "model_stats"
+        ]
+        return sum(one["inference_stats"]["success"]["count"] for one in stats)
+
+    before, of_first = count(), count("1")
+    for version in ("1", "2"):
+        client.infer("plus_one", tensors()[0], version, headers=dict(ASKING))
+    body = {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}]}
+    assert endpoint.call("/infer/plus_one", json.dumps(body), headers=dict(ASKING)).status == 200
+    assert count() >= before + 3
+    assert count("1") == of_first + 1
+    everything = client.get_inference_statistics(headers=dict(ASKING))["model_stats"]
+    assert [one["version"] for one in everything] == ["1", "2"]
+
+
+def test_keys_have_the_scopes_of_the_other_routes(client: Any) -> None:
+    for headers, status in ((None, "401"), (dict(MANAGING), "403")):
+        with pytest.raises(InferenceServerException) as caught:
+            client.infer("plus_one", tensors()[0], headers=headers)
+        assert caught.value.status() == status
+        assert isinstance(caught.value.message(), str)
+        assert "key" in caught.value.message()
+    for call in (client.load_model, client.unload_model):
+        with pytest.raises(InferenceServerException) as caught:
+            call("plus_one", headers=dict(ASKING))
+        assert caught.value.status() == "403"
+    with pytest.raises(InferenceServerException):
+        client.get_model_repository_index()
+
+
+def test_log_and_metrics_have_the_request(endpoint: Endpoint, client: Any) -> None:
+    labels = {"route": "/v2/models/<model>/infer", "model": "plus_one", "status": "200"}
+    before = value(settled_with_key(endpoint), "dispatcher_requests_total", **labels)
+    headers = {**ASKING, "X-Request-Id": "by-triton-s-client"}
+    client.infer("plus_one", tensors()[0], headers=headers)
+    (line,) = lines_of(endpoint, "by-triton-s-client")
+    assert (line["model"], line["key"], line["status"]) == ("plus_one", "inference", 200)
+    assert line["inference_s"] > 0
+    after = value(settled_with_key(endpoint), "dispatcher_requests_total", **labels)
+    assert after == before + 1
+
+
+def settled_with_key(endpoint: Endpoint) -> Any:
+    class WithKey:
+        def call(self, path: str) -> Any:
+            return endpoint.call(path, headers=dict(ASKING))
+
+    return settled(WithKey())  # type: ignore[arg-type]
+
+
+ONE = {"name": "x", "shape": [1, 3], "datatype": "FP32"}
+GOOD = {"inputs": [{**ONE, "data": [1, 2, 3]}]}
+
+
+def binary(size: Any, **more: Any) -> bytes:
+    return json.dumps(
+        {"inputs": [{**ONE, "parameters": {"binary_data_size": size}, **more}]}
+    ).encode()
+
+
+HEADER = binary(12)
+BYTES = NUMBERS.tobytes()
+MISTAKES: dict[str, tuple[bytes, str | None]] = {
+    "no body": (b"", None),
+    "no JSON": (b"{", None),
+    "no object": (b"[]", None),
+    "no inputs": (b"{}", None),
+    "inputs are a number": (b'{"inputs": 3}', None),
+    "deep": (b"[" * 100_000, None),
+    "deep inputs": (b'{"inputs": ' + b"[" * 900 + b"]" * 900 + b"}", None),
+    "length is no number": (HEADER + BYTES, "x"),
+    "negative length": (HEADER + BYTES, "-1"),
+    "huge length": (HEADER + BYTES, "9" * 30),
+    "header beyond the body": (HEADER + BYTES, str(len(HEADER) + 13)),
+    "header into the tensors": (HEADER + BYTES, str(len(HEADER) + 1)),
+    "length 0": (HEADER + BYTES, "0"),
+    "too few bytes": (HEADER + BYTES[:-1], str(len(HEADER))),
+    "too many bytes": (HEADER + BYTES + b"x", str(len(HEADER))),
+    "huge binary size": (binary(2**63) + BYTES, str(len(binary(2**63)))),
+    "negative binary size": (binary(-1) + BYTES, str(len(binary(-1)))),
+    "size is a text": (binary("x") + BYTES, str(len(binary("x")))),
+    "huge shape": (
+        binary(12, shape=[2**62, 4]) + BYTES,
+        str(len(binary(12, shape=[2**62, 4]))),
+    ),
+    "negative shape": (binary(12, shape=[-1, 3]) + BYTES, str(len(binary(12, shape=[-1, 3])))),
+    "unknown type": (binary(12, datatype="FP99") + BYTES, str(len(binary(12, datatype="FP99")))),
+    "unknown output": (json.dumps({**GOOD, "outputs": [{"name": "no"}]}).encode(), None),
+    "outputs are a text": (json.dumps({**GOOD, "outputs": "y"}).encode(), None),
+    "no classes": (
+        json.dumps(
+            {**GOOD, "outputs": [{"name": "y", "parameters": {"classification": "x"}}]}
+        ).encode(),
+        None,
+    ),
+    "parameters are a number": (json.dumps({**GOOD, "parameters": 3}).encode(), None),
+    "id is a number": (json.dumps({**GOOD, "id": 3}).encode(), None),
+    "texts for numbers": (json.dumps({"inputs": [{**ONE, "data": ["a", 2, 3]}]}).encode(), None),
+    "numbers for texts": (
+        json.dumps({"inputs": [{**ONE, "datatype": "BYTES", "data": [1, 2, 3]}]}).encode(),
+        None,
+    ),
+    "too large a batch": (
+        json.dumps({"inputs": [{**ONE, "shape": [5, 3], "data": [0] * 15}]}).encode(),
+        None,
+    ),
+    "shared memory": (
+        json.dumps({"inputs": [{**ONE, "parameters": {"shared_memory_region": "r"}}]}).encode(),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_400_with_a_text_and_triton_goes_on(endpoint: Endpoint, mistake: str) -> None:
+    body, length = MISTAKES[mistake]
+    headers = {**ASKING, **({LENGTH: length} if length else {})}
+    answer = endpoint.call("/v2/models/plus_one/infer", body, headers=headers)
+    assert answer.status == 400, answer.body
+    assert set(answer.json) == {"error"}
+    assert isinstance(answer.json["error"], str)
+    good = endpoint.call("/v2/models/plus_one/infer", json.dumps(GOOD), headers=dict(ASKING))
+    assert good.json["outputs"][0]["data"] == [2, 3, 4]
+    assert (
+        endpoint.call("/health", headers=dict(ASKING)).json["programs"]["Triton"]["restarts"] == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("nosuch/infer", 404, "there is no model 'nosuch'; served are: "),
+        ("plus_one/versions/3/infer", 404, "version 3"),
+        ("plus_one/versions/x/infer", 400, "`modelversion` is 'x'"),
+        ("plus_one%2f..%2fplus_one/infer", 404, "not found"),
+        ("plus_one/infer?timeout_ms=x", 400, "`timeout_ms`"),
+        ("plus_one/generate", 404, "not found"),
+        ("plus_one/trace/setting", 404, "not found"),
+    ],
+)
+def test_a_wrong_path_says_so(endpoint: Endpoint, path: str, status: int, words: str) -> None:
+    answer = endpoint.call(f"/v2/models/{path}", json.dumps(GOOD), headers=dict(ASKING))
+    assert answer.status == status
+    assert words in answer.json["error"]
+
+
+@pytest.mark.parametrize(("padding", "status"), [(0, 200), (26 * 2**20, 413)])
+def test_a_body_without_a_length_is_limited_too(
+    endpoint: Endpoint, padding: int, status: int
+) -> None:
+    chunks: Any = iter([json.dumps(GOOD).encode(), b" " * padding or b" "])  # sent chunked
+    answer = endpoint.call("/v2/models/plus_one/infer", chunks, headers=dict(ASKING))
+    assert answer.status == status
+
+
+def test_nginx_s_own_refusals_have_the_form_of_triton_too(endpoint: Endpoint) -> None:
+    answer = endpoint.call("/v2/models/plus_one/infer", b" " * (26 * 2**20), headers=dict(ASKING))
+    assert answer.status == 413
+    assert answer.json["error"].startswith("the body is too large (27262976 bytes)")
+
+
+def test_shared_memory_traces_and_logs_cannot_be_reached(client: Any) -> None:
+    calls = [
+        lambda: client.get_system_shared_memory_status(headers=dict(MANAGING)),
+        lambda: client.register_system_shared_memory("r", "/r", 16, headers=dict(MANAGING)),
+        lambda: client.unregister_system_shared_memory(headers=dict(MANAGING)),
+        lambda: client.get_cuda_shared_memory_status(headers=dict(MANAGING)),
+        lambda: client.unregister_cuda_shared_memory(headers=dict(MANAGING)),
+        lambda: client.get_trace_settings("plus_one", headers=dict(MANAGING)),
+        lambda: client.update_trace_settings(settings={"trace_rate": 1}, headers=dict(MANAGING)),
+        lambda: client.get_log_settings(headers=dict(MANAGING)),
+        lambda: client.update_log_settings({"log_verbose_level": 1}, headers=dict(MANAGING)),
+    ]
+    for call in calls:
+        with pytest.raises(InferenceServerException) as caught:
+            call()
+        assert caught.value.status() in {"404", "405"}
+
+
+def sagemaker_body() -> tuple[bytes, str]:
+    inputs, outputs = tensors()
+    body, size = triton.InferenceServerClient.generate_request_body(inputs, outputs=outputs)
+    return body, f"{SAGEMAKER};json-header-size={size}"
+
+
+@pytest.mark.parametrize("path", ["/invocations", "/models/plus_one/invoke", "/infer/increment"])
+def test_clients_of_triton_s_sagemaker_server_are_answered(endpoint: Endpoint, path: str) -> None:
+    body, content_type = sagemaker_body()
+    answer = endpoint.call(path, body, headers={**ASKING, "Content-Type": content_type})
+    assert answer.status == 200, answer.body
+    kind, _, size = answer.headers["Content-Type"].partition(";json-header-size=")
+    assert kind == SAGEMAKER
+    result = triton.InferenceServerClient.parse_response_body(answer.body, header_length=int(size))
+    np.testing.assert_array_equal(result.as_numpy("y"), [[2, 3, 4]])
+
+
+def test_boto3_sends_tensors_in_binary(endpoint: Endpoint) -> None:
+    runtime = sagemaker_runtime(endpoint)
+    runtime.meta.events.register("before-send", lambda request, **_: request.headers.update(ASKING))
+    body, content_type = sagemaker_body()
+    answer = runtime.invoke_endpoint(EndpointName="any", Body=body, ContentType=content_type)
+    size = int(answer["ContentType"].partition("json-header-size=")[2])
+    result = triton.InferenceServerClient.parse_response_body(
+        answer["Body"].read(), header_length=size
+    )
+    np.testing.assert_array_equal(result.as_numpy("y"), [[2, 3, 4]])
+
+
+def test_what_is_loaded_and_unloaded_outlives_a_restart_of_triton(
+    endpoint: Endpoint, client: Any
+) -> None:
+    client.unload_model("increment", headers=dict(MANAGING))  # by its alias
+    restart_triton(endpoint)
+    assert not client.is_model_ready("plus_one", headers=dict(ASKING))
+    with pytest.raises(InferenceServerException) as caught:
+        client.infer("plus_one", tensors()[0], headers=dict(ASKING))
+    assert caught.value.status() in {"404", "503"}
+    client.load_model("plus_one", headers=dict(MANAGING))
+    restart_triton(endpoint)
+    wait_for(lambda: client.is_model_ready("plus_one", headers=dict(ASKING)), 30, "the model")
+    np.testing.assert_array_equal(
+        client.infer("plus_one", tensors()[0], headers=dict(ASKING)).as_numpy("y"), [[2, 3, 4]]
+    )
+
+
+def restart_triton(endpoint: Endpoint) -> None:
+    def restarts() -> int:
+        programs = endpoint.call("/health", headers=dict(ASKING)).json["programs"]
+        running_now = programs["Triton"]["state"] == "running"
+        return int(programs["Triton"]["restarts"]) if running_now else -1
+
+    before = restarts()
+    for pid in descendants(endpoint.process.pid):
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith(b"tritonserver"):
+                os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: restarts() > before, 60, "a new Triton")
+
+
+def test_open_grpc_asks_models_and_changes_nothing(endpoint: Endpoint) -> None:
+    with tritonclient.grpc.InferenceServerClient(endpoint.public[1]) as client:  # type: ignore[attr-defined]
+        assert client.is_server_ready()
+        x = tritonclient.grpc.InferInput("x", [1, 3], "FP32")
+        x.set_data_from_numpy(NUMBERS)
+        np.testing.assert_array_equal(client.infer("plus_one", [x]).as_numpy("y"), [[2, 3, 4]])
+        assert client.get_model_metadata("plus_one").versions == ["1", "2"]
+        for refused in (
+            lambda: client.unload_model("plus_one"),
+            lambda: client.load_model("plus_one"),
+            lambda: client.register_system_shared_memory("r", "/r", 16),
+            lambda: client.update_log_settings({"log_verbose_level": 1}),
+        ):
+            with pytest.raises(InferenceServerException) as caught:
+                refused()
+            assert caught.value.status() == str(grpc.StatusCode.PERMISSION_DENIED)
+        assert client.is_model_ready("plus_one")
+
+
+def test_open_http_and_metrics_are_triton_s_own(endpoint: Endpoint) -> None:
+    http, _, metrics = endpoint.public  # type: ignore[attr-defined]
+    bare = triton.InferenceServerClient(http)
+    assert "system_shared_memory" in bare.get_server_metadata()["extensions"]
+    assert bare.get_system_shared_memory_status() is not None
+    host, _, port = metrics.partition(":")
+    with socket.create_connection((host, int(port))) as page:
+        page.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert page.recv(15) == b"HTTP/1.1 200 OK"
