@@ -20,6 +20,7 @@ def test_the_list_of_examples_is_complete() -> None:
     assert sorted(listed) == NAMES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_does_what_its_readme_says(name: str, tmp_path: Path) -> None:
     folder = workplace(tmp_path)
