@@ -170,7 +170,8 @@ def noise(signature: Signature) -> dict[str, Array]:
             found[name] = random.random(array.shape).astype(array.dtype)
         else:
             kind = np.bytes_ if array.dtype == np.object_ else array.dtype
-            found[name] = random.integers(0, 128, array.shape).astype(kind).astype(array.dtype)
+            most = 2 if array.dtype == np.bool_ else 128
+            found[name] = random.integers(0, most, array.shape).astype(kind).astype(array.dtype)
     return found
 
 

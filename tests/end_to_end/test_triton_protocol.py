@@ -254,7 +254,7 @@ def test_a_mistake_is_400_with_a_text_and_triton_goes_on(endpoint: Endpoint, mis
 @pytest.mark.parametrize(
     ("path", "status", "words"),
     [
-        ("nosuch/infer", 404, "there is no model 'nosuch'; served are: "),
+        ("nosuch/infer", 404, "there is no model 'nosuch'; the served models are: "),
         ("plus_one/versions/3/infer", 404, "version 3"),
         ("plus_one/versions/x/infer", 400, "`modelversion` is 'x'"),
         ("plus_one%2f..%2fplus_one/infer", 404, "not found"),

@@ -106,7 +106,7 @@ def lay_out(folder: Path, *models: str) -> dict[str, str]:
 
 # What the processes of a container are found by, besides their place below `serve`.
 PROCESSES = {
-    "Triton": r"tritonserver",
+    "Triton": r"/tritonserver --",
     "a model's process": r"triton_python_backend_stub \S*/steady/",
     "gunicorn's master": r"gunicorn",
     "gunicorn's worker": r"gunicorn",

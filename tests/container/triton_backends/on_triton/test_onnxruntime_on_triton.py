@@ -116,7 +116,7 @@ class TestRowsThatChangeEachOther:
         assert len(said) == 1
         assert "run one by one: output 'y' differs by" in said[0]
         assert "`dynamic_batching { }`" in said[0]
-        assert "model 'bare': requests share runs: in a trial" in triton.log()
+        assert "model 'bare': requests share runs: in a test" in triton.log()
 
 
 def test_what_mends_a_model_is_the_hint(triton: Triton) -> None:
