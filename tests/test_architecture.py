@@ -59,7 +59,7 @@ ARROWS = {
         " container/triton_backends/machine dispatcher/auth/api_keys.py dispatcher/settings.py"
         " dispatcher/readiness/status_file.py dispatcher/version.py"
     ),
-    "container/supervisor": "dispatcher/settings.py",
+    "container/supervisor": "dispatcher/exit_codes.py dispatcher/settings.py",
     "container/programs": (
         "container/repository container/supervisor container/triton_backends/engine_choice.py"
         " container/triton_backends/machine dispatcher/readiness/status_file.py"

@@ -43,7 +43,7 @@ def test_nobody_else_is_given_the_folder_of_a_serve_that_runs(tmp_path: Path) ->
 
 @pytest.mark.parametrize("given", [True, False])
 def test_the_own_folder_is_open_to_its_user_alone(tmp_path: Path, given: bool) -> None:
-    """Whoever reaches the socket in it is past NGINX and the API keys."""
+    """A process that reaches its socket is past NGINX and the API keys."""
     tmp_path.chmod(0o777)
     was = os.umask(0)
     try:

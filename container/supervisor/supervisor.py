@@ -28,6 +28,7 @@ from container.supervisor.lifecycle import Lifecycle, State
 from container.supervisor.log import ERROR, WARNING, Say
 from container.supervisor.program import Policy, Program, System
 from container.supervisor.signals import STOP_SIGNALS
+from dispatcher.exit_codes import in_words
 
 BUSY_S = 0.05  # between two rounds while something starts or ends
 CALM_S = 0.5
@@ -244,13 +245,13 @@ class Supervisor:
         if self._stopping:
             expected = lifecycle.state is State.ENDING or self._killed_at is not None
             if code not in (0, -lifecycle.program.stop_signal) and not expected:
-                self.say(f"{name} died while stopping ({described(code)})", ERROR)
+                self.say(f"{name} died while stopping ({in_words(code)})", ERROR)
                 self._exit_code = self._exit_code or exit_code_for(code)
             return
         if lifecycle.state is not State.ENDING:
-            lifecycle.reason = f"it died ({described(code)})"
+            lifecycle.reason = f"it died ({in_words(code)})"
             lifecycle.enter(State.ENDING, self.system.now())
-        self._restart_or_stop(lifecycle, f"died ({described(code)})", exit_code_for(code) or 1)
+        self._restart_or_stop(lifecycle, f"died ({in_words(code)})", exit_code_for(code) or 1)
 
     def _restart_or_stop(self, lifecycle: Lifecycle, what: str, exit_code: int) -> None:
         """Restart a program once its process group is gone, or stop the container.
@@ -352,13 +353,3 @@ class Supervisor:
 def exit_code_for(code: int) -> int:
     """Return the exit code that a shell gives; signals are negative in `code`."""
     return code if code >= 0 else 128 - code
-
-
-def described(code: int) -> str:
-    """Return an exit code in words; signals are negative, as `subprocess` has them."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return Signals(-code).name
-    except ValueError:  # most of the real-time ones have no name
-        return f"signal {-code}"

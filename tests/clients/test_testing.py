@@ -1,4 +1,4 @@
-"""What an author's own test is told of a model is what the class is told on the server."""
+"""An author's test sees the same of a model as the class sees on the server."""
 
 from __future__ import annotations
 

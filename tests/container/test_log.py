@@ -172,7 +172,7 @@ def test_a_program_that_is_started_anew_writes_into_the_same_pipe(tmp_path: Path
 
 
 class Reader(threading.Thread):
-    """Takes nothing of a pipe, or 4 KiB twice a second, until it is told to take all."""
+    """Takes nothing of a pipe, or 4 KiB twice a second, until it has to take all."""
 
     def __init__(self, *, slow: bool) -> None:
         super().__init__(daemon=True)
@@ -205,7 +205,7 @@ def test_a_log_that_is_slow_or_stuck_stops_nobody_and_losses_are_counted(
     with Log(reader.out, as_json=False) as log:
         sink = log.sink("triton")
         threading.Thread(target=program, args=(sink,), daemon=True).start()
-        assert wrote.wait(20), "the program waits for whoever reads the log"
+        assert wrote.wait(20), "the program waits for the reader of the log"
         fcntl.fcntl(reader.out, fcntl.F_SETPIPE_SZ, 2**20)
         reader.hurry.set()
         os.write(sink, b"line 999999 %s\n" % (b"x" * 190))

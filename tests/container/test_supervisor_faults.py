@@ -17,7 +17,8 @@ import pytest
 from container.announcement import Announcement
 from container.supervisor.posix import ProbeThread
 from container.supervisor.program import Policy, Program
-from container.supervisor.supervisor import Supervisor, described
+from container.supervisor.supervisor import Supervisor
+from dispatcher.exit_codes import in_words
 from tests.conftest import wait_for
 from tests.support.fake_machine import KILL, QUIT, TERM, Script, supervise
 
@@ -110,7 +111,7 @@ def test_one_that_dies_before_it_ever_worked_ends_the_start(died: int, expected:
     script = Script(faults={"gunicorn": range(100)}, deaths={4: [(2, died)]})
     out = supervise(script)
     assert out.code == expected
-    assert f"gunicorn died ({described(died)}): stopping the others" in out.said
+    assert f"gunicorn died ({in_words(died)}): stopping the others" in out.said
     assert out.announced == []
 
 

@@ -172,7 +172,7 @@ def test_the_platform_s_multi_model_endpoints_need_the_management_routes() -> No
         ({"MODEL_SERVER_WORKERS": "auto"}, 8, "2"),
         ({"MODEL_SERVER_WORKERS": " auto\n"}, 8, "2"),
         ({"MODEL_SERVER_WORKERS": "3"}, 16, "3"),
-        ({"MODEL_SERVER_WORKERS": ""}, 16, ""),  # which is told to be wrong
+        ({"MODEL_SERVER_WORKERS": ""}, 16, ""),  # which is refused
     ],
 )
 def test_there_is_a_web_worker_for_every_four_cpus(

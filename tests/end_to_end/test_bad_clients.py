@@ -101,7 +101,7 @@ def test_a_worker_that_has_lost_half_of_its_threads_is_replaced(endpoint: Endpoi
 
 
 def test_a_client_that_ends_the_process_is_survived(endpoint: Endpoint) -> None:
-    """Who is in flight is told 503, and a fresh worker is there within seconds."""
+    """Requests in flight get 503, and a new worker is there within seconds."""
     before = worker(endpoint)
     with ThreadPoolExecutor(2) as pool:
         sleeping: Any = pool.submit(endpoint.call, "/infer/sleeps", '{"payload": {"seconds": 1}}')

@@ -1,4 +1,4 @@
-"""Each failure caused on the real chain, under load: who was told what, and what is left of it."""
+"""Each failure caused on the real chain, under load: the answers, and what is left of it."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_an_optional_model_that_dies_is_503_by_itself(chaos: Endpoint) -> None:
         time.sleep(1)
     assert set(load.counts) == {"right"}
     assert restarts(chaos, "Triton") == before
-    # Mended together with the others, whenever Triton is started anew.
+    # Mended together with the others, whenever Triton is restarted.
     hit(chaos, "Triton", KILL)
     wait_for(lambda: Load(chaos).one("frail", [1.0]) == "right", 40, "the optional model")
 

@@ -51,7 +51,7 @@ class TritonPythonModel:
             elif asked == -3:
                 raise ValueError("this model does not like -3")
             elif asked == -5:
-                HELD.append(request)  # to be answered some time, by whoever
+                HELD.append(request)  # to be answered some time
                 answers.append(None)
                 continue
             elif asked == -4:

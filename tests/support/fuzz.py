@@ -123,7 +123,7 @@ json_values = st.recursive(
 
 @st.composite
 def spoiled(draw: st.DrawFn, sound: list[bytes]) -> bytes:
-    """Bytes that were right, cut, changed and put together anew in a few places."""
+    """Bytes that were right, cut, changed and put together again in a few places."""
     data = bytearray(draw(st.sampled_from(sound)))
     for _ in range(draw(st.integers(0, 4))):
         place = draw(st.integers(0, len(data)))

@@ -1,4 +1,4 @@
-"""A `dispatch.toml` with mistakes, or of another model: who is told what."""
+"""A `dispatch.toml` with mistakes, or of another model: the messages."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from tests.support.refusing_triton import ARRAYS, Refusing, refusing, triton
 __all__ = ["refusing", "triton"]  # the fixtures
 
 
-# What a caller is told when a model that is ready refuses a request with a status, by the meaning
+# The error for a caller when a model that is ready refuses a request with a status, by the meaning
 # of the codes: https://grpc.github.io/grpc/core/md_doc_statuscodes.html
 BY_STATUS = {
     "CANCELLED": ModelFailed,
@@ -118,7 +118,7 @@ def test_classes_of_texts_never_reach_triton(refusing: Refusing, triton: Triton)
         triton.infer("here", ARRAYS, classes={"scores": 1, "words": 1}, timeout=5)
     with pytest.raises(ModelFailed):  # it was asked
         triton.infer("here", ARRAYS, classes={"scores": 1}, timeout=5)
-    refusing.scores = "TYPE_STRING"  # it was loaded anew
+    refusing.scores = "TYPE_STRING"  # it was loaded again
     with pytest.raises(TensorsRefused, match="`scores`, which is BYTES"):
         triton.infer("here", ARRAYS, classes={"scores": 1}, timeout=5)
 

@@ -251,7 +251,7 @@ def test_a_form_that_cannot_be_read(client: FlaskClient, fields: Any, words: lis
     assert_error(response, 400, "bad_body", *words)
 
 
-# The library leaves what it has of a file to whoever forgets the error.
+# The library leaves what it has of a file to the code that drops the error.
 @pytest.mark.filterwarnings("ignore:Exception ignored.*SpooledTemporaryFile")
 @pytest.mark.parametrize(
     "form",

@@ -24,7 +24,7 @@ from tests.support.loading import wanted
 def test_one_that_is_there_by_the_second_look_is_left_alone(
     hosting: ModelLoader, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another caller was told meanwhile that it is loaded."""
+    """Another caller has got the answer meanwhile that it is loaded."""
     hosting.load("one", str(tmp_path / "elsewhere"))
     for act in (hosting.unload, lambda name: hosting.load(name, str(tmp_path / "elsewhere"))):
         looks = iter([["LOADING"], ["READY"], ["READY"]])

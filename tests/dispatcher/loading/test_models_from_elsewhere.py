@@ -212,7 +212,7 @@ def test_what_is_no_folder_in_the_repository_is_no_model(
 def test_a_folder_is_in_the_repository_whole_or_not_at_all(
     hosting: ModelLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever is there at the same time is told of a model from elsewhere, and Triton of none."""
+    """A concurrent caller hears of the model from elsewhere; Triton gets no request."""
     url, seen, link, rmtree = str(tmp_path / "elsewhere"), list[bool](), hosting.link, shutil.rmtree
 
     def here() -> bool:

@@ -24,7 +24,7 @@ from tests.support.mistakes.mistake import Mistake, write_mistake
 def test_a_model_that_is_still_being_unloaded_is_nobody_s_until_it_is_gone(
     hosting: ModelLoader, server: FakeTriton, tmp_path: Path, again: str
 ) -> None:
-    """As one that owes an answer may be until Triton is started anew."""
+    """As one that owes an answer may be until Triton is restarted."""
     url = str(tmp_path / "elsewhere")
     hosting.load("one", url)
     server.unloading.add("one")

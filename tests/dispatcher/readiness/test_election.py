@@ -96,7 +96,7 @@ def test_the_next_worker_takes_over_with_what_was_known(follower: Prober) -> Non
         holder.kill()
         holder.wait()
         wait_for(follower.is_elected, 1, "the election")
-        assert readiness(follower).reasons() == [], "nobody is told that it was not probed yet"
+        assert readiness(follower).reasons() == [], "no reason says that it was not probed yet"
     follower.server.models_run["echo"] = DeadlineExceeded("it hangs")  # type: ignore[attr-defined]
     follower.run("echo", follower.probes["echo"])
     follower.publish()

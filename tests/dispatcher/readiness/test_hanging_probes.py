@@ -63,7 +63,7 @@ def every_probe_is_an_example(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Hanging:
-    """A model whose client hangs in its example, from when it is told to until it is let go."""
+    """A model whose client hangs in its example, from `hang` until it is released."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage, self.hangs, self.free = stage, False, threading.Event()

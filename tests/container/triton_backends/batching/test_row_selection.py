@@ -83,7 +83,7 @@ def test_of_rows_that_are_wanted_by_number_the_others_are_not_left_out() -> None
 
 
 def test_where_one_is_at_fault_the_others_rows_are_computed_alone() -> None:
-    """And the one is run once more, whole: it may have told wrongly which rows there are."""
+    """That request is run once more, whole: it may have named the wrong rows."""
     run = TextsByRows()
     bad, good = run.run_items(text([13, 2], picked={"y": [1]}), text([3, 4], picked={"y": [1]}))
     assert run.asked == [{"y": [1, 3]}, {"y": [1]}, {"y": [1]}]

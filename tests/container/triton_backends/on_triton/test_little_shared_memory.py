@@ -1,4 +1,4 @@
-"""Where shared memory is shared out: who fits by himself is answered, whoever else asks."""
+"""Where shared memory is shared out: a request that fits is answered, beside any others."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class TestOnTriton:
 
 
 class FakeServer:
-    """Notes what it is told; refuses when it is to."""
+    """Notes its calls, and refuses them on request."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -295,7 +295,7 @@ class TestRegions:
         assert server.names == ["another's", own.name]
 
     def test_what_a_killed_worker_left_in_the_folder_is_removed(self, tmp_path: Path) -> None:
-        """It was killed while it told Triton of a region: the name was there still."""
+        """It was killed while it registered a region with Triton: the name was there still."""
         gone, own = f"{NAME}{2**22 + 1}_1", f"{NAME}{os.getpid()}_1"
         younger = f"{NAME}{2**22 + 2}_1"  # of another container, whose processes are not seen here
         for name in (gone, own, younger, "another's"):
