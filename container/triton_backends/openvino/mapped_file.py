@@ -9,6 +9,7 @@ import mmap
 import os
 import re
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 WEIGHTS = ".bin"
 """The suffix of the file beside `model.xml` that has the weights."""
+
+LOOK_S = 0.02  # between two looks at whether another instance has made the file
 
 
 class MappedFile:
@@ -77,12 +80,18 @@ def _lock_shared(lock: int, made: Path, make: Callable[[], None]) -> None:
     """Take a shared lock once a file exists.
 
     Linux releases a lock before it grants one of the other kind, so the file is checked each time.
+    Nothing waits for the exclusive lock: an instance that made the file meanwhile keeps its shared
+    one for as long as it has the model open.
     """
     while True:
         fcntl.flock(lock, fcntl.LOCK_SH)
         if made.exists():
             return
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(LOOK_S)
+            continue
         if not made.exists():
             make()
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import mmap
+import os
 import re
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -139,6 +142,25 @@ def resident(file: Path) -> int:
         rf"(?ms)^\w+-\w+ .{{4}} [^\n]* {re.escape(str(file))}$.*?^Rss: +(\d+) kB", maps
     )
     return sum(map(int, found))
+
+
+def test_an_instance_does_not_wait_for_one_that_keeps_the_file_open(tmp_path: Path) -> None:
+    """Both found no file at the same time; one made it, and has its model open from then on."""
+    made, lock = tmp_path / "made.xml", tmp_path / "made.lock"
+    first, second = (os.open(lock, os.O_RDWR | os.O_CREAT) for _ in range(2))
+    fcntl.flock(first, fcntl.LOCK_SH)
+    made_twice: list[str] = []
+    arguments = second, made, lambda: made_twice.append("made")
+    waits = threading.Thread(target=mapped_file._lock_shared, args=arguments, daemon=True)
+    waits.start()
+    waits.join(0.2)
+    assert waits.is_alive(), "there is no file yet"
+    made.touch()
+    waits.join(10)
+    assert not waits.is_alive()
+    assert not made_twice
+    os.close(first)
+    os.close(second)
 
 
 class TestRuns:
