@@ -21,6 +21,8 @@ import pytest
 from tests.conftest import Endpoint, descendants, running, wait_for
 from tool.__main__ import main
 
+pytestmark = pytest.mark.slow  # each makes environments, and some packages are fetched
+
 MODEL = """
 import sys
 import numpy as np

@@ -19,7 +19,8 @@ X = {"x": np.zeros((1, 3), np.float32)}
 
 
 # A Triton that has given a request to a dead process ends only after half a minute.
-@pytest.mark.parametrize("asked", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", [False, True])
 def test_it_has_new_processes_and_others_keep_theirs(tmp_path: Path, asked: bool) -> None:
     """Each time: Triton by itself loads a model again only where its configuration changed."""
     onnx_repository.write_repository(tmp_path / "models")
