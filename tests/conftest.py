@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,11 +154,12 @@ def start(folder: Path, **settings: str) -> Endpoint:
     return Endpoint(ports[0], process, log)
 
 
-def wait_for(condition: Any, seconds: float, what: str) -> None:
+def wait_for(condition: Any, seconds: float, what: str | Callable[[], str]) -> None:
+    """Wait until the condition holds; `what` says what was missing, looked up at the deadline."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            pytest.fail(f"not within {seconds} s: {what}")
+            pytest.fail(f"not within {seconds} s: {what() if callable(what) else what}")
         time.sleep(0.05)
 
 

@@ -100,7 +100,7 @@ def running(
                     "serve: ready after" in container.logs() or not container.state()["Running"]
                 ),
                 90,
-                f"the start:\n{container.logs()[-3000:]}",
+                lambda: f"the start:\n{container.logs()[-3000:]}",
             )
             assert container.call("/ping").status == 200, container.logs()[-3000:]
         yield container

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from container.programs.find_triton import STUB
 from tests.conftest import (
     PICTURES,
     PROJECT,
@@ -179,3 +180,18 @@ def test_a_client_of_one_s_own_is_served(
         )
         answer = endpoint.ask(modelname="double", payload={"numbers": ["x"]})
         assert answer.status == 400
+
+
+def test_the_stub_stays_readable_for_users_but_root(endpoint: Endpoint) -> None:
+    """Triton takes the permission to read from a stub that seems not to be executable."""
+    (line,) = [
+        line
+        for pid in descendants(endpoint.process.pid)
+        if b"--backend-directory=" in (line := Path(f"/proc/{pid}/cmdline").read_bytes())
+    ]
+    (folder,) = [
+        word.partition("=")[2]
+        for word in line.decode().split("\0")
+        if word.startswith("--backend-directory=")
+    ]
+    assert (Path(folder) / "python" / STUB).stat().st_mode & 0o555 == 0o555

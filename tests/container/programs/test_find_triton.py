@@ -52,6 +52,12 @@ def test_the_wheel_comes_last_with_this_project_s_backends(tmp_path: Path) -> No
     assert found.environment["PATH"].split(":")[0] == str(Path(sys.prefix) / "bin")
 
 
+def test_triton_finds_the_stub_executable() -> None:
+    """Triton 2.51 (`stub_launcher.cc`) runs it without arguments and makes another status 0100."""
+    stub = Path(triton.__file__).with_name(triton.STUB)
+    assert subprocess.run([stub], check=False, capture_output=True).returncode == 1
+
+
 def test_backends_laid_out_beforehand_are_used_where_they_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
