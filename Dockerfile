@@ -80,7 +80,9 @@ COPY container/__init__.py container/
 COPY container/image/__init__.py container/image/
 COPY container/image/weights container/image/weights
 COPY container/image/licences container/image/licences
+COPY LICENSE ./
 RUN .venv/bin/python -m container.image.licences /licenses \
+ && cp LICENSE /licenses/ \
  && chmod -R a+rX /licenses
 
 

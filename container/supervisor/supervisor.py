@@ -97,6 +97,7 @@ class Supervisor:
             for lifecycle in self._lifecycles:
                 if lifecycle.alive:
                     self.system.signal_group(lifecycle.pid, signal.SIGKILL)
+        self.say(f"stopped, with exit code {self._exit_code}")
         return self._exit_code
 
     def _watch(self) -> None:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final
 
-from flask import Flask, Response, g, has_request_context
+from flask import Flask, Response, g, has_request_context, request
 from werkzeug.exceptions import ClientDisconnected, HTTPException
 
 from clients.errors import InferenceError
@@ -168,7 +168,12 @@ def answer_http_error(error: HTTPException) -> Response:
     """Answer an error of Flask's own: 404, 405, 413."""
     status = error.code or 500
     code, hint = ROUTING.get(status, (error.name.lower().replace(" ", "_"), ""))
-    response = error_response(status, code, error.description or error.name, hint)
+    path = request.path[:100]
+    message = {
+        404: f"there is no route '{path}'",
+        405: f"the route '{path}' has no method {request.method}",
+    }.get(status, error.description or error.name)
+    response = error_response(status, code, message, hint)
     # What the protocol requires besides the body, such as Allow with 405.
     for name, value in error.get_headers():
         if name.lower() not in {"content-type", "content-length"}:

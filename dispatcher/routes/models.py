@@ -186,6 +186,8 @@ def read_load() -> tuple[str, str]:
     except BadBody as error:
         raise BadBody(error.message, hint=expected) from error
     for name in ("model_name", "url"):
-        if not isinstance(body.get(name), str) or not body[name]:
-            raise BadBody(f"`{name}` is {brief(body.get(name))}", hint=expected)
+        if name not in body:
+            raise BadBody(f"`{name}` is missing", hint=expected)
+        if not isinstance(body[name], str) or not body[name]:
+            raise BadBody(f"`{name}` is {brief(body[name])}", hint=expected)
     return body["model_name"], body["url"]

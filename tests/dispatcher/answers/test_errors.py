@@ -178,7 +178,9 @@ def test_a_bug_in_a_client_is_a_constant_text_and_a_traceback_in_the_log(
 
 
 def test_routing_errors_have_the_same_shape(client: FlaskClient) -> None:
-    assert_error(client.get("/nowhere"), 404, "not_found", "POST /invocations")
+    missing = client.get("/nowhere")
+    assert_error(missing, 404, "not_found", "POST /invocations")
+    assert "'/nowhere'" in missing.json["error"]["message"]
     response = client.get("/invocations")
     assert_error(response, 405, "method_not_allowed", "Allow")
     assert "POST" in response.headers["Allow"]
