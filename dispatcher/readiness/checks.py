@@ -90,24 +90,27 @@ class ModelChecks:
     server: ModelServer
     timeout: float
 
-    def check(self, name: str, result: Result, *, knock: bool) -> Result:
+    def check(self, name: str, result: Result, *, knock: bool, again: bool = False) -> Result:
         """Return a result with what is found now; `reason` is empty where the model answers.
 
         Args:
             name: of the model or class.
             result: without a reason; what it says of the model is kept.
             knock: whether a knock is enough.
+            again: as for `ask`.
 
         """
         before, until = self._answered(result.model), time.monotonic() + self.timeout
         try:
             if knock:
                 signature = self.server.signature(result.model, timeout=self.timeout)
-                # Triton's response cache must not answer in place of the model.
-                inputs = noise(signature) if signature.cached else zeros(signature)
-                self.server.knock(result.model, inputs, timeout=self.timeout)
-                return result
-            answers = self.ask(name, known=bool(result.answered_in))
+                # A model that decodes files fails on zeros, and with it a batch of other callers.
+                if not any(spec.is_file for spec in signature.inputs):
+                    # Triton's response cache must not answer in place of the model.
+                    inputs = noise(signature) if signature.cached else zeros(signature)
+                    self.server.knock(result.model, inputs, timeout=self.timeout)
+                    return result
+            answers = self.ask(name, known=bool(result.answered_in), again=again)
         except InferenceError as error:
             return self._judged(error, result, before, until)
         return replace(result, answered_in=result.tried_in) if answers else result
@@ -136,10 +139,12 @@ class ModelChecks:
             part=part,
         )
 
-    def ask(self, name: str, *, known: bool) -> bool:
+    def ask(self, name: str, *, known: bool, again: bool = False) -> bool:
         """Ask a model the example of its client, or zeros where it has no client.
 
         Zeros may not be a valid input, so that only a model that is `known` to answer them has to.
+        One that takes files and did not answer is not asked `again`: with its run a batch of other
+        callers might fail.
 
         Returns:
             whether it answered.
@@ -165,6 +170,8 @@ class ModelChecks:
             return True
         model = self.model(name)
         signature = self.server.signature(model, timeout=self.timeout)
+        if again and not known and {spec.is_file for spec in signature.inputs} == {True}:
+            return False
         try:
             self.server.infer(model, zeros(signature), timeout=self.timeout)
         except (DeadlineExceeded, ModelFailed, TensorsRefused):
