@@ -26,6 +26,15 @@ output [ {outputs} ]
 instance_group [ {{ count: 1 kind: KIND_CPU }} ]
 {batching}
 """
+ENSEMBLE = """platform: "ensemble"
+max_batch_size: 8
+input [ { name: "FILE" data_type: TYPE_UINT8 dims: [ -1 ] } ]
+output [ { name: "MEAN" data_type: TYPE_FP32 dims: [ 3 ] } ]
+ensemble_scheduling { step [ {
+  model_name: "ragged" model_version: -1
+  input_map { key: "RAW_IMAGE" value: "FILE" } output_map { key: "MEAN" value: "MEAN" }
+} ] }
+"""
 CLASSIFICATION = 'family = "classification"\noutput = "MEAN"\n'
 SIZES = {"MEAN": "3", "BOXES": "1, 6", "TOGETHER": "1"}
 CLASS = """
@@ -47,7 +56,7 @@ class Own(Client):
 """
 
 
-def add(  # noqa: PLR0913  the parts of a configuration
+def add(
     folder: Path,
     toml: str,
     *outputs: str,
@@ -83,6 +92,9 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     add(models / "bytes", CLASSIFICATION, "MEAN", "TOGETHER")
     ragged = "allow_ragged_batch: true"
     add(models / "ragged", CLASSIFICATION, "MEAN", "TOGETHER", kind="UINT8", ragged=ragged)
+    add(models / "chain", CLASSIFICATION, "MEAN")
+    (models / "chain" / "config.pbtxt").write_text(ENSEMBLE)
+    add(models / "unequal", CLASSIFICATION, "MEAN", "TOGETHER", kind="UINT8")
     add(models / "alone", CLASSIFICATION, "MEAN", kind="UINT8", batch=0)
     add(models / "finds", 'family = "detection"\noutput_layout = "end2end"\n', "BOXES")
     add(models / "all", 'family = "picture-file"\n', "MEAN", "TOGETHER", kind="UINT8", batching="")
@@ -135,7 +147,7 @@ def statistics(endpoint: Endpoint, model: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("model", ["bytes", "ragged", "alone"])
+@pytest.mark.parametrize("model", ["bytes", "ragged", "chain", "alone"])
 @pytest.mark.parametrize("file", [COFFEE, PHOTO], ids=["PNG", "JPEG"])
 def test_a_picture_reaches_the_model_in_every_form(
     endpoint: Endpoint, model: str, file: bytes
@@ -173,7 +185,7 @@ def pictures(count: int) -> list[bytes]:
     ]
 
 
-@pytest.mark.parametrize("model", ["bytes", "ragged", "alone"])
+@pytest.mark.parametrize("model", ["bytes", "ragged", "chain", "unequal", "alone"])
 def test_a_list_is_answered_in_order(endpoint: Endpoint, model: str) -> None:
     files = pictures(11)
     answer = endpoint.ask(modelname=model, payload=[{"img": in_base64(one)} for one in files])
@@ -181,18 +193,17 @@ def test_a_list_is_answered_in_order(endpoint: Endpoint, model: str) -> None:
         assert scores(result) == pytest.approx(mean(file), abs=0.01)
 
 
-@pytest.mark.parametrize("model", ["bytes", "ragged"])
+@pytest.mark.parametrize("model", ["bytes", "ragged", "chain"])
 def test_pictures_of_different_callers_share_a_run(endpoint: Endpoint, model: str) -> None:
     files = pictures(8)
-    before = statistics(endpoint, model)
+    runs_in = "ragged" if model == "chain" else model
+    before = statistics(endpoint, runs_in)
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda file: send(endpoint, model, file), files))
     for file, answer in zip(files, answers, strict=True):
         assert scores(answer.json["result"]) == pytest.approx(mean(file), abs=0.01)
-    after = statistics(endpoint, model)
-    rows, runs = (
-        after[name] - before[name] for name in ("inference_count", "execution_count")
-    )
+    after = statistics(endpoint, runs_in)
+    rows, runs = (after[name] - before[name] for name in ("inference_count", "execution_count"))
     assert rows >= 8
     assert runs <= rows - 4, "eight callers within 100 ms"
 
@@ -212,7 +223,9 @@ def test_boxes_are_in_pixels_of_the_upright_picture(endpoint: Endpoint) -> None:
     assert (width, height) == (100, 300)
     assert [x1, y1, x2, y2] == pytest.approx([50, 200, 90, 260], abs=2)
     drawn = endpoint.call(
-        "/infer/finds", turned, headers={"Content-Type": "image/jpeg", "Accept": "image/png"}  # type: ignore[arg-type]
+        "/infer/finds",
+        turned,
+        headers={"Content-Type": "image/jpeg", "Accept": "image/png"},  # type: ignore[arg-type]
     )
     assert Image.open(io.BytesIO(drawn.body)).size == (100, 300)
 
@@ -233,9 +246,7 @@ def test_a_class_gets_the_file_and_its_size(endpoint: Endpoint) -> None:
 
 
 @pytest.mark.parametrize("model", ["bytes", "alone"])
-def test_what_is_no_whole_picture_does_not_reach_the_model(
-    endpoint: Endpoint, model: str
-) -> None:
+def test_what_is_no_whole_picture_does_not_reach_the_model(endpoint: Endpoint, model: str) -> None:
     before = statistics(endpoint, model)["inference_stats"]["fail"].get("count", 0)
     for file, said in [
         (PHOTO[: len(PHOTO) // 2], "damaged JPEG"),

@@ -1,6 +1,9 @@
 """A model of Triton's Python backend that decodes pictures with OpenCV; it raises for others."""
 
+from __future__ import annotations
+
 import json
+from typing import Any
 
 import cv2
 import numpy as np
@@ -8,16 +11,16 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    def initialize(self, args):
+    def initialize(self, args: dict[str, str]) -> None:
         config = json.loads(args["model_config"])
         self.takes_bytes = config["input"][0]["data_type"] == "TYPE_STRING"
         self.batches = config.get("max_batch_size", 0) > 0
         self.names = [one["name"] for one in config["output"]]
 
-    def execute(self, requests):
+    def execute(self, requests: list[Any]) -> list[Any]:
         return [self.answer(request, len(requests)) for request in requests]
 
-    def answer(self, request, together):
+    def answer(self, request: Any, together: int) -> Any:
         array = pb_utils.get_input_tensor_by_name(request, "RAW_IMAGE").as_numpy()
         files = array.ravel() if self.takes_bytes else [array.ravel().tobytes()]
         pictures = [
@@ -37,7 +40,7 @@ class TritonPythonModel:
         )
 
 
-def box_of_red(picture):
+def box_of_red(picture: Any) -> list[float]:
     """Return x1, y1, x2, y2, score and class of what is red, as `end2end` has it."""
     rows, columns = np.nonzero((picture[..., 0] > 150) & (picture[..., 1] < 100))
     if not rows.size:
