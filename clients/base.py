@@ -286,7 +286,7 @@ class Client(ABC):
         """
 
         def decode() -> Picture:
-            return decode_picture(*self._file(payload, name))
+            return decode_picture(*self._encoded_picture(payload, name))
 
         once = self.request.once
         return once(payload.get(name), decode) if once else decode()
@@ -301,9 +301,9 @@ class Client(ABC):
             BadPayload: as of `picture`; of damage only a missing end is noticed.
 
         """
-        return checked_file(*self._file(payload, name))
+        return checked_file(*self._encoded_picture(payload, name))
 
-    def _file(self, payload: Payload, name: str) -> tuple[bytes, str, int, str]:
+    def _encoded_picture(self, payload: Payload, name: str) -> tuple[bytes, str, int, str]:
         """Return the arguments of `decode_picture` for a field."""
         value, most = payload.get(name), self._environment.max_pixels
         if isinstance(value, bytes):

@@ -177,6 +177,16 @@ def test_a_picture_reaches_the_model_in_every_form(
         )
 
 
+@pytest.mark.parametrize("model", ["bytes", "alone"])
+def test_a_large_file_reaches_the_model(endpoint: Endpoint, model: str) -> None:
+    out = io.BytesIO()
+    noise = np.random.default_rng(1).integers(0, 255, (2600, 2600, 3), np.uint8)
+    Image.fromarray(noise).save(out, "PNG", compress_level=0)
+    answer = send(endpoint, model, out.getvalue(), "image/png")
+    assert len(out.getvalue()) > 20 * 10**6
+    assert list(scores(answer.json["result"]).values()) == pytest.approx([0.498] * 3, abs=0.002)
+
+
 def pictures(count: int) -> list[bytes]:
     """Return files of unequal lengths, each of its own colour."""
     return [
