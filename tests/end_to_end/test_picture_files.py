@@ -280,6 +280,17 @@ def test_what_is_no_whole_picture_does_not_reach_the_model(endpoint: Endpoint, m
     assert statistics(endpoint, model)["inference_stats"]["fail"].get("count", 0) == before
 
 
+@pytest.mark.parametrize("model", ["bytes", "alone"])
+def test_a_model_that_raises_fails_that_request_and_goes_on(endpoint: Endpoint, model: str) -> None:
+    place = COFFEE.index(b"IDAT") + 4
+    damaged = COFFEE[:place] + bytes(1000) + COFFEE[place + 1000 :]
+    answer = send(endpoint, model, damaged)
+    assert (answer.status, answer.json["error"]["code"]) == (502, "model_failed")
+    for _ in range(5):
+        assert endpoint.call("/ping").status == 200
+        assert send(endpoint, model, COFFEE).status == 200
+
+
 def test_a_picture_that_lacks_its_end_marker_alone_is_answered(endpoint: Endpoint) -> None:
     answer = send(endpoint, "bytes", PHOTO[:-2])
     assert scores(answer.json["result"]) == pytest.approx(mean(PHOTO), abs=0.002)
