@@ -158,7 +158,7 @@ class ModelChecks:
         client = self.client(name)
         if client and has_example(client):
             try:
-                ask_example(client, self.timeout)
+                self.ask_client(client)
             except TensorsRefused:  # by the model
                 raise
             except BadRequest as error:  # by the client, whose example is to be changed
@@ -179,6 +179,22 @@ class ModelChecks:
                 raise
             return False
         return True
+
+    def ask_client(self, client: Client) -> None:
+        """Ask a client its own example; once more if a run of a model that takes files failed.
+
+        The run may have been shared with a caller's file that the model could not decode.
+        """
+        until = time.monotonic() + self.timeout
+        try:
+            ask_example(client, self.timeout)
+        except ModelFailed as error:
+            if not error.model:  # the client says so itself
+                raise
+            signature = self.server.signature(error.model, timeout=WORD_S)
+            if not any(spec.is_file for spec in signature.inputs):
+                raise
+            ask_example(client, max(0.0, until - time.monotonic()))
 
     def client(self, name: str) -> Client | None:
         """Return the client of this name; else any client of the model of this name."""
