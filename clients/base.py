@@ -29,7 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from clients.errors import BadParameter, BadPayload, InferenceError, UnsupportedMedia
-from clients.images.pictures import EXPECTED, Picture, decode_base64, decode_picture
+from clients.images.picture_file import PictureFile, checked_file
+from clients.images.pictures import EXPECTED, EXPECTED_BYTES, Picture, decode_base64, decode_picture
 from clients.parameters import FORMAT, Parameter
 from clients.request import Media, Request, current
 from clients.tensors.nested import flattened
@@ -283,17 +284,32 @@ class Client(ABC):
             BadPayload: the field is missing, or no JPEG, PNG, WebP, BMP or GIF picture.
 
         """
-        value = payload.get(name)
 
         def decode() -> Picture:
-            most = self._environment.max_pixels
-            if isinstance(value, bytes):
-                return decode_picture(value, name, most)
-            data = decode_base64(self.text(payload, name, "base64 of a picture"), name)
-            return decode_picture(data, name, most, EXPECTED)
+            return decode_picture(*self._encoded_picture(payload, name))
 
         once = self.request.once
-        return once(value, decode) if once else decode()
+        return once(payload.get(name), decode) if once else decode()
+
+    def picture_file(self, payload: Payload, name: str = "img") -> PictureFile:
+        """Return a picture of the payload as it came, for a model that decodes by itself.
+
+        Returns:
+            the bytes of the file in `data`, and `height` and `width` of the upright picture.
+
+        Raises:
+            BadPayload: as of `picture`; of damage only a missing end is noticed.
+
+        """
+        return checked_file(*self._encoded_picture(payload, name))
+
+    def _encoded_picture(self, payload: Payload, name: str) -> tuple[bytes, str, int, str]:
+        """Return the arguments of `decode_picture` for a field."""
+        value, most = payload.get(name), self._environment.max_pixels
+        if isinstance(value, bytes):
+            return value, name, most, EXPECTED_BYTES
+        text = self.text(payload, name, "base64 of a picture")
+        return decode_base64(text, name), name, most, EXPECTED
 
     def text(self, payload: Payload, name: str = "text", expected: str = "a text") -> str:
         """Return a text field.

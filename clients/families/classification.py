@@ -11,7 +11,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from clients.base import FORMAT, Environment, Parameter, Payload
-from clients.images.model_input import PictureInput, both
+from clients.images.model_input import FileInput, PictureInput, both, picture_input
 from clients.images.pictures import EXAMPLE, Picture, planes
 from clients.images.resizing import FILTERS, resized
 from clients.plugins.dispatch_toml import (
@@ -67,13 +67,13 @@ class Plan:
 
     Args:
         input: the input tensor.
-        resize: see `resized`.
-        crop: height and width, in pixels.
+        resize: see `resized`; 0 where the input takes files.
+        crop: height and width, in pixels; likewise.
         output: the tensor with the scores.
 
     """
 
-    input: PictureInput
+    input: PictureInput | FileInput
     resize: int | tuple[int, int]
     crop: tuple[int, int]
     output: str
@@ -101,7 +101,23 @@ class Classification(Family[ClassificationKeys, Plan]):
             )
 
     def fit(self, signature: Signature) -> Plan:
-        taken = PictureInput.of(self, signature, self.keys.layout, (3, 1))
+        taken = picture_input(self, signature, self.keys.layout, (3, 1))
+        resize, crop = (0, (0, 0)) if isinstance(taken, FileInput) else self.sizes(taken)
+        output = self.tensor(signature.outputs, "output")
+        sizes = taken.rest_of(output)
+        if sum(size not in (1, -1) for size in sizes) > 1:
+            raise self.misfit(f"{shown(output)} has no score per class")
+        if max(sizes, default=-1) > 0:
+            self.count_labels(self.labels, max(sizes), shown(output))
+        return Plan(taken, resize, crop, output.name)
+
+    def sizes(self, taken: PictureInput) -> tuple[int | tuple[int, int], tuple[int, int]]:
+        """Return the sizes that a picture is resized and cropped to.
+
+        Raises:
+            ClientDisabled: a key for pixels does not suit the model's input.
+
+        """
         for name in ("mean", "std"):
             came = len(getattr(self.keys, name) or ()) or taken.channels
             if came != taken.channels:
@@ -124,37 +140,37 @@ class Classification(Family[ClassificationKeys, Plan]):
                 f"or `mean` or `std` is wrong: `{taken.name}` takes UINT8",
                 'write "0-255" alone',
             )
-        output = self.tensor(signature.outputs, "output")
-        sizes = taken.rest_of(output)
-        if sum(size not in (1, -1) for size in sizes) > 1:
-            raise self.misfit(f"{shown(output)} has no score per class")
-        if max(sizes, default=-1) > 0:
-            self.count_labels(self.labels, max(sizes), shown(output))
-        return Plan(taken, resize, crop, output.name)
+        return resize, crop
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         plan = self.fitted()
-        pixels = self.each(payloads, lambda payload: self.pixels(self.picture(payload), plan))
-        answer = self.infer(plan.input.tensor(pixels), outputs=[plan.output])[plan.output]
+        taken = plan.input
+        if isinstance(taken, FileInput):
+            inputs = taken.tensor(self.each(payloads, self.picture_file))
+        else:
+            inputs = taken.tensor(
+                self.each(payloads, lambda payload: self.pixels(self.picture(payload), plan, taken))
+            )
+        answer = self.infer(inputs, outputs=[plan.output])[plan.output]
         rows = answer.reshape(len(payloads), -1)
         self.count_labels(self.labels, rows.shape[1], f"`{plan.output}`")
         return [self.answer(row) for row in rows]
 
-    def pixels(self, picture: Picture, plan: Plan) -> npt.NDArray[Any]:
+    def pixels(self, picture: Picture, plan: Plan, taken: PictureInput) -> npt.NDArray[Any]:
         """Return a picture as the model takes it, without the batch axis."""
-        grey = plan.input.channels == 1
+        grey = taken.channels == 1
         if grey:  # before it is resized, as in training on grey pictures
             picture = np.asarray(Image.fromarray(picture).convert("L"))
             picture = np.repeat(picture[..., None], 3, 2)
         small = resized(picture, plan.resize, plan.crop, self.keys.interpolation)
-        first = plan.input.layout == "NCHW"
+        first = taken.layout == "NCHW"
         # Channels one after the other if the model takes them so: with interleaved channels NumPy
         # takes several times as long to subtract a mean of three numbers.
         whole = planes(small) if first else small
         if grey:
             whole = whole[:1] if first else whole[..., :1]
         pixels: npt.NDArray[Any] = whole.astype(np.float32)
-        each = (plan.input.channels, 1, 1) if first else (plan.input.channels,)
+        each = (taken.channels, 1, 1) if first else (taken.channels,)
         if self.keys.pixels == "0-1":
             pixels /= 255
         if self.keys.channels == "BGR":

@@ -31,13 +31,13 @@ from clients.images.boxes import (
     yolov5_candidates,
     yolov8_candidates,
 )
-from clients.images.drawing import Box, draw_boxes
-from clients.images.model_input import PictureInput
+from clients.images.drawing import Box, as_object, draw_boxes, without_box
+from clients.images.model_input import FileInput, PictureInput, picture_input
 from clients.images.pictures import EXAMPLE
 from clients.images.resizing import Letterbox
 from clients.plugins.dispatch_toml import COUNT, FLAG, SIZE, TENSOR, Keys, key, labels_key, one_of
 from clients.plugins.family import Family, shown
-from clients.triton.server import Hints, Signature, TensorSpec
+from clients.triton.server import Hints, Signature, Tensors, TensorSpec
 
 # What the authors of classes import from here.
 __all__ = ["Detection", "Letterbox", "best_objects", "yolov5_candidates", "yolov8_candidates"]
@@ -60,7 +60,10 @@ class DetectionKeys(Keys):
     output_layout: str = key(one_of(*LAYOUTS), "the meaning of the numbers of a box in the output")
     labels: str = labels_key()
     size: int | tuple[int, int] | None = key(
-        SIZE, "of the letterboxed picture; nothing means the size of the model's input", None
+        SIZE,
+        "of the letterboxed picture; nothing means the size of the model's input, or of the "
+        "picture itself where the model decodes it",
+        None,
     )
     extra_columns: int | None = key(
         COUNT,
@@ -83,7 +86,7 @@ class Plan:
 
     Args:
         input: the input tensor.
-        size: height and width of the letterboxed picture, in pixels.
+        size: height and width of the letterboxed picture, in pixels; 0 for those of each picture.
         output: the tensor with the boxes.
         masks: the count of coefficients of a box if another output has masks; else 0.
         turned: whether rows and columns of the output are swapped.
@@ -91,7 +94,7 @@ class Plan:
 
     """
 
-    input: PictureInput
+    input: PictureInput | FileInput
     size: tuple[int, int]
     output: TensorSpec
     masks: int
@@ -123,7 +126,7 @@ class Detection(Family[DetectionKeys, Plan]):
             raise self.mistake("extra_columns", "is 1, as for an angle", ROTATED)
 
     def fit(self, signature: Signature) -> Plan:
-        taken = PictureInput.of(self, signature)
+        taken = picture_input(self, signature)
         output = self.table(signature, taken)
         others = [taken.rest_of(one) for one in signature.outputs]
         masks = max((rest[0] for rest in others if len(rest) == 3 and rest[0] > 0), default=0)
@@ -134,7 +137,7 @@ class Detection(Family[DetectionKeys, Plan]):
             return plan
         return replace(plan, extra=self.behind(sizes, plan))
 
-    def table(self, signature: Signature, taken: PictureInput) -> TensorSpec:
+    def table(self, signature: Signature, taken: PictureInput | FileInput) -> TensorSpec:
         """Return the output with the boxes: the one that is named, or the only table.
 
         Raises:
@@ -262,23 +265,36 @@ class Detection(Family[DetectionKeys, Plan]):
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         plan = self.fitted()
-        around = Letterbox.stretched if self.layout.shares else Letterbox.around
-        boxed = self.each(payloads, lambda payload: around(self.picture(payload), plan.size))
-        pixels = [box.pixels for box in boxed]
-        if plan.input.dtype == np.uint8:  # its whole numbers are 0 to 255, not parts of 1
-            pixels = [(one * 255).round() for one in pixels]
+        inputs, boxed = self.placed(payloads, plan)
         name, above = plan.output.name, {}
         if self.layout.objectness is not None:
             above[name] = self.layout.objectness, self.request.parameters["confidence"]
         hints = Hints(above=above)
-        answer = self.infer(plan.input.tensor(pixels), outputs=[name], hints=hints)[name]
+        answer = self.infer(inputs, outputs=[name], hints=hints)[name]
         tables = answer.reshape(len(payloads), *answer.shape[-2:])
         if plan.turned:
             tables = tables.swapaxes(1, 2)
         return [self.objects(*pair, plan) for pair in zip(tables, boxed, strict=True)]
 
+    def placed(self, payloads: Sequence[Payload], plan: Plan) -> tuple[Tensors, list[Letterbox]]:
+        """Return the input tensor, and where each picture is in the model's rectangle."""
+        taken = plan.input
+        if isinstance(taken, FileInput):
+            files = self.each(payloads, self.picture_file)
+            place = Letterbox.filling if self.layout.shares else Letterbox.inside
+            places = [place(one.size, plan.size if any(plan.size) else one.size) for one in files]
+            return taken.tensor(files), places
+        around = Letterbox.stretched if self.layout.shares else Letterbox.around
+        boxed = self.each(payloads, lambda payload: around(self.picture(payload), plan.size))
+        pixels = [box.pixels for box in boxed]
+        if taken.dtype == np.uint8:  # its whole numbers are 0 to 255, not parts of 1
+            pixels = [(one * 255).round() for one in pixels]
+        return taken.tensor(pixels), boxed
+
     def objects(self, output: Array, box: Letterbox, plan: Plan) -> list[Any]:
         """Return the answer's rows for one picture; `output` is as the layout has it."""
+        if not any(plan.size):
+            plan = replace(plan, size=(box.height, box.width))
         settings = self.request.parameters
         classes, scores, corners = self.found(output, plan)
         corners = right_way_round(corners)
@@ -380,13 +396,3 @@ def right_way_round(corners: Array) -> Array:
     if (corners[:, 2:] < corners[:, :2] - PIXEL).any():
         raise not_this_head(INSIDE_OUT)
     return np.concatenate([corners[:, :2], np.maximum(corners[:, :2], corners[:, 2:])], axis=1)
-
-
-def as_object(box: Box) -> dict[str, Any]:
-    """Return an object with named fields; the box's corners are pixels of the picture."""
-    corners = {"x1": box.x1, "y1": box.y1, "x2": box.x2, "y2": box.y2}
-    return {"label": box.label, "index": box.index, "score": box.score, "box": corners}
-
-
-def without_box(one: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in one.items() if name != "box"}

@@ -6,6 +6,7 @@ import colorsys
 import io
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from PIL import Image, ImageDraw
 
@@ -26,6 +27,16 @@ class Box:
     label: str
     score: float
     index: int
+
+
+def as_object(box: Box) -> dict[str, Any]:
+    """Return an object with named fields; the box's corners are pixels of the picture."""
+    corners = {"x1": box.x1, "y1": box.y1, "x2": box.x2, "y2": box.y2}
+    return {"label": box.label, "index": box.index, "score": box.score, "box": corners}
+
+
+def without_box(one: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in one.items() if name != "box"}
 
 
 def draw_boxes(

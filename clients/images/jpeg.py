@@ -94,6 +94,16 @@ def scans(data: bytes) -> int:
 
 
 END = b"\xff\xd9"
+
+
+def has_its_end(data: bytes) -> bool:
+    """Whether a JPEG has an end marker behind its first scan; one of a thumbnail does not count."""
+    place = 2
+    while data[place : place + 1] == b"\xff" and data[place : place + 2] != SCAN:
+        place = behind(data, place)
+    return data.find(END, place) > place and data[place : place + 2] == SCAN
+
+
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # markers that begin a frame
 PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 COEFFICIENTS = 64

@@ -158,28 +158,10 @@ def decode_picture(
         DeadlineExceeded: there was no room for it within the time of the request.
 
     """
-    if expected == EXPECTED_BYTES and lost_its_line_ends(data):  # a GIF might be decoded
-        raise BadPayload(
-            f"`{name}` is not a picture: {len(data)} bytes that begin with {data[:8]!r}",
-            hint=LINE_ENDS_TAKEN_OUT,
-        )
-    header = header_of_plain_jpeg(data) or header_of(opened(data, name, expected))
-    width, height = header.size
-    if width * height > max_pixels:
-        raise too_large(name, f"{width}×{height}", max_pixels)
-    if max(header.size) > MOST_SIDE:
-        raise BadPayload(
-            f"`{name}` is a picture of {width}×{height} pixels",
-            hint=f"expected at most {MOST_SIDE:,} on either side",
-        )
+    header = checked_header(data, name, max_pixels, expected)
     is_jpeg = header.format in JPEG
-    if is_jpeg and scans(data) > MOST_SCANS:
-        raise BadPayload(
-            f"`{name}` is a JPEG picture of more than {MOST_SCANS} scans",
-            hint="save it again, as a baseline or a usual progressive JPEG",
-        )
     try:
-        with room.taken(width * height, max_pixels):
+        with room.taken(math.prod(header.size), max_pixels):
             if is_jpeg and header.mode in {"RGB", "L"}:
                 # The same pixels as Pillow's, in less time; Pillow reads more damaged files.
                 with suppress(ValueError):
@@ -201,6 +183,35 @@ def decode_picture(
         raise BadPayload(
             f"`{name}` is a damaged {header.format} picture: {error}", hint=expected
         ) from error
+
+
+def checked_header(data: bytes, name: str, max_pixels: int, expected: str) -> Header:
+    """Return the header of a picture that may be decoded; the arguments are as above.
+
+    Raises:
+        BadPayload: the data are no picture, or it is too large.
+
+    """
+    if expected == EXPECTED_BYTES and lost_its_line_ends(data):  # a GIF might be decoded
+        raise BadPayload(
+            f"`{name}` is not a picture: {len(data)} bytes that begin with {data[:8]!r}",
+            hint=LINE_ENDS_TAKEN_OUT,
+        )
+    header = header_of_plain_jpeg(data) or header_of(opened(data, name, expected))
+    width, height = header.size
+    if width * height > max_pixels:
+        raise too_large(name, f"{width}×{height}", max_pixels)
+    if max(header.size) > MOST_SIDE:
+        raise BadPayload(
+            f"`{name}` is a picture of {width}×{height} pixels",
+            hint=f"expected at most {MOST_SIDE:,} on either side",
+        )
+    if header.format in JPEG and scans(data) > MOST_SCANS:
+        raise BadPayload(
+            f"`{name}` is a JPEG picture of more than {MOST_SCANS} scans",
+            hint="save it again, as a baseline or a usual progressive JPEG",
+        )
+    return header
 
 
 def opened(data: bytes, name: str, expected: str) -> Image.Image:
@@ -329,13 +340,18 @@ UPRIGHT: Mapping[int, Callable[[Picture], Picture]] = {
 
 def upright(pixels: Picture, picture: Image.Image | None) -> Picture:
     """Return the pixels turned by the EXIF orientation, if that can be read."""
-    if picture is None:  # it has no EXIF data
-        return pixels
-    try:
-        turn = UPRIGHT.get(picture.getexif().get(ORIENTATION, 1))
-    except Exception:  # damaged EXIF data raise all kinds
-        return pixels
+    turn = UPRIGHT.get(orientation(picture))
     return np.ascontiguousarray(turn(pixels)) if turn else pixels
+
+
+def orientation(picture: Image.Image | None) -> int:
+    """Return the EXIF orientation; 1, upright, where there is none or it cannot be read."""
+    if picture is None:  # it has no EXIF data
+        return 1
+    try:
+        return int(picture.getexif().get(ORIENTATION, 1))
+    except Exception:  # damaged EXIF data raise all kinds
+        return 1
 
 
 def planes(picture: Picture) -> Picture:

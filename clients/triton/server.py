@@ -150,6 +150,13 @@ class TensorSpec:
     shape: tuple[int, ...]
     optional: bool = False
 
+    @property
+    def is_file(self) -> bool:
+        """Whether an item may be an encoded file: it is BYTES, or UINT8 of any length."""
+        if self.datatype == "UINT8":
+            return self.shape in {(-1,), (1, -1), (-1, -1), (1, 1, -1), (-1, 1, -1)}
+        return self.datatype == "BYTES"
+
 
 @dataclass(frozen=True)
 class Signature:

@@ -90,24 +90,27 @@ class ModelChecks:
     server: ModelServer
     timeout: float
 
-    def check(self, name: str, result: Result, *, knock: bool) -> Result:
+    def check(self, name: str, result: Result, *, knock: bool, again: bool = False) -> Result:
         """Return a result with what is found now; `reason` is empty where the model answers.
 
         Args:
             name: of the model or class.
             result: without a reason; what it says of the model is kept.
             knock: whether a knock is enough.
+            again: as for `ask`.
 
         """
         before, until = self._answered(result.model), time.monotonic() + self.timeout
         try:
             if knock:
                 signature = self.server.signature(result.model, timeout=self.timeout)
-                # Triton's response cache must not answer in place of the model.
-                inputs = noise(signature) if signature.cached else zeros(signature)
-                self.server.knock(result.model, inputs, timeout=self.timeout)
-                return result
-            answers = self.ask(name, known=bool(result.answered_in))
+                # A model that decodes files fails on zeros, and with it a batch of other callers.
+                if not any(spec.is_file for spec in signature.inputs):
+                    # Triton's response cache must not answer in place of the model.
+                    inputs = noise(signature) if signature.cached else zeros(signature)
+                    self.server.knock(result.model, inputs, timeout=self.timeout)
+                    return result
+            answers = self.ask(name, known=bool(result.answered_in), again=again)
         except InferenceError as error:
             return self._judged(error, result, before, until)
         return replace(result, answered_in=result.tried_in) if answers else result
@@ -136,10 +139,12 @@ class ModelChecks:
             part=part,
         )
 
-    def ask(self, name: str, *, known: bool) -> bool:
+    def ask(self, name: str, *, known: bool, again: bool = False) -> bool:
         """Ask a model the example of its client, or zeros where it has no client.
 
         Zeros may not be a valid input, so that only a model that is `known` to answer them has to.
+        One that takes files and did not answer is not asked `again`: with its run a batch of other
+        callers might fail.
 
         Returns:
             whether it answered.
@@ -153,7 +158,7 @@ class ModelChecks:
         client = self.client(name)
         if client and has_example(client):
             try:
-                ask_example(client, self.timeout)
+                self.ask_client(client)
             except TensorsRefused:  # by the model
                 raise
             except BadRequest as error:  # by the client, whose example is to be changed
@@ -165,6 +170,8 @@ class ModelChecks:
             return True
         model = self.model(name)
         signature = self.server.signature(model, timeout=self.timeout)
+        if again and not known and {spec.is_file for spec in signature.inputs} == {True}:
+            return False
         try:
             self.server.infer(model, zeros(signature), timeout=self.timeout)
         except (DeadlineExceeded, ModelFailed, TensorsRefused):
@@ -172,6 +179,22 @@ class ModelChecks:
                 raise
             return False
         return True
+
+    def ask_client(self, client: Client) -> None:
+        """Ask a client its own example; once more if a run of a model that takes files failed.
+
+        The run may have been shared with a caller's file that the model could not decode.
+        """
+        until = time.monotonic() + self.timeout
+        try:
+            ask_example(client, self.timeout)
+        except ModelFailed as error:
+            if not error.model:  # the client says so itself
+                raise
+            signature = self.server.signature(error.model, timeout=WORD_S)
+            if not any(spec.is_file for spec in signature.inputs):
+                raise
+            ask_example(client, max(0.0, until - time.monotonic()))
 
     def client(self, name: str) -> Client | None:
         """Return the client of this name; else any client of the model of this name."""

@@ -333,7 +333,8 @@ class Prober:
             self._suspects.discard(model)
         result = Result(model, last.required, "", 0.0, starts, last.answered_in)
         try:
-            result = self.checks.check(name, result, knock=knock)
+            again = last.tried_in == starts
+            result = self.checks.check(name, result, knock=knock, again=again)
         except BaseException:  # whatever a client does, the probe comes to its end
             log.exception("the example of %s fails in its client", name)
             reason = "its client fails on its own example; the log has the traceback"

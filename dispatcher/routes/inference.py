@@ -67,6 +67,7 @@ def inference_routes(
     routes = Blueprint("invocations", __name__)
     invocation = InferenceHandler(settings, executor, admission, telemetry, triton)
 
+    @routes.post("/predict")  # the name in tutorials of FastAPI
     @routes.post("/invocations")
     def invocations() -> Response:
         """Ask the model that the request names."""

@@ -329,3 +329,26 @@ def test_nobody_is_asked_while_triton_is_being_started() -> None:
         supervisor = triton()
         listener.accept()[0].close()
         supervisor = triton("ending")
+
+
+def test_a_model_that_takes_files_gets_its_example_instead_of_a_knock_and_twice(
+    stage: Stage,
+) -> None:
+    """A first failure may be that of a caller's file in the same run."""
+    stage.server.signatures["echo"] = Signature(4, (TensorSpec("x", "UINT8", (-1, -1)),))
+    stage.round()
+    fails = iter([True, False])
+
+    def fail_once(_: Any) -> Any:
+        if next(fails, True):
+            raise ModelFailed("it cannot decode it")
+        return {}
+
+    stage.server.models_run["echo"] = fail_once
+    stage.time += 8
+    assert stage.round() == ["echo"]
+    assert (stage.readiness.reasons(), stage.server.knocks) == ([], [])
+    stage.look()
+    assert stage.readiness.reasons() == [
+        "the required model 'echo' does not answer: it cannot decode it"
+    ]
