@@ -200,7 +200,7 @@ def stop(
         for pid in started:
             os.kill(pid, signal.SIGKILL)
         raise
-    wait_for(lambda: not alive(started), 5, "the end of all processes")
+    wait_for(lambda: not alive(started), 5 if at_once else 0, "the end of all processes")
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", endpoint.port)) != 0, "the port is still open"
     assert not list(Path("/dev/shm").glob(f"triton_dispatcher_{process.pid}_*"))
@@ -214,9 +214,8 @@ def running(folder: Path, **settings: str) -> Iterator[Endpoint]:
         wait_until_announced(endpoint)
         yield endpoint
     finally:
-        stop(
-            endpoint, at_once=True
-        )  # tests/end_to_end/test_lifecycle.py waits for Triton's own end
+        # Triton's own end, which takes seconds, is seen in tests/end_to_end/test_lifecycle.py.
+        stop(endpoint, at_once=True)
 
 
 @pytest.fixture
