@@ -174,7 +174,6 @@ def one_of(*words: str) -> Callable[[str], str]:
 
 @expects("true or false")
 def truth(text: str) -> bool:
-    """Read true or false."""
     if text.lower() not in {"true", "false"}:
         raise ValueError(text)
     return text.lower() == "true"
@@ -189,5 +188,4 @@ def setting(variable: str, default: str, read: Callable[[str], Any], meaning: st
 
 @expects("name of a model, or nothing")
 def name(text: str) -> str:
-    """Read the name of a model."""
     return text

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,10 @@ from typing import Any
 import pytest
 
 from clients.text import tokenizer
+from container.supervisor.supervisor import SAME_REQUEST_S
+
+# Else each of some hundred processes compiles the project for itself.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 PROJECT = Path(__file__).resolve().parent.parent
 PICTURES = PROJECT / "tests" / "pictures"
@@ -176,13 +180,19 @@ def wait_until_announced(endpoint: Endpoint) -> None:
     assert endpoint.process.poll() is None, endpoint.log.read_text()[-3000:]
 
 
-def stop(endpoint: Endpoint, number: signal.Signals = signal.SIGTERM) -> int:
-    """Stop a container, and see that nothing is left of it."""
+def stop(
+    endpoint: Endpoint, number: signal.Signals = signal.SIGTERM, *, at_once: bool = False
+) -> int:
+    """Stop a container, at once by a second signal, and see that nothing is left of it."""
     process = endpoint.process
     if process.poll() is not None:
         return process.returncode
     started = descendants(process.pid)
     process.send_signal(number)
+    if at_once:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(SAME_REQUEST_S + 0.2)
+        process.send_signal(number)
     try:
         code = process.wait(30)
     except subprocess.TimeoutExpired:
@@ -190,7 +200,7 @@ def stop(endpoint: Endpoint, number: signal.Signals = signal.SIGTERM) -> int:
         for pid in started:
             os.kill(pid, signal.SIGKILL)
         raise
-    assert not alive(started), "processes are left"
+    wait_for(lambda: not alive(started), 5 if at_once else 0, "the end of all processes")
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", endpoint.port)) != 0, "the port is still open"
     assert not list(Path("/dev/shm").glob(f"triton_dispatcher_{process.pid}_*"))
@@ -204,7 +214,8 @@ def running(folder: Path, **settings: str) -> Iterator[Endpoint]:
         wait_until_announced(endpoint)
         yield endpoint
     finally:
-        stop(endpoint)
+        # Triton's own end, which takes seconds, is seen in tests/end_to_end/test_lifecycle.py.
+        stop(endpoint, at_once=True)
 
 
 @pytest.fixture

@@ -61,7 +61,6 @@ class ListeningSocket:
         self._socket.settimeout(0)  # NGINX does not change an inherited one
 
     def fileno(self) -> int:
-        """Return the file descriptor."""
         return self._socket.fileno()
 
     def shut(self, *, accepts: bool) -> None:

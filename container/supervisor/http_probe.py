@@ -56,7 +56,6 @@ def listens(port: int) -> bool:
 
 
 def has_children(pid: int) -> bool:
-    """Whether a process has children."""
     with suppress(OSError):  # it is gone
         return any(one.read_text() for one in Path(f"/proc/{pid}/task").glob("*/children"))
     return False

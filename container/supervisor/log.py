@@ -174,13 +174,8 @@ def calmed(line: bytes) -> bytes:
     """Mark a line as information where it only looks like a warning or an error."""
     if not EXPECTED.search(line):
         return line
-    return re.sub(
-        rb"^[WE](?=\d{4} )|(?<=\[)(?:warn|error|crit|alert|emerg)(?=\])", as_info, line, count=1
-    )
-
-
-def as_info(mark: re.Match[bytes]) -> bytes:
-    return b"I" if len(mark[0]) == 1 else b"info"
+    mark = rb"^[WE](?=\d{4} )|(?<=\[)(?:warn|error|crit|alert|emerg)(?=\])"
+    return re.sub(mark, lambda found: b"I" if len(found[0]) == 1 else b"info", line, count=1)
 
 
 def level_of(line: bytes, before: str) -> str:
@@ -196,7 +191,6 @@ def level_of(line: bytes, before: str) -> str:
 
 
 def json_line(program: str, message: str, level: str) -> bytes:
-    """Return a line of the log as JSON."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     line = {
         "time": now.replace("+00:00", "Z"),

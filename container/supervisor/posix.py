@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from signal import Signals
 
@@ -74,16 +75,12 @@ class Machine:
         return self._probes[program.name].result
 
     def signal(self, pid: int, number: Signals) -> None:
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            pass
 
     def signal_group(self, pid: int, number: Signals) -> None:
-        try:
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, number)
-        except (ProcessLookupError, PermissionError):
-            pass
 
     def group_is_gone(self, pid: int) -> bool:
         try:

@@ -118,7 +118,7 @@ def _compare(
     if spec is None:
         raise ModelConfigError(
             f"{unable(config)}: the configuration has {kind} '{name}', but the file's {kind}s are "
-            f"{_listed(known)}.",
+            f"{listed(known)}.",
             AS_IN_THE_FILE,
         )
     if tensor["data_type"] != spec.data_type:
@@ -190,5 +190,5 @@ def _check_all_given(
             )
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in names) or "none"

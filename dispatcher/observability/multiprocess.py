@@ -70,14 +70,10 @@ def merge_dead_workers(folder: Path) -> None:
         except BlockingIOError:
             return  # another worker does it
         for kind in ("counter", "histogram"):
-            dead = [path for path in folder.glob(f"{kind}_[0-9]*.db") if is_dead(path)]
+            files = folder.glob(f"{kind}_[0-9]*.db")
+            dead = [path for path in files if not Path("/proc", path.stem.split("_")[1]).exists()]
             if dead:
                 _merge(dead, folder / f"{kind}_dead.db")
-
-
-def is_dead(path: Path) -> bool:
-    """Check whether the worker that a file belongs to is gone."""
-    return not Path("/proc", path.stem.rpartition("_")[2]).exists()
 
 
 def used_bytes(path: Path) -> int:

@@ -297,7 +297,9 @@ class Prober:
         supervisor, now = self.supervisor(), self.clock()
         if supervisor.triton_fault or self._fault():
             return
-        self._read_failures()
+        for file in (self.run_dir / FAILING).glob("*") if self.run_dir else ():
+            self._suspects.add(file.name)
+            file.unlink()
         for name, probe in list(self.probes.items()):
             result = probe.result
             wait = self.interval if result.required or result.reason else math.inf
@@ -308,12 +310,6 @@ class Prober:
             waits = probe.began is None and probe.hung < MAX_HANGING
             if is_due and waits and result.model not in self.reloads.lost:
                 yield name, probe
-
-    def _read_failures(self) -> None:
-        if self.run_dir is not None:
-            for file in (self.run_dir / FAILING).glob("*"):
-                self._suspects.add(file.name)
-                file.unlink()
 
     def run(self, name: str, probe: Probe) -> None:
         """Probe a model, and note what was found."""

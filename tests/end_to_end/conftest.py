@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,33 +15,32 @@ from tests.support.front import front
 
 @pytest.fixture
 def small_repository(tmp_path: Path, models: None) -> Path:
-    folder = tmp_path / "repository"
-    shutil.copytree(PROJECT / "model_repository" / "bert_base", folder / "bert_base")
-    return folder
+    return write_small_repository(tmp_path)
 
 
-@pytest.fixture
-def own_client(small_repository: Path) -> Callable[[Path], None]:
-    """The example of the README, as it stands there, and a model for it that doubles numbers."""
+def write_small_repository(folder: Path) -> Path:
+    name = "bert_base"
+    shutil.copytree(PROJECT / "model_repository" / name, folder / "repository" / name)
+    return folder / "repository"
+
+
+def write_own_client(folder: Path, repository: Path) -> None:
+    """Write the README's example as it stands there, and its model, which doubles numbers."""
     blocks = (PROJECT / "README.md").read_text().split("```")
     source = next(b.removeprefix("python\n") for b in blocks if b.startswith("python\n"))
     config = next(b.partition("\n")[2] for b in blocks if 'name: "double"' in b)
-
-    def write(folder: Path) -> None:
-        (folder / "clients").mkdir()
-        (folder / "clients" / "double.py").write_text(source)
-        (small_repository / "double" / "1").mkdir(parents=True)
-        (small_repository / "double" / "config.pbtxt").write_text(config)
-        graph = helper.make_graph(
-            [helper.make_node("Add", ["INPUT", "INPUT"], ["OUTPUT"])],
-            "double",
-            [helper.make_tensor_value_info("INPUT", TensorProto.FLOAT, ["batch", "n"])],
-            [helper.make_tensor_value_info("OUTPUT", TensorProto.FLOAT, ["batch", "n"])],
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-        save(model, small_repository / "double" / "1" / "model.onnx")
-
-    return write
+    (folder / "clients").mkdir()
+    (folder / "clients" / "double.py").write_text(source)
+    (repository / "double" / "1").mkdir(parents=True)
+    (repository / "double" / "config.pbtxt").write_text(config)
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["INPUT", "INPUT"], ["OUTPUT"])],
+        "double",
+        [helper.make_tensor_value_info("INPUT", TensorProto.FLOAT, ["batch", "n"])],
+        [helper.make_tensor_value_info("OUTPUT", TensorProto.FLOAT, ["batch", "n"])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    save(model, repository / "double" / "1" / "model.onnx")
 
 
 @pytest.fixture(scope="module")

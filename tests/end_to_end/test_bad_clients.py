@@ -17,12 +17,20 @@ import pytest
 from tests.conftest import Answer, Endpoint, wait_for
 from tests.support.front import front
 
+SLEEPERS = "tests.support.sleepers:build()"
+SHORT = {"MODEL_SERVER_TIMEOUT": "4", "SERVE_STOP_TIMEOUT": "3"}
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """In the end calls of `bad` hang in it."""
+    with front(tmp_path_factory.mktemp("bad"), SLEEPERS, **SHORT) as endpoint:
+        yield endpoint
+
 
 @pytest.fixture
-def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
-    with front(
-        tmp_path, "tests.support.sleepers:build()", MODEL_SERVER_TIMEOUT="4", SERVE_STOP_TIMEOUT="3"
-    ) as endpoint:
+def fresh(tmp_path: Path) -> Iterator[Endpoint]:
+    with front(tmp_path, SLEEPERS, **SHORT) as endpoint:
         yield endpoint
 
 
@@ -65,6 +73,24 @@ def test_what_would_end_the_process_ends_one_request(endpoint: Endpoint, does: s
     assert worker(endpoint) == before
 
 
+def test_a_client_that_ends_the_process_is_survived(endpoint: Endpoint) -> None:
+    """Requests in flight get 503, and a new worker is there within seconds."""
+    before = worker(endpoint)
+    with ThreadPoolExecutor(2) as pool:
+        sleeping: Any = pool.submit(endpoint.call, "/infer/sleeps", '{"payload": {"seconds": 1}}')
+        time.sleep(0.3)
+        answer = bad(endpoint, "die")
+        for one in (answer, sleeping.result()):
+            assert (one.status, one.json["error"]["code"]) == (503, "unavailable")
+            assert "Retry-After" in one.headers
+
+    def back() -> bool:
+        answer = endpoint.call("/infer/quick", '{"payload": {}}')
+        return answer.status == 200 and answer.json["result"] != before
+
+    wait_for(back, 10, "a fresh worker")
+
+
 def test_a_client_that_hangs_is_answered_for_then_refused_and_no_other_is_hurt(
     endpoint: Endpoint,
 ) -> None:
@@ -88,40 +114,22 @@ def test_a_client_that_hangs_is_answered_for_then_refused_and_no_other_is_hurt(
     assert "time.sleep(1)" in endpoint.log.read_text(), "the log says where it hangs"
 
 
-def test_a_worker_that_has_lost_half_of_its_threads_is_replaced(endpoint: Endpoint) -> None:
+def test_a_worker_that_has_lost_half_of_its_threads_is_replaced(fresh: Endpoint) -> None:
     """Three models whose clients hang: all are answered, and a fresh worker takes over."""
-    before = worker(endpoint)
-    with steady(endpoint) as statuses, ThreadPoolExecutor(12) as pool:
+    before = worker(fresh)
+    with steady(fresh) as statuses, ThreadPoolExecutor(12) as pool:
         calls = [("hang", model) for model in ("bad", "bad2", "bad3") for _ in range(4)]
-        answers = list(pool.map(lambda one: bad(endpoint, *one), calls))
+        answers = list(pool.map(lambda one: bad(fresh, *one), calls))
         assert {a.status for a in answers} == {504}
-        wait_for(lambda: worker(endpoint) != before, 15, "another worker")
-        assert bad(endpoint, "nothing").json["result"] == "nothing"
+        wait_for(lambda: worker(fresh) != before, 15, "another worker")
+        assert bad(fresh, "nothing").json["result"] == "nothing"
     assert set(statuses) == {200}
-
-
-def test_a_client_that_ends_the_process_is_survived(endpoint: Endpoint) -> None:
-    """Requests in flight get 503, and a new worker is there within seconds."""
-    before = worker(endpoint)
-    with ThreadPoolExecutor(2) as pool:
-        sleeping: Any = pool.submit(endpoint.call, "/infer/sleeps", '{"payload": {"seconds": 1}}')
-        time.sleep(0.3)
-        answer = bad(endpoint, "die")
-        for one in (answer, sleeping.result()):
-            assert (one.status, one.json["error"]["code"]) == (503, "unavailable")
-            assert "Retry-After" in one.headers
-
-    def back() -> bool:
-        answer = endpoint.call("/infer/quick", '{"payload": {}}')
-        return answer.status == 200 and answer.json["result"] != before
-
-    wait_for(back, 10, "a fresh worker")
 
 
 @pytest.mark.slow
 def test_a_client_that_holds_python_s_lock_is_survived(tmp_path: Path) -> None:
     """Nothing else runs in that worker, not even what gives signs of life: it is replaced."""
-    with front(tmp_path, "tests.support.sleepers:build()") as endpoint:
+    with front(tmp_path, SLEEPERS) as endpoint:
         began = time.monotonic()
         answer = bad(endpoint, "hold")
         assert (answer.status, answer.json["error"]["code"]) == (503, "unavailable")

@@ -269,7 +269,7 @@ def test_no_refusal_is_html(endpoint: Endpoint, request_line: str) -> None:
 
 def test_health_answers_at_once_under_load(endpoint: Endpoint) -> None:
     done = threading.Event()
-    payload = [{"img": image_of(n)} for n in range(4)]
+    payload = [{"img": image_of(n)} for n in range(2)]
 
     def load_it() -> None:
         while not done.is_set():

@@ -7,7 +7,6 @@ import re
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -202,7 +201,10 @@ ANSWERS = {
     "NGINX's 413": (413, post(b"Content-Length: 99999999\r\n", b"")),
     "NGINX's 414": (414, get(b"/" + b"x" * 40_000)),
     "NGINX's 501": (501, REFUSED["an unknown packing"]),
-    "a model error": (424, post(b"Content-Length: 1\r\n", b"{").replace(b"/", b"/endpoints/x/", 1)),
+    "a model error": (
+        424,
+        post(b"Content-Length: 1\r\n" + CLOSE, b"{").replace(b"/", b"/endpoints/x/", 1),
+    ),
     "NGINX's model error": (
         424,
         post(b"Content-Length: 99999999\r\n", b"").replace(b"/", b"/endpoints/x/", 1),
@@ -231,11 +233,17 @@ def assert_safe(answer: Came) -> None:
     assert not re.search("gunicorn|werkzeug|python|nginx/", str(answer.headers), re.IGNORECASE)
 
 
-def test_without_a_web_worker_the_answer_is_the_same_in_form(tmp_path: Path) -> None:
-    with front(tmp_path) as endpoint:
+@pytest.fixture(scope="module")
+def deserted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """NGINX without a web worker behind it."""
+    with front(tmp_path_factory.mktemp("deserted")) as endpoint:
         endpoint.process.terminate()
         endpoint.process.wait(20)
-        (answer,) = exchange(endpoint, post(LENGTH + CLOSE + b"X-Request-Id: mine\r\n"))
+        yield endpoint
+
+
+def test_without_a_web_worker_the_answer_is_the_same_in_form(deserted: Endpoint) -> None:
+    (answer,) = exchange(deserted, post(LENGTH + CLOSE + b"X-Request-Id: mine\r\n"))
     assert answer.status == 503
     assert answer.all("Retry-After") == ["5"]
     assert answer.all("X-Request-Id") == ["mine"]
@@ -296,15 +304,12 @@ def test_the_original_message_is_as_long_as_the_service_keeps_it() -> None:
     assert answer["OriginalStatusCode"] == 503
 
 
-def test_boto3_raises_its_model_error_without_a_web_worker(tmp_path: Path) -> None:
-    with front(tmp_path) as endpoint:
-        endpoint.process.terminate()
-        endpoint.process.wait(20)
-        runtime = sagemaker_runtime(endpoint)
-        with pytest.raises(runtime.exceptions.ModelError) as caught:
-            runtime.invoke_endpoint(EndpointName="mine", Body=DOUBLE, InferenceId="an-id")
-        wait_for(lambda: '"request_id":"an-id"' in endpoint.log.read_text(), 10, "its line")
-        log = endpoint.log.read_text()
+def test_boto3_raises_its_model_error_without_a_web_worker(deserted: Endpoint) -> None:
+    runtime = sagemaker_runtime(deserted)
+    with pytest.raises(runtime.exceptions.ModelError) as caught:
+        runtime.invoke_endpoint(EndpointName="mine", Body=DOUBLE, InferenceId="an-id")
+    wait_for(lambda: '"request_id":"an-id"' in deserted.log.read_text(), 10, "its line")
+    log = deserted.log.read_text()
     assert_model_error(caught.value, 503, "unavailable")
     (line,) = [json.loads(one) for one in log.splitlines() if '"request_id":"an-id"' in one]
     assert (line["status"], line["code"]) == (503, "unavailable")

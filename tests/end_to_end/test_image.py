@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import PICTURES, PROJECT, Endpoint, free_ports, picture, wait_for
+from tests.end_to_end.conftest import write_own_client
 from tests.support import readme
 
 pytestmark = pytest.mark.image
@@ -268,10 +269,9 @@ def test_root_without_capabilities(image: str) -> None:
 def test_models_and_clients_of_one_s_own_are_mounted(
     image: str,
     small_repository: Path,
-    own_client: Callable[[Path], None],
     tmp_path: Path,
 ) -> None:
-    own_client(tmp_path)
+    write_own_client(tmp_path, small_repository)
     with running(
         image,
         *("--volume", f"{small_repository}:/models:ro", "--env", "MODEL_REPOSITORY=/models"),

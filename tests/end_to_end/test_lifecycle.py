@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,31 +25,62 @@ from tests.conftest import (
     wait_for,
     wait_until_announced,
 )
+from tests.end_to_end.conftest import write_own_client, write_small_repository
 
 BERT = {"modelname": "bert_base", "payload": {"text": "The world has [MASK] people."}}
 
 
-def test_ping_is_503_with_the_reason_while_a_required_model_is_broken(
-    small_repository: Path, tmp_path: Path
-) -> None:
-    broken = small_repository / "resnet"
+@pytest.fixture(scope="module")
+def container(models: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """One with bert_base, a class of one's own, and a required model that is broken."""
+    folder = tmp_path_factory.mktemp("lifecycle")
+    repository = write_small_repository(folder)
+    write_own_client(folder, repository)
+    broken = repository / "resnet"
     (broken / "1").mkdir(parents=True)
     shutil.copy(PROJECT / "model_repository" / "resnet" / "config.pbtxt", broken)
     shutil.copy(PROJECT / "model_repository" / "resnet" / "labels.txt", broken)
     shutil.copy(PROJECT / "model_repository" / "resnet" / "dispatch.toml", broken)
     (broken / "1" / "model.onnx").write_bytes(b"this is no ONNX file")
-    with running(tmp_path, MODEL_REPOSITORY=str(small_repository)) as endpoint:
-        answer = endpoint.call("/ping")
-        assert answer.status == 503
-        assert "'resnet'" in answer.json["error"]["message"]
-        assert "bert_base" not in answer.json["error"]["message"]
-        assert endpoint.ask(**BERT).status == 200, "the other models are served"
-        answer = endpoint.ask(
-            modelname="resnet", payload={"img": picture(PICTURES / "chelsea.png")}
-        )
-        assert answer.status == 503
-        assert answer.json["error"]["code"] == "model_unavailable"
-        assert "NOT ready" in endpoint.log.read_text()
+    settings = {"MODEL_REPOSITORY": str(repository), "CLIENTS_PATH": str(folder / "clients")}
+    with running(folder, **settings) as endpoint:
+        yield endpoint
+
+
+def test_ping_is_503_with_the_reason_while_a_required_model_is_broken(container: Endpoint) -> None:
+    answer = container.call("/ping")
+    assert answer.status == 503
+    assert "'resnet'" in answer.json["error"]["message"]
+    assert "bert_base" not in answer.json["error"]["message"]
+    assert container.ask(**BERT).status == 200, "the other models are served"
+    answer = container.ask(modelname="resnet", payload={"img": picture(PICTURES / "chelsea.png")})
+    assert answer.status == 503
+    assert answer.json["error"]["code"] == "model_unavailable"
+    assert "NOT ready" in container.log.read_text()
+
+
+def test_a_client_of_one_s_own_is_served(container: Endpoint) -> None:
+    answer = container.ask(modelname="double", payload={"numbers": [1, 2.5]})
+    assert (answer.status, answer.json) == (200, {"modelname": "double", "result": [2.0, 5.0]})
+    answer = container.ask(modelname="double", payload={"numbers": ["x"]})
+    assert answer.status == 400
+
+
+def test_a_signal_drains_and_exits_0_and_a_container_beside_it_goes_on(
+    endpoint: Endpoint, container: Endpoint
+) -> None:
+    assert container.port != endpoint.port
+    assert container.ask(**BERT).status == 200
+    assert endpoint.ask(**BERT).status == 200
+    drains_and_exits_0(container, signal.SIGTERM)
+    assert endpoint.ask(**BERT).status == 200
+
+
+@pytest.mark.slow
+def test_ctrl_c_drains_and_exits_0(small_repository: Path, tmp_path: Path) -> None:
+    endpoint = start(tmp_path, MODEL_REPOSITORY=str(small_repository))
+    wait_until_announced(endpoint)
+    drains_and_exits_0(endpoint, signal.SIGINT)
 
 
 @pytest.mark.slow
@@ -62,15 +93,8 @@ def test_ping_is_200_when_the_broken_model_is_not_required(
         assert endpoint.call("/ping").status == 200
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)
-def test_a_signal_drains_and_exits_0(
-    small_repository: Path, tmp_path: Path, number: signal.Signals
-) -> None:
+def drains_and_exits_0(endpoint: Endpoint, number: signal.Signals) -> None:
     """Callers keep asking while it stops: each is answered rightly or turned away, none is lost."""
-    endpoint = start(tmp_path, MODEL_REPOSITORY=str(small_repository))
-    wait_until_announced(endpoint)
     statuses: list[int] = []
     lost: list[BaseException] = []
     done = threading.Event()
@@ -134,16 +158,6 @@ def still(pids: set[int]) -> set[int]:
     return {pid for pid in pids if Path(f"/proc/{pid}").exists()}
 
 
-def test_two_containers_run_side_by_side(
-    endpoint: Endpoint, small_repository: Path, tmp_path: Path
-) -> None:
-    with running(tmp_path, MODEL_REPOSITORY=str(small_repository)) as second:
-        assert second.port != endpoint.port
-        assert second.ask(**BERT).status == 200
-        assert endpoint.ask(**BERT).status == 200
-    assert endpoint.ask(**BERT).status == 200
-
-
 def test_a_port_that_is_taken_is_named_before_anything_starts(
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
@@ -162,24 +176,6 @@ def test_a_bad_setting_stops_the_start(tmp_path: Path, variable: str, value: str
     refused = start(tmp_path, **{variable: value})
     assert refused.process.wait(20) == 2
     assert f"serve: {variable} is '{value}'; expected: " in refused.log.read_text()
-
-
-def test_a_client_of_one_s_own_is_served(
-    small_repository: Path, tmp_path: Path, own_client: Callable[[Path], None]
-) -> None:
-    own_client(tmp_path)
-    settings = {
-        "MODEL_REPOSITORY": str(small_repository),
-        "CLIENTS_PATH": str(tmp_path / "clients"),
-    }
-    with running(tmp_path, **settings) as endpoint:
-        answer = endpoint.ask(modelname="double", payload={"numbers": [1, 2.5]})
-        assert (answer.status, answer.json) == (
-            200,
-            {"modelname": "double", "result": [2.0, 5.0]},
-        )
-        answer = endpoint.ask(modelname="double", payload={"numbers": ["x"]})
-        assert answer.status == 400
 
 
 def test_the_stub_stays_readable_for_users_but_root(endpoint: Endpoint) -> None:

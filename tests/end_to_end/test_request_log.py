@@ -209,19 +209,20 @@ def test_nginx_and_the_dispatcher_do_not_tell_the_same_twice(seen: Endpoint) -> 
 
 
 def test_a_call_that_hangs_is_told_when_its_caller_was_answered(tmp_path: Path) -> None:
-    with front(tmp_path, MODEL_SERVER_ACCESS_LOG="errors") as endpoint:
-        body = json.dumps({"payload": {"seconds": [4]}})
+    settings = {"MODEL_SERVER_ACCESS_LOG": "errors", "MODEL_SERVER_TIMEOUT": "5"}
+    with front(tmp_path, **settings) as endpoint:
+        body = json.dumps({"payload": {"seconds": [2.5]}})
         path = "/infer/sleeps?timeout_ms=500"
         assert endpoint.call(path, body, headers={"X-Request-Id": "hangs"}).status == 504
         (line,) = lines_of(endpoint, "hangs")
-        assert line["total_s"] < 3.5
+        assert line["total_s"] < 2
         assert (line["status"], line["code"]) == (504, "deadline_exceeded")
         assert line["model"] == "sleeps"
         now = scraped(endpoint)
         assert value(now, "dispatcher_request_seconds_count", model="sleeps", status="504") == 1
         assert value(now, "dispatcher_requests_in_flight") == 1
         assert '"/metrics"' not in endpoint.log.read_text(), "it was answered well"
-        time.sleep(3)  # until the thread comes back
+        time.sleep(2)  # until the thread comes back
         assert len(lines_of(endpoint, "hangs")) == 1
         assert value(scraped(endpoint), "dispatcher_requests_total", model="sleeps") == 1
 

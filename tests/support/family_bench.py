@@ -81,7 +81,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
+def bench(tmp_path: Path, in_this_process: None) -> Bench:
     return Bench(tmp_path, FakeTriton())
 
 

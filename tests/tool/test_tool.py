@@ -9,10 +9,10 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx
 import pytest
@@ -38,6 +38,32 @@ def program(*arguments: str | Path, folder: Path = PROJECT, **variables: str) ->
     )
 
 
+class Called(NamedTuple):
+    """What a command gave back, called in this process: a process of its own takes a second."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Call = Callable[..., Called]
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    def call(*arguments: str | Path, folder: Path = PROJECT, **variables: str) -> Called:
+        monkeypatch.chdir(folder)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        try:
+            code = main([str(one) for one in arguments])
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return Called(code, *capsys.readouterr())
+
+    return call
+
+
 def test_help_names_every_command_and_is_there_at_once() -> None:
     """It imports nothing that takes a while."""
     done = program("--help")
@@ -55,15 +81,15 @@ def test_help_names_every_command_and_is_there_at_once() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], [], ["invoke"], ["invoke", "x"]])
-def test_a_command_that_is_called_wrongly_says_so(arguments: list[str]) -> None:
-    done = program(*arguments)
+def test_a_command_that_is_called_wrongly_says_so(called: Call, arguments: list[str]) -> None:
+    done = called(*arguments)
     assert done.returncode == 2
     assert "usage: dispatcher" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_weights_is_the_tool_that_fetches_them() -> None:
-    done = program("weights", "--list", "bert_base")
+def test_weights_is_the_tool_that_fetches_them(called: Call) -> None:
+    done = called("weights", "--list", "bert_base")
     assert (done.returncode, done.stderr) == (0, "")
     assert "licence Apache-2.0" in done.stdout
 
@@ -71,17 +97,17 @@ def test_weights_is_the_tool_that_fetches_them() -> None:
 # new-client
 
 
-@pytest.mark.parametrize("name", ["double", "my-model.v2", "bad-payload"])
 @pytest.mark.parametrize("runner", [["-m", "unittest", "discover", "-s"], ["-m", "pytest", "-q"]])
 def test_what_new_client_writes_passes_its_test_at_once(
-    tmp_path: Path, name: str, runner: list[str]
+    called: Call, tmp_path: Path, runner: list[str]
 ) -> None:
-    done = program("new-client", name, "--into", "mine", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    for line in done.stdout.splitlines():
-        if line.startswith("wrote "):
-            assert (tmp_path / line.removeprefix("wrote ")).is_file()
-    assert f"MODEL_DIR=mine {PROJECT / 'serve'}" in done.stdout
+    for name in ("double", "my-model.v2", "bad-payload"):
+        done = called("new-client", name, "--into", "mine", folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        for line in done.stdout.splitlines():
+            if line.startswith("wrote "):
+                assert (tmp_path / line.removeprefix("wrote ")).is_file()
+        assert f"MODEL_DIR=mine {PROJECT / 'serve'}" in done.stdout
     tests = subprocess.run(
         [sys.executable, *runner, "mine/code/tests"],
         cwd=tmp_path,
@@ -92,11 +118,13 @@ def test_what_new_client_writes_passes_its_test_at_once(
         check=False,
     )
     assert tests.returncode == 0, tests.stdout + tests.stderr
-    assert "3 passed" in tests.stdout or "Ran 3 tests" in tests.stderr
+    assert "9 passed" in tests.stdout or "Ran 9 tests" in tests.stderr
 
 
-def test_what_new_client_says_to_run_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
-    done = program("new-client", "double", "--into", "Ann's models", folder=tmp_path)
+def test_what_new_client_says_to_run_can_be_pasted_into_a_shell(
+    called: Call, tmp_path: Path
+) -> None:
+    done = called("new-client", "double", "--into", "Ann's models", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     said = {line[2:13].strip(): line[13:] for line in done.stdout.splitlines()[-4:]}
     test = "Ann's models/code/tests/test_double.py"
@@ -105,19 +133,21 @@ def test_what_new_client_says_to_run_can_be_pasted_into_a_shell(tmp_path: Path) 
     assert shlex.split(said["serve it"]) == ["MODEL_DIR=Ann's models", str(PROJECT / "serve")]
 
 
-def test_new_client_overwrites_nothing(tmp_path: Path) -> None:
-    assert program("new-client", "double", folder=tmp_path).returncode == 0
+def test_new_client_overwrites_nothing(called: Call, tmp_path: Path) -> None:
+    assert called("new-client", "double", folder=tmp_path).returncode == 0
     mine = tmp_path / "code" / "clients" / "double.py"
     mine.write_text("# mine")
-    again = program("new-client", "double", folder=tmp_path)
+    again = called("new-client", "double", folder=tmp_path)
     assert (again.returncode, again.stderr.count("\n")) == (2, 1)
     assert "is there already" in again.stderr
     assert mine.read_text() == "# mine"
 
 
 @pytest.mark.parametrize("name", ["a b", "../up", "5", "", "x" * 200, "none", "true"])
-def test_new_client_refuses_a_name_that_cannot_be_one(tmp_path: Path, name: str) -> None:
-    done = program("new-client", "--", name, folder=tmp_path)
+def test_new_client_refuses_a_name_that_cannot_be_one(
+    called: Call, tmp_path: Path, name: str
+) -> None:
+    done = called("new-client", "--", name, folder=tmp_path)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -160,16 +190,16 @@ def test_a_class_that_begins_a_thread_keeps_no_command_from_its_end(tmp_path: Pa
 
 
 def test_models_shows_what_is_served_by_which_client_and_why_others_are_not(
-    tmp_path: Path,
+    called: Call, tmp_path: Path
 ) -> None:
-    program("new-client", "double", folder=tmp_path)
+    called("new-client", "double", folder=tmp_path)
     (tmp_path / "code" / "clients" / "bad.py").write_text("import nothing_of_this_name")
     (tmp_path / "plain" / "1").mkdir(parents=True)
     (tmp_path / "taken" / "1").mkdir(parents=True)
     (tmp_path / "taken" / "dispatch.toml").write_text('aliases = ["double"]')
     (tmp_path / "flat").mkdir()
     (tmp_path / "flat" / "model.onnx").touch()
-    done = program("models", "--json", folder=tmp_path, MODEL_DIR=str(tmp_path))
+    done = called("models", "--json", folder=tmp_path, MODEL_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
     rows = {row["name"]: row for row in json.loads(done.stdout)}
     assert rows["double"]["client"] == "Double"
@@ -183,7 +213,7 @@ def test_models_shows_what_is_served_by_which_client_and_why_others_are_not(
     assert rows["taken"]["reason"].startswith("Tensors in taken/dispatch.toml: the alias 'double'")
     (tmp_path / "plain" / "dispatch.toml").write_text('aliases = ["other"]')
     (tmp_path / "code" / "clients" / "alone.py").write_text(ALONE)
-    table = program("models", folder=tmp_path, MODEL_DIR=str(tmp_path)).stdout
+    table = called("models", folder=tmp_path, MODEL_DIR=str(tmp_path)).stdout
     assert "plain, other " in table
     assert re.search(
         r"^alone +alone \(not there\) +Alone +code/clients/alone.py$", table, re.MULTILINE
@@ -192,18 +222,18 @@ def test_models_shows_what_is_served_by_which_client_and_why_others_are_not(
     assert table.startswith("NAME ")
 
 
-def test_models_says_that_there_is_no_such_folder(tmp_path: Path) -> None:
-    done = program("models", MODEL_DIR=str(tmp_path / "mien"))
+def test_models_says_that_there_is_no_such_folder(called: Call, tmp_path: Path) -> None:
+    done = called("models", MODEL_DIR=str(tmp_path / "mien"))
     assert done.returncode == 0
     assert f"MODEL_DIR is {tmp_path}/mien: there is no such folder" in done.stderr
     (tmp_path / "model.tar.gz").touch()
-    done = program("models", MODEL_DIR=str(tmp_path / "model.tar.gz"))
+    done = called("models", MODEL_DIR=str(tmp_path / "model.tar.gz"))
     assert done.returncode == 2
     assert "MODEL_DIR is" in done.stderr
 
 
-def test_models_says_which_setting_is_wrong() -> None:
-    done = program("models", MODEL_REPOSITORY="/no/such/folder")
+def test_models_says_which_setting_is_wrong(called: Call) -> None:
+    done = called("models", MODEL_REPOSITORY="/no/such/folder")
     assert (done.returncode, done.stdout) == (2, "")
     assert "MODEL_REPOSITORY is '/no/such/folder'" in done.stderr
 

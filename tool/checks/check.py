@@ -25,7 +25,6 @@ MOST_SHOWN = 5
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument(
         "path",
         type=Path,

@@ -258,7 +258,6 @@ def without_a_file(message: Message, folder: Path) -> Iterator[Fault]:
 
 
 def steps(message: Message) -> list[Message]:
-    """Return the steps of an ensemble."""
     return [
         step for one in message.messages("ensemble_scheduling") for step in one.messages("step")
     ]

@@ -31,7 +31,6 @@ from tool.trouble import Trouble
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.description = (
         "Say which engine runs each model on this machine, in which precision, how fast, and how "
         "far its answers are from ONNX Runtime's in f32. What has been found is kept in "

@@ -24,7 +24,6 @@ DRAWN = {".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".png": "image/png"}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("model", metavar="MODEL", help="the name of the model")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--img", metavar="FILE", help="send a picture")

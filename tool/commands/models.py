@@ -34,7 +34,6 @@ class Row:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.description = (
         "Show what `serve` would serve with the settings of this environment: MODEL_REPOSITORY, "
         "MODEL_DIR, MODEL_DIR_USE and CLIENTS_PATH. The clients are imported for it."
@@ -100,7 +99,6 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def table(lines: list[tuple[str, ...]]) -> str:
-    """Return lines in columns."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

@@ -19,7 +19,6 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("name", metavar="NAME", help="the name that callers use")
     parser.add_argument(
         "--into",

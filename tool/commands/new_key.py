@@ -10,7 +10,6 @@ from tool.trouble import Trouble
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("scope", choices=SCOPES, metavar="SCOPE", help=" or ".join(SCOPES))
     parser.add_argument("name", metavar="NAME", help="whose key it is, for the log")
 

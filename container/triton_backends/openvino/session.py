@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import sys
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from queue import LifoQueue
@@ -82,7 +83,7 @@ class OpenVinoSession:
             except Exception as error:  # it can do without
                 sys.stderr.write(f"'{file}' is not run by rows: {error}\n")
                 self.by_rows, model = (), read(file)
-            self._compiled = _core().compile_model(model, "CPU", dict(properties))
+            self._compiled = _imported().Core().compile_model(model, "CPU", dict(properties))
         except BaseException as error:
             self._mapped.close()
             if isinstance(error, Exception) and not isinstance(error, ModelConfigError):
@@ -98,19 +99,10 @@ class OpenVinoSession:
         for _ in range(self.at_once):
             self._free.put(self._compiled.create_infer_request())
         self._scalars = Scalars(self.signature, dims)
-        self._inputs = {spec.name: spec for spec in self.signature.inputs}
+        self.prepare = partial(conform, specs={spec.name: spec for spec in self.signature.inputs})
         self._is_warm = False
         allocator.give_back()
         self._mapped.forget()
-
-    def prepare(self, inputs: Tensors) -> Tensors:
-        """Return a request's tensors in the shapes of the file.
-
-        Raises:
-            RequestError: a shape is not one that the file accepts.
-
-        """
-        return conform(inputs, self._inputs)
 
     def run(
         self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, Rows] = ALL
@@ -143,7 +135,6 @@ class OpenVinoSession:
         return self._scalars.shaped(answer)
 
     def close(self) -> None:
-        """Free the model."""
         self._free = LifoQueue()
         self._compiled = None
         self._mapped.close()
@@ -207,7 +198,7 @@ def read(file: Path) -> Any:
     if file.suffix == ".xml" and not begin.startswith(b"<"):  # OpenVINO would guess what it is
         raise ModelConfigError(f"'{file}' is no XML, as a model of OpenVINO is.", SAVE_AGAIN)
     try:
-        return _core().read_model(file)
+        return _imported().Core().read_model(file)
     except Exception as error:
         raise unreadable(file, error) from error
 
@@ -269,10 +260,6 @@ def _save(file: Path, made: Path) -> None:
     finally:
         for left in (part, part.with_suffix(WEIGHTS)):
             left.unlink(missing_ok=True)
-
-
-def _core() -> Any:
-    return _imported().Core()
 
 
 def _imported() -> Any:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,21 +111,13 @@ class TorchScriptModule:
             device = self._torch.device("cpu") if first is None else first.device
         self._device = device
         self.on_cpu = device.type == "cpu"
-        self._inputs = {spec.name: spec for spec in (*signature.inputs, *signature.optional)}
+        specs = {spec.name: spec for spec in (*signature.inputs, *signature.optional)}
+        self.prepare = partial(conform, specs=specs)
         self._outputs = {spec.name: spec for spec in signature.outputs}
         self._indices = output_indices(list(self._outputs))
         self._takes_dict, self._order = _arguments(
-            self._module, list(self._inputs), [spec.name for spec in signature.optional]
+            self._module, list(specs), [spec.name for spec in signature.optional]
         )
-
-    def prepare(self, inputs: Tensors) -> Tensors:
-        """Return a request's tensors, strings as str.
-
-        Raises:
-            RequestError: a shape is not one that is configured, or a string is not UTF-8.
-
-        """
-        return conform(inputs, self._inputs)
 
     def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Run forward and return the named results.
@@ -135,14 +128,13 @@ class TorchScriptModule:
             Exception: what PyTorch raises.
 
         """
-        torch = self._torch
         with self._inference():
             arguments = {name: self._argument(array) for name, array in inputs.items()}
             results = self._forward(arguments)
         values = results if isinstance(results, tuple) else (results,)
         answer = {name: self._array(name, values) for name in outputs}
         if self._settings.cache_cleaning and self._device.type == "cuda":
-            torch.cuda.empty_cache()
+            self._torch.cuda.empty_cache()
         return answer
 
     def _forward(self, arguments: Mapping[str, Any]) -> Any:
@@ -161,10 +153,9 @@ class TorchScriptModule:
             raise RuntimeError(reason) from error
 
     def _inference(self) -> Any:
-        torch = self._torch
         stack = contextlib.ExitStack()
-        stack.enter_context(torch.inference_mode(self._settings.inference_mode))
-        stack.enter_context(torch.no_grad())
+        stack.enter_context(self._torch.inference_mode(self._settings.inference_mode))
+        stack.enter_context(self._torch.no_grad())
         return stack
 
     def _argument(self, array: NDArray[Any]) -> Any:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from container.triton_backends import parameters
+from container.triton_backends.config_check import listed
 from container.triton_backends.machine.cpu_share import usable_cpus
 from container.triton_backends.model_config import (
     DYNAMIC,
@@ -17,8 +18,10 @@ from container.triton_backends.model_config import (
     ModelConfigError,
     Signature,
     TensorSpec,
+    dims_of,
     instance_count,
     max_batch_size,
+    unable,
 )
 
 if TYPE_CHECKING:
@@ -93,9 +96,8 @@ def check_listed(config: Mapping[str, Any]) -> None:
     for field in ("input", "output"):
         if not config.get(field):
             raise ModelConfigError(
-                f"unable to load model '{config.get('name', '')}': the configuration has no "
-                f"{field}, but a TorchScript file holds no shapes: config.pbtxt is expected "
-                "to list every input and output."
+                f"{unable(config)}: the configuration has no {field}, but a TorchScript file holds "
+                "no shapes: config.pbtxt is expected to list every input and output."
             )
 
 
@@ -109,9 +111,9 @@ def configured_signature(config: Mapping[str, Any]) -> Signature:
     """
     inputs, outputs = config.get("input") or [], config.get("output") or []
     return Signature(
-        _specs(config, "input", [tensor for tensor in inputs if not tensor.get("optional")]),
-        _specs(config, "output", outputs),
-        _specs(config, "input", [tensor for tensor in inputs if tensor.get("optional")]),
+        tuple(_spec(config, "input", one) for one in inputs if not one.get("optional")),
+        tuple(_spec(config, "output", one) for one in outputs),
+        tuple(_spec(config, "input", one) for one in inputs if one.get("optional")),
     )
 
 
@@ -127,8 +129,8 @@ def input_order(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
     """
     if len(names) != len(arguments):
         raise ModelConfigError(
-            f"the configuration has the inputs {_listed(names)}, but the file's forward expects "
-            f"{_listed(arguments)}."
+            f"the configuration has the inputs {listed(names)}, but the file's forward expects "
+            f"{listed(arguments)}."
         )
     if set(names) == set(arguments):
         return list(arguments)
@@ -137,7 +139,7 @@ def input_order(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
         return list(names)
     if sorted(indices) != list(range(len(names))):
         raise ModelConfigError(
-            f"the configuration has the inputs {_listed(names)}, but the indices 0 to "
+            f"the configuration has the inputs {listed(names)}, but the indices 0 to "
             f"{len(names) - 1} were expected, once each."
         )
     return [name for _, name in sorted(zip(indices, names, strict=True))]
@@ -151,12 +153,6 @@ def output_indices(names: Sequence[str]) -> dict[str, int]:
     return dict(zip(names, _indices(names) or range(len(names)), strict=True))
 
 
-def _specs(
-    config: Mapping[str, Any], kind: str, tensors: Iterable[Mapping[str, Any]]
-) -> tuple[TensorSpec, ...]:
-    return tuple(_spec(config, kind, tensor) for tensor in tensors)
-
-
 def _spec(config: Mapping[str, Any], kind: str, tensor: Mapping[str, Any]) -> TensorSpec:
     name = tensor["name"]
     if tensor["data_type"] not in DATA_TYPES.values():
@@ -164,10 +160,8 @@ def _spec(config: Mapping[str, Any], kind: str, tensor: Mapping[str, Any]) -> Te
             f"{kind} '{name}' is {tensor['data_type']} in the configuration, but PyTorch expects "
             f"one of {', '.join(sorted(DATA_TYPES.values()))}."
         )
-    reshape = tensor.get("reshape")
-    dims = tensor["dims"] if reshape is None else reshape.get("shape") or []
-    batched = max_batch_size(config) > 0
-    shape = (*([DYNAMIC] if batched else []), *(int(size) for size in dims))
+    batch = [DYNAMIC] if max_batch_size(config) > 0 else []
+    shape = (*batch, *dims_of(tensor))
     if tensor["data_type"] == "TYPE_STRING" and len(shape) != 1:
         raise ModelConfigError(
             f"{kind} '{name}' is TYPE_STRING with shape {list(shape)} in the configuration, but "
@@ -179,7 +173,3 @@ def _spec(config: Mapping[str, Any], kind: str, tensor: Mapping[str, Any]) -> Te
 def _indices(names: Iterable[str]) -> list[int] | None:
     matches = [_INDEXED.fullmatch(name) for name in names]
     return [int(match[1]) for match in matches if match] if all(matches) else None
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names) or "none"

@@ -24,6 +24,8 @@ from transformers import AutoTokenizer
 from clients.text.tokenizer import load_tokenizer
 from tests.conftest import PROJECT
 
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
 FOLDER = PROJECT / "model_repository" / "bert_base" / "tokenizer"
 SPECIAL = {"normalized": False, "special": True}
 TEXTS = [

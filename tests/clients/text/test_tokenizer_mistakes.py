@@ -68,7 +68,7 @@ def no_unknown(folder: Path) -> None:
     ],
 )
 def test_what_cannot_be_read_is_named_with_the_way_out(
-    tmp_path: Path, make: Callable[[Path], object], words: list[str]
+    in_this_process: None, tmp_path: Path, make: Callable[[Path], object], words: list[str]
 ) -> None:
     make(tmp_path)
     with pytest.raises(NotReadable) as caught:

@@ -24,6 +24,7 @@ TWO_OUTPUTS = """
 backend: "onnxruntime"
 max_batch_size: 4
 response_cache { enable: true }
+parameters { key: "engine" value { string_value: "onnxruntime" } }
 """
 CHAIN = (
     'platform: "ensemble"\nmax_batch_size: 4\n'

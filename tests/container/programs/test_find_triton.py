@@ -94,6 +94,12 @@ def test_without_libpython_it_says_what_to_install(
         find_triton(tmp_path / "none", "", tmp_path)
 
 
+@pytest.fixture(scope="module")
+def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the first installation makes an environment, which the next ones find."""
+    return tmp_path_factory.mktemp("installed") / "venv"
+
+
 @pytest.mark.parametrize(
     ("known", "fails", "made"),
     [
@@ -103,7 +109,7 @@ def test_without_libpython_it_says_what_to_install(
     ],
 )
 def test_what_is_installed_makes_the_locale_of_text_models_where_it_is_missing(
-    tmp_path: Path, known: str, fails: str, made: list[str]
+    tmp_path: Path, venv: Path, known: str, fails: str, made: list[str]
 ) -> None:
     """And goes on without it where that cannot be done."""
     if not Path("/usr/share/i18n/locales/en_US").is_file():
@@ -120,7 +126,7 @@ def test_what_is_installed_makes_the_locale_of_text_models_where_it_is_missing(
         (programs / name).write_text(f"#!/bin/sh\n{does}\n")
         (programs / name).chmod(0o755)
     done = subprocess.run(
-        [PROJECT / "container" / "image" / "install", tmp_path / "venv"],
+        [PROJECT / "container" / "image" / "install", venv],
         env={"PATH": f"{programs}:{os.defpath}", "PYTHON": sys.executable},
         capture_output=True,
         text=True,

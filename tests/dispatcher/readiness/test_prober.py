@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import socket
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def test_one_whose_queue_is_full_is_busy_where_it_answers_others(stage: Stage) -
 
 def test_one_whose_queue_is_full_and_that_answers_nobody_is_named(stage: Stage) -> None:
     stage.round()
-    stage.prober.timeout = 0.5
+    stage.prober.checks = replace(stage.prober.checks, timeout=0.5)
     stage.server.models_run["echo"] = ModelBusy("Exceeds maximum queue size")
     stage.server.failing = {"echo"}
     stage.server.counts["echo"] = itertools.repeat(5)

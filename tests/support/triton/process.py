@@ -116,6 +116,7 @@ def running(
         f"--grpc-port={ports[0]}",
         f"--http-port={ports[1]}",
         f"--metrics-port={ports[2]}",
+        "--metrics-interval-ms=100",  # at the end it waits for the thread that sleeps as long
         # Prefixes keep this server's shared memory apart from another's on the machine.
         f"--backend-config=python,shm-region-prefix-name={PREFIX}",
         *options,

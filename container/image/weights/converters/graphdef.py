@@ -47,12 +47,10 @@ def in_order(nodes: Mapping[str, Node], result: str) -> list[str]:
 
 
 def integers(node: Node, attribute: str) -> list[int]:
-    """Return a list of integers."""
     return [int(number) for number in node["attr"][attribute]["list"]["i"]]
 
 
 def texts(node: Node, attribute: str) -> list[str]:
-    """Return a list of strings."""
     return [base64.b64decode(text).decode() for text in node["attr"][attribute]["list"]["s"]]
 
 
