@@ -87,7 +87,7 @@ def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def named(document: Mapping[str, Any], part: str) -> list[tuple[str, dict[str, Any]]]:
+def named_tensors(document: Mapping[str, Any], part: str) -> list[tuple[str, dict[str, Any]]]:
     """Return the `inputs` or `outputs` of a request with their names, as far as they have one."""
     tensors = document.get(part)
     read = [one for one in tensors if isinstance(one, dict)] if isinstance(tensors, list) else []
@@ -103,7 +103,7 @@ def asking_for_all(document: Mapping[str, Any], names: Iterable[str]) -> bytes:
 
     """
     document = dict(document)
-    if asked := dict(named(document, "outputs")):
+    if asked := dict(named_tensors(document, "outputs")):
         more = [{"name": n, "parameters": {"binary_data": True}} for n in names if n not in asked]
         document["outputs"] = [*document["outputs"], *more]
     if isinstance(given := document.get("parameters"), dict):

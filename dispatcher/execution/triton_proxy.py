@@ -21,7 +21,7 @@ from clients.triton.server import Signature
 from dispatcher.codecs.binary_tensors import (
     HEADER_LENGTH,
     asking_for_all,
-    named,
+    named_tensors,
     pick_outputs,
     read_header,
     read_header_length,
@@ -102,11 +102,9 @@ class TritonProxy:
             with slot:
                 self.lookup.refuse(asked)  # it may have become known while this request waited
                 model = self.model(asked)
-                server = self.lookup.environment.server
                 timings = record.timings = Timings()
                 timings.begin()
-                left = max(0.0, deadline - time.monotonic())
-                signature = server.signature(model, record.version, timeout=left)
+                signature = self.signature(model, deadline)
                 try:
                     refuse_what_harms(document, signature)
                     return self.run(model, signature, document, body, length, deadline)
@@ -114,7 +112,7 @@ class TritonProxy:
                     hint = error.hint or tensors_of(signature)
                     raise TensorsRefused(error.message, hint=hint) from error
                 except (ModelFailed, DeadlineExceeded):
-                    server.note_failure(model)
+                    self.lookup.environment.server.note_failure(model)
                     raise
                 finally:
                     timings.lap(inference=True)
@@ -151,7 +149,7 @@ class TritonProxy:
                 headers["Accept-Encoding"] = encoding
             return self.call("POST", path, body, headers, deadline)
         # The cache knows neither parameters nor which outputs were asked for, and keeps errors.
-        names = dict(named(document, "outputs"))
+        names = dict(named_tensors(document, "outputs"))
         header = asking_for_all(document, [spec.name for spec in signature.outputs])
         tensors = b"" if length is None else body[length:]
         headers = {HEADER_LENGTH: str(len(header))}
@@ -171,6 +169,17 @@ class TritonProxy:
         model = self.lookup.client(ModelRequest(asked, [])).served_by
         g.record.known = True
         return model
+
+    def signature(self, model: str, deadline: float) -> Signature:
+        """Return the tensors of a model, in the version that the current request names.
+
+        Raises:
+            InferenceError: it is not served, or not now.
+
+        """
+        left = max(0.0, deadline - time.monotonic())
+        server = self.lookup.environment.server
+        return server.signature(model, g.record.version, timeout=left)
 
     def read(self, path: str) -> TritonResponse:
         """Get a document that Triton has."""
@@ -240,12 +249,12 @@ def refuse_what_harms(document: Mapping[str, Any], signature: Signature) -> None
     """
     shapes = [
         (name, shape)
-        for name, tensor in named(document, "inputs")
+        for name, tensor in named_tensors(document, "inputs")
         if isinstance(shape := tensor.get("shape"), list)
     ]
     classes = [
         name
-        for name, tensor in named(document, "outputs")
+        for name, tensor in named_tensors(document, "outputs")
         if isinstance(given := tensor.get("parameters"), dict) and given.get("classification")
     ]
     refuse_no_items_or_classes(shapes, classes, signature)

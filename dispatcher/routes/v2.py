@@ -116,6 +116,10 @@ def models_of_v2(  # noqa: C901  small functions that share them
     def model_ready(model: str, version: str = "") -> Response:
         """Answer 200 where a model answers requests."""
         proxy.lookup.refuse(model)
+        g.record.modelname = model
+        g.record.version = parse_version(version or None)
+        # `infer` asks for these first, by gRPC, which may come up later than HTTP.
+        proxy.signature(proxy.model(model), g.record.since + settings.client_timeout)
         try:
             return described(model, version, "/ready")
         except TensorsRefused as error:  # Triton says 400 and no more
