@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -333,7 +333,7 @@ def in_order(arrays: Arrays, wanted: Sequence[str], signature: Signature) -> Arr
     return {name: arrays[name] for name in known if name in arrays}
 
 
-def missing_output(arrays: Arrays, wanted: Collection[str], signature: Signature) -> str:
+def missing_output(arrays: Collection[str], wanted: Collection[str], signature: Signature) -> str:
     """Return the outputs that a model did not give, in words; empty if it gave all.
 
     A model of the Python backend may leave some out. If no output is named, any output of the
@@ -341,7 +341,7 @@ def missing_output(arrays: Arrays, wanted: Collection[str], signature: Signature
     """
     has = [spec.name for spec in signature.outputs]
     missing = sorted(name for name in wanted if name not in arrays)
-    if not missing and (wanted or not has or not arrays.keys().isdisjoint(has)):
+    if not missing and (wanted or not has or not set(arrays).isdisjoint(has)):
         return ""
     gave = ", ".join(map(repr, arrays)) or "none"
     return f"without its output {', '.join(map(repr, missing or has))}; it gave {gave}"
@@ -350,10 +350,7 @@ def missing_output(arrays: Arrays, wanted: Collection[str], signature: Signature
 def refuse_what_harms(
     model: str, inputs: Tensors, classes: Mapping[str, int], signature: Signature
 ) -> None:
-    """Raise TensorsRefused for requests that harm Triton 2.51.
-
-    It does not refuse them itself, or not in time: it never answers some batches of no items.
-    """
+    """Raise TensorsRefused for requests that harm Triton 2.51; it does not refuse them itself."""
     if signature.decoupled:
         raise TensorsRefused(
             f"the model {model!r} is decoupled: it gives any number of answers to one request",
@@ -364,11 +361,22 @@ def refuse_what_harms(
             f"the model {model!r} keeps state from one request of a sequence to the next",
             hint="expected a model that answers each by itself, without `sequence_batching`",
         )
+    shapes = [(name, array.shape) for name, array in inputs.items()]
+    refuse_no_items_or_classes(shapes, classes, signature)
+
+
+def refuse_no_items_or_classes(
+    shapes: Iterable[tuple[str, Sequence[int]]], classes: Collection[str], signature: Signature
+) -> None:
+    """Raise TensorsRefused for a batch of no items, and for classes of what has none.
+
+    Triton 2.51 never answers the first, and ends with SIGFPE at the second.
+    """
     batches = signature.max_batch_size or signature.ensemble  # whose steps may
-    for name, array in inputs.items():
-        if batches and array.ndim and not len(array):
+    for name, shape in shapes:
+        if batches and shape and not shape[0]:
             raise TensorsRefused(
-                f"input `{name}` has shape {list(array.shape)}, a batch of no items",
+                f"input `{name}` has shape {list(shape)}, a batch of no items",
                 hint="expected one item at least along the first axis",
             )
     for spec in signature.outputs:

@@ -43,6 +43,9 @@ class TritonProbe(Connection, Probe):
         elif channel:
             channel.abandon(reason)
 
+    def note_failure(self, model: str) -> None:
+        self._failing.add(model)
+
     def take_failing(self) -> set[str]:
         failing = set(self._failing)
         self._failing -= failing

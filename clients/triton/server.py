@@ -325,6 +325,10 @@ class Probe(ABC):
         """
 
     @abstractmethod
+    def note_failure(self, model: str) -> None:
+        """Have `take_failing` return a model: a run that was asked for in another way failed."""
+
+    @abstractmethod
     def take_failing(self) -> set[str]:
         """Return the models whose last run here failed, each once after such a run."""
 

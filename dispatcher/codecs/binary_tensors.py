@@ -7,7 +7,8 @@ without it all of the body is JSON.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from clients.tensors.quoting import brief
@@ -49,8 +50,8 @@ def read_header_length(stated: str | None, body: bytes, where: str) -> int | Non
     return length
 
 
-def check_header(header: bytes, deadline: float) -> None:
-    """Check what Triton must not be sent; Triton itself checks the rest.
+def read_header(header: bytes, deadline: float) -> dict[str, Any]:
+    """Read the JSON, and check what Triton must not be sent; Triton itself checks the rest.
 
     Raises:
         BadBody: it is not JSON, is nested too deeply, or names shared memory.
@@ -68,6 +69,7 @@ def check_header(header: bytes, deadline: float) -> None:
                     f"`{part}[{place}].parameters` has {brief(named)}: shared memory is not taken",
                     hint="send tensors in the body, and receive them in the response",
                 )
+    return document
 
 
 def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -83,3 +85,54 @@ def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise BadBody(f"a JSON object has the field {brief(twice)} twice", hint=EXPECTED)
     return fields
+
+
+def named_tensors(document: Mapping[str, Any], part: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return the `inputs` or `outputs` of a request with their names, as far as they have one."""
+    tensors = document.get(part)
+    read = [one for one in tensors if isinstance(one, dict)] if isinstance(tensors, list) else []
+    return [(one["name"], one) for one in read if isinstance(one.get("name"), str)]
+
+
+def asking_for_all(document: Mapping[str, Any], names: Iterable[str]) -> bytes:
+    """Return the JSON of a request as a model with a response cache is sent it.
+
+    Args:
+        document: the JSON of the request.
+        names: of the model's outputs: all of them are asked for.
+
+    """
+    document = dict(document)
+    if asked := dict(named_tensors(document, "outputs")):
+        more = [{"name": n, "parameters": {"binary_data": True}} for n in names if n not in asked]
+        document["outputs"] = [*document["outputs"], *more]
+    if isinstance(given := document.get("parameters"), dict):
+        document["parameters"] = {k: v for k, v in given.items() if k == "binary_data_output"}
+    return json.dumps(document).encode()
+
+
+def pick_outputs(
+    body: bytes, length: int | None, names: Collection[str]
+) -> tuple[bytes, int | None, set[str]]:
+    """Return a response with some of its outputs: body, length of the JSON, and their names.
+
+    Args:
+        body: of the response.
+        length: of its JSON in bytes; `None`, here as in the result, where all of it is JSON.
+        names: of the wanted outputs; none means all.
+
+    """
+    document = json.loads(body[:length])
+    outputs, tensors, start = [], [], length or 0
+    for output in document["outputs"]:
+        size = output.get("parameters", {}).get("binary_data_size")
+        end = start + (size or 0)
+        if not names or output["name"] in names:
+            outputs.append(output)
+            tensors += [] if size is None else [body[start:end]]
+        start = end
+    found = {output["name"] for output in outputs}
+    if len(outputs) == len(document["outputs"]):
+        return body, length, found
+    header = json.dumps({**document, "outputs": outputs}, separators=(",", ":")).encode()
+    return header + b"".join(tensors), len(header) if tensors else None, found

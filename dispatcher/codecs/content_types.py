@@ -38,8 +38,10 @@ UNSPECIFIED_TYPES = frozenset({"", "application/x-www-form-urlencoded"})
 LINE_TYPES = frozenset({"application/jsonlines", "application/x-ndjson", "application/x-jsonlines"})
 JSON_SIGNATURE = re.compile(rb"\s*[{\[]")
 LINE_BREAK = re.compile(r"[\r\n]")
-GZIP_WBITS = 31  # for zlib: the largest window, with gzip's header and trailer
-MAX_GZIP_MEMBERS = 4096
+# By content encoding (RFC 9110, 8.4.1), for zlib: the largest window, with the header and trailer
+# of gzip, or with its own.
+WBITS: Mapping[str, int] = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+MAX_MEMBERS = 4096
 MAX_LARGE_BODIES = 8  # of the largest size; parsed as JSON each may take ten times its size
 
 # Unsupported types that are often sent, with what to send in their place.
@@ -180,7 +182,7 @@ READERS: Mapping[str, Callable[[Request, Metadata, Settings], InferenceRequest]]
 
 
 def decompress_body(request: Request, limit: int) -> None:
-    """Replace a body that is compressed with gzip by the uncompressed one.
+    """Replace a body that is compressed with gzip or deflate by the uncompressed one.
 
     Args:
         request: whose stream is replaced.
@@ -188,19 +190,20 @@ def decompress_body(request: Request, limit: int) -> None:
 
     Raises:
         UnsupportedType: it has another content encoding.
-        BadBody: it is not gzip.
+        BadBody: it is not what its content encoding says.
         werkzeug's RequestEntityTooLarge: the uncompressed body is larger.
 
     """
     encoding = request.headers.get("Content-Encoding", "").strip().lower()
     if encoding in ("", "identity"):
         return
-    if encoding not in {"gzip", "x-gzip"}:  # which mean the same: RFC 9110, 8.4.1.3
+    if encoding not in WBITS:
         raise UnsupportedType(
-            f"a body with Content-Encoding {encoding[:40]!r} is not supported", hint="expected gzip"
+            f"a body with Content-Encoding {encoding[:40]!r} is not supported",
+            hint="expected gzip or deflate",
         )
     plain = g.unpacked = tempfile.SpooledTemporaryFile(MAX_IN_MEMORY)  # noqa: SIM115  see app.py
-    length = decompress(request.stream, plain, limit)
+    length = decompress(request.stream, plain, limit, encoding)
     request.environ["wsgi.input"] = plain
     request.environ["CONTENT_LENGTH"] = str(length)
     request.environ["wsgi.input_terminated"] = True
@@ -210,28 +213,28 @@ def decompress_body(request: Request, limit: int) -> None:
         request.__dict__.pop(made, None)
 
 
-def decompress(packed: IO[bytes], plain: IO[bytes], limit: int) -> int:
+def decompress(packed: IO[bytes], plain: IO[bytes], limit: int, encoding: str) -> int:
     """Decompress `packed` into `plain`; return the number of bytes."""
-    member, members, length = zlib.decompressobj(GZIP_WBITS), 1, 0
+    member, members, length = zlib.decompressobj(WBITS[encoding]), 1, 0
     while piece := packed.read(CHUNK):
         while piece:
             if member.eof:  # another member follows (RFC 1952, 2.2), or zeros, which are skipped
                 piece = piece.lstrip(b"\0")
                 if not piece:
                     break
-                member, members = zlib.decompressobj(GZIP_WBITS), members + 1
-                if members > MAX_GZIP_MEMBERS:  # empty members take time, but no bytes
-                    raise BadBody(f"the gzip body has more than {MAX_GZIP_MEMBERS} members")
+                member, members = zlib.decompressobj(WBITS[encoding]), members + 1
+                if members > MAX_MEMBERS:  # empty members take time, but no bytes
+                    raise BadBody(f"the {encoding} body has more than {MAX_MEMBERS} members")
             try:
                 out = member.decompress(piece, CHUNK)
             except zlib.error as error:
-                raise BadBody(f"the body is not gzip: {error}") from error
+                raise BadBody(f"the body is not {encoding}: {error}") from error
             length += len(out)
             if length > limit:
                 raise too_large(limit)
             plain.write(out)
             piece = member.unconsumed_tail or member.unused_data
     if not member.eof:
-        raise BadBody("the gzip body is cut off")
+        raise BadBody(f"the {encoding} body is cut off")
     plain.seek(0)
     return length

@@ -7,14 +7,25 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import quote
 
 from flask import g, request
 
-from clients.errors import DeadlineExceeded, ModelUnavailable
+from clients.errors import DeadlineExceeded, ModelFailed, ModelUnavailable, TensorsRefused
 from clients.request import Timings
+from clients.tensors.signature import described
 from clients.triton.errors import http_error
-from dispatcher.codecs.binary_tensors import HEADER_LENGTH, check_header, read_header_length
+from clients.triton.inference import CACHED, missing_output, refuse_no_items_or_classes
+from clients.triton.server import Signature
+from dispatcher.codecs.binary_tensors import (
+    HEADER_LENGTH,
+    asking_for_all,
+    named_tensors,
+    pick_outputs,
+    read_header,
+    read_header_length,
+)
 from dispatcher.codecs.json_request import parse_version
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.errors import time_used_up
@@ -33,11 +44,13 @@ class TritonResponse:
     Args:
         body: of the response.
         header_length: of the JSON in bytes, where binary tensors follow it.
+        encoding: with which the body is compressed; empty where it is not.
 
     """
 
     body: bytes
-    header_length: str | None
+    header_length: int | None
+    encoding: str = ""
 
 
 class TritonProxy:
@@ -77,7 +90,7 @@ class TritonProxy:
         try:
             body = request.get_data()
             length = read_header_length(stated, body, where)
-            check_header(body[:length], deadline)
+            document = read_header(body[:length], deadline)
             try:
                 slot = self.admission.calls.enter(
                     self.lookup.registry.name(asked),
@@ -88,18 +101,66 @@ class TritonProxy:
                 record.queue = time.monotonic() - record.since
             with slot:
                 self.lookup.refuse(asked)  # it may have become known while this request waited
-                path = self.path(asked, record.version)
+                model = self.model(asked)
                 timings = record.timings = Timings()
                 timings.begin()
-                headers = {} if length is None else {HEADER_LENGTH: str(length)}
-                response = self.call("POST", f"{path}/infer", body, headers, deadline)
-                timings.lap(inference=True)
-                return response
+                signature = self.signature(model, deadline)
+                try:
+                    refuse_what_harms(document, signature)
+                    return self.run(model, signature, document, body, length, deadline)
+                except TensorsRefused as error:
+                    hint = error.hint or tensors_of(signature)
+                    raise TensorsRefused(error.message, hint=hint) from error
+                except (ModelFailed, DeadlineExceeded):
+                    self.lookup.environment.server.note_failure(model)
+                    raise
+                finally:
+                    timings.lap(inference=True)
         finally:
             done()
 
-    def path(self, asked: str, version: str) -> str:
-        """Return the path of a model on Triton.
+    def run(  # noqa: PLR0913, PLR0917  all that is known of the request
+        self,
+        model: str,
+        signature: Signature,
+        document: Mapping[str, Any],
+        body: bytes,
+        length: int | None,
+        deadline: float,
+    ) -> TritonResponse:
+        """Run a model.
+
+        Args:
+            model: its name.
+            signature: the model's.
+            document: the JSON in the body.
+            body: of the request.
+            length: of the JSON in bytes; `None` where all of the body is JSON.
+            deadline: for the response, on the clock of `time.monotonic()`.
+
+        Raises:
+            InferenceError: by Triton's status, or as `call`; or there are no outputs in the cache.
+
+        """
+        path = f"{path_of(model, g.record.version)}/infer"
+        if not signature.cached:
+            headers = {} if length is None else {HEADER_LENGTH: str(length)}
+            if encoding := request.accept_encodings.best_match(("gzip", "deflate")):
+                headers["Accept-Encoding"] = encoding
+            return self.call("POST", path, body, headers, deadline)
+        # The cache knows neither parameters nor which outputs were asked for, and keeps errors.
+        names = dict(named_tensors(document, "outputs"))
+        header = asking_for_all(document, [spec.name for spec in signature.outputs])
+        tensors = b"" if length is None else body[length:]
+        headers = {HEADER_LENGTH: str(len(header))}
+        came = self.call("POST", path, header + tensors, headers, deadline)
+        came_body, came_length, found = pick_outputs(came.body, came.header_length, names)
+        if missing := missing_output(found, names, signature):
+            raise ModelFailed(f"the model {model!r} answered {missing}", hint=CACHED)
+        return TritonResponse(came_body, came_length)
+
+    def model(self, asked: str) -> str:
+        """Return the name on Triton of a model.
 
         Raises:
             UnknownModel, ClientDisabled, ModelUnavailable: as `ModelLookup.client`.
@@ -107,8 +168,18 @@ class TritonProxy:
         """
         model = self.lookup.client(ModelRequest(asked, [])).served_by
         g.record.known = True
-        path = f"/v2/models/{quote(model, safe='')}"
-        return f"{path}/versions/{version}" if version else path
+        return model
+
+    def signature(self, model: str, deadline: float) -> Signature:
+        """Return the tensors of a model, in the version that the current request names.
+
+        Raises:
+            InferenceError: it is not served, or not now.
+
+        """
+        left = max(0.0, deadline - time.monotonic())
+        server = self.lookup.environment.server
+        return server.signature(model, g.record.version, timeout=left)
 
     def read(self, path: str) -> TritonResponse:
         """Get a document that Triton has."""
@@ -157,4 +228,46 @@ class TritonProxy:
             connection.close()
         if response.status != HTTPStatus.OK:
             raise http_error(response.status, came, g.record.version)
-        return TritonResponse(came, response.headers.get(HEADER_LENGTH))
+        length = response.headers.get(HEADER_LENGTH)
+        encoding = response.headers.get("Content-Encoding", "")
+        return TritonResponse(came, None if length is None else int(length), encoding)
+
+
+def path_of(model: str, version: str) -> str:
+    """Return the path of a model on Triton."""
+    path = f"/v2/models/{quote(model, safe='')}"
+    return f"{path}/versions/{version}" if version else path
+
+
+def refuse_what_harms(document: Mapping[str, Any], signature: Signature) -> None:
+    """Raise TensorsRefused for requests that Triton 2.51 never answers, or that end it.
+
+    Args:
+        document: the JSON of the request.
+        signature: the model's.
+
+    """
+    shapes = [
+        (name, shape)
+        for name, tensor in named_tensors(document, "inputs")
+        if isinstance(shape := tensor.get("shape"), list)
+    ]
+    classes = [
+        name
+        for name, tensor in named_tensors(document, "outputs")
+        if isinstance(given := tensor.get("parameters"), dict) and given.get("classification")
+    ]
+    refuse_no_items_or_classes(shapes, classes, signature)
+    batch = bool(signature.max_batch_size)
+    for spec in signature.outputs:
+        if spec.name in classes and -1 in spec.shape[batch:]:  # it ends with SIGSEGV
+            raise TensorsRefused(
+                f"classes are wanted of the output `{spec.name}`, which may be empty",
+                hint="POST /infer/{model} answers this request, in JSON",
+            )
+
+
+def tensors_of(signature: Signature) -> str:
+    """Return which tensors a model takes and gives, in words."""
+    takes, gives = described(signature.inputs), described(signature.outputs)
+    return f"the model takes {takes or 'nothing'} and gives {gives or 'nothing'}"

@@ -22,13 +22,19 @@ from clients.repository.model_folders import (
 from clients.triton.server import Control
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.model_control.model_files import (
-    find_model_folder,
+    ModelFolders,
+    find_models,
     load_error,
     placement_error,
     read_config,
     refuse_other_name,
 )
-from dispatcher.model_control.repository import URL_FILE, RepositoryFolder, no_such_folder
+from dispatcher.model_control.repository import (
+    PARTS_FILE,
+    URL_FILE,
+    RepositoryFolder,
+    no_such_folder,
+)
 from dispatcher.observability.memory import free_memory
 from dispatcher.settings import UNLOAD_S
 
@@ -85,7 +91,7 @@ class ModelLoader(RepositoryFolder):
         fault: Callable[[], str] = str,
         may_have: Callable[[str], bool] = bool,
     ) -> None:
-        """Load the model in the folder `url` under `name`.
+        """Load the model in the folder `url` under `name`, with the models that it is made of.
 
         Args:
             name: the model's.
@@ -97,7 +103,7 @@ class ModelLoader(RepositoryFolder):
         Raises:
             BadModel: the name or the folder cannot be used, or the model does not load or has a
                 fault.
-            AlreadyLoaded: there is a model of this name.
+            AlreadyLoaded: there is a model of this name, or of that of one of its parts.
             OutOfMemory: it does not fit into memory, or there is no room on the disk.
             DeadlineExceeded: it takes too long; Triton goes on loading it.
 
@@ -106,15 +112,16 @@ class ModelLoader(RepositoryFolder):
             raise BadModel(f"`model_name` is {name[:100]!r}", hint=NAMED)
         with ExitStack() as until_loaded:
             try:
-                source = find_model_folder(self.allowed(url))
-                self.refuse_too_large(source)
-                placed = until_loaded.enter_context(self.placed(source, name, url, may_have))
+                models = find_models(self.allowed(url))
+                source, names = models.main, models.names(name)
+                self.refuse_too_large(source, *models.parts.values())
+                placed = until_loaded.enter_context(self.placed(source, name, url, may_have, names))
             except OSError as error:
                 raise placement_error(url, error) from error
             except ModelFailed as error:  # its configuration cannot be read
                 raise load_error(url, error) from error
             if placed:
-                self._load_placed(name, url)
+                self._load_placed(name, url, models, until_loaded)
                 try:
                     reason = fault()
                 except BaseException:
@@ -137,14 +144,54 @@ class ModelLoader(RepositoryFolder):
             )
         raise AlreadyLoaded(f"the model {name!r} is being loaded, or unloaded")
 
-    def _load_placed(self, name: str, url: str) -> None:
+    def _load_part(self, folder: Path, part: str, name: str, names: Mapping[str, str]) -> ExitStack:
+        """Place and load a model that `name` is made of; return what keeps it locked."""
+        if not NAME.fullmatch(part):
+            raise BadModel(f"{folder} would be loaded as {part[:100]!r}", hint=NAMED)
+        self.was_lost(part)
+        with ExitStack() as lock:
+            placed = self.placed(folder, part, str(folder), lambda _: False, names)
+            if not lock.enter_context(placed):
+                raise AlreadyLoaded(
+                    f"there is a model {part!r}, and {folder} is another one",
+                    hint="rename one of the two, in its folder and in the code that asks it",
+                )
+            with (self.repository / name / PARTS_FILE).open("a") as file:
+                file.write(f"{part}\n")
+            try:
+                self._load(part)
+            except ModelFailed as error:
+                raise type(error)(f"{folder.name}: {error.message}", hint=error.hint) from error
+            return lock.pop_all()
+
+    def remove(self, name: str) -> None:
+        """Remove a model's folder, and unload and remove the models that it is made of."""
         try:
+            parts = (self.repository / name / PARTS_FILE).read_text().split()
+        except OSError:
+            parts = []
+        super().remove(name)
+        for part in parts:
+            with suppress(InferenceError):
+                self._unload(part, self.unload_timeout)
+                super().remove(part)
+
+    def _load_placed(
+        self, name: str, url: str, models: ModelFolders, until_loaded: ExitStack
+    ) -> None:
+        names = models.names(name)
+        try:
+            for part, folder in models.parts.items():
+                until_loaded.enter_context(self._load_part(folder, names[part], name, names))
             self._load(name)
         except DeadlineExceeded:
             raise
         except ModelFailed as error:
             self.remove(name)
             raise load_error(url, error) from error
+        except OSError as error:
+            self.remove(name)
+            raise placement_error(url, error) from error
         except BaseException:
             self.remove(name)
             raise
@@ -294,10 +341,11 @@ class ModelLoader(RepositoryFolder):
         states = self.server.models(timeout=timeout or self.timeout)
         return [state.state for state in states if state.name == name]
 
-    def refuse_too_large(self, source: Path) -> None:
-        """Raise OutOfMemory where the model does not fit into the free memory."""
-        size = sum(path.stat().st_size for path in source.rglob("*") if path.is_file())
-        needed, free = COPIES * size + PROCESS_BYTES, free_memory()
+    def refuse_too_large(self, *sources: Path) -> None:
+        """Raise OutOfMemory where the models do not fit into the free memory."""
+        files = [path for source in sources for path in source.rglob("*") if path.is_file()]
+        size = sum(path.stat().st_size for path in files)
+        needed, free = COPIES * size + len(sources) * PROCESS_BYTES, free_memory()
         if needed > free:
             raise OutOfMemory(
                 f"the model needs about {needed // 2**20} MiB; {free // 2**20} MiB are free",

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from clients.errors import ModelFailed, UnknownModel
 from clients.plugins.dispatch_toml import COPIED, Copied, aliases, note_copied
@@ -35,19 +36,23 @@ from clients.repository.model_folders import (
 )
 from dispatcher.errors import BadModel
 from dispatcher.model_control.model_files import (
-    find_model_folder,
+    find_models,
     is_readable_folder,
     load_error,
     placement_error,
     read_client_file,
     read_config,
+    with_step_names,
 )
 from dispatcher.settings import ASIDE, MODELS, Settings
 
 log = logging.getLogger(__name__)
 
 POLL_S = 0.05  # between two attempts to lock a model's folder
-URL_FILE = "model.url"  # beside the links of a model from elsewhere: the folder that it came from
+# Beside the links of a model from elsewhere: the folder that it came from, and the names of the
+# models that it is made of.
+URL_FILE = "model.url"
+PARTS_FILE = "model.parts"
 
 
 class RepositoryFolder:
@@ -79,11 +84,24 @@ class RepositoryFolder:
 
     @contextmanager
     def placed(
-        self, source: Path, name: str, url: str, may_have: Callable[[str], bool] = bool
+        self,
+        source: Path,
+        name: str,
+        url: str,
+        may_have: Callable[[str], bool] = bool,
+        parts: Mapping[str, str] = MappingProxyType({}),
     ) -> Iterator[bool]:
         """Add a model's folder and lock it; yield whether the name was free.
 
         The folder appears complete, by a rename: other processes list the repository meanwhile.
+
+        Args:
+            source: the model's own folder.
+            name: under which it is added.
+            url: the folder that the caller named.
+            may_have: returns whether the model may have an alias of its `dispatch.toml`.
+            parts: the names under which the steps of an ensemble are loaded.
+
         """
         folder, made = self.repository / name, self.aside()
         if self.was_deleted(name):
@@ -97,7 +115,7 @@ class RepositoryFolder:
             return
         made.mkdir()
         try:
-            self.link(source, made, name)
+            self.link(source, made, name, parts)
             (made / URL_FILE).write_text(url)
             with (made / URL_FILE).open() as address:
                 fcntl.flock(address, fcntl.LOCK_EX)
@@ -266,10 +284,11 @@ class RepositoryFolder:
             return
         hint = f"DELETE /models/{name}, then POST /models again"
         try:
-            source = find_model_folder(self.allowed(url))
+            models = find_models(self.allowed(url))
+            source = models.main
             copy, now = place / CONFIG, source / CONFIG
             before = copy.read_bytes().decode() if copy.is_file() else None
-            after = self.config_of(source, name) if now.is_file() else None
+            after = self.config_of(source, name, models.names(name)) if now.is_file() else None
         except OSError as error:
             raise placement_error(url, error) from error
         except ModelFailed as error:
@@ -306,26 +325,32 @@ class RepositoryFolder:
                 hint=f"MODEL_URL_ROOTS allows {', '.join(map(str, self.roots))}",
             )
 
-    def config_of(self, source: Path, name: str) -> str:
+    def config_of(self, source: Path, name: str, parts: Mapping[str, str]) -> str:
         """Return the configuration for a model from elsewhere, under another name.
+
+        Args:
+            source: the model's own folder.
+            name: the other name.
+            parts: the other names of the steps of an ensemble.
 
         Raises:
             BadModel: it is not UTF-8.
 
         """
-        text = with_environment(self.renamed_config(read_config(source), name), source)
+        text = with_step_names(self.renamed_config(read_config(source), name), parts)
+        text = with_environment(text, source)
         return adapted(text) if self.adapt else text
 
-    def link(self, source: Path, folder: Path, name: str) -> None:
+    def link(self, source: Path, folder: Path, name: str, parts: Mapping[str, str]) -> None:
         """Fill the model's folder in the repository."""
         if (source / CONFIG).is_file():
-            (folder / CONFIG).write_text(self.config_of(source, name), encoding="utf-8")
+            (folder / CONFIG).write_text(self.config_of(source, name, parts), encoding="utf-8")
         if not has_versions(source):
             (folder / "1").symlink_to(source)
         for path in source.iterdir():
             if path.name == CLIENT_FILE and path.is_file():
                 (folder / CLIENT_FILE).write_bytes(read_client_file(path))
-            elif path.name not in {CONFIG, URL_FILE, COPIED, *PLAIN_MODELS}:
+            elif path.name not in {CONFIG, URL_FILE, PARTS_FILE, COPIED, *PLAIN_MODELS}:
                 (folder / path.name).symlink_to(path)
 
 

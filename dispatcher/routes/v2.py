@@ -23,7 +23,7 @@ from dispatcher.codecs.metadata import Metadata, read_metadata
 from dispatcher.codecs.responses import JSON, json_response
 from dispatcher.errors import BadBody
 from dispatcher.execution.admission import Admission
-from dispatcher.execution.triton_proxy import TritonProxy
+from dispatcher.execution.triton_proxy import TritonProxy, TritonResponse, path_of
 from dispatcher.model_control.control import ModelControl
 from dispatcher.readiness.status import Readiness
 from dispatcher.routes.models import limit_concurrency, ready_or_not
@@ -66,9 +66,9 @@ def inference_of_v2(settings: Settings, proxy: TritonProxy, readiness: Readiness
         decompress_body(request, settings.max_body)
         came = proxy.infer(metadata, request.headers.get(HEADER_LENGTH), HEADER_LENGTH)
         if came.header_length is None:
-            return Response(came.body, mimetype=JSON)
-        response = Response(came.body, mimetype="application/octet-stream")
-        response.headers[HEADER_LENGTH] = came.header_length
+            return response_of(came, JSON)
+        response = response_of(came, "application/octet-stream")
+        response.headers[HEADER_LENGTH] = str(came.header_length)
         return response
 
     return routes
@@ -116,6 +116,10 @@ def models_of_v2(  # noqa: C901  small functions that share them
     def model_ready(model: str, version: str = "") -> Response:
         """Answer 200 where a model answers requests."""
         proxy.lookup.refuse(model)
+        g.record.modelname = model
+        g.record.version = parse_version(version or None)
+        # `infer` asks for these first, by gRPC, which may come up later than HTTP.
+        proxy.signature(proxy.model(model), g.record.since + settings.client_timeout)
         try:
             return described(model, version, "/ready")
         except TensorsRefused as error:  # Triton says 400 and no more
@@ -153,7 +157,7 @@ def models_of_v2(  # noqa: C901  small functions that share them
     def described(model: str, version: str, what: str) -> Response:
         g.record.modelname = model
         g.record.version = parse_version(version or None)
-        path = proxy.path(model, g.record.version)
+        path = path_of(proxy.model(model), g.record.version)
         return Response(proxy.read(path + what).body, mimetype=JSON)
 
     return routes
@@ -166,9 +170,14 @@ def sagemaker_response(proxy: TritonProxy, metadata: Metadata) -> Response:
         stated = ""  # it is malformed
     came = proxy.infer(metadata, stated, f"{SAGEMAKER_LENGTH} in the Content-Type")
     if came.header_length is None:
-        return Response(came.body, mimetype=JSON)
-    content_type = f"{SAGEMAKER_TYPE};{SAGEMAKER_LENGTH}={came.header_length}"
-    return Response(came.body, content_type=content_type)
+        return response_of(came, JSON)
+    return response_of(came, f"{SAGEMAKER_TYPE};{SAGEMAKER_LENGTH}={came.header_length}")
+
+
+def response_of(came: TritonResponse, content_type: str) -> Response:
+    """Pass on what Triton answered, compressed as it came."""
+    headers = {"Content-Encoding": came.encoding} if came.encoding else None
+    return Response(came.body, content_type=content_type, headers=headers)
 
 
 def request_document() -> dict[str, Any]:

@@ -77,7 +77,7 @@ def tensors(*, binary: bool = True) -> tuple[list[Any], list[Any]]:
 
 
 @pytest.mark.parametrize("binary", [True, False], ids=["binary", "JSON"])
-@pytest.mark.parametrize("packed", [None, "gzip"])
+@pytest.mark.parametrize("packed", [None, "gzip", "deflate"])
 @pytest.mark.parametrize(
     ("model", "version"), [("plus_one", ""), ("plus_one", "1"), ("increment", "")]
 )
@@ -212,6 +212,7 @@ MISTAKES: dict[str, tuple[bytes, str | None]] = {
     "unknown type": (binary(12, datatype="FP99") + BYTES, str(len(binary(12, datatype="FP99")))),
     "unknown output": (json.dumps({**GOOD, "outputs": [{"name": "no"}]}).encode(), None),
     "outputs are a text": (json.dumps({**GOOD, "outputs": "y"}).encode(), None),
+    "outputs are an object": (json.dumps({**GOOD, "outputs": {"name": "y"}}).encode(), None),
     "no classes": (
         json.dumps(
             {**GOOD, "outputs": [{"name": "y", "parameters": {"classification": "x"}}]}
@@ -255,7 +256,7 @@ def test_a_mistake_is_400_with_a_text_and_triton_goes_on(endpoint: Endpoint, mis
     ("path", "status", "words"),
     [
         ("nosuch/infer", 404, "there is no model 'nosuch'; the served models are: "),
-        ("plus_one/versions/3/infer", 404, "version 3"),
+        ("plus_one/versions/3/infer", 404, "no version '3'; versions that are served: 1, 2"),
         ("plus_one/versions/x/infer", 400, "`modelversion` is 'x'"),
         ("plus_one%2f..%2fplus_one/infer", 404, "not found"),
         ("plus_one/infer?timeout_ms=x", 400, "`timeout_ms`"),

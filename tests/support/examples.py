@@ -6,12 +6,14 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.conftest import PROJECT
-from tests.support.readme import WRITTEN_ENDPOINT, same
+from tests.support.readme import same
 
 EXAMPLES = PROJECT / "examples"
 SHOWN = re.compile(r"```sh\n(.*?)```(?:\n```(?:json|text)\n(.*?)```)?", re.DOTALL)
@@ -44,17 +46,22 @@ def steps(example: str) -> Iterator[Step]:
 
 def workplace(folder: Path) -> Path:
     """Make a folder that looks like the project's, with a copy of the examples."""
-    made = shutil.ignore_patterns("model.onnx", "environment*")
+    made = shutil.ignore_patterns("model.onnx", "model.plan", "model.pt", "environment*")
     shutil.copytree(EXAMPLES, folder / "examples", ignore=made)
-    for name in (".venv", "tests", "serve"):
+    for name in ("tests", "serve"):
         (folder / name).symlink_to(PROJECT / name)
+    (folder / ".venv").symlink_to(sys.prefix)
     return folder
 
 
-def run(command: str, folder: Path, endpoint: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a block as a reader would, in the project's folder."""
+def run(
+    command: str, folder: Path, ports: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess[str]:
+    """Run a block as a reader would, in the project's folder, with other ports of this machine."""
+    for written, port in ports.items():
+        command = command.replace(f"127.0.0.1:{written}", f"127.0.0.1:{port}")
     return subprocess.run(
-        ["bash", "-ec", command.replace(WRITTEN_ENDPOINT, endpoint)],
+        ["bash", "-ec", command],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +50,14 @@ def test_a_large_body_counts_as_one_however_it_was_packed(
     assert_error(response, 429, "too_many_requests", "large requests under way")
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZip"])
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZip", "deflate"])
 def test_a_packed_body_is_unpacked(client: FlaskClient, encoding: str) -> None:
+    compress = zlib.compress if encoding == "deflate" else gzip.compress
     body = json.dumps({"modelname": "bert_base", "payload": {"text": "a [MASK]"}}).encode()
     for content_type in ("application/json", "application/jsonlines", ""):
         response = client.post(
             "/invocations",
-            data=gzip.compress(body),
+            data=compress(body),
             headers={"Content-Encoding": encoding, "Content-Type": content_type},
         )
         assert response.status_code == 200
@@ -97,6 +99,10 @@ def test_zeros_behind_a_packed_body_are_passed_over(client: FlaskClient, zeros: 
         (gzip.compress(b" " * (2**20 + 1)), "gzip", 413, "too_large"),
         (b"no gzip", "gzip", 400, "bad_body"),
         (gzip.compress(b"{}" * 100)[:-9], "gzip", 400, "bad_body"),
+        (zlib.compress(b" " * (2**20 + 1)), "deflate", 413, "too_large"),
+        (zlib.compress(b"{}" * 100)[:-1], "deflate", 400, "bad_body"),
+        (zlib.compress(b"{}", wbits=-15), "deflate", 400, "bad_body"),  # without zlib's header
+        (gzip.compress(b"{}"), "deflate", 400, "bad_body"),
         (b"{}", "br", 415, "unsupported_type"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clients.errors import InferenceError
-from dispatcher.codecs.binary_tensors import check_header, read_header_length
+from dispatcher.codecs.binary_tensors import read_header, read_header_length
 from dispatcher.errors import BadBody, BadHeader
 
 INPUT = {"name": "A", "shape": [1], "datatype": "FP32", "parameters": {"binary_data_size": 4}}
@@ -41,7 +41,7 @@ def test_any_other_length_is_refused(stated: str) -> None:
     ],
 )
 def test_what_triton_reads_by_itself_is_left_to_it(header: Any) -> None:
-    check_header(json.dumps(header).encode(), math.inf)
+    read_header(json.dumps(header).encode(), math.inf)
 
 
 @pytest.mark.parametrize("part", ["inputs", "outputs"])
@@ -53,7 +53,7 @@ def test_shared_memory_is_refused_however_it_is_written(part: str, name: str) ->
     assert json.loads(plain) == json.loads(escaped)
     for header in (plain, escaped, plain.encode("utf-16").decode("latin-1")):
         with pytest.raises(BadBody) as caught:
-            check_header(header.encode("latin-1"), math.inf)
+            read_header(header.encode("latin-1"), math.inf)
         assert caught.value.message.startswith(f"`{part}[1].parameters` has 'shared_memory_{name}'")
 
 
@@ -68,7 +68,7 @@ def test_shared_memory_is_refused_however_it_is_written(part: str, name: str) ->
 def test_a_field_that_is_there_twice_is_refused(header: str) -> None:
     """RFC 8259, 4: which one counts differs from reader to reader."""
     with pytest.raises(BadBody, match="twice"):
-        check_header(header.encode(), math.inf)
+        read_header(header.encode(), math.inf)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,6 @@ def test_a_field_that_is_there_twice_is_refused(header: str) -> None:
 )
 def test_what_is_no_json_object_is_refused(header: bytes) -> None:
     with pytest.raises(InferenceError) as caught:
-        check_header(header, math.inf)
+        read_header(header, math.inf)
     assert isinstance(caught.value, BadBody)
     assert caught.value.hint

@@ -6,15 +6,22 @@ import gzip
 import json
 import threading
 import time
+import tracemalloc
+import zlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from flask.testing import FlaskClient
 
 from clients.errors import ModelUnavailable
+from clients.triton.server import TensorSpec
 from dispatcher.execution.model_lookup import ModelLookup
 from tests.conftest import wait_for
 from tests.dispatcher.v2.conftest import TritonsPort
+from tests.support.asking import ADD
+from tests.support.fake_triton import FakeTriton
 from tests.support.stand_ins import assert_error
 
 HEADER = b'{"inputs": []}'
@@ -151,17 +158,116 @@ def test_a_model_that_is_known_not_to_answer_is_refused_at_once(
 def test_a_body_over_the_limit_is_refused_before_it_is_unpacked_whole(
     client: FlaskClient, triton: TritonsPort
 ) -> None:
-    bomb = gzip.compress(b" " * (2 * 2**20))
-    for data, headers in (
-        (b" " * (2**20 + 1), {}),
-        (bomb, {"Content-Encoding": "gzip"}),
-    ):
-        answer = client.post(INFER, data=data, headers=headers)
+    zeros = bytes(100 * 2**20)
+    bodies = {
+        "identity": bytes(2**20 + 1),
+        "gzip": gzip.compress(zeros),
+        "deflate": zlib.compress(zeros),
+    }
+    del zeros
+    for encoding, data in bodies.items():
+        tracemalloc.start()
+        answer = client.post(INFER, data=data, headers={"Content-Encoding": encoding})
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
         assert answer.status_code == 413
         assert isinstance((answer.json or {})["error"], str)
-    packed = client.post(INFER, data=gzip.compress(HEADER), headers={"Content-Encoding": "gzip"})
-    assert packed.status_code == 200
-    assert triton.came[-1][3] == HEADER
+        assert peak < 8 * 2**20
+    assert not triton.came
+
+
+@pytest.mark.parametrize(
+    ("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)]
+)
+def test_a_compressed_body_reaches_triton_unpacked(
+    client: FlaskClient, triton: TritonsPort, encoding: str, compress: Callable[[bytes], bytes]
+) -> None:
+    sent = compress(HEADER + b"\0\1")
+    headers = {**LENGTH, "Content-Encoding": encoding}
+    assert client.post(INFER, data=sent, headers=headers).status_code == 200
+    (_, _, there, body) = triton.came[-1]
+    assert body == HEADER + b"\0\1"
+    assert "Content-Encoding" not in there
+
+
+@pytest.mark.parametrize(
+    ("accepted", "asked"),
+    [
+        ("deflate", "deflate"),
+        ("gzip", "gzip"),
+        ("gzip;q=0, deflate;q=0.5", "deflate"),
+        ("identity", "identity"),
+        ("br", "identity"),
+        (",;q=x", "identity"),
+        ("", "identity"),
+    ],
+)
+def test_triton_compresses_the_answer_as_the_caller_wants(
+    client: FlaskClient, triton: TritonsPort, accepted: str, asked: str
+) -> None:
+    coded = {} if asked == "identity" else {"Content-Encoding": asked}
+    triton.answer = lambda: (200, {**coded, "Inference-Header-Content-Length": "2"}, b"packed")
+    answer = client.post(INFER, data=HEADER, headers={"Accept-Encoding": accepted})
+    assert triton.came[-1][2]["Accept-Encoding"] == asked
+    assert answer.headers.get("Content-Encoding") == coded.get("Content-Encoding")
+    assert answer.data == b"packed"
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(400, 400), (404, 404), (500, 502), (503, 503), (200, 200)]
+)
+def test_a_model_that_failed_a_request_is_probed_soon(
+    client: FlaskClient, triton: TritonsPort, server: FakeTriton, status: int, code: int
+) -> None:
+    triton.answer = lambda: (status, {}, b'{"error": "why"}')
+    assert client.post(INFER, data=HEADER).status_code == code
+    assert server.take_failing() == ({"add"} if code == 502 else set())
+
+
+def test_a_model_that_does_not_answer_in_time_is_probed_soon(
+    client: FlaskClient, triton: TritonsPort, server: FakeTriton
+) -> None:
+    end = threading.Event()
+    triton.answer = lambda: (200, {}, b"{}") if end.wait(30) else (500, {}, b"")
+    assert client.post(f"{INFER}?timeout_ms=200", data=HEADER).status_code == 504
+    end.set()
+    assert server.take_failing() == {"add"}
+
+
+@pytest.mark.parametrize(
+    ("sent", "came", "missing"),
+    [
+        ({}, [], "'SUM', 'MORE'"),
+        ({"outputs": [{"name": "MORE"}]}, [{"name": "SUM", "data": [1]}], "'MORE'"),
+    ],
+)
+def test_an_answer_of_the_cache_without_outputs_is_an_error(
+    client: FlaskClient,
+    triton: TritonsPort,
+    server: FakeTriton,
+    sent: dict[str, object],
+    came: list[object],
+    missing: str,
+) -> None:
+    """Triton 2.51 answers 200 with `"outputs": []` where it keeps the error of an equal request."""
+    more = (*ADD.outputs, TensorSpec("MORE", "FP32", (-1, 3)))
+    server.signatures["add"] = replace(ADD, outputs=more, cached=True)
+    triton.answer = lambda: (200, {}, json.dumps({"outputs": came}).encode())
+    answer = client.post(INFER, data=json.dumps({"inputs": [], **sent}))
+    assert answer.status_code == 502
+    assert f"without its output {missing}" in (answer.json or {})["error"]
+    assert "response cache keeps errors" in (answer.json or {})["error"]
+    assert server.take_failing() == {"add"}
+
+
+def test_a_refused_tensor_names_those_of_the_model(
+    client: FlaskClient, triton: TritonsPort
+) -> None:
+    triton.answer = lambda: (400, {}, b'{"error": "unexpected inference input"}')
+    assert client.post(INFER, data=HEADER).json == {
+        "error": "unexpected inference input; the model takes `A` FP32 [-1, 3], "
+        "`B` FP32 [-1, 3] and gives `SUM` FP32 [-1, 3]"
+    }
 
 
 @pytest.mark.parametrize(
