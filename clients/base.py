@@ -16,9 +16,8 @@ The smallest whole client:
 from __future__ import annotations
 
 import itertools
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,7 +31,7 @@ from clients.errors import BadParameter, BadPayload, InferenceError, Unsupported
 from clients.images.pictures import EXPECTED, Picture, decode_base64, decode_picture
 from clients.parameters import FORMAT, Parameter
 from clients.request import Media, Request, current
-from clients.tensors.nested import flattened
+from clients.tensors.nested import as_numbers
 from clients.tensors.quoting import brief, encodable
 from clients.triton.server import NO_HINTS, Hints, Inference, Padding, Signature, Tensors, picked
 
@@ -41,9 +40,6 @@ __all__ = ["FORMAT", "Client", "Environment", "Hints", "Padding", "Parameter", "
 
 Payload = Mapping[str, Any]
 T = TypeVar("T")
-
-INFINITE = (2 - 2**-24) * 2.0**127
-"""The least number that single precision rounds to infinity; IEEE 754, 4.3.1."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +108,9 @@ class Client(ABC):
     @abstractmethod
     def inference(self, payload: Payload) -> Any:
         """Return the result for one payload, as JSON: no arrays, no NumPy numbers.
+
+        An iterator, as of a method with `yield`, gives any number of results, sent one by one to
+        callers who accept lines or events.
 
         Raises:
             InferenceError: one of its subclasses, for what the caller should know.
@@ -253,6 +252,7 @@ class Client(ABC):
                 classes=classes,
                 hints=hints,
                 version=version or ("" if model else self.request.version),
+                sequence=self.request.sequence,
                 timeout=self.request.time_left(),
             )
         except InferenceError as error:
@@ -261,6 +261,29 @@ class Client(ABC):
         finally:
             timings.lap(inference=True)
         return {**answer, **{name: picked(answer[name], rows) for name, rows in hints.rows.items()}}
+
+    def stream(
+        self, inputs: Tensors, *, outputs: Sequence[str] = (), model: str = "", version: str = ""
+    ) -> Iterator[dict[str, npt.NDArray[Any]]]:
+        """Yield the answers of a decoupled model; arguments and errors as for `infer`.
+
+        The run is cancelled where the caller leaves, or the iterator is closed.
+        """
+        asked, request = model or self.triton_model(), self.request
+        try:
+            answers = self._environment.server.stream(
+                asked,
+                inputs,
+                outputs=outputs,
+                version=version or ("" if model else request.version),
+                sequence=request.sequence,
+                timeout=request.time_left(),
+            )
+            with request.cancelling(answers):
+                yield from answers
+        except InferenceError as error:
+            error.model = asked
+            raise
 
     def each(self, payloads: Sequence[Payload], read: Callable[[Payload], T]) -> list[T]:
         """Apply `read` to every payload; an error gets the position of its payload."""
@@ -319,20 +342,12 @@ class Client(ABC):
 
         """
         value = self._field(payload, name, "a list of numbers")
-        try:
-            # For texts NumPy would take memory for the longest of them, times their count.
-            flat = flattened(value) if isinstance(value, list) else [value]
-            array = np.array(
-                value if flat and set(map(type, flat)) <= {int, float} else math.nan, np.float64
-            )
-        except (ValueError, OverflowError):  # unevenly nested, or beyond any type
-            array = np.array(math.nan)
-        if not (array.ndim and np.abs(array).max() < INFINITE):
+        if (array := as_numbers(value)) is None:
             raise BadPayload(
                 f"`{name}` is {brief(value)}",
                 hint=f"expected a list of numbers in `payload.{name}`, nested evenly",
             )
-        return array.astype(np.float32)
+        return array
 
     def _field(self, payload: Payload, name: str, expected: str) -> Any:
         if name not in payload:

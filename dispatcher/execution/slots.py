@@ -60,6 +60,7 @@ class Slot:
         caller: of the request.
         on_timeout: answers the caller when the thread in the slot does not return in time.
         in_job: whether it is a call of a job, which has waited for a slot of its own.
+        until_gone: whether `on_timeout` is due, too, as soon as the caller is gone.
 
     """
 
@@ -69,6 +70,7 @@ class Slot:
     caller: Caller
     on_timeout: Callable[[], None] | None = None
     in_job: bool = False
+    until_gone: bool = False
     since: float = 0.0
     thread: int = 0
     hanging: bool = False
@@ -270,7 +272,9 @@ class Slots:
             late = [
                 slot
                 for slot in self.running
-                if slot.on_timeout and not slot.answered and slot.deadline < before
+                if slot.on_timeout
+                and not slot.answered
+                and (slot.deadline < before or (slot.until_gone and slot.caller.disconnected()))
             ]
             for slot in late:
                 slot.answered = threading.Event()

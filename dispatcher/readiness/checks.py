@@ -8,7 +8,9 @@ running it.
 
 from __future__ import annotations
 
+import secrets
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from clients.base import Client
@@ -23,7 +25,7 @@ from clients.errors import (
     TooLargeAtOnce,
 )
 from clients.plugins.registry import Registry
-from clients.request import Request
+from clients.request import Request, SequencePart
 from clients.tensors.client import has_example
 from clients.tensors.nested import unshared
 from clients.tensors.signature import noise, zeros
@@ -43,13 +45,29 @@ def ask_example(client: Client, timeout: float) -> None:
         Exception: whatever a bug in it raises.
 
     """
-    deadline = time.monotonic() + timeout
-    with Request(parameters=client.read_parameters({}), deadline=deadline).active():
+    request = Request(
+        parameters=client.read_parameters({}),
+        deadline=time.monotonic() + timeout,
+        sequence=own_sequence(),
+    )
+    with request.active():
         if has_example(client):
             # The client may change its payload; the next probe and the docs need the example.
-            encode(client.inference(unshared(dict(client.example))))
+            result = client.inference(unshared(dict(client.example)))
+            if isinstance(result, Iterator):  # one shows that the model answers
+                result = next(result, None)
+                request.cancel()
+            encode(result)
         else:
             client.signature()
+
+
+def own_sequence() -> SequencePart:
+    """Return a sequence of one request, for a model that keeps state: it keeps no slot.
+
+    Its id suits every model, and is one that callers hardly choose.
+    """
+    return SequencePart(2**30 + secrets.randbelow(2**30), start=True, end=True)
 
 
 @dataclass
@@ -101,14 +119,16 @@ class ModelChecks:
         """
         before, until = self._answered(result.model), time.monotonic() + self.timeout
         try:
-            if knock:
-                signature = self.server.signature(result.model, timeout=self.timeout)
+            signature = self.server.signature(result.model, timeout=self.timeout) if knock else None
+            if signature and not signature.decoupled:  # to whose models Triton passes no knock
                 # Triton's response cache must not answer in place of the model.
                 inputs = noise(signature) if signature.cached else zeros(signature)
                 self.server.knock(result.model, inputs, timeout=self.timeout)
                 return result
             answers = self.ask(name, known=bool(result.answered_in))
         except InferenceError as error:
+            if isinstance(error, ModelBusy) and self._may_be_full(error.model or result.model):
+                return result
             return self._judged(error, result, before, until)
         return replace(result, answered_in=result.tried_in) if answers else result
 
@@ -166,7 +186,16 @@ class ModelChecks:
         model = self.model(name)
         signature = self.server.signature(model, timeout=self.timeout)
         try:
-            self.server.infer(model, zeros(signature), timeout=self.timeout)
+            if signature.decoupled:
+                answers = self.server.stream(
+                    model, zeros(signature), sequence=own_sequence(), timeout=self.timeout
+                )
+                with Request().cancelling(answers):
+                    next(answers, None)
+            else:
+                self.server.infer(
+                    model, zeros(signature), sequence=own_sequence(), timeout=self.timeout
+                )
         except (DeadlineExceeded, ModelFailed, TensorsRefused):
             if known:
                 raise
@@ -183,6 +212,13 @@ class ModelChecks:
         """Return the model of a client of this name; the name itself where there is no client."""
         client = self.registry.clients.get(self.registry.name(name))
         return client.served_by if client else name
+
+    def _may_be_full(self, model: str) -> bool:
+        """Whether sequences that nobody goes on with may keep all slots for longer than a probe."""
+        try:
+            return self.server.signature(model, timeout=WORD_S).idle_s >= self.timeout
+        except InferenceError:
+            return False
 
     def _answered(self, model: str) -> int:
         try:
