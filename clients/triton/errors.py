@@ -87,6 +87,8 @@ UNLOADED = "unloaded"
 # The same status as for tensors that do not fit.
 NOT_BEGUN = "must specify the START flag on the first request of the sequence"
 
+DECOUPLED = "doesn't support models with decoupled transaction policy"
+
 NO_ID = "[request id: <id_unknown>] "
 FIX = " To mend it: "  # as in container/triton_backends/model_config.py
 
@@ -123,6 +125,8 @@ def http_error(status: int, body: bytes, version: str) -> InferenceError:
         text = first_line(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
         text = first_line(body.decode(errors="replace")) or f"Triton answered {status}"
+    if DECOUPLED in text:
+        return BadRequest(text, hint="POST its /generate_stream, or ask it by /invocations")
     kind = HTTP_TRANSLATION.get(status, ModelFailed)
     if kind is UnknownModel and version:
         kind = UnknownVersion

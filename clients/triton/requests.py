@@ -95,7 +95,7 @@ def triton_identity(part: SequencePart, model: str, signature: Signature) -> int
         return part.identity
     if kind.endswith("32"):
         raise BadParameter(
-            f"the model {model!r} takes a {kind} as a sequence's id: too short to keep callers apart",
+            f"the model {model!r} takes {kind} as a sequence's id: too short for a hash",
             hint="write TYPE_STRING or TYPE_UINT64 for CONTROL_SEQUENCE_CORRID in config.pbtxt; "
             "without API keys a whole number in `sequence_id` works too",
         )

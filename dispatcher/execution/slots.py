@@ -27,6 +27,10 @@ log = logging.getLogger(__name__)
 
 SLOTS_PER_FREE = 2  # slots of a model for each free one: with one busy model a third stays free
 
+# Part of the name under which new sequences of a model wait for slots: they may wait long in
+# Triton, and must not hold up those that go on.
+STARTS = " (new sequences)"
+
 # Calls of one model that may hang before further ones are refused: each occupies a thread for good.
 MAX_HANGING = 4
 

@@ -49,15 +49,13 @@ from dispatcher.execution.admission import Admission
 from dispatcher.execution.executor import Executor, Job
 from dispatcher.execution.prepared import PreparedRequest, prepare
 from dispatcher.execution.request import ModelRequest, RequestList, SeveralModels
-from dispatcher.execution.slots import Caller, Slot
+from dispatcher.execution.slots import STARTS, Caller, Slot
 from dispatcher.execution.triton_proxy import TritonProxy
 from dispatcher.execution.watchdog import send_timeout, shut_down
 from dispatcher.observability.request_log import RequestRecord
 from dispatcher.observability.telemetry import Telemetry
 from dispatcher.routes.v2 import sagemaker_response
 from dispatcher.settings import Settings
-
-STARTS = " (new sequences)"  # part of the name under which they wait for slots
 
 
 def inference_routes(
@@ -183,7 +181,7 @@ class InferenceHandler:
             on_timeout = partial(self.answer_timeout, connection, record, modelname)
         model = self.executor.registry.name(modelname)
         sequence = read_sequence(model_request.parameters, metadata)
-        if sequence and sequence.start:  # it may wait long, and must not hold up those that go on
+        if sequence and sequence.start:
             model += STARTS
         try:
             slot = self.admission.calls.enter(model, deadline, g.caller, on_timeout)

@@ -19,8 +19,8 @@ from clients.tensors.quoting import brief
 from dispatcher.codecs.binary_tensors import HEADER_LENGTH, SAGEMAKER_LENGTH, SAGEMAKER_TYPE
 from dispatcher.codecs.content_types import decompress_body
 from dispatcher.codecs.json_request import parse_object, parse_version
-from dispatcher.codecs.metadata import Metadata, read_metadata
-from dispatcher.codecs.responses import JSON, json_response
+from dispatcher.codecs.metadata import Metadata, read_metadata, session_headers
+from dispatcher.codecs.responses import EVENTS, JSON, json_response, streamed_response
 from dispatcher.errors import BadBody
 from dispatcher.execution.admission import Admission
 from dispatcher.execution.triton_proxy import TritonProxy
@@ -59,17 +59,37 @@ def inference_of_v2(settings: Settings, proxy: TritonProxy, readiness: Readiness
     @routes.post("/v2/models/<model>/versions/<version>/infer")
     def infer(model: str, version: str = "") -> Response:
         """Run a model on tensors, in JSON or in binary."""
-        metadata = read_metadata(
-            request.headers, request.args, path_model=model, request_id=g.record.request_id
-        )
-        metadata = replace(metadata, modelversion=version)
-        decompress_body(request, settings.max_body)
+        metadata = read(model, version)
         came = proxy.infer(metadata, request.headers.get(HEADER_LENGTH), HEADER_LENGTH)
-        if came.header_length is None:
-            return Response(came.body, mimetype=JSON)
-        response = Response(came.body, mimetype="application/octet-stream")
-        response.headers[HEADER_LENGTH] = came.header_length
+        response = Response(came.body, mimetype=JSON)
+        if came.header_length is not None:
+            response.mimetype = "application/octet-stream"
+            response.headers[HEADER_LENGTH] = came.header_length
+        response.headers.update(session_headers(came.sequence))
         return response
+
+    @routes.post("/v2/models/<model>/generate")
+    @routes.post("/v2/models/<model>/versions/<version>/generate")
+    def generate(model: str, version: str = "") -> Response:
+        """Run a model on the fields of a JSON object, each an input; it gives one answer."""
+        return Response(proxy.generate(read(model, version)).body, mimetype=JSON)
+
+    @routes.post("/v2/models/<model>/generate_stream")
+    @routes.post("/v2/models/<model>/versions/<version>/generate_stream")
+    def generate_stream(model: str, version: str = "") -> Response:
+        """Run a model as `generate`; it gives any number of answers, each an event."""
+        return streamed_response(proxy.generate_stream(read(model, version)), EVENTS)
+
+    def read(model: str, version: str) -> Metadata:
+        decompress_body(request, settings.max_body)
+        metadata = read_metadata(
+            request.headers,
+            request.args,
+            path_model=model,
+            request_id=g.record.request_id,
+            owner=g.record.key,
+        )
+        return replace(metadata, modelversion=version)
 
     return routes
 
@@ -165,10 +185,12 @@ def sagemaker_response(proxy: TritonProxy, metadata: Metadata) -> Response:
     if stated is None and SAGEMAKER_LENGTH in (request.content_type or ""):
         stated = ""  # it is malformed
     came = proxy.infer(metadata, stated, f"{SAGEMAKER_LENGTH} in the Content-Type")
-    if came.header_length is None:
-        return Response(came.body, mimetype=JSON)
-    content_type = f"{SAGEMAKER_TYPE};{SAGEMAKER_LENGTH}={came.header_length}"
-    return Response(came.body, content_type=content_type)
+    content_type = JSON
+    if came.header_length is not None:
+        content_type = f"{SAGEMAKER_TYPE};{SAGEMAKER_LENGTH}={came.header_length}"
+    response = Response(came.body, content_type=content_type)
+    response.headers.update(session_headers(came.sequence))
+    return response
 
 
 def request_document() -> dict[str, Any]:
