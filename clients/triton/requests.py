@@ -81,29 +81,29 @@ def time_parameters(timeout: float) -> dict[str, int | str | bool]:
 def triton_identity(part: SequencePart, model: str, signature: Signature) -> int | str:
     """Return the id of a sequence in Triton, which keeps all callers' sequences in one table.
 
-    It is the caller's own where no keys are needed. Else it is a hash of it with the key's owner
-    and the model, so that no caller can name another one's.
+    Where keys are needed it is a hash of the caller's own id with the key's owner and the model, so
+    that no caller can name another one's sequence.
 
     Raises:
-        BadParameter: the model takes ids that are too short for a hash, or numbers alone.
+        BadParameter: the model takes numbers that are too short for a hash.
 
     """
     kind = signature.correlation
-    if not part.owner and kind in {"", "BYTES"}:
-        return str(part.identity) if kind else part.identity
-    if not part.owner and isinstance(part.identity, int):
+    numeric = kind not in {"", "BYTES"}
+    if not part.owner and (isinstance(part.identity, int) if numeric else not kind):
         return part.identity
     if kind.endswith("32"):
         raise BadParameter(
             f"the model {model!r} takes {kind} as a sequence's id: too short for a hash",
-            hint="write TYPE_STRING or TYPE_UINT64 for CONTROL_SEQUENCE_CORRID in config.pbtxt; "
-            "without API keys a whole number in `sequence_id` works too",
+            hint="write TYPE_UINT64 for CONTROL_SEQUENCE_CORRID in config.pbtxt; without API keys "
+            "a whole number in `sequence_id` works too",
         )
-    named = json.dumps([part.owner, model, part.identity]).encode()
-    digest = hashlib.sha256(named).digest()
-    if kind in {"", "BYTES"}:
-        return digest.hex()
-    return int.from_bytes(digest[:8], "big") >> 1 or 1  # gRPC has no unsigned numbers
+    digest = hashlib.sha512(json.dumps([part.owner, model, part.identity]).encode())
+    if numeric:
+        return int.from_bytes(digest.digest()[:8], "big") >> 1 or 1  # gRPC's numbers have a sign
+    # 128 characters, Triton's maximum: shorter ones are filled up with zeros, which Triton 2.51
+    # then refuses as further texts; those of 125 to 127 end the process of a Python model.
+    return digest.hexdigest()
 
 
 def sequence_parameters(

@@ -29,6 +29,7 @@ from dispatcher.codecs.metadata import (
     NEW_SESSION,
     Metadata,
     TimeLimit,
+    is_sequence_id,
     names_sequence,
     read_sequence,
 )
@@ -139,24 +140,28 @@ class TritonProxy:
     def in_sequence(
         self, document: Mapping[str, Any], metadata: Metadata, path: str, deadline: float
     ) -> tuple[SequencePart | None, bytes | None]:
-        """Return the sequence of a request, and its JSON where the id has to be another one.
-
-        Where keys are needed, no caller may name another one's sequence.
+        """Return the sequence of a request, and its JSON where Triton gets another id.
 
         Raises:
             BadParameter: the sequence cannot be used.
 
         """
         parameters = parameters_of(document)
-        if not (metadata.owner or metadata.session or names_sequence({}, metadata)):
+        if not (
+            metadata.owner
+            or metadata.session
+            or names_sequence({}, metadata)
+            or is_sequence_id(parameters.get("sequence_id"))
+        ):  # any other id is refused by Triton
             return None, None
         if (part := read_sequence(parameters, metadata)) is None:
             return None, None
         model = unquote(path.split("/")[3])
         left = max(0.001, deadline - time.monotonic())
         signature = self.lookup.environment.server.signature(model, timeout=left)
-        changed = sequence_parameters(part, model, signature)
-        return part, with_parameters(document, changed) if changed else None
+        sent = sequence_parameters(part, model, signature)
+        unchanged = all(parameters.get(name, False) == value for name, value in sent.items())
+        return part, None if unchanged else with_parameters(document, sent)
 
     def generate(self, metadata: Metadata) -> TritonResponse:
         """Run a model on the current request's body, in the form of Triton's `generate`.
