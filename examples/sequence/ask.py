@@ -7,13 +7,14 @@ import json
 import sys
 
 import boto3
+from botocore import UNSIGNED
+from botocore.config import Config
 
 client = boto3.client(
     "sagemaker-runtime",
     endpoint_url=sys.argv[1],
-    region_name="us-east-1",  # any: the container asks for no signature
-    aws_access_key_id="none",
-    aws_secret_access_key="none",
+    region_name="us-east-1",  # any, but boto3 wants one
+    config=Config(signature_version=UNSIGNED),
 )
 
 

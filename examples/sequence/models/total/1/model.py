@@ -30,7 +30,7 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse([pb_utils.Tensor("TOTAL", total)])
 
     def forget_abandoned(self):
-        """Forget what Triton has forgotten: it does not say when a sequence was left for too long."""
+        """Forget the sequences that Triton has given up: it does not say so."""
         before = time.monotonic() - self.idle_s
         while self.totals and next(iter(self.totals.values()))[1] < before:
             del self.totals[next(iter(self.totals))]
