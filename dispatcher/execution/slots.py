@@ -64,7 +64,7 @@ class Slot:
         caller: of the request.
         on_timeout: answers the caller when the thread in the slot does not return in time.
         in_job: whether it is a call of a job, which has waited for a slot of its own.
-        until_gone: whether `on_timeout` is due, too, as soon as the caller is gone.
+        until_gone: whether it is a stream, whose `on_timeout` is due as soon as the caller is gone.
 
     """
 
@@ -267,8 +267,8 @@ class Slots:
             slot.answered.wait()  # what this thread writes after that is discarded
             raise time_used_up()
 
-    def answer_overdue(self, before: float) -> None:
-        """Answer the callers whose deadline was before that time.
+    def answer_overdue(self, before: float, now: float = -math.inf) -> None:
+        """Answer the callers whose deadline was before that time; end streams that are late now.
 
         The first of this and `release` decides which thread answers.
         """
@@ -278,7 +278,10 @@ class Slots:
                 for slot in self.running
                 if slot.on_timeout
                 and not slot.answered
-                and (slot.deadline < before or (slot.until_gone and slot.caller.disconnected()))
+                and (
+                    slot.deadline < before
+                    or (slot.until_gone and (slot.deadline < now or slot.caller.disconnected()))
+                )
             ]
             for slot in late:
                 slot.answered = threading.Event()

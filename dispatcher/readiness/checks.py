@@ -127,7 +127,8 @@ class ModelChecks:
                 return result
             answers = self.ask(name, known=bool(result.answered_in))
         except InferenceError as error:
-            if isinstance(error, ModelBusy) and self._may_be_full(error.model or result.model):
+            is_late = isinstance(error, ModelBusy | DeadlineExceeded)
+            if is_late and self._may_be_occupied(error.model or result.model):
                 return result
             return self._judged(error, result, before, until)
         return replace(result, answered_in=result.tried_in) if answers else result
@@ -213,12 +214,17 @@ class ModelChecks:
         client = self.registry.clients.get(self.registry.name(name))
         return client.served_by if client else name
 
-    def _may_be_full(self, model: str) -> bool:
-        """Whether sequences that nobody goes on with may keep all slots for longer than a probe."""
+    def _may_be_occupied(self, model: str) -> bool:
+        """Whether a model that is well may keep a probe waiting for longer than it waits.
+
+        One long stream may occupy a decoupled model; sequences that nobody goes on with may keep
+        all slots of one with state. Whether their processes live is seen without a probe.
+        """
         try:
-            return self.server.signature(model, timeout=WORD_S).idle_s >= self.timeout
+            signature = self.server.signature(model, timeout=WORD_S)
         except InferenceError:
             return False
+        return signature.decoupled or signature.idle_s >= self.timeout
 
     def _answered(self, model: str) -> int:
         try:
