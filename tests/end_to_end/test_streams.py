@@ -33,8 +33,10 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     repository = lay_out(folder)
     model = repository / "countdown" / "1" / "model.py"
     model.write_text(model.read_text().replace(f"PAUSE_S = {PAUSE_S}", "PAUSE_S = 1.0"))
-    with container(folder, repository) as endpoint:
+    with container(folder, repository, CANARY_INTERVAL="60") as endpoint:
         assert endpoint.call("/ping").status == 200
+        # Behind the probes of the start: the model has one process.
+        assert ask(endpoint, down(1)).json["result"] == [1]
         yield endpoint
 
 
