@@ -265,10 +265,7 @@ class Client(ABC):
     def stream(
         self, inputs: Tensors, *, outputs: Sequence[str] = (), model: str = "", version: str = ""
     ) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        """Yield the answers of a decoupled model; arguments and errors as for `infer`.
-
-        The run is cancelled where the caller leaves, or the iterator is closed.
-        """
+        """Yield the answers of a decoupled model; arguments and errors as for `infer`."""
         asked, request = model or self.triton_model(), self.request
         try:
             answers = self._environment.server.stream(
@@ -279,8 +276,11 @@ class Client(ABC):
                 sequence=request.sequence,
                 timeout=request.time_left(),
             )
+            request.timings.lap()
             with request.cancelling(answers):
-                yield from answers
+                for answer in answers:
+                    request.timings.lap(inference=True)
+                    yield answer
         except InferenceError as error:
             error.model = asked
             raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -35,12 +34,9 @@ START: dict[str, Any] = {"sequence_start": True}
 END: dict[str, Any] = {"sequence_end": True}
 
 
-@pytest.fixture(scope="module")
-def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    folder = tmp_path_factory.mktemp("sequences")
-    with container(folder, lay_out(folder)) as endpoint:
-        assert endpoint.call("/ping").status == 200  # the probes' own sequences have ended
-        yield endpoint
+@pytest.fixture
+def endpoint(stateful: Endpoint) -> Endpoint:
+    return stateful
 
 
 @pytest.mark.parametrize("model", ["total", "named"])

@@ -42,11 +42,16 @@ class Down(Client):
             if payload.get("fails") == left:
                 raise ModelFailed("it fell over")
             yield left
+
+
+class Crawling(Down):
+    modelname = "crawling"
+    model = "crawl"
 """
 
 
 def lay_out(folder: Path, slots: int = SLOTS, idle_s: float = IDLE_S) -> Path:
-    """Make a repository: `total`, `named` (whose ids are texts), and `countdown`."""
+    """Make a repository: `total`, `named` (whose ids are texts), `countdown` and `crawl`."""
     repository = folder / "repository"
     shutil.copytree(PROJECT / "examples" / "sequence" / "models", repository)
     shutil.copytree(PROJECT / "examples" / "streaming" / "models", repository, dirs_exist_ok=True)
@@ -55,6 +60,12 @@ def lay_out(folder: Path, slots: int = SLOTS, idle_s: float = IDLE_S) -> Path:
     (repository / "total" / "config.pbtxt").write_text(config)
     shutil.copytree(repository / "total", repository / "named")
     (repository / "named" / "config.pbtxt").write_text(config.replace("TYPE_UINT64", "TYPE_STRING"))
+    shutil.copytree(repository / "countdown", repository / "crawl")
+    model = repository / "crawl" / "1" / "model.py"
+    model.write_text(model.read_text().replace("PAUSE_S = 0.2", "PAUSE_S = 1.0"))
+    # With a process for each probe that may come in between.
+    with (repository / "crawl" / "config.pbtxt").open("a") as file:
+        file.write("instance_group [ { count: 3 kind: KIND_CPU } ]\n")
     (folder / "clients").mkdir()
     (folder / "clients" / "own.py").write_text(CLIENTS)
     return repository
