@@ -148,6 +148,12 @@ def names_sequence(parameters: Mapping[str, Any], metadata: Metadata) -> bool:
     return any(name in parameters or name in metadata.texts for name in SEQUENCE_NAMES)
 
 
+def starts_sequence(parameters: Mapping[str, Any], metadata: Metadata) -> bool:
+    """Check whether a request asks for a new sequence."""
+    flag = parameters.get("sequence_start", metadata.texts.get("sequence_start"))
+    return metadata.session == NEW_SESSION or flag is True or flag == "true"
+
+
 def read_sequence(parameters: Mapping[str, Any], metadata: Metadata) -> SequencePart | None:
     """Return the sequence that a request belongs to; `None` where it names none.
 

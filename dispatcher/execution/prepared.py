@@ -224,8 +224,8 @@ class PreparedRequest:
             result = result.body()
             if model_request.tensors:
                 return dict(result)
-        elif isinstance(result, list):  # of a decoupled model
-            result = [one.body() if isinstance(one, TensorResult) else one for one in result]
+        elif isinstance(result, list) and result and isinstance(result[0], TensorResult):
+            result = [one.body() for one in result]  # of a decoupled model
         answer = {"modelname": model_request.modelname, "result": result}
         if model_request.modelversion:
             answer["modelversion"] = model_request.modelversion

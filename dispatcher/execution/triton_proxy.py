@@ -26,12 +26,12 @@ from dispatcher.codecs.binary_tensors import (
 )
 from dispatcher.codecs.json_request import parse_version
 from dispatcher.codecs.metadata import (
-    NEW_SESSION,
     Metadata,
     TimeLimit,
     is_sequence_id,
     names_sequence,
     read_sequence,
+    starts_sequence,
 )
 from dispatcher.codecs.responses import dumps
 from dispatcher.errors import time_used_up
@@ -103,8 +103,7 @@ class TritonProxy:
             body = request.get_data()
             length = read_header_length(stated, body, where)
             document = check_header(body[:length], deadline)
-            starts = metadata.session == NEW_SESSION
-            starts |= parameters_of(document).get("sequence_start") is True
+            starts = starts_sequence(parameters_of(document), metadata)
             try:
                 slot = self.admission.calls.enter(
                     self.lookup.registry.name(asked) + STARTS * starts,

@@ -26,8 +26,8 @@ from dispatcher.codecs.metadata import (
     TimeLimit,
     format_attributes,
     read_metadata,
-    read_sequence,
     session_headers,
+    starts_sequence,
 )
 from dispatcher.codecs.responses import (
     EVENTS,
@@ -180,8 +180,7 @@ class InferenceHandler:
         if connection:
             on_timeout = partial(self.answer_timeout, connection, record, modelname)
         model = self.executor.registry.name(modelname)
-        sequence = read_sequence(model_request.parameters, metadata)
-        if sequence and sequence.start:
+        if starts_sequence(model_request.parameters, metadata):
             model += STARTS
         try:
             slot = self.admission.calls.enter(model, deadline, g.caller, on_timeout)
@@ -210,7 +209,9 @@ class InferenceHandler:
             form = negotiate(metadata.accept, offered)
             if form not in {LINES, EVENTS}:
                 return self.one(model_request, metadata)
-            steps = prepared.steps(prepared.result(stream=True))
+            result = prepared.result(stream=True)
+            several = result if isinstance(result, Iterator) else iter([result])
+            steps = prepared.steps(several)
             results = ([prepared.body(one)] for one in each_in_time(steps, prepared, job))
             # As of a list: an error in the first one has its own status.
             first = next(results, [])
