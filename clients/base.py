@@ -16,9 +16,8 @@ The smallest whole client:
 from __future__ import annotations
 
 import itertools
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,12 +27,12 @@ from typing import Any, ClassVar, Never, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from clients.errors import BadParameter, BadPayload, InferenceError, UnsupportedMedia
+from clients.errors import BadPayload, InferenceError, UnsupportedMedia
 from clients.images.picture_file import PictureFile, checked_file
 from clients.images.pictures import EXPECTED, EXPECTED_BYTES, Picture, decode_base64, decode_picture
-from clients.parameters import FORMAT, Parameter
+from clients.parameters import FORMAT, Parameter, values_of
 from clients.request import Media, Request, current
-from clients.tensors.nested import flattened
+from clients.tensors.nested import as_numbers
 from clients.tensors.quoting import brief, encodable
 from clients.triton.server import NO_HINTS, Hints, Inference, Padding, Signature, Tensors, picked
 
@@ -42,9 +41,6 @@ __all__ = ["FORMAT", "Client", "Environment", "Hints", "Padding", "Parameter", "
 
 Payload = Mapping[str, Any]
 T = TypeVar("T")
-
-INFINITE = (2 - 2**-24) * 2.0**127
-"""The least number that single precision rounds to infinity; IEEE 754, 4.3.1."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +109,9 @@ class Client(ABC):
     @abstractmethod
     def inference(self, payload: Payload) -> Any:
         """Return the result for one payload, as JSON: no arrays, no NumPy numbers.
+
+        An iterator, as of a method with `yield`, gives any number of results, sent one by one to
+        callers who accept lines or events.
 
         Raises:
             InferenceError: one of its subclasses, for what the caller should know.
@@ -254,6 +253,7 @@ class Client(ABC):
                 classes=classes,
                 hints=hints,
                 version=version or ("" if model else self.request.version),
+                sequence=self.request.sequence,
                 timeout=self.request.time_left(),
             )
         except InferenceError as error:
@@ -262,6 +262,29 @@ class Client(ABC):
         finally:
             timings.lap(inference=True)
         return {**answer, **{name: picked(answer[name], rows) for name, rows in hints.rows.items()}}
+
+    def stream(
+        self, inputs: Tensors, *, outputs: Sequence[str] = (), model: str = "", version: str = ""
+    ) -> Iterator[dict[str, npt.NDArray[Any]]]:
+        """Yield the answers of a decoupled model; arguments and errors as for `infer`."""
+        asked, request = model or self.triton_model(), self.request
+        try:
+            answers = self._environment.server.stream(
+                asked,
+                inputs,
+                outputs=outputs,
+                version=version or ("" if model else request.version),
+                sequence=request.sequence,
+                timeout=request.time_left(),
+            )
+            request.timings.lap()
+            with request.cancelling(answers):
+                for answer in answers:
+                    request.timings.lap(inference=True)
+                    yield answer
+        except InferenceError as error:
+            error.model = asked
+            raise
 
     def each(self, payloads: Sequence[Payload], read: Callable[[Payload], T]) -> list[T]:
         """Apply `read` to every payload; an error gets the position of its payload."""
@@ -335,20 +358,12 @@ class Client(ABC):
 
         """
         value = self._field(payload, name, "a list of numbers")
-        try:
-            # For texts NumPy would take memory for the longest of them, times their count.
-            flat = flattened(value) if isinstance(value, list) else [value]
-            array = np.array(
-                value if flat and set(map(type, flat)) <= {int, float} else math.nan, np.float64
-            )
-        except (ValueError, OverflowError):  # unevenly nested, or beyond any type
-            array = np.array(math.nan)
-        if not (array.ndim and np.abs(array).max() < INFINITE):
+        if (array := as_numbers(value)) is None:
             raise BadPayload(
                 f"`{name}` is {brief(value)}",
                 hint=f"expected a list of numbers in `payload.{name}`, nested evenly",
             )
-        return array.astype(np.float32)
+        return array
 
     def _field(self, payload: Payload, name: str, expected: str) -> Any:
         if name not in payload:
@@ -373,23 +388,7 @@ class Client(ABC):
             BadParameter: a parameter is not declared, of the wrong type or out of range.
 
         """
-        texts = texts or {}
-        for name in given:
-            if name not in cls.parameters:
-                known = ", ".join(cls.parameters) or "no parameters"
-                raise BadParameter(
-                    f"the parameter {brief(name)} is not known",
-                    hint=f"the model takes {known}",
-                )
-        values: dict[str, Any] = {}
-        for name, parameter in cls.parameters.items():
-            if name in given:
-                values[name] = parameter.read(name, given[name])
-            elif name in texts:
-                values[name] = parameter.read_text(name, texts[name])
-            else:
-                values[name] = parameter.default
-        return values
+        return values_of(cls.parameters, given, texts or {})
 
 
 def placed(error: InferenceError, position: int) -> InferenceError:

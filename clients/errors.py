@@ -8,6 +8,7 @@
     │   └── UnsupportedMedia    the client takes no pictures, or no texts, or draws none
     ├── UnknownModel            there is no such model
     ├── UnknownVersion          the model has no such version
+    ├── UnknownSequence         the model keeps no such sequence: it ended, or never began
     ├── ModelUnavailable        the model, or Triton, is not ready
     │   ├── ModelBusy           the model cannot take more requests at present
     │   └── ClientDisabled      the model's class or its dispatch.toml has a mistake
@@ -87,6 +88,10 @@ class UnknownModel(InferenceError):
 
 class UnknownVersion(InferenceError):
     """The model has no such version."""
+
+
+class UnknownSequence(InferenceError):
+    """The model keeps no such sequence: it has ended, or never began."""
 
 
 class ModelUnavailable(InferenceError):

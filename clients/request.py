@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, MutableSequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -96,6 +97,42 @@ class Once:
             lock.release()
 
 
+@dataclass
+class SequencePart:
+    """A request's part in a sequence of requests, which a stateful model keeps apart from others.
+
+    Args:
+        identity: what the caller calls the sequence: a number from 1 or a text.
+        start: whether it begins with this request.
+        end: whether it ends with this request.
+        owner: the name of the caller's API key; empty where no keys are needed. Equal identities of
+            two owners are two sequences.
+        session: whether `identity` is a session of the hosting service.
+        asked: the models that were asked for it, with the seconds for which each keeps a sequence
+            without a further request.
+
+    """
+
+    identity: int | str
+    start: bool = False
+    end: bool = False
+    owner: str = ""
+    session: bool = False
+    asked: dict[str, float] = field(default_factory=dict)
+
+    def starts(self, model: str) -> bool:
+        """Whether the next run of a model is the first one of the sequence."""
+        return self.start and model not in self.asked
+
+
+class Stream(Iterator[T]):
+    """The answers of a model that gives any number of them to one request."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Cancel what is still to come; any thread may call this."""
+
+
 @dataclass(frozen=True)
 class Request:
     """One request without its payload. Clients read it as `self.request`.
@@ -110,6 +147,8 @@ class Request:
             `X-Amzn-SageMaker-Custom-Attributes`.
         timings: the seconds spent in each phase.
         once: decodes what several clients need, where several are asked about one payload.
+        sequence: which sequence of a stateful model it belongs to, if the caller names one.
+        streams: the answers that are still to come, as of decoupled models.
 
     """
 
@@ -121,6 +160,8 @@ class Request:
     response_attributes: dict[str, str] = field(default_factory=dict)
     timings: Timings = field(default_factory=Timings)
     once: Once | None = None
+    sequence: SequencePart | None = None
+    streams: MutableSequence[Stream[Any]] = field(default_factory=list)
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -130,6 +171,25 @@ class Request:
             yield
         finally:
             current.reset(token)
+
+    @contextmanager
+    def cancelling(self, answers: Iterator[Any]) -> Iterator[None]:
+        """Let `cancel` reach these answers inside the block; cancel them at its end."""
+        if isinstance(answers, Stream):
+            self.streams.append(answers)
+        try:
+            yield
+        finally:
+            if isinstance(answers, Stream):
+                self.streams.remove(answers)
+                answers.close()
+
+    def cancel(self) -> bool:
+        """Cancel the answers that are still to come; return whether there are any."""
+        streams = list(self.streams)
+        for one in streams:
+            one.close()
+        return bool(streams)
 
     def time_left(self) -> float:
         """Return the seconds until the deadline.

@@ -25,7 +25,7 @@ from clients.plugins.validation import declaration_fault, object_fault
 from clients.repository.config_text import read
 from clients.repository.crash_causes import CONFIG, DEFAULT_MAX_BATCH_SIZE
 from clients.repository.files import text_of
-from clients.request import Request
+from clients.request import Request, SequencePart
 from clients.tensors.classes import classified
 from clients.tensors.signature import at_most
 from clients.triton.server import NO_HINTS, Hints, Inference, Signature, Tensors, TensorSpec
@@ -100,6 +100,7 @@ class OnnxModels(Inference):
         classes: Mapping[str, int] | None = None,
         hints: Hints = NO_HINTS,  # noqa: ARG002  there is nothing to skip or to combine
         version: str = "",
+        sequence: SequencePart | None = None,  # noqa: ARG002  these models keep no state
         timeout: float,  # noqa: ARG002  nothing here is waited for
     ) -> dict[str, npt.NDArray[np.generic]]:
         from onnxruntime.capi.onnxruntime_pybind11_state import (  # noqa: PLC0415  as below

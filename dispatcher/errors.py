@@ -23,6 +23,7 @@ from clients.errors import (
     TensorsRefused,
     TooLargeAtOnce,
     UnknownModel,
+    UnknownSequence,
     UnknownVersion,
     UnsupportedMedia,
 )
@@ -105,6 +106,8 @@ ANSWERS: Final[dict[type[InferenceError], tuple[int, str]]] = {
     UnknownVersion: (404, "unknown_version"),
     NotAcceptable: (406, "not_acceptable"),
     AlreadyLoaded: (409, "already_loaded"),
+    # No 404: of a multi-model endpoint that says that the model has to be loaded.
+    UnknownSequence: (410, "unknown_sequence"),
     UnsupportedMedia: (415, "unsupported_media"),
     UnsupportedType: (415, "unsupported_type"),
     TooManyRequests: (429, "too_many_requests"),

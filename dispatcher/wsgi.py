@@ -21,7 +21,6 @@ from dispatcher.auth.authorization import Authorizer
 from dispatcher.execution.admission import Admission
 from dispatcher.execution.executor import Executor
 from dispatcher.execution.model_lookup import ModelLookup
-from dispatcher.execution.triton_proxy import TritonProxy
 from dispatcher.execution.watchdog import Watchdog, grace_period, replace_worker
 from dispatcher.model_control.control import ModelControl
 from dispatcher.model_control.links import keep_listable
@@ -53,6 +52,7 @@ from dispatcher.settings import (
     Settings,
     read_settings,
 )
+from dispatcher.triton_protocol.proxy import TritonProxy
 
 
 def build() -> Flask:

@@ -31,6 +31,7 @@ ARROWS = {
         "clients clients/plugins clients/repository clients/triton dispatcher/auth"
         " dispatcher/codecs dispatcher/execution dispatcher/model_control"
         " dispatcher/observability dispatcher/readiness dispatcher/routes"
+        " dispatcher/triton_protocol"
     ),
     "dispatcher/auth": "clients/repository dispatcher",
     "dispatcher/codecs": "clients dispatcher dispatcher/observability/request_log.py",
@@ -50,7 +51,12 @@ ARROWS = {
     "dispatcher/routes": (
         "clients clients/plugins clients/tensors dispatcher dispatcher/auth dispatcher/codecs"
         " dispatcher/execution dispatcher/model_control dispatcher/observability"
-        " dispatcher/readiness"
+        " dispatcher/readiness dispatcher/triton_protocol"
+    ),
+    # Triton's own protocol, for callers who know it.
+    "dispatcher/triton_protocol": (
+        "clients clients/tensors clients/triton dispatcher dispatcher/codecs dispatcher/execution"
+        " dispatcher/observability"
     ),
     # Starts, watches and stops. It starts the dispatcher by a command, and shares the table of
     # settings; it checks the file of keys before the start.

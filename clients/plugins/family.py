@@ -77,6 +77,8 @@ class Family(Client, Generic[K, P]):
         signature = self.signature()
         fitted = self._fitted  # other threads may replace it
         if fitted is None or fitted[0] != signature:
+            if signature.decoupled:
+                raise self.misfit("the model is decoupled: it gives any number of answers")
             self._fitted = fitted = signature, self.fit(signature)
         return fitted[1]
 

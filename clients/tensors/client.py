@@ -7,7 +7,7 @@ come and go as NumPy's file format instead.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,10 +123,14 @@ class TensorClient(Client):
         )
 
     def inference(self, payload: Payload) -> Any:
-        return self.run(payload).body()
+        result = self.run(payload)
+        return result.body() if isinstance(result, TensorResult) else bodies(result)
 
-    def run(self, payload: Payload) -> TensorResult:
+    def run(self, payload: Payload) -> TensorResult | Iterator[TensorResult]:
         """Run the model on a V2 body, or on the bytes of a NumPy file in `npy`.
+
+        Returns:
+            the outputs; of a decoupled model an iterator of its answers.
 
         Raises:
             TensorsRefused: the tensors do not match the model's inputs; it was not run.
@@ -141,7 +145,22 @@ class TensorClient(Client):
         refuse_wrong_tensors(inputs, signature)
         self._check(inputs)
         outputs, classes = wanted_outputs(payload, signature)
-        answer = self.infer(inputs, outputs=outputs, classes=classes)
         identity = payload.get("id")
         named = str(identity)[:128] if isinstance(identity, str | int) else ""
-        return TensorResult(self._model, self.request.version, answer, named, classes)
+
+        def result(answer: Mapping[str, Array]) -> TensorResult:
+            return TensorResult(self._model, self.request.version, answer, named, classes)
+
+        if not signature.decoupled:
+            return result(self.infer(inputs, outputs=outputs, classes=classes))
+        if classes:
+            raise BadPayload(
+                "`classification` is not given for a decoupled model", hint="leave it out"
+            )
+        return (result(answer) for answer in self.stream(inputs, outputs=outputs))
+
+
+def bodies(results: Iterator[TensorResult]) -> Iterator[dict[str, Any]]:
+    """Yield the V2 bodies of a decoupled model's answers."""
+    for one in results:
+        yield one.body()

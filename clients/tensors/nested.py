@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 T = TypeVar("T")
+
+INFINITE = (2 - 2**-24) * 2.0**127
+"""The least number that single precision rounds to infinity; IEEE 754, 4.3.1."""
 
 
 def flattened(data: list[Any]) -> list[Any]:
@@ -25,6 +32,18 @@ def flattened(data: list[Any]) -> list[Any]:
         else:
             nested.pop()
     return flat
+
+
+def as_numbers(value: object) -> npt.NDArray[np.float32] | None:
+    """Return evenly nested lists of finite numbers as an array; `None` for anything else."""
+    try:
+        # For texts NumPy would take memory for the longest of them, times their count.
+        flat = flattened(value) if isinstance(value, list) else [value]
+        numbers = flat and set(map(type, flat)) <= {int, float}
+        array = np.array(value if numbers else math.nan, np.float64)
+    except (ValueError, OverflowError):  # unevenly nested, or beyond any type
+        return None
+    return array.astype(np.float32) if array.ndim and np.abs(array).max() < INFINITE else None
 
 
 def unshared(document: T) -> T:

@@ -26,6 +26,7 @@ DATATYPES = {
     name: "BYTES" if name == "TYPE_STRING" else name.removeprefix("TYPE_")
     for name in model_config_pb2.DataType.keys()  # noqa: SIM118  it is no dictionary
 }
+IDLE_US = 1_000_000  # Triton's own default
 DIGITS = "write its digits alone, as in 10"
 
 
@@ -48,6 +49,7 @@ def signature_of(config: model_config_pb2.ModelConfig) -> Signature:
     decoupled = config.model_transaction_policy.decoupled
     ensemble = config.HasField("ensemble_scheduling")
     sequence = config.HasField("sequence_batching")
+    idle_us = config.sequence_batching.max_sequence_idle_microseconds or IDLE_US
     return Signature(
         config.max_batch_size,
         inputs,
@@ -57,8 +59,20 @@ def signature_of(config: model_config_pb2.ModelConfig) -> Signature:
         sequence,
         config.backend,
         shares_runs=config.max_batch_size > 1 and config.HasField("dynamic_batching"),
-        cached=config.response_cache.enable,
+        # A sequence batcher keeps no answers.
+        cached=config.response_cache.enable and not sequence,
+        correlation=correlation_type(config),
+        idle_s=idle_us / 1e6 if sequence else 0.0,
     )
+
+
+def correlation_type(config: model_config_pb2.ModelConfig) -> str:
+    """Return the type in which a model takes the id of a sequence; empty where it takes none."""
+    for tensor in config.sequence_batching.control_input:
+        for control in tensor.control:
+            if control.kind == control.CONTROL_SEQUENCE_CORRID:
+                return DATATYPES[model_config_pb2.DataType.Name(control.data_type)]
+    return ""
 
 
 def renamed_config(text: str, name: str) -> str:

@@ -6,7 +6,8 @@ them: they are thread-safe except for streams.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -43,6 +44,8 @@ CHANNEL = (
 )
 
 LISTING_TRIES = 5
+
+REGION_S = 2.0  # for registering shared memory with Triton
 
 
 class ModelChannel:
@@ -142,6 +145,32 @@ class Connection:
                 "Triton does not answer", hint="it may be starting: try again in a few seconds"
             )
         return by_states(error, model, version, states)
+
+
+@dataclass(frozen=True)
+class Registration:
+    """Registers regions of shared memory with Triton.
+
+    Args:
+        call: calls a method of its gRPC service.
+
+    """
+
+    call: Callable[[str, Any, float], Any]
+
+    def register(self, name: str, size: int) -> None:
+        request = service_pb2.SystemSharedMemoryRegisterRequest(
+            name=name, key=f"/{name}", byte_size=size
+        )
+        self.call("SystemSharedMemoryRegister", request, REGION_S)
+
+    def unregister(self, name: str) -> None:
+        request = service_pb2.SystemSharedMemoryUnregisterRequest(name=name)
+        self.call("SystemSharedMemoryUnregister", request, REGION_S)
+
+    def registered(self) -> list[str]:
+        request = service_pb2.SystemSharedMemoryStatusRequest()
+        return list(self.call("SystemSharedMemoryStatus", request, REGION_S).regions)
 
 
 def by_states(

@@ -17,11 +17,13 @@ from clients.errors import (
     BadRequest,
     DeadlineExceeded,
     InferenceError,
+    ModelBusy,
     ModelFailed,
     ModelUnavailable,
     TensorsRefused,
     TooLargeAtOnce,
     UnknownModel,
+    UnknownSequence,
     UnknownVersion,
 )
 from clients.triton.server import ModelState, Signature
@@ -82,6 +84,11 @@ NO_ROOM = "No space left on device"  # for the model's region in /dev/shm
 # Triton's reason for a model that a caller has unloaded; it has the same state as one that failed.
 UNLOADED = "unloaded"
 
+# The same status as for tensors that do not fit.
+NOT_BEGUN = "must specify the START flag on the first request of the sequence"
+
+DECOUPLED = "doesn't support models with decoupled transaction policy"
+
 NO_ID = "[request id: <id_unknown>] "
 FIX = " To mend it: "  # as in container/triton_backends/model_config.py
 
@@ -91,7 +98,18 @@ LOG_SAYS_WHY = "Triton's log has the reason; `dispatcher check` on the model's f
 
 def translated(error: Any) -> InferenceError:
     """Return the contract's error for a `grpc.RpcError`."""
-    return TRANSLATION[error.code()](first_line(error.details()))
+    text = first_line(error.details())
+    return unknown_sequence() if NOT_BEGUN in text else TRANSLATION[error.code()](text)
+
+
+def unknown_sequence() -> UnknownSequence:
+    """Return the error for a sequence that Triton does not keep: its own text has Triton's id."""
+    return UnknownSequence(
+        "the model does not keep this sequence: it has ended, was without a request for too long "
+        "(max_sequence_idle_microseconds in config.pbtxt), or never began",
+        hint="begin it again: a session with NEW_SESSION, a `sequence_id` with "
+        '"sequence_start": true',
+    )
 
 
 def http_error(status: int, body: bytes, version: str) -> InferenceError:
@@ -107,9 +125,13 @@ def http_error(status: int, body: bytes, version: str) -> InferenceError:
         text = first_line(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
         text = first_line(body.decode(errors="replace")) or f"Triton answered {status}"
+    if DECOUPLED in text:
+        return BadRequest(text, hint="POST its /generate_stream, or ask it by /invocations")
     kind = HTTP_TRANSLATION.get(status, ModelFailed)
     if kind is UnknownModel and version:
         kind = UnknownVersion
+    if NOT_BEGUN in text:
+        return unknown_sequence()
     if UNREADABLE.match(text):
         kind = TensorsRefused
     return kind(text)
@@ -182,6 +204,15 @@ def too_late(model: str, timeout: float) -> DeadlineExceeded:
         f"the model {model!r} did not answer within {timeout:.3f} s, what was left of the "
         "time for this request",
         hint="send fewer or smaller items in one request",
+    )
+
+
+def no_slot(model: str, timeout: float) -> ModelBusy:
+    """Return the error for a sequence that did not begin in time."""
+    return ModelBusy(
+        f"the model {model!r} did not begin the sequence within {timeout:.3f} s: other sequences "
+        "have all its slots, or it is slow",
+        hint="try again after Retry-After seconds; end sequences that are done with `sequence_end`",
     )
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
 import numpy.typing as npt
-from tritonclient.grpc import service_pb2
 from tritonclient.utils import triton_to_np_dtype
 
 from clients.errors import (
@@ -21,11 +20,22 @@ from clients.errors import (
     TensorsRefused,
     TooLargeAtOnce,
 )
+from clients.request import SequencePart, Stream
 from clients.tensors.classes import classified, labels_at
 from clients.triton.configuration import signature_of
-from clients.triton.connection import Connection, ModelChannel
-from clients.triton.errors import FINISHED, inference_error, translated
-from clients.triton.requests import DEADLINE, array_of, hint_parameters, infer_request, plain
+from clients.triton.connection import Connection, ModelChannel, Registration
+from clients.triton.errors import FINISHED, inference_error, no_slot, translated
+from clients.triton.requests import (
+    TritonStream,
+    array_of,
+    hint_parameters,
+    in_order,
+    infer_request,
+    plain,
+    refuse_what_harms,
+    sequence_parameters,
+    time_parameters,
+)
 from clients.triton.server import (
     NO_HINTS,
     Hints,
@@ -53,7 +63,9 @@ CACHED = (
     "inputs: a restart empties it; see docs/triton-options.md"
 )
 
-REGION_S = 2.0  # for registering shared memory with Triton
+# Triton ends a stream with a status where an error has one, as of a single answer.
+WITH_STATUS = (("triton_grpc_error", "true"),)
+
 MOST_CALLS = 1000  # of which the sizes of the answers are remembered
 
 
@@ -70,6 +82,7 @@ class Call:
         hints: what the backend may skip or combine.
         patience: seconds that the answer is waited for after the deadline.
         cached: whether Triton may have the answer in its response cache.
+        sequence: parameters that name the sequence; such a run is never repeated.
 
     """
 
@@ -81,6 +94,7 @@ class Call:
     hints: Hints = field(compare=False)
     patience: float = field(default=0.0, compare=False)
     cached: bool = field(default=False, compare=False)
+    sequence: Mapping[str, int | str | bool] = field(default_factory=dict, compare=False)
 
 
 class TritonInference(Connection, Inference):
@@ -110,6 +124,7 @@ class TritonInference(Connection, Inference):
         classes: Mapping[str, int] | None = None,
         hints: Hints = NO_HINTS,
         version: str = "",
+        sequence: SequencePart | None = None,
         timeout: float,
     ) -> dict[str, npt.NDArray[np.generic]]:
         classes, hints = classes or {}, plain(hints)
@@ -135,6 +150,7 @@ class TritonInference(Connection, Inference):
             hints,
             patience=UNCANCELLED_S if signature.ensemble or signature.cached else 0.0,
             cached=signature.cached,
+            sequence=sequence_parameters(sequence, model, signature),
         )
         channel = self._channels.get(model, self._common)
         try:
@@ -142,9 +158,9 @@ class TritonInference(Connection, Inference):
             if arrays is None:
                 arrays = self._run(channel, call, inputs, None, deadline)
         except (grpc.RpcError, ValueError) as error:
-            if channel.abandoned:
-                raise ModelFailed(channel.abandoned) from error
-            known = inference_error(error, signature, inputs)
+            known = self._cause(error, channel, signature, inputs)
+            if call.sequence.get("sequence_start") and isinstance(known, DeadlineExceeded):
+                raise no_slot(model, timeout) from error
             late = time.monotonic() > deadline
             raise self._noted(
                 model, self._explained(known, model, version, timeout, late=late)
@@ -161,14 +177,58 @@ class TritonInference(Connection, Inference):
             raise self._noted(
                 model, ModelFailed(f"the model {model!r} answered {missing}", hint=hint)
             )
-        self._failing.discard(model)
-        if channel is self._common:  # not for every name that a caller makes up
-            self._channels.setdefault(model, ModelChannel(self._address))
+        self._note_answer(model, channel)
         for name, count in classes.items():
             labels = self._labels(model, version, name, deadline - time.monotonic())
             batched = signature.max_batch_size > 0
             arrays[name] = classified(arrays[name], count, labels, batched=batched)
         return in_order(arrays, (*outputs, *classes), signature)
+
+    def stream(  # noqa: PLR0913  as in the interface
+        self,
+        model: str,
+        inputs: Tensors,
+        *,
+        outputs: Sequence[str] = (),
+        version: str = "",
+        sequence: SequencePart | None = None,
+        timeout: float,
+    ) -> Stream[Arrays]:
+        signature = self.signature(model, version, timeout=timeout)
+        refuse_what_harms(model, inputs, {}, signature, stream=True)
+        if signature.ensemble:
+            raise TensorsRefused(
+                f"the model {model!r} is an ensemble, whose answers cannot be streamed: to cancel "
+                "it would end Triton",
+                hint="ask its decoupled step by itself",
+            )
+        parameters = time_parameters(timeout) | sequence_parameters(sequence, model, signature)
+        request = infer_request(model, version, inputs, outputs, parameters)
+        channel = self._channels.get(model, self._common)
+        call = channel.stub.ModelStreamInfer(iter([request]), timeout=timeout, metadata=WITH_STATUS)
+
+        def explained(error: grpc.RpcError | ValueError) -> InferenceError:
+            known = self._cause(error, channel, signature, inputs)
+            return self._noted(model, self._explained(known, model, version, timeout))
+
+        return TritonStream(call, signature, explained, partial(self._note_answer, model, channel))
+
+    def _cause(
+        self,
+        error: grpc.RpcError | ValueError,
+        channel: ModelChannel,
+        signature: Signature,
+        inputs: Tensors,
+    ) -> InferenceError:
+        if channel.abandoned:
+            return ModelFailed(channel.abandoned)
+        return inference_error(error, signature, inputs)
+
+    def _note_answer(self, model: str, channel: ModelChannel) -> None:
+        """Note that a model has answered on a channel: from now on it has one of its own."""
+        self._failing.discard(model)
+        if channel is self._common:  # not for every name that a caller makes up
+            self._channels.setdefault(model, ModelChannel(self._address))
 
     def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:
         now = time.monotonic()
@@ -182,6 +242,11 @@ class TritonInference(Connection, Inference):
                 shares = known.max_batch_size > 1 and all(one.shares_runs for one in steps)
                 cached = known.cached or any(one.cached for one in steps)
                 known = replace(known, shares_runs=shares, cached=cached)
+                for one in steps:  # they get the sequence of the whole
+                    if one.sequence:
+                        known = replace(
+                            known, sequence=True, correlation=one.correlation, idle_s=one.idle_s
+                        )
             self._signatures[model, version] = (now, known)
         return known
 
@@ -211,7 +276,9 @@ class TritonInference(Connection, Inference):
     ) -> Arrays | None:
         """Run with the large tensors in shared memory; return `None` if there is no room."""
         layout = layout_of(inputs, self._sizes.get(call, {}))
-        region = self._regions.take(layout.size) if layout.size else None
+        # (A run may be repeated below, which would change a sequence's state twice.)
+        usable = layout.size and not call.sequence
+        region = self._regions.take(layout.size) if usable else None
         if region is None:
             return None
         idle, known = False, True
@@ -260,13 +327,10 @@ class TritonInference(Connection, Inference):
     ) -> Arrays:
         timeout = deadline - time.monotonic()
         names = call.outputs
-        parameters: dict[str, int | str] = {}
+        parameters: dict[str, int | str | bool] = {}
         if not call.cached:
-            parameters = {
-                DEADLINE: round((time.time() + timeout) * 1e6),
-                "timeout": max(1, round(timeout * 1e6)),
-                **hint_parameters(call.model, call.hints),
-            }
+            hints = hint_parameters(call.model, call.hints)
+            parameters = {**time_parameters(timeout), **hints, **call.sequence}
         if layout and layout.outputs:  # then each has to be named
             names = names or tuple(spec.name for spec in call.specs)
         request = infer_request(call.model, call.version, inputs, names, parameters, layout)
@@ -297,42 +361,6 @@ class TritonInference(Connection, Inference):
         }
 
 
-@dataclass(frozen=True)
-class Registration:
-    """Registers regions of shared memory with Triton.
-
-    Args:
-        call: calls a method of its gRPC service.
-
-    """
-
-    call: Callable[[str, Any, float], Any]
-
-    def register(self, name: str, size: int) -> None:
-        request = service_pb2.SystemSharedMemoryRegisterRequest(
-            name=name, key=f"/{name}", byte_size=size
-        )
-        self.call("SystemSharedMemoryRegister", request, REGION_S)
-
-    def unregister(self, name: str) -> None:
-        request = service_pb2.SystemSharedMemoryUnregisterRequest(name=name)
-        self.call("SystemSharedMemoryUnregister", request, REGION_S)
-
-    def registered(self) -> list[str]:
-        request = service_pb2.SystemSharedMemoryStatusRequest()
-        return list(self.call("SystemSharedMemoryStatus", request, REGION_S).regions)
-
-
-def in_order(arrays: Arrays, wanted: Sequence[str], signature: Signature) -> Arrays:
-    """Return outputs in the order of the request, else of the configuration.
-
-    A model process answers in the order in which Triton passes it their names, which differs from
-    process to process.
-    """
-    known = wanted or [*(spec.name for spec in signature.outputs), *sorted(arrays)]
-    return {name: arrays[name] for name in known if name in arrays}
-
-
 def missing_output(arrays: Collection[str], wanted: Collection[str], signature: Signature) -> str:
     """Return the outputs that a model did not give, in words; empty if it gave all.
 
@@ -345,43 +373,3 @@ def missing_output(arrays: Collection[str], wanted: Collection[str], signature: 
         return ""
     gave = ", ".join(map(repr, arrays)) or "none"
     return f"without its output {', '.join(map(repr, missing or has))}; it gave {gave}"
-
-
-def refuse_what_harms(
-    model: str, inputs: Tensors, classes: Mapping[str, int], signature: Signature
-) -> None:
-    """Raise TensorsRefused for requests that harm Triton 2.51; it does not refuse them itself."""
-    if signature.decoupled:
-        raise TensorsRefused(
-            f"the model {model!r} is decoupled: it gives any number of answers to one request",
-            hint="expected a model with one answer, without `model_transaction_policy`",
-        )
-    if signature.sequence:
-        raise TensorsRefused(
-            f"the model {model!r} keeps state from one request of a sequence to the next",
-            hint="expected a model that answers each by itself, without `sequence_batching`",
-        )
-    shapes = [(name, array.shape) for name, array in inputs.items()]
-    refuse_no_items_or_classes(shapes, classes, signature)
-
-
-def refuse_no_items_or_classes(
-    shapes: Iterable[tuple[str, Sequence[int]]], classes: Collection[str], signature: Signature
-) -> None:
-    """Raise TensorsRefused for a batch of no items, and for classes of what has none.
-
-    Triton 2.51 never answers the first, and ends with SIGFPE at the second.
-    """
-    batches = signature.max_batch_size or signature.ensemble  # whose steps may
-    for name, shape in shapes:
-        if batches and shape and not shape[0]:
-            raise TensorsRefused(
-                f"input `{name}` has shape {list(shape)}, a batch of no items",
-                hint="expected one item at least along the first axis",
-            )
-    for spec in signature.outputs:
-        if spec.name in classes and spec.datatype in {"BYTES", "BOOL"}:
-            raise TensorsRefused(
-                f"classes are wanted of the output `{spec.name}`, which is {spec.datatype}",
-                hint="expected an output of numbers; leave `classification` out for this one",
-            )

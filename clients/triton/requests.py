@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import index
 from typing import Any
 
+import grpc
 import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2
@@ -18,9 +21,17 @@ from tritonclient.utils import (
     triton_to_np_dtype,
 )
 
-from clients.errors import TensorsRefused
-from clients.triton.server import Hints, Tensors
-from clients.triton.shared_memory import Layout
+from clients.errors import (
+    BadParameter,
+    DeadlineExceeded,
+    InferenceError,
+    ModelFailed,
+    TensorsRefused,
+)
+from clients.request import SequencePart, Stream
+from clients.triton.errors import first_line
+from clients.triton.server import Hints, Signature, Tensors
+from clients.triton.shared_memory import Arrays, Layout
 
 # Parameters of a request. The container's own backends read them
 # (container/triton_backends/triton_requests.py); other backends ignore them.
@@ -59,12 +70,75 @@ def hint_parameters(model: str, hints: Hints) -> dict[str, str]:
     return {name: json.dumps({model: value}) for name, value in parameters.items() if value}
 
 
+def time_parameters(timeout: float) -> dict[str, int | str | bool]:
+    """Return the parameters that say how long a request may take, in seconds."""
+    return {
+        DEADLINE: round((time.time() + timeout) * 1e6),
+        "timeout": max(1, round(timeout * 1e6)),
+    }
+
+
+def triton_identity(part: SequencePart, model: str, signature: Signature) -> int | str:
+    """Return the id of a sequence in Triton, which keeps all callers' sequences in one table.
+
+    Where keys are needed it is a hash of the caller's own id with the key's owner and the model, so
+    that no caller can name another one's sequence.
+
+    Raises:
+        BadParameter: the model takes numbers that are too short for a hash.
+
+    """
+    kind = signature.correlation
+    numeric = kind not in {"", "BYTES"}
+    if not part.owner and (isinstance(part.identity, int) if numeric else not kind):
+        return part.identity
+    if kind.endswith("32"):
+        raise BadParameter(
+            f"the model {model!r} takes {kind} as a sequence's id: too short for a hash",
+            hint="write TYPE_UINT64 for CONTROL_SEQUENCE_CORRID in config.pbtxt; without API keys "
+            "a whole number in `sequence_id` works too",
+        )
+    digest = hashlib.sha512(json.dumps([part.owner, model, part.identity]).encode())
+    if numeric:
+        return int.from_bytes(digest.digest()[:8], "big") >> 1 or 1  # gRPC's numbers have a sign
+    # 128 characters, Triton's maximum: shorter ones are filled up with zeros, which Triton 2.51
+    # then refuses as further texts; those of 125 to 127 end the process of a Python model.
+    return digest.hexdigest()
+
+
+def sequence_parameters(
+    part: SequencePart | None, model: str, signature: Signature
+) -> dict[str, int | str | bool]:
+    """Return the parameters of the next run of a sequence; note that the model was asked.
+
+    Raises:
+        BadParameter: no sequence is named, or its id does not suit the model.
+
+    """
+    if not signature.sequence:
+        return {}
+    if part is None:
+        raise BadParameter(
+            f"the model {model!r} keeps state from one request of a sequence to the next, and no "
+            "sequence is named",
+            hint="send X-Amzn-SageMaker-Session-Id: NEW_SESSION, or "
+            '"parameters": {"sequence_id": 7, "sequence_start": true}, with one payload',
+        )
+    parameters: dict[str, int | str | bool] = {
+        "sequence_id": triton_identity(part, model, signature),
+        "sequence_start": part.starts(model),
+        "sequence_end": part.end,
+    }
+    part.asked[model] = signature.idle_s
+    return parameters
+
+
 def infer_request(  # noqa: PLR0913, PLR0917  the parts of a request
     model: str,
     version: str,
     inputs: Tensors,
     outputs: Sequence[str],
-    parameters: Mapping[str, int | str],
+    parameters: Mapping[str, int | str | bool],
     layout: Layout | None = None,
 ) -> Any:
     """Return a `ModelInferRequest`; inputs of the layout go into shared memory.
@@ -96,6 +170,8 @@ def infer_request(  # noqa: PLR0913, PLR0917  the parts of a request
     for key, value in parameters.items():
         if isinstance(value, str):
             request.parameters[key].string_param = value
+        elif isinstance(value, bool):
+            request.parameters[key].bool_param = value
         else:
             request.parameters[key].int64_param = value
     return request
@@ -138,3 +214,99 @@ def array_of(answer: Any, number: int) -> npt.NDArray[np.generic]:
         else np.frombuffer(raw, triton_to_np_dtype(output.datatype))
     )
     return array.reshape(output.shape)
+
+
+def refuse_what_harms(
+    model: str,
+    inputs: Tensors,
+    classes: Mapping[str, int],
+    signature: Signature,
+    *,
+    stream: bool = False,
+) -> None:
+    """Raise TensorsRefused for requests that harm Triton 2.51; it does not refuse them itself."""
+    if signature.decoupled and not stream:
+        raise TensorsRefused(
+            f"the model {model!r} is decoupled: it gives any number of answers to one request",
+            hint="a class asks it by self.stream()",
+        )
+    shapes = [(name, array.shape) for name, array in inputs.items()]
+    refuse_no_items_or_classes(shapes, classes, signature)
+
+
+def refuse_no_items_or_classes(
+    shapes: Iterable[tuple[str, Sequence[int]]], classes: Collection[str], signature: Signature
+) -> None:
+    """Raise TensorsRefused for a batch of no items, and for classes of what has none.
+
+    Triton 2.51 never answers the first, and ends with SIGFPE at the second.
+    """
+    batches = signature.max_batch_size or signature.ensemble  # whose steps may
+    for name, shape in shapes:
+        if batches and shape and not shape[0]:
+            raise TensorsRefused(
+                f"input `{name}` has shape {list(shape)}, a batch of no items",
+                hint="expected one item at least along the first axis",
+            )
+    for spec in signature.outputs:
+        if spec.name in classes and spec.datatype in {"BYTES", "BOOL"}:
+            raise TensorsRefused(
+                f"classes are wanted of the output `{spec.name}`, which is {spec.datatype}",
+                hint="expected an output of numbers; leave `classification` out for this one",
+            )
+
+
+def in_order(arrays: Arrays, wanted: Sequence[str], signature: Signature) -> Arrays:
+    """Return outputs in the order of the request, else of the configuration.
+
+    A model process answers in the order in which Triton passes it their names, which differs from
+    process to process.
+    """
+    known = wanted or [*(spec.name for spec in signature.outputs), *sorted(arrays)]
+    return {name: arrays[name] for name in known if name in arrays}
+
+
+class TritonStream(Stream[Arrays]):
+    """The answers of one run.
+
+    Args:
+        call: the stream of gRPC's responses.
+        signature: the model's.
+        explained: returns the contract's error for one of gRPC's.
+        answered: called with each answer.
+
+    """
+
+    def __init__(
+        self,
+        call: Any,
+        signature: Signature,
+        explained: Callable[[grpc.RpcError | ValueError], InferenceError],
+        answered: Callable[[], None],
+    ) -> None:
+        self._call, self._signature = call, signature
+        self._explained, self._answered = explained, answered
+        self._cancelled = False
+
+    def __next__(self) -> Arrays:
+        try:
+            came = next(self._call)
+            if came.error_message:  # of a Triton that does not know `WITH_STATUS`
+                raise ModelFailed(first_line(came.error_message))
+            answer = came.infer_response
+            arrays = {
+                output.name: array_of(answer, number)
+                for number, output in enumerate(answer.outputs)
+            }
+        except (grpc.RpcError, ValueError) as error:
+            if self._cancelled:
+                raise DeadlineExceeded(
+                    "the model's next answer did not come in time", hint="ask for less at once"
+                ) from error
+            raise self._explained(error) from error
+        self._answered()
+        return in_order(arrays, (), self._signature)
+
+    def close(self) -> None:
+        self._cancelled = True
+        self._call.cancel()

@@ -13,12 +13,14 @@ answer within `timeout` seconds.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from clients.request import SequencePart
 
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 
@@ -166,14 +168,17 @@ class Signature:
         max_batch_size: 0 where it does not batch.
         inputs: in the order of the configuration.
         outputs: likewise.
-        decoupled: whether it answers one request any number of times; such models are not served.
+        decoupled: whether it answers one request any number of times.
         ensemble: whether it is a chain of other models.
-        sequence: whether it keeps state from one request to the next; such models are not served.
+        sequence: whether it keeps state from one request of a sequence to the next.
         backend: Triton's name of what runs it.
         shares_runs: whether rows of different requests may share a run, because none changes the
             answer of another: it has `dynamic_batching`, or all steps of the ensemble have.
         cached: whether Triton may answer a request from its response cache, or a step of the
             ensemble.
+        correlation: the type in which it takes the id of a sequence, such as UINT64 or BYTES; empty
+            where it takes none.
+        idle_s: the seconds for which it keeps a sequence without a further request.
 
     """
 
@@ -186,6 +191,8 @@ class Signature:
     backend: str = ""
     shares_runs: bool = False
     cached: bool = False
+    correlation: str = ""
+    idle_s: float = 0.0
 
 
 class Inference(ABC):
@@ -201,6 +208,7 @@ class Inference(ABC):
         classes: Mapping[str, int] | None = None,
         hints: Hints = NO_HINTS,
         version: str = "",
+        sequence: SequencePart | None = None,
         timeout: float,
     ) -> dict[str, npt.NDArray[np.generic]]:
         """Run a model once.
@@ -213,6 +221,7 @@ class Inference(ABC):
                 `bytes` of the form `score:index:label`, best first, shape [batch, classes].
             hints: what the backend may skip or combine; a server may ignore them.
             version: version of the model; the empty text means the latest.
+            sequence: the sequence that the run belongs to; a model without state ignores it.
             timeout: seconds that the call may take.
 
         Returns:
@@ -222,8 +231,32 @@ class Inference(ABC):
         Raises:
             TensorsRefused, UnknownModel, UnknownVersion, ModelUnavailable, ModelFailed,
             DeadlineExceeded.
+            BadParameter: the model keeps state, and no sequence is named.
+            UnknownSequence: the model does not keep this sequence.
 
         """
+
+    def stream(  # noqa: PLR0913  as `infer`
+        self,
+        model: str,
+        inputs: Tensors,
+        *,
+        outputs: Sequence[str] = (),
+        version: str = "",
+        sequence: SequencePart | None = None,
+        timeout: float,
+    ) -> Iterator[dict[str, npt.NDArray[np.generic]]]:
+        """Yield the answers of a model that gives any number of them; arguments as for `infer`.
+
+        A generator or a `Stream`: its `close` cancels the run.
+
+        Raises:
+            InferenceError: as `infer`, at any answer.
+
+        """
+        yield self.infer(
+            model, inputs, outputs=outputs, version=version, sequence=sequence, timeout=timeout
+        )
 
     @abstractmethod
     def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:

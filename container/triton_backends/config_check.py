@@ -99,6 +99,12 @@ def refuse_unsupported(config: Mapping[str, Any]) -> None:
                 "expected only by the native backends.",
                 f"leave {field} out, or {NATIVE}",
             )
+    if (config.get("model_transaction_policy") or {}).get("decoupled"):
+        raise ModelConfigError(
+            f"{unable(config)}: the configuration has model_transaction_policy.decoupled, but a "
+            "file gives one answer to each request.",
+            'leave it out; a model.py with backend: "python" can give several',
+        )
     if (config.get("sequence_batching") or {}).get("state"):
         raise ModelConfigError(
             f"{unable(config)}: sequence_batching has state, but implicit state is expected only "

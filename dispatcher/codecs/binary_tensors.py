@@ -53,6 +53,9 @@ def read_header_length(stated: str | None, body: bytes, where: str) -> int | Non
 def read_header(header: bytes, deadline: float) -> dict[str, Any]:
     """Read the JSON, and check what Triton must not be sent; Triton itself checks the rest.
 
+    Returns:
+        the header's fields.
+
     Raises:
         BadBody: it is not JSON, is nested too deeply, or names shared memory.
         DeadlineExceeded: other large bodies were parsed until then.
@@ -70,6 +73,18 @@ def read_header(header: bytes, deadline: float) -> dict[str, Any]:
                     hint="send tensors in the body, and receive them in the response",
                 )
     return document
+
+
+def parameters_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the parameters of a request; none where they are no object, as Triton will say."""
+    parameters = document.get("parameters")
+    return parameters if isinstance(parameters, dict) else {}
+
+
+def with_parameters(document: Mapping[str, Any], parameters: Mapping[str, Any]) -> bytes:
+    """Return a header with other values of some parameters."""
+    changed = {**document, "parameters": {**parameters_of(document), **parameters}}
+    return json.dumps(changed, separators=(",", ":")).encode()
 
 
 def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -10,9 +10,10 @@ alike, see nginx.conf.
 from __future__ import annotations
 
 import inspect
+import itertools
 import logging
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final
@@ -21,7 +22,7 @@ from flask import Flask, Response, g, has_request_context, request
 from werkzeug.exceptions import ClientDisconnected, HTTPException
 
 from clients.errors import InferenceError
-from dispatcher.codecs.responses import Item, dumps, encode
+from dispatcher.codecs.responses import OK, Item, dumps, encode
 from dispatcher.errors import (
     ANSWERS,
     QUOTING_CODES,
@@ -146,6 +147,25 @@ def encode_item(document: Mapping[str, Any], modelname: str = "") -> Item:
         document = {**own, **error_item(error, modelname)}
         text, non_finite = encode(document)
     return Item(text, non_finite, modelname, document["status"])
+
+
+def encode_results(
+    first: list[Any], batches: Iterator[list[Any]], modelname: str
+) -> Iterator[Item]:
+    """Yield the results of a list; after a later error, end with the error.
+
+    Raises:
+        CallerGone: the caller has closed the connection.
+
+    """
+    try:
+        for batch in itertools.chain([first], batches):
+            for result in batch:
+                yield Item(*encode(result), modelname, OK)
+    except CallerGone:
+        raise
+    except Exception as error:
+        yield encode_item(error_item(error, modelname), modelname)
 
 
 def answer_inference_error(error: InferenceError) -> Response:

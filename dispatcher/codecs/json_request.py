@@ -15,7 +15,7 @@ from clients.errors import DeadlineExceeded, InferenceError
 from clients.request import Media
 from clients.tensors.quoting import brief
 from dispatcher.codecs.media import UTF_16_MARKS, utf_16_error
-from dispatcher.codecs.metadata import TIMEOUT_PARAMETER, Metadata
+from dispatcher.codecs.metadata import SEQUENCE_NAMES, TIMEOUT_PARAMETER, Metadata
 from dispatcher.errors import BadBody
 from dispatcher.execution.request import (
     InferenceRequest,
@@ -189,7 +189,7 @@ def read_model_request(
         )
     if "inputs" in document and "payload" not in document:
         return read_v2_request(document, metadata)
-    if unknown := [name for name in document if name not in FIELDS]:
+    if unknown := [name for name in document if name not in {*FIELDS, *SEQUENCE_NAMES}]:
         meant = SIMILAR_FIELDS.get(unknown[0].lower().replace("_", "").replace("-", ""))
         raise BadBody(
             f"the body has an unknown field {brief(unknown[0])}",
@@ -209,7 +209,7 @@ def read_model_request(
         modelname=modelname,
         payloads=read_payloads(payload, max_batch) if is_list else [payload],
         is_list=is_list,
-        parameters=read_optional(document, "parameters", dict, "an object"),
+        parameters=read_optional(document, "parameters", dict, "an object") | of_sequence(document),
         modelversion=read_version(document, metadata),
         shared=shared,
     )
@@ -220,9 +220,16 @@ def read_v2_request(document: dict[str, Any], metadata: Metadata) -> ModelReques
     return ModelRequest(
         modelname=read_modelname(document, metadata),
         payloads=[document],
+        parameters=of_sequence(document.get("parameters")) | of_sequence(document),
         modelversion=read_version(document, metadata),
         tensors=True,
     )
+
+
+def of_sequence(document: object) -> dict[str, Any]:
+    """Return the fields of an object that name a sequence."""
+    fields = document if isinstance(document, dict) else {}
+    return {name: fields[name] for name in SEQUENCE_NAMES if name in fields}
 
 
 def read_modelname(document: dict[str, Any], metadata: Metadata) -> str:

@@ -9,18 +9,28 @@ from __future__ import annotations
 import math
 import re
 import time
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from werkzeug.datastructures import Headers, MultiDict
 
 from clients.errors import BadParameter
+from clients.request import SequencePart
+from clients.tensors.quoting import brief, encodable
 from dispatcher.errors import BadBody, BadHeader
 
 ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
 TARGET_MODEL = "X-Amzn-SageMaker-Target-Model"
+SESSION = "X-Amzn-SageMaker-Session-Id"
+NEW_SESSION = "NEW_SESSION"  # in the place of an id
+BEGUN_SESSION = "X-Amzn-SageMaker-New-Session-Id"
+ENDED_SESSION = "X-Amzn-SageMaker-Closed-Session-Id"
 MAX_ATTRIBUTES = 1024  # the platform's own limit, in visible ASCII
 TIMEOUT_PARAMETER = "timeout_ms"
+SEQUENCE_NAMES = ("sequence_id", "sequence_start", "sequence_end")  # as in Triton's protocol
+MAX_SEQUENCE_ID = 128  # characters, as in Triton; the platform's own sessions have at most 256
 MODEL_NAMES = ("modelname", "model_name")
 RESERVED_NAMES = (*MODEL_NAMES, "modelversion", TIMEOUT_PARAMETER)
 
@@ -58,6 +68,8 @@ class Metadata:
         timeout: the caller's own time limit, in seconds.
         time_limit: of the request.
         accept: the media types that the caller accepts.
+        session: the session of the hosting service, or NEW_SESSION.
+        owner: the name of the caller's API key; empty where none is needed.
 
     """
 
@@ -70,6 +82,8 @@ class Metadata:
     timeout: float = math.inf
     time_limit: TimeLimit = TimeLimit(math.inf)
     accept: str = ""
+    session: str = ""
+    owner: str = ""
 
     def modelname(self, in_body: str | None) -> str:
         """Return the requested model; empty where none is named."""
@@ -91,13 +105,14 @@ class Metadata:
         return name
 
 
-def read_metadata(
+def read_metadata(  # noqa: PLR0913  each by its name
     headers: Headers,
     query: Mapping[str, str],
     *,
     path_model: str = "",
     default_model: str = "",
     request_id: str = "",
+    owner: str = "",
 ) -> Metadata:
     """Read headers and query.
 
@@ -123,7 +138,89 @@ def read_metadata(
         request_id=request_id,
         timeout=read_timeout(attributes.get(TIMEOUT_PARAMETER, query.get(TIMEOUT_PARAMETER))),
         accept=headers.get("Accept", ""),
+        session=headers.get(SESSION, ""),
+        owner=owner,
     )
+
+
+def names_sequence(parameters: Mapping[str, Any], metadata: Metadata) -> bool:
+    """Check whether a request's parameters name a sequence."""
+    return any(name in parameters or name in metadata.texts for name in SEQUENCE_NAMES)
+
+
+def starts_sequence(parameters: Mapping[str, Any], metadata: Metadata) -> bool:
+    """Check whether a request asks for a new sequence."""
+    flag = parameters.get("sequence_start", metadata.texts.get("sequence_start"))
+    return metadata.session == NEW_SESSION or flag is True or flag == "true"
+
+
+def read_sequence(parameters: Mapping[str, Any], metadata: Metadata) -> SequencePart | None:
+    """Return the sequence that a request belongs to; `None` where it names none.
+
+    Raises:
+        BadParameter: its id cannot be one, or there are two; or a flag is no boolean.
+
+    """
+    session = metadata.session
+    if not session and not names_sequence(parameters, metadata):
+        return None
+    values = {name: parameters.get(name, metadata.texts.get(name)) for name in SEQUENCE_NAMES}
+    identity = values["sequence_id"]
+    if session and identity is not None:
+        raise BadParameter(
+            f"there are both `sequence_id` and {SESSION}", hint="send one of the two"
+        )
+    if "sequence_id" not in parameters and re.fullmatch("[1-9][0-9]{0,18}", identity or ""):
+        identity = int(identity)  # a text of the query, or of the attributes
+    start = session == NEW_SESSION
+    part = SequencePart(
+        str(uuid.uuid4()) if start else session[:MAX_SEQUENCE_ID] or identity,
+        start=read_flag("sequence_start", values) or start,
+        end=read_flag("sequence_end", values),
+        owner=metadata.owner,
+        session=bool(session),
+    )
+    if not is_sequence_id(part.identity):
+        raise BadParameter(
+            f"`sequence_id` is {brief(part.identity)}",
+            hint=f"expected a whole number from 1 to {2**63 - 1}, or a text of at most "
+            f"{MAX_SEQUENCE_ID} characters",
+        )
+    return part
+
+
+def is_sequence_id(value: object) -> bool:
+    """Check whether a value can be the id of a sequence; Triton's gRPC has signed numbers."""
+    if isinstance(value, str):
+        return 0 < len(value) <= MAX_SEQUENCE_ID and encodable(value)
+    return type(value) is int and 0 < value < 2**63
+
+
+def read_flag(name: str, values: Mapping[str, Any]) -> bool:
+    """Return a boolean, from JSON or from a text; false where there is none.
+
+    Raises:
+        BadParameter: it is neither true nor false.
+
+    """
+    flags = {None: False, False: False, "false": False, True: True, "true": True}
+    value = values[name]
+    if not isinstance(value, bool | str | None) or value not in flags:
+        raise BadParameter(f"`{name}` is {brief(value)}", hint="expected true or false")
+    return flags[value]
+
+
+def session_headers(part: SequencePart | None) -> dict[str, str]:
+    """Return the headers that say that a session of the hosting service began or ended."""
+    headers: dict[str, str] = {}
+    if part and part.session and part.asked:
+        if part.start:
+            expires = time.gmtime(time.time() + min(part.asked.values()))
+            text = time.strftime("%Y-%m-%dT%H:%M:%SZ", expires)
+            headers[BEGUN_SESSION] = f"{part.identity}; Expires={text}"
+        if part.end:
+            headers[ENDED_SESSION] = str(part.identity)
+    return headers
 
 
 def read_timeout(text: str | None) -> float:

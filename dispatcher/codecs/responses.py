@@ -25,6 +25,7 @@ from dispatcher.execution.request import ModelRequest
 
 JSON: Final = "application/json"
 LINES: Final = "application/jsonlines"
+EVENTS: Final = "text/event-stream"
 NPY: Final = "application/x-npy"
 IMAGE_TYPES: Final = ("image/jpeg", "image/png")
 
@@ -169,10 +170,19 @@ def lines_response(texts: Iterable[str], form: str = LINES) -> Response:
         form: the media type; JSON means one document with the texts in a list.
 
     """
-    made = (text + "\n" for text in texts) if form == LINES else join_document(texts)
+    if form == JSON:
+        made = join_document(texts)
+    else:
+        before, after = ("data: ", "\n\n") if form == EVENTS else ("", "\n")
+        made = (f"{before}{text}{after}" for text in texts)
     # Flask leaves the request's context before the first line; errors and the log need it.
     run = copy_context().run
-    response = Response(iter(partial(run, next, made, None), None), mimetype=form)
+    return streamed_response(iter(partial(run, next, made, None), None), form)
+
+
+def streamed_response(pieces: Iterable[str] | Iterable[bytes], form: str) -> Response:
+    """Return a response that is sent piece by piece."""
+    response = Response(pieces, mimetype=form)
     response.headers["X-Accel-Buffering"] = "no"  # NGINX forwards each piece at once
     return response
 

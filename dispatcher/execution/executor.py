@@ -17,7 +17,7 @@ from clients.request import Once
 from clients.tensors.client import V2_FIELDS
 from clients.tensors.quoting import brief
 from dispatcher.codecs.error_responses import error_item
-from dispatcher.codecs.metadata import Metadata, TimeLimit
+from dispatcher.codecs.metadata import Metadata, TimeLimit, names_sequence
 from dispatcher.errors import CallerGone, time_used_up
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.prepared import PreparedRequest, prepare
@@ -37,12 +37,14 @@ class Job:
     Args:
         time_limit: for all of them.
         caller: of the request.
+        slot: of the request.
         context: of the request, for the threads that the calls run in.
 
     """
 
     time_limit: TimeLimit
     caller: Caller
+    slot: Slot | None = None
     context: Context = field(default_factory=copy_context)
 
 
@@ -112,8 +114,17 @@ class Executor:
         def model(one: ModelRequest | Exception) -> str:
             return "" if isinstance(one, Exception) else self.registry.name(one.modelname)
 
+        def alone(one: ModelRequest | Exception) -> bool:
+            return isinstance(one, ModelRequest) and names_sequence(one.parameters, metadata)
+
         return self.in_order(
-            model_requests, job, model=model, call=call, failed=failed, most=self.calls.per_model
+            model_requests,
+            job,
+            model=model,
+            call=call,
+            failed=failed,
+            most=self.calls.per_model,
+            alone=alone,
         )
 
     def by_name(
@@ -173,6 +184,7 @@ class Executor:
         call: Callable[[T, float], R],
         failed: Callable[[T, Exception], R],
         most: int,
+        alone: Callable[[T], bool] = lambda _: False,
     ) -> Iterator[R]:
         """Yield `call(item, deadline)` for each item, in order.
 
@@ -186,6 +198,7 @@ class Executor:
             call: is run in a thread of its own.
             failed: returns the result for a call that was not made or did not end.
             most: how many calls may be under way.
+            alone: whether a call waits for all earlier ones, as one of a sequence.
 
         Raises:
             CallerGone: the caller has closed the connection.
@@ -201,7 +214,8 @@ class Executor:
             return future.result()
 
         for item in items:
-            while under_way and (len(under_way) >= most or under_way[0][2].done()):
+            wait_for_all = alone(item)
+            while under_way and (wait_for_all or len(under_way) >= most or under_way[0][2].done()):
                 yield first()
             if job.caller.disconnected():
                 raise CallerGone("the caller closed the connection before all models were asked")

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import operator
+import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import Any
 
 from clients.base import Client, Payload
-from clients.errors import InferenceError, TooLargeAtOnce
+from clients.errors import BadParameter, BadRequest, InferenceError, TooLargeAtOnce
 from clients.plugins.family import Family
-from clients.request import Media, Once, Request, Timings
+from clients.request import Media, Once, Request, SequencePart, Timings, current
 from clients.tensors.client import TensorClient, TensorResult
 from clients.tensors.nested import unshared
 from dispatcher.codecs.media import detect_media
-from dispatcher.codecs.metadata import Metadata
+from dispatcher.codecs.metadata import SEQUENCE_NAMES, Metadata, names_sequence, read_sequence
 from dispatcher.errors import ClientBug, client_bug, with_position
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.request import ModelRequest
@@ -30,6 +35,9 @@ class ClientErrors(AbstractContextManager[None]):
 
 
 client_errors = ClientErrors()
+
+END = object()  # of an iterator
+MOST_RESULTS = 1000  # of one payload, where they are not sent one by one
 
 
 def is_contract_error(error: BaseException) -> bool:
@@ -96,8 +104,21 @@ class PreparedRequest:
     request: Request
     payloads: list[Payload]
 
-    def result(self) -> Any:
+    def streams(self) -> bool:
+        """Whether the client may give any number of results to one payload."""
+        if self.model_request.is_list:
+            return False
+        if inspect.isgeneratorfunction(self.client.inference):
+            return True
+        with self.request.active(), client_errors:
+            return self.client.signature().decoupled
+
+    def result(self, *, stream: bool = False) -> Any:
         """Return the result; a list of results for a list of payloads.
+
+        Args:
+            stream: whether an iterator of a client is returned as it is, for `steps`; else its
+                results are collected in a list.
 
         Raises:
             InferenceError: one of its subclasses.
@@ -114,8 +135,32 @@ class PreparedRequest:
                     result: Any = self.client.run(self.payloads[0])
                 else:
                     result = self.client.inference(self.payloads[0])
+                if isinstance(result, Iterator) and not stream:
+                    result = collected(result)
             self.request.timings.lap()
             return result
+
+    def steps(self, results: Iterator[Any]) -> Iterator[Any]:
+        """Yield the results of a client's iterator, which finds its request in each step.
+
+        Raises:
+            InferenceError: one of its subclasses.
+
+        """
+        context = copy_context()
+        context.run(current.set, self.request)
+
+        def step() -> Any:
+            with client_errors:
+                return next(results, END)
+
+        try:
+            while (result := context.run(step)) is not END:
+                yield result
+        finally:
+            if close := getattr(results, "close", None):
+                context.run(close)
+            self.request.cancel()
 
     def batch_size(self) -> int:
         """Return how many payloads make a batch."""
@@ -146,7 +191,8 @@ class PreparedRequest:
             given = unshared(batch) if len(batch) > 1 else batch
             try:
                 with client_errors:
-                    return check_results(self.client.inference_batch(given), len(batch))
+                    results = check_results(self.client.inference_batch(given), len(batch))
+                    return [collected(r) if isinstance(r, Iterator) else r for r in results]
             except TooLargeAtOnce as error:
                 if len(batch) == 1:
                     raise with_position(error, start) from error
@@ -178,6 +224,8 @@ class PreparedRequest:
             result = result.body()
             if model_request.tensors:
                 return dict(result)
+        elif isinstance(result, list) and result and isinstance(result[0], TensorResult):
+            result = [one.body() for one in result]  # of a decoupled model
         answer = {"modelname": model_request.modelname, "result": result}
         if model_request.modelversion:
             answer["modelversion"] = model_request.modelversion
@@ -204,6 +252,14 @@ def prepare(  # noqa: PLR0913  each by its name
     if model_request.tensors:
         client = TensorClient(lookup.environment, client.served_by, client.check_tensors)
     parameters = dict(model_request.parameters)
+    sequence = None
+    if model_request.is_list and (named := [n for n in SEQUENCE_NAMES if n in parameters]):
+        raise BadParameter(
+            f"`{named[0]}` came with a list of payloads, which may run side by side",
+            hint="send one payload in each request of a sequence",
+        )
+    if not model_request.is_list and not model_request.shared:
+        sequence = sequence_of(lookup, client, parameters, metadata, deadline)
     payloads = model_request.payloads
     if model_request.shared:  # each model takes the parameters and fields that it knows
         parameters = {k: v for k, v in parameters.items() if k in client.parameters}
@@ -217,6 +273,7 @@ def prepare(  # noqa: PLR0913  each by its name
         attributes=metadata.attributes,
         timings=timings or Timings(),
         once=once,
+        sequence=sequence,
     )
     with client_errors:
         given = [
@@ -226,6 +283,56 @@ def prepare(  # noqa: PLR0913  each by its name
             for payload in payloads
         ]
     return PreparedRequest(model_request, client, request, given)
+
+
+def sequence_of(
+    lookup: ModelLookup,
+    client: Client,
+    parameters: dict[str, Any],
+    metadata: Metadata,
+    deadline: float,
+) -> SequencePart | None:
+    """Return the sequence that a request belongs to; take its names out of the parameters.
+
+    Raises:
+        BadParameter: it cannot be used, or the model keeps no state.
+
+    """
+    if not client.parameters.keys().isdisjoint(SEQUENCE_NAMES):  # the author's own
+        return None
+    sequence = read_sequence(parameters, metadata)
+    named = names_sequence(parameters, metadata)
+    for name in SEQUENCE_NAMES:
+        parameters.pop(name, None)
+    if named and isinstance(client, TensorClient | Family):  # a class may ask other models
+        left = max(0.001, deadline - time.monotonic())
+        signature = lookup.environment.server.signature(client.served_by, timeout=left)
+        if not signature.sequence:
+            raise BadParameter(
+                f"`sequence_id` came, but the model {client.served_by!r} keeps no state",
+                hint="leave it out, or give the model `sequence_batching` in config.pbtxt",
+            )
+    return sequence
+
+
+def collected(results: Iterator[Any]) -> list[Any]:
+    """Return all results of a client's iterator.
+
+    Raises:
+        BadRequest: there are too many.
+
+    """
+    try:
+        found = list(itertools.islice(results, MOST_RESULTS + 1))
+    finally:
+        if close := getattr(results, "close", None):
+            close()
+    if len(found) > MOST_RESULTS:
+        raise BadRequest(
+            f"the model gave more than {MOST_RESULTS} results to one payload",
+            hint="take them one by one: Accept: application/jsonlines or text/event-stream",
+        )
+    return found
 
 
 def known_fields(payload: Payload | Media, client: Client) -> Payload | Media:

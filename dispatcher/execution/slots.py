@@ -27,6 +27,10 @@ log = logging.getLogger(__name__)
 
 SLOTS_PER_FREE = 2  # slots of a model for each free one: with one busy model a third stays free
 
+# Part of the name under which new sequences of a model wait for slots: they may wait long in
+# Triton, and must not hold up those that go on.
+STARTS = " (new sequences)"
+
 # Calls of one model that may hang before further ones are refused: each occupies a thread for good.
 MAX_HANGING = 4
 
@@ -60,6 +64,7 @@ class Slot:
         caller: of the request.
         on_timeout: answers the caller when the thread in the slot does not return in time.
         in_job: whether it is a call of a job, which has waited for a slot of its own.
+        until_gone: whether it is a stream, whose `on_timeout` is due as soon as the caller is gone.
 
     """
 
@@ -69,6 +74,7 @@ class Slot:
     caller: Caller
     on_timeout: Callable[[], None] | None = None
     in_job: bool = False
+    until_gone: bool = False
     since: float = 0.0
     thread: int = 0
     hanging: bool = False
@@ -261,8 +267,8 @@ class Slots:
             slot.answered.wait()  # what this thread writes after that is discarded
             raise time_used_up()
 
-    def answer_overdue(self, before: float) -> None:
-        """Answer the callers whose deadline was before that time.
+    def answer_overdue(self, before: float, now: float = -math.inf) -> None:
+        """Answer the callers whose deadline was before that time; end streams that are late now.
 
         The first of this and `release` decides which thread answers.
         """
@@ -270,7 +276,12 @@ class Slots:
             late = [
                 slot
                 for slot in self.running
-                if slot.on_timeout and not slot.answered and slot.deadline < before
+                if slot.on_timeout
+                and not slot.answered
+                and (
+                    slot.deadline < before
+                    or (slot.until_gone and (slot.deadline < now or slot.caller.disconnected()))
+                )
             ]
             for slot in late:
                 slot.answered = threading.Event()

@@ -96,8 +96,8 @@ class Watchdog:
         calls, jobs = self.admission.calls, self.admission.jobs
         now = self.clock()
         over = grace_period(self.timeout)
-        jobs.answer_overdue(now - over)
-        calls.answer_overdue(now - over)
+        jobs.answer_overdue(now - over, now)
+        calls.answer_overdue(now - over, now)
         for slot in calls.find_hanging(now - self.timeout - over, room.entered):
             log.error(
                 "a call of the client of %r hangs; its thread is at\n%s",

@@ -8,7 +8,9 @@ running it.
 
 from __future__ import annotations
 
+import secrets
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from clients.base import Client
@@ -23,7 +25,7 @@ from clients.errors import (
     TooLargeAtOnce,
 )
 from clients.plugins.registry import Registry
-from clients.request import Request
+from clients.request import Request, SequencePart
 from clients.tensors.client import has_example
 from clients.tensors.nested import unshared
 from clients.tensors.signature import noise, zeros
@@ -43,13 +45,29 @@ def ask_example(client: Client, timeout: float) -> None:
         Exception: whatever a bug in it raises.
 
     """
-    deadline = time.monotonic() + timeout
-    with Request(parameters=client.read_parameters({}), deadline=deadline).active():
+    request = Request(
+        parameters=client.read_parameters({}),
+        deadline=time.monotonic() + timeout,
+        sequence=own_sequence(),
+    )
+    with request.active():
         if has_example(client):
             # The client may change its payload; the next probe and the docs need the example.
-            encode(client.inference(unshared(dict(client.example))))
+            result = client.inference(unshared(dict(client.example)))
+            if isinstance(result, Iterator):  # one shows that the model answers
+                result = next(result, None)
+                request.cancel()
+            encode(result)
         else:
             client.signature()
+
+
+def own_sequence() -> SequencePart:
+    """Return a sequence of one request, for a model that keeps state: it keeps no slot.
+
+    Its id suits every model, and is one that callers hardly choose.
+    """
+    return SequencePart(2**30 + secrets.randbelow(2**30), start=True, end=True)
 
 
 @dataclass
@@ -102,16 +120,21 @@ class ModelChecks:
         """
         before, until = self._answered(result.model), time.monotonic() + self.timeout
         try:
-            if knock:
-                signature = self.server.signature(result.model, timeout=self.timeout)
-                # A model that decodes files fails on zeros, and with it a batch of other callers.
-                if not any(spec.is_file for spec in signature.inputs):
-                    # Triton's response cache must not answer in place of the model.
-                    inputs = noise(signature) if signature.cached else zeros(signature)
-                    self.server.knock(result.model, inputs, timeout=self.timeout)
-                    return result
+            signature = self.server.signature(result.model, timeout=self.timeout) if knock else None
+            # Triton passes no knock to a decoupled model. One that decodes files fails on zeros,
+            # and with it a batch of other callers.
+            if signature and not (
+                signature.decoupled or any(spec.is_file for spec in signature.inputs)
+            ):
+                # Triton's response cache must not answer in place of the model.
+                inputs = noise(signature) if signature.cached else zeros(signature)
+                self.server.knock(result.model, inputs, timeout=self.timeout)
+                return result
             answers = self.ask(name, known=bool(result.answered_in), again=again)
         except InferenceError as error:
+            is_late = isinstance(error, ModelBusy | DeadlineExceeded)
+            if is_late and self._may_be_occupied(error.model or result.model):
+                return result
             return self._judged(error, result, before, until)
         return replace(result, answered_in=result.tried_in) if answers else result
 
@@ -173,7 +196,16 @@ class ModelChecks:
         if again and not known and {spec.is_file for spec in signature.inputs} == {True}:
             return False
         try:
-            self.server.infer(model, zeros(signature), timeout=self.timeout)
+            if signature.decoupled:
+                answers = self.server.stream(
+                    model, zeros(signature), sequence=own_sequence(), timeout=self.timeout
+                )
+                with Request().cancelling(answers):
+                    next(answers, None)
+            else:
+                self.server.infer(
+                    model, zeros(signature), sequence=own_sequence(), timeout=self.timeout
+                )
         except (DeadlineExceeded, ModelFailed, TensorsRefused):
             if known:
                 raise
@@ -206,6 +238,18 @@ class ModelChecks:
         """Return the model of a client of this name; the name itself where there is no client."""
         client = self.registry.clients.get(self.registry.name(name))
         return client.served_by if client else name
+
+    def _may_be_occupied(self, model: str) -> bool:
+        """Whether a model that is well may keep a probe waiting for longer than it waits.
+
+        One long stream may occupy a decoupled model; sequences that nobody goes on with may keep
+        all slots of one with state. Whether their processes live is seen without a probe.
+        """
+        try:
+            signature = self.server.signature(model, timeout=WORD_S)
+        except InferenceError:
+            return False
+        return signature.decoupled or signature.idle_s >= self.timeout
 
     def _answered(self, model: str) -> int:
         try:

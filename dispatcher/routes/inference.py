@@ -18,7 +18,7 @@ from clients.request import Timings
 from clients.tensors.client import TensorResult
 from dispatcher.codecs.binary_tensors import SAGEMAKER_TYPE
 from dispatcher.codecs.content_types import LINE_TYPES, decompress_body, read_body
-from dispatcher.codecs.error_responses import encode_item, error_item
+from dispatcher.codecs.error_responses import encode_item, encode_results
 from dispatcher.codecs.json_request import read_lines, spool
 from dispatcher.codecs.metadata import (
     ATTRIBUTES,
@@ -26,12 +26,14 @@ from dispatcher.codecs.metadata import (
     TimeLimit,
     format_attributes,
     read_metadata,
+    session_headers,
+    starts_sequence,
 )
 from dispatcher.codecs.responses import (
+    EVENTS,
     JSON,
     LINES,
     NPY,
-    OK,
     Item,
     available_types,
     encode,
@@ -47,13 +49,13 @@ from dispatcher.execution.admission import Admission
 from dispatcher.execution.executor import Executor, Job
 from dispatcher.execution.prepared import PreparedRequest, prepare
 from dispatcher.execution.request import ModelRequest, RequestList, SeveralModels
-from dispatcher.execution.slots import Caller, Slot
-from dispatcher.execution.triton_proxy import TritonProxy
+from dispatcher.execution.slots import STARTS, Caller, Slot
 from dispatcher.execution.watchdog import send_timeout, shut_down
 from dispatcher.observability.request_log import RequestRecord
 from dispatcher.observability.telemetry import Telemetry
 from dispatcher.routes.v2 import sagemaker_response
 from dispatcher.settings import Settings
+from dispatcher.triton_protocol.proxy import TritonProxy
 
 
 def inference_routes(
@@ -140,6 +142,7 @@ class InferenceHandler:
             path_model=path_model,
             default_model=self.settings.default_model,
             request_id=record.request_id,
+            owner=record.key,
         )
         stream = request.mimetype in LINE_TYPES
         metadata = replace(metadata, time_limit=self.time_limit(metadata, stream=stream))
@@ -157,6 +160,8 @@ class InferenceHandler:
                 response = self.several(asked, metadata)
             elif asked.is_list:
                 response = self.payloads(asked, metadata)
+            elif LINES in metadata.accept or EVENTS in metadata.accept:
+                response = self.streamed(asked, metadata)
             else:
                 response = self.one(asked, metadata)
         except BaseException:
@@ -176,6 +181,8 @@ class InferenceHandler:
         if connection:
             on_timeout = partial(self.answer_timeout, connection, record, modelname)
         model = self.executor.registry.name(modelname)
+        if starts_sequence(model_request.parameters, metadata):
+            model += STARTS
         try:
             slot = self.admission.calls.enter(model, deadline, g.caller, on_timeout)
         finally:
@@ -191,6 +198,32 @@ class InferenceHandler:
             else:
                 response = Response(prepared.drawn(result, chosen), mimetype=chosen)
         return with_attributes(response, prepared)
+
+    def streamed(self, model_request: ModelRequest, metadata: Metadata) -> Response:
+        """Answer with the results of one payload as the model gives them, if it gives several."""
+
+        def answer(job: Job) -> Response:
+            prepared = self.prepared(model_request, metadata, job.time_limit.ends)
+            offered = available_types(model_request, prepared.client)
+            if prepared.streams():
+                offered = (*offered, LINES, EVENTS)
+            form = negotiate(metadata.accept, offered)
+            if form not in {LINES, EVENTS}:
+                return self.one(model_request, metadata)
+            result = prepared.result(stream=True)
+            several = result if isinstance(result, Iterator) else iter([result])
+            steps = prepared.steps(several)
+            results = ([prepared.body(one)] for one in each_in_time(steps, prepared, job))
+            # As of a list: an error in the first one has its own status.
+            first = next(results, [])
+            encode(first)
+            made = encode_results(first, results, model_request.modelname)
+            items = self.telemetry.items(made, g.record)
+            response = lines_response((one.text for one in items), form)
+            response.call_on_close(prepared.request.cancel)
+            return with_attributes(response, prepared)
+
+        return self.as_job(model_request.modelname, metadata, answer, stream=True)
 
     def answer_timeout(
         self, connection: socket.socket, record: RequestRecord, modelname: str
@@ -224,6 +257,7 @@ class InferenceHandler:
     def several(self, asked: SeveralModels | RequestList, metadata: Metadata) -> Response:
         """Answer several requests, each with its own status."""
         stream = wants_lines(metadata)
+        metadata = replace(metadata, session="")  # which has one request at a time
 
         def answer(job: Job) -> Response:
             if isinstance(asked, SeveralModels):
@@ -241,6 +275,7 @@ class InferenceHandler:
     def lines(self, metadata: Metadata) -> Response:
         """Answer a body with a request on each line, with a line for each."""
         form = negotiate_lines(metadata.accept)
+        metadata = replace(metadata, session="")  # which has one request at a time
         model_requests = read_lines(spool(request.stream), metadata, self.settings.max_batch)
         first = list(itertools.islice(model_requests, 1))
 
@@ -266,7 +301,7 @@ class InferenceHandler:
             slot.on_timeout = partial(shut_down, g.caller.connection)
         with ExitStack() as until_sent:
             until_sent.enter_context(slot)
-            response = answer(Job(time_limit, g.caller))
+            response = answer(Job(time_limit, g.caller, slot))
             until_sent.pop_all()
         response.call_on_close(partial(release_slot, slot))
         return response
@@ -317,27 +352,30 @@ def first_model(model_requests: Sequence[ModelRequest | InferenceError]) -> str:
     return next((one.modelname for one in model_requests if isinstance(one, ModelRequest)), "")
 
 
-def encode_results(
-    first: list[Any], batches: Iterator[list[Any]], modelname: str
-) -> Iterator[Item]:
-    """Yield the results of a list; after a later error, end with the error.
+def each_in_time(steps: Iterator[Any], prepared: PreparedRequest, job: Job) -> Iterator[Any]:
+    """Yield results; end the model's run where the next one is late, or the caller gone."""
+    slot = job.slot
 
-    Raises:
-        CallerGone: the caller has closed the connection.
+    def stop() -> None:
+        if not prepared.request.cancel() and job.caller.connection:
+            shut_down(job.caller.connection)
 
-    """
+    if slot:
+        slot.deadline, slot.on_timeout, slot.until_gone = job.time_limit.deadline(), stop, True
     try:
-        for batch in itertools.chain([first], batches):
-            for result in batch:
-                yield Item(*encode(result), modelname, OK)
-    except CallerGone:
+        for one in steps:
+            yield one
+            if slot:
+                slot.deadline = job.time_limit.deadline()
+    except DeadlineExceeded as error:
+        if job.caller.disconnected():
+            raise CallerGone("the caller closed the connection before all results") from error
         raise
-    except Exception as error:
-        yield encode_item(error_item(error, modelname), modelname)
 
 
 def with_attributes(response: Response, prepared: PreparedRequest) -> Response:
     """Add the custom attributes that the client has set."""
     if attributes := prepared.request.response_attributes:
         response.headers[ATTRIBUTES] = format_attributes(attributes)
+    response.headers.update(session_headers(prepared.request.sequence))
     return response

@@ -19,15 +19,16 @@ from clients.tensors.quoting import brief
 from dispatcher.codecs.binary_tensors import HEADER_LENGTH, SAGEMAKER_LENGTH, SAGEMAKER_TYPE
 from dispatcher.codecs.content_types import decompress_body
 from dispatcher.codecs.json_request import parse_object, parse_version
-from dispatcher.codecs.metadata import Metadata, read_metadata
-from dispatcher.codecs.responses import JSON, json_response
+from dispatcher.codecs.metadata import Metadata, read_metadata, session_headers
+from dispatcher.codecs.responses import EVENTS, JSON, json_response, streamed_response
 from dispatcher.errors import BadBody
 from dispatcher.execution.admission import Admission
-from dispatcher.execution.triton_proxy import TritonProxy, TritonResponse, path_of
 from dispatcher.model_control.control import ModelControl
 from dispatcher.readiness.status import Readiness
 from dispatcher.routes.models import limit_concurrency, ready_or_not
 from dispatcher.settings import Settings
+from dispatcher.triton_protocol.connection import TritonResponse, path_of
+from dispatcher.triton_protocol.proxy import TritonProxy
 
 # Triton's names for those of its extensions that are not passed on.
 CLOSED: Final = frozenset(
@@ -59,17 +60,36 @@ def inference_of_v2(settings: Settings, proxy: TritonProxy, readiness: Readiness
     @routes.post("/v2/models/<model>/versions/<version>/infer")
     def infer(model: str, version: str = "") -> Response:
         """Run a model on tensors, in JSON or in binary."""
-        metadata = read_metadata(
-            request.headers, request.args, path_model=model, request_id=g.record.request_id
-        )
-        metadata = replace(metadata, modelversion=version)
-        decompress_body(request, settings.max_body)
+        metadata = read(model, version)
         came = proxy.infer(metadata, request.headers.get(HEADER_LENGTH), HEADER_LENGTH)
-        if came.header_length is None:
-            return response_of(came, JSON)
-        response = response_of(came, "application/octet-stream")
-        response.headers[HEADER_LENGTH] = str(came.header_length)
+        response = response_of(came, JSON)
+        if came.header_length is not None:
+            response.mimetype = "application/octet-stream"
+            response.headers[HEADER_LENGTH] = str(came.header_length)
         return response
+
+    @routes.post("/v2/models/<model>/generate")
+    @routes.post("/v2/models/<model>/versions/<version>/generate")
+    def generate(model: str, version: str = "") -> Response:
+        """Run a model on the fields of a JSON object, each an input; it gives one answer."""
+        return Response(proxy.generate(read(model, version)).body, mimetype=JSON)
+
+    @routes.post("/v2/models/<model>/generate_stream")
+    @routes.post("/v2/models/<model>/versions/<version>/generate_stream")
+    def generate_stream(model: str, version: str = "") -> Response:
+        """Run a model as `generate`; it gives any number of answers, each an event."""
+        return streamed_response(proxy.generate_stream(read(model, version)), EVENTS)
+
+    def read(model: str, version: str) -> Metadata:
+        decompress_body(request, settings.max_body)
+        metadata = read_metadata(
+            request.headers,
+            request.args,
+            path_model=model,
+            request_id=g.record.request_id,
+            owner=g.record.key,
+        )
+        return replace(metadata, modelversion=version)
 
     return routes
 
@@ -84,14 +104,14 @@ def models_of_v2(  # noqa: C901  small functions that share them
     @routes.get("/v2")
     def server_metadata() -> Response:
         """Describe the server; of its extensions those that are passed on."""
-        described = json.loads(proxy.read("/v2").body)
+        described = json.loads(proxy.http.read("/v2").body)
         described["extensions"] = [e for e in described["extensions"] if e not in CLOSED]
         return json_response(described)
 
     @routes.get("/v2/models/stats")
     def all_statistics() -> Response:
         """Return the statistics of all models."""
-        return Response(proxy.read("/v2/models/stats").body, mimetype=JSON)
+        return Response(proxy.http.read("/v2/models/stats").body, mimetype=JSON)
 
     @routes.get("/v2/models/<model>")
     @routes.get("/v2/models/<model>/versions/<version>")
@@ -133,7 +153,7 @@ def models_of_v2(  # noqa: C901  small functions that share them
         only_ready = request_document().get("ready") is True
         body = json.dumps({"ready": only_ready}).encode()
         deadline = g.record.since + settings.client_timeout
-        came = proxy.call("POST", "/v2/repository/index", body, deadline=deadline)
+        came = proxy.http.call("POST", "/v2/repository/index", body, deadline=deadline)
         return Response(came.body, mimetype=JSON)
 
     @routes.post("/v2/repository/models/<model>/load")
@@ -158,7 +178,7 @@ def models_of_v2(  # noqa: C901  small functions that share them
         g.record.modelname = model
         g.record.version = parse_version(version or None)
         path = path_of(proxy.model(model), g.record.version)
-        return Response(proxy.read(path + what).body, mimetype=JSON)
+        return Response(proxy.http.read(path + what).body, mimetype=JSON)
 
     return routes
 
@@ -176,8 +196,11 @@ def sagemaker_response(proxy: TritonProxy, metadata: Metadata) -> Response:
 
 def response_of(came: TritonResponse, content_type: str) -> Response:
     """Pass on what Triton answered, compressed as it came."""
-    headers = {"Content-Encoding": came.encoding} if came.encoding else None
-    return Response(came.body, content_type=content_type, headers=headers)
+    response = Response(came.body, content_type=content_type)
+    if came.encoding:
+        response.headers["Content-Encoding"] = came.encoding
+    response.headers.update(session_headers(came.sequence))
+    return response
 
 
 def request_document() -> dict[str, Any]:

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, save
 
 from tests.conftest import PROJECT, Endpoint
 from tests.support.front import front
+from tests.support.sequences import ask, container, lay_out
 
 
 @pytest.fixture
@@ -47,4 +48,17 @@ def write_own_client(folder: Path, repository: Path) -> None:
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """A container whose metrics and log are read."""
     with front(tmp_path_factory.mktemp("seen"), MODEL_SERVER_WORKERS="2") as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
+def stateful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """The container with stateful and decoupled models."""
+    folder = tmp_path_factory.mktemp("stateful")
+    with container(folder, lay_out(folder), CANARY_INTERVAL="60") as endpoint:
+        assert endpoint.call("/ping").status == 200
+        # Behind the probes of the start.
+        for model in ("down", "crawling"):
+            answer = ask(endpoint, {"modelname": model, "payload": {"number": [1]}})
+            assert answer.json["result"] == [1]
         yield endpoint

@@ -16,6 +16,7 @@ from clients.errors import (
     UnknownModel,
     UnknownVersion,
 )
+from clients.request import SequencePart
 from clients.triton.server import (
     NO_HINTS,
     Hints,
@@ -89,6 +90,7 @@ class FakeTriton(ModelServer):
         classes: Mapping[str, int] | None = None,
         hints: Hints = NO_HINTS,
         version: str = "",
+        sequence: SequencePart | None = None,
         timeout: float,
     ) -> Arrays:
         self.calls.append(

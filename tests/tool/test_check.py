@@ -149,24 +149,45 @@ def test_a_configuration_beside_the_model_folders_hides_them(tmp_path: Path, che
 
 
 @pytest.mark.parametrize(
-    ("text", "key"),
+    ("backend", "family", "key"),
     [
-        ("model_transaction_policy { decoupled: true }", "model_transaction_policy.decoupled"),
-        ("sequence_batching { max_sequence_idle_microseconds: 5 }", "sequence_batching"),
+        ("python", "", ""),
+        ("python", 'family = "classification"', "model_transaction_policy.decoupled"),
+        ("onnxruntime", "", ""),
     ],
 )
-def test_a_model_that_nobody_can_ask_is_a_warning(
-    tmp_path: Path, check: Check, text: str, key: str
+def test_several_answers_where_one_is_passed_on_are_an_error(
+    tmp_path: Path, check: Check, backend: str, family: str, key: str
 ) -> None:
     folder = write_right(tmp_path, "right")
+    config = folder / "config.pbtxt"
+    text = config.read_text().replace("onnxruntime", backend).replace("dynamic_batching", "# ")
+    (folder / "1" / "model.py").write_text("")
+    (folder / "dispatch.toml").write_text(family)
+    config.write_text(f"{text}model_transaction_policy {{ decoupled: false }}\n")
+    _, before = check(tmp_path, "--no-clients")
+    config.write_text(f"{text}model_transaction_policy {{ decoupled: true }}\n")
+    code, found = check(tmp_path, "--no-clients")
+    new = [one for one in found if "decoupled" in one["message"] + one["key"]]
+    assert len(new) == len(found) - len(before)
+    if backend == "python" and not family:
+        assert not new
+    else:
+        (one,) = new
+        assert (code, one["level"], one["key"]) == (1, "error", key)
+        assert one["fix"]
+
+
+def test_ids_of_sequences_that_are_too_short_are_a_warning(tmp_path: Path, check: Check) -> None:
+    folder = write_right(tmp_path, "right")
     config = (folder / "config.pbtxt").read_text().replace("dynamic_batching", "# ")
-    (folder / "config.pbtxt").write_text(f"{config}{text}\n")
-    code, (one,) = check(tmp_path)
-    assert (code, one["level"], one["line"], one["key"]) == (0, "warning", 7, key)
-    assert "requests for this model are refused" in one["message"]
-    policy = "model_transaction_policy { decoupled: false }\n"
-    (folder / "config.pbtxt").write_text(config + policy)
-    assert check(tmp_path) == (0, [])
+    for kind, count in (("TYPE_INT32", 1), ("TYPE_UINT32", 1), ("TYPE_UINT64", 0)):
+        control = f"{{ kind: CONTROL_SEQUENCE_CORRID data_type: {kind} }}"
+        batching = f'sequence_batching {{ control_input {{ name: "ID" control {control} }} }}\n'
+        (folder / "config.pbtxt").write_text(config + batching)
+        _, found = check(tmp_path, "--no-clients")
+        short = [one for one in found if "too short" in one["message"]]
+        assert [one["level"] for one in short] == ["warning"] * count
 
 
 def test_batching_that_has_no_effect_is_a_warning(tmp_path: Path, check: Check) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from clients.errors import ClientDisabled
+from clients.plugins.dispatch_toml import FILE, Keys, read_table
 from clients.repository.config_text import Field, Message, NotReadable, read, whole
 from clients.repository.crash_causes import TRUE, Fault, crash_causes
 from clients.repository.files import text_of
@@ -151,22 +153,29 @@ class ModelCheck:
                     config.error("instance_group.count", [count], what, "write 1 or more")
 
     def answering(self, config: ConfigFindings, message: Message) -> None:
-        """Warn of models that Triton loads but this server cannot ask."""
+        """Note answers that a family cannot pass on, and ids of sequences that are too short."""
         decoupled = [
             one
             for policy in message.messages("model_transaction_policy")
             for one in policy.all("decoupled")
             if str(one.value).lower() in TRUE
         ]
-        kind = "sequence_batching"
-        for key, fields, made in (
-            ("model_transaction_policy.decoupled", decoupled, "any number of answers to a request"),
-            (kind, message.all(kind), "answers that depend on the requests before"),
-        ):
-            if fields:
-                what = f"makes {made}: requests for this model are refused"
-                fix = "leave it out, where the model answers each request by itself"
-                config.warning(key, fields, what, fix)
+        try:
+            family = str(read_table(self.folder / FILE).get("family", Keys.family))
+        except ClientDisabled:  # there is none, or it is reported elsewhere
+            family = Keys.family
+        if decoupled and family != Keys.family:
+            what = f"makes any number of answers to a request; family {family!r} gives one"
+            fix = f"leave `family` out of {FILE}, or write a class that asks by self.stream()"
+            config.error("model_transaction_policy.decoupled", decoupled, what, fix)
+        for batching in message.messages("sequence_batching"):
+            for tensor in batching.messages("control_input"):
+                for control in tensor.messages("control"):
+                    short = [one for one in control.all("data_type") if "32" in str(one.value)]
+                    if short and control.text("kind") == "CONTROL_SEQUENCE_CORRID":
+                        what = f"is {short[0].value}, too short for sessions, and for API keys"
+                        key = "sequence_batching.control_input.control.data_type"
+                        config.warning(key, short, what, "write TYPE_UINT64")
 
     def gpu(self, config: ConfigFindings, text: str) -> None:
         """Warn of what asks for a GPU where there is none, unless Triton refuses it anywhere."""

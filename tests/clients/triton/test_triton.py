@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from clients.errors import (
+    BadParameter,
     DeadlineExceeded,
     InferenceError,
     ModelBusy,
@@ -232,10 +233,10 @@ def test_a_long_message_arrives(refusing: Refusing, triton: Triton) -> None:
         triton.infer("here", ARRAYS, timeout=5)
 
 
-def test_a_model_with_state_is_told_so(refusing: Refusing, triton: Triton) -> None:
-    with pytest.raises(TensorsRefused, match="'stateful' keeps state") as raised:
+def test_a_model_with_state_wants_a_sequence(refusing: Refusing, triton: Triton) -> None:
+    with pytest.raises(BadParameter, match="'stateful' keeps state") as raised:
         triton.infer("stateful", ARRAYS, timeout=5)
-    assert "sequence_batching" in raised.value.hint
+    assert "NEW_SESSION" in raised.value.hint
     assert refusing.left == []
 
 

@@ -1,0 +1,72 @@
+"""What is checked or changed in a request with Triton's own body before Triton gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from clients.errors import TensorsRefused
+from clients.request import SequencePart
+from clients.tensors.signature import described
+from clients.triton.requests import refuse_no_items_or_classes, sequence_parameters
+from clients.triton.server import Signature
+from dispatcher.codecs.binary_tensors import named_tensors, parameters_of, with_parameters
+from dispatcher.codecs.metadata import Metadata, is_sequence_id, names_sequence, read_sequence
+
+
+def in_sequence(
+    document: Mapping[str, Any], metadata: Metadata, model: str, signature: Signature
+) -> tuple[SequencePart | None, bytes | None]:
+    """Return the sequence of a request, and its JSON where Triton gets another id.
+
+    Raises:
+        BadParameter: the sequence cannot be used.
+
+    """
+    parameters = parameters_of(document)
+    if not (
+        metadata.owner
+        or metadata.session
+        or names_sequence({}, metadata)
+        or is_sequence_id(parameters.get("sequence_id"))
+    ):  # any other id is refused by Triton
+        return None, None
+    if (part := read_sequence(parameters, metadata)) is None:
+        return None, None
+    sent = sequence_parameters(part, model, signature)
+    unchanged = all(parameters.get(name, False) == value for name, value in sent.items())
+    return part, None if unchanged else with_parameters(document, sent)
+
+
+def refuse_what_harms(document: Mapping[str, Any], signature: Signature) -> None:
+    """Raise TensorsRefused for requests that Triton 2.51 never answers, or that end it.
+
+    Args:
+        document: the JSON of the request.
+        signature: the model's.
+
+    """
+    shapes = [
+        (name, shape)
+        for name, tensor in named_tensors(document, "inputs")
+        if isinstance(shape := tensor.get("shape"), list)
+    ]
+    classes = [
+        name
+        for name, tensor in named_tensors(document, "outputs")
+        if isinstance(given := tensor.get("parameters"), dict) and given.get("classification")
+    ]
+    refuse_no_items_or_classes(shapes, classes, signature)
+    batch = bool(signature.max_batch_size)
+    for spec in signature.outputs:
+        if spec.name in classes and -1 in spec.shape[batch:]:  # it ends with SIGSEGV
+            raise TensorsRefused(
+                f"classes are wanted of the output `{spec.name}`, which may be empty",
+                hint="POST /infer/{model} answers this request, in JSON",
+            )
+
+
+def tensors_of(signature: Signature) -> str:
+    """Return which tensors a model takes and gives, in words."""
+    takes, gives = described(signature.inputs), described(signature.outputs)
+    return f"the model takes {takes or 'nothing'} and gives {gives or 'nothing'}"

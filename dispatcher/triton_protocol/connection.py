@@ -1,0 +1,130 @@
+"""Asks Triton's HTTP port, on loopback."""
+
+from __future__ import annotations
+
+import http.client
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from urllib.parse import quote
+
+from flask import g
+
+from clients.errors import DeadlineExceeded, ModelUnavailable
+from clients.request import SequencePart
+from clients.triton.errors import http_error
+from dispatcher.codecs.binary_tensors import HEADER_LENGTH
+from dispatcher.errors import time_used_up
+from dispatcher.settings import Settings
+
+
+@dataclass(frozen=True)
+class TritonResponse:
+    """What Triton answered, with status 200.
+
+    Args:
+        body: of the response.
+        header_length: of the JSON in bytes, where binary tensors follow it.
+        encoding: with which the body is compressed; empty where it is not.
+        sequence: that it belongs to, if any.
+
+    """
+
+    body: bytes
+    header_length: int | None
+    encoding: str = ""
+    sequence: SequencePart | None = None
+
+
+class TritonHttp:
+    """Asks Triton over HTTP.
+
+    Args:
+        settings: of the container.
+
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def read(self, path: str) -> TritonResponse:
+        """Get a document that Triton has."""
+        return self.call("GET", path, deadline=g.record.since + self.settings.client_timeout)
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        deadline: float = 0.0,
+    ) -> TritonResponse:
+        """Ask Triton.
+
+        Args:
+            method: of HTTP.
+            path: below Triton's address.
+            body: of the request.
+            headers: of the request.
+            deadline: for the response, on the clock of `time.monotonic()`.
+
+        Raises:
+            InferenceError: by Triton's status; or Triton did not answer, or not in time.
+
+        """
+        connection, response = self.begin(method, path, body, headers, deadline)
+        with closing(connection), triton_errors(deadline):
+            came = response.read()
+        length = response.headers.get(HEADER_LENGTH)
+        encoding = response.headers.get("Content-Encoding", "")
+        return TritonResponse(came, None if length is None else int(length), encoding)
+
+    def begin(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str] | None,
+        deadline: float,
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        """Ask Triton; return its response, whose body is still to be read, if its status is 200."""
+        if (left := deadline - time.monotonic()) <= 0:
+            raise time_used_up()
+        port = self.settings.triton_http_port
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=left)
+        with ExitStack() as otherwise:
+            otherwise.callback(connection.close)
+            with triton_errors(deadline):
+                connection.request(method, path, body, headers or {})
+                response = connection.getresponse()
+                came = response.read() if response.status != HTTPStatus.OK else b""
+            if response.status != HTTPStatus.OK:
+                raise http_error(response.status, came, g.record.version)
+            otherwise.pop_all()
+        return connection, response
+
+
+@contextmanager
+def triton_errors(deadline: float) -> Iterator[None]:
+    """Turn errors of the connection to Triton into those of the contract."""
+    left = deadline - time.monotonic()
+    try:
+        yield
+    except TimeoutError as error:
+        raise DeadlineExceeded(
+            f"Triton did not answer within {left:.3f} s, what was left of the time for this "
+            "request",
+            hint="send fewer or smaller tensors in one request",
+        ) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise ModelUnavailable(
+            "Triton does not answer", hint="it may be starting: try again in a few seconds"
+        ) from error
+
+
+def path_of(model: str, version: str) -> str:
+    """Return the path of a model on Triton."""
+    path = f"/v2/models/{quote(model, safe='')}"
+    return f"{path}/versions/{version}" if version else path

@@ -1,0 +1,261 @@
+"""Stateful models: each sequence has its own sum, whoever asks beside it."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
+
+from tests.conftest import Endpoint, descendants, wait_for
+from tests.support.sequences import (
+    IDLE_S,
+    KEYS,
+    SLOTS,
+    ask,
+    container,
+    lay_out,
+    tensors,
+    total,
+)
+
+# The pattern that botocore states for NewSessionId.
+NEW_SESSION_ID = re.compile(
+    r"[a-zA-Z0-9](-*[a-zA-Z0-9])*;\sExpires=[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z"
+)
+START: dict[str, Any] = {"sequence_start": True}
+END: dict[str, Any] = {"sequence_end": True}
+
+
+@pytest.fixture
+def endpoint(stateful: Endpoint) -> Endpoint:
+    return stateful
+
+
+@pytest.mark.parametrize("model", ["total", "named"])
+@pytest.mark.parametrize("identity", [7, "seven", "x" * 125, "x" * 128, 2**63 - 1])
+def test_a_sequence_is_named_in_the_body(endpoint: Endpoint, model: str, identity: Any) -> None:
+    named = {"sequence_id": identity}
+    assert total(ask(endpoint, tensors(1, model, **named, **START))) == 1
+    assert total(ask(endpoint, tensors(2, model, **named))) == 3
+    assert total(ask(endpoint, {**tensors(4, model), **named, **END})) == 7
+    ended = ask(endpoint, tensors(8, model, **named))
+    assert (ended.status, ended.json["error"]["code"]) == (410, "unknown_sequence")
+    assert '"sequence_start": true' in ended.json["error"]["hint"]
+
+
+def test_a_sequence_is_named_in_the_query(endpoint: Endpoint) -> None:
+    assert total(ask(endpoint, tensors(1), query="?sequence_id=8&sequence_start=true")) == 1
+    assert total(ask(endpoint, tensors(2, sequence_id=8, **END))) == 3
+
+
+def test_a_session_begins_goes_on_and_ends(endpoint: Endpoint) -> None:
+    begun = ask(endpoint, tensors(10), X_Amzn_SageMaker_Session_Id="NEW_SESSION")
+    assert total(begun) == 10
+    stated = begun.headers["X-Amzn-SageMaker-New-Session-Id"]
+    assert NEW_SESSION_ID.fullmatch(stated)
+    session = stated.partition(";")[0]
+    assert total(ask(endpoint, tensors(5), X_Amzn_SageMaker_Session_Id=session)) == 15
+    # In binary too.
+    x = triton.InferInput("X", [1], "FP32")
+    x.set_data_from_numpy(np.array([1], np.float32))
+    body, length = triton.InferenceServerClient.generate_request_body([x])
+    size = f"json-header-size={length}"
+    answer = endpoint.call(
+        "/infer/total",
+        body,
+        headers={
+            **KEYS["alice"],
+            "X-Amzn-SageMaker-Session-Id": session,
+            "Content-Type": f"application/vnd.sagemaker-triton.binary+json;{size}",
+        },
+    )
+    assert answer.status == 200
+    assert np.frombuffer(answer.body[-4:], np.float32) == [16]
+    ended = ask(endpoint, tensors(4, **END), X_Amzn_SageMaker_Session_Id=session)
+    assert total(ended) == 20
+    assert ended.headers["X-Amzn-SageMaker-Closed-Session-Id"] == session
+    assert "X-Amzn-SageMaker-New-Session-Id" not in ended.headers
+    gone = ask(endpoint, tensors(4), X_Amzn_SageMaker_Session_Id=session)
+    assert (gone.status, gone.json["error"]["code"]) == (410, "unknown_sequence")
+
+
+def test_a_model_without_state_ignores_a_session(endpoint: Endpoint) -> None:
+    body = {"modelname": "down", "payload": {"number": [1]}}
+    answer = ask(endpoint, body, X_Amzn_SageMaker_Session_Id="NEW_SESSION")
+    assert (answer.status, answer.json["result"]) == (200, [1])
+    assert not [name for name in answer.headers if "Session" in name]
+
+
+def test_a_class_asks_within_the_caller_s_sequence(endpoint: Endpoint) -> None:
+    def sums(number: float, **parameters: Any) -> Any:
+        body = {"modelname": "running", "payload": {"number": [number]}, "parameters": parameters}
+        return ask(endpoint, body).json["result"]
+
+    assert sums(1, sequence_id=9, **START) == [1]
+    assert sums(2, sequence_id=9) == [3]
+    assert sums(3, sequence_id=9, **END) == [6]
+
+
+def test_equal_ids_of_two_callers_are_two_sequences(endpoint: Endpoint) -> None:
+    named = {"sequence_id": 11}
+    assert total(ask(endpoint, tensors(1, **named, **START), "alice")) == 1
+    assert ask(endpoint, tensors(1, **named), "bob").status == 410
+    session = ask(endpoint, tensors(1), "alice", X_Amzn_SageMaker_Session_Id="NEW_SESSION")
+    name = session.headers["X-Amzn-SageMaker-New-Session-Id"].partition(";")[0]
+    assert ask(endpoint, tensors(1), "bob", X_Amzn_SageMaker_Session_Id=name).status == 410
+    assert total(ask(endpoint, tensors(100, **named, **START), "bob")) == 100
+    assert total(ask(endpoint, tensors(2, **named, **END), "alice")) == 3
+    assert total(ask(endpoint, tensors(1, **named, **END), "bob")) == 101
+    end = ask(endpoint, tensors(1, **END), "alice", X_Amzn_SageMaker_Session_Id=name)
+    assert total(end) == 2
+
+
+@pytest.mark.parametrize("binary", [True, False], ids=["binary", "JSON"])
+@pytest.mark.parametrize("identity", [12, "twelve", "x" * 125])
+@pytest.mark.parametrize("model", ["total", "named"])
+def test_below_v2_too(endpoint: Endpoint, model: str, identity: Any, binary: bool) -> None:
+    client = triton.InferenceServerClient(f"127.0.0.1:{endpoint.port}")
+    out = [triton.InferRequestedOutput("TOTAL", binary_data=binary)]
+
+    def add(caller: str, number: float, **flags: bool) -> float:
+        x = triton.InferInput("X", [1], "FP32")
+        x.set_data_from_numpy(np.array([number], np.float32), binary_data=binary)
+        answer = client.infer(
+            model, [x], outputs=out, headers=dict(KEYS[caller]), sequence_id=identity, **flags
+        )
+        return float(answer.as_numpy("TOTAL").item())
+
+    assert add("alice", 1, sequence_start=True) == 1
+    with pytest.raises(InferenceServerException) as caught:
+        add("bob", 2)
+    assert caught.value.status() == "410"
+    assert add("bob", 100, sequence_start=True) == 100
+    assert add("alice", 2) == 3
+    # It is the sequence of the other routes.
+    assert total(ask(endpoint, tensors(3, model, sequence_id=identity, **END), "alice")) == 6
+    assert add("bob", 1, sequence_end=True) == 101
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({}, "no sequence is named"),
+        ({"sequence_id": 0}, "`sequence_id` is 0"),
+        ({"sequence_id": -1}, "`sequence_id` is -1"),
+        ({"sequence_id": 2**63}, f"`sequence_id` is {2**63}"),
+        ({"sequence_id": True}, "`sequence_id` is True"),
+        ({"sequence_id": ""}, "`sequence_id` is ''"),
+        ({"sequence_id": "x" * 129}, "`sequence_id` is 'x"),
+        ({"sequence_id": "\ud800"}, "`sequence_id` is "),
+        ({"sequence_id": [1]}, "`sequence_id` is [1]"),
+        ({"sequence_id": None}, "`sequence_id` is None"),
+        ({"sequence_id": 1, "sequence_start": 1}, "`sequence_start` is 1"),
+        ({"sequence_id": 1, "sequence_end": "yes"}, "`sequence_end` is 'yes'"),
+        (START, "`sequence_id` is None"),
+    ],
+)
+def test_what_names_no_sequence_is_400(
+    endpoint: Endpoint, parameters: dict[str, Any], text: str
+) -> None:
+    answer = ask(endpoint, tensors(1, **parameters))
+    assert (answer.status, answer.json["error"]["code"]) == (400, "bad_parameter")
+    assert text in answer.json["error"]["message"]
+    assert answer.json["error"]["hint"]
+
+
+def test_a_sequence_where_there_can_be_none_is_400(endpoint: Endpoint) -> None:
+    payload = {"modelname": "running", "payload": [{"number": [1]}] * 2, "sequence_id": 1}
+    answer = ask(endpoint, payload)
+    assert (answer.status, answer.json["error"]["code"]) == (400, "bad_parameter")
+    assert "list of payloads" in answer.json["error"]["message"]
+    tensor = {"name": "FROM", "shape": [1], "datatype": "INT32", "data": [1]}
+    body = {"modelname": "countdown", "inputs": [tensor], "sequence_id": 1}
+    assert "keeps no state" in ask(endpoint, body).json["error"]["message"]
+    both = ask(endpoint, tensors(1, sequence_id=1), X_Amzn_SageMaker_Session_Id="NEW_SESSION")
+    assert (both.status, both.json["error"]["code"]) == (400, "bad_parameter")
+
+
+def test_lines_of_one_sequence_are_run_in_order(endpoint: Endpoint) -> None:
+    lines = [tensors(n, sequence_id=13, sequence_start=n == 1, sequence_end=n == 60)
+             for n in range(1, 61)]  # fmt: skip
+    answer = endpoint.call(
+        "/invocations",
+        "\n".join(map(json.dumps, lines)),
+        headers={**KEYS["alice"], "Content-Type": "application/jsonlines"},
+    )
+    sums = [json.loads(line)["outputs"][0]["data"][0] for line in answer.body.splitlines()]
+    assert sums == [n * (n + 1) / 2 for n in range(1, 61)]
+
+
+def test_many_sequences_at_a_time_keep_their_sums(endpoint: Endpoint) -> None:
+    """In both web workers, some waiting for a slot of the model."""
+
+    def one(identity: int) -> list[float]:
+        return [
+            total(ask(endpoint, tensors(identity, sequence_id=identity, sequence_start=step == 0,
+                                        sequence_end=step == 4)))
+            for step in range(5)
+        ]  # fmt: skip
+
+    with ThreadPoolExecutor(3 * SLOTS) as pool:
+        found = list(pool.map(one, range(101, 125)))
+    assert found == [[step * identity for step in range(1, 6)] for identity in range(101, 125)]
+
+
+def test_without_a_free_slot_it_is_503_until_one_is_left_for_too_long(endpoint: Endpoint) -> None:
+    for identity in range(201, 201 + SLOTS):
+        assert total(ask(endpoint, tensors(1, sequence_id=identity, **START))) == 1
+    body = tensors(1, sequence_id=300, **START)
+    full = ask(endpoint, body, query="?timeout_ms=300")
+    assert (full.status, full.json["error"]["code"]) == (503, "model_busy")
+    assert int(full.headers["Retry-After"]) > 0
+    # The others go on meanwhile.
+    assert ask(endpoint, {"modelname": "down", "payload": {"number": [1]}}).json["result"] == [1]
+    assert total(ask(endpoint, tensors(1, sequence_id=201))) == 2
+    began = time.monotonic()
+    assert total(ask(endpoint, body)) == 1
+    assert time.monotonic() - began < IDLE_S + 3
+    wait_for(
+        lambda: ask(endpoint, tensors(1, sequence_id=202)).status == 410, 5, "an abandoned one"
+    )
+    ask(endpoint, tensors(1, sequence_id=300, **END))
+
+
+@pytest.mark.slow
+def test_ten_thousand_abandoned_sequences(tmp_path: Path) -> None:
+    """Memory stays flat, nothing is lost, and a new one begins."""
+
+    def resident() -> dict[str, int]:
+        """Return KiB by program: those of the web workers and of Triton itself."""
+        found: dict[str, int] = {}
+        for pid in descendants(endpoint.process.pid):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            kind = next((k for k in ("gunicorn", "bin/tritonserver ") if k in command), "")
+            status = Path(f"/proc/{pid}/status").read_text()
+            if kind:
+                found[kind] = found.get(kind, 0) + int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
+        assert len(found) == 2
+        return found
+
+    def abandon(identity: int) -> int:
+        return ask(endpoint, tensors(1, sequence_id=identity, **START)).status
+
+    with container(tmp_path, lay_out(tmp_path, slots=256, idle_s=0.5)) as endpoint:
+        with ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(abandon, range(1, 1001))) == {200}
+            before = resident()
+            assert set(pool.map(abandon, range(1001, 11_001))) == {200}
+        after = resident()
+        for kind, kib in before.items():
+            assert after[kind] < kib + 20 * 1024, (kind, before, after)
+        assert total(ask(endpoint, tensors(1, sequence_id=1, **START))) == 1
+        assert total(ask(endpoint, tensors(2, sequence_id=1, **END))) == 3
+        assert endpoint.call("/ping").status == 200
