@@ -267,7 +267,8 @@ class Settings(StorageSettings):
     def web_threads(self) -> int:
         """How many threads of one worker may be busy with models, or wait for them."""
         slots = (self.threads, self.jobs_per_model, MANAGING)
-        return sum(map(with_others, slots)) + self.queue
+        waiting = self.queue + (self.queue + self.s3_max_concurrency) * self.s3_is_used
+        return sum(map(with_others, slots)) + waiting
 
     @property
     def proxy_timeout(self) -> float:
@@ -353,6 +354,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             "MANAGEMENT_ROUTES is 'false' and SAGEMAKER_MULTI_MODEL is 'true'; expected: not both, "
             "for the platform loads its models over those routes"
         )
+    if settings.s3_results_prefix and not settings.s3_bucket:
+        raise SettingError("S3_RESULTS_PREFIX is set, and S3_BUCKET_NAME is not; expected: both")
     return with_ports_in_range(settings, environment)
 
 

@@ -30,13 +30,13 @@ ARROWS = {
     "dispatcher": (
         "clients clients/plugins clients/repository clients/triton dispatcher/auth"
         " dispatcher/codecs dispatcher/execution dispatcher/model_control"
-        " dispatcher/observability dispatcher/readiness dispatcher/routes"
+        " dispatcher/observability dispatcher/readiness dispatcher/routes dispatcher/storage"
     ),
     "dispatcher/auth": "clients/repository dispatcher",
     "dispatcher/codecs": "clients dispatcher dispatcher/observability/request_log.py",
     "dispatcher/execution": (
         "clients clients/plugins clients/triton dispatcher dispatcher/codecs"
-        " dispatcher/observability"
+        " dispatcher/observability dispatcher/storage"
     ),
     "dispatcher/gunicorn": "dispatcher/observability",
     "dispatcher/model_control": (
@@ -50,9 +50,11 @@ ARROWS = {
     "dispatcher/routes": (
         "clients clients/plugins clients/tensors dispatcher dispatcher/auth dispatcher/codecs"
         " dispatcher/execution dispatcher/model_control dispatcher/observability"
-        " dispatcher/readiness"
+        " dispatcher/readiness dispatcher/storage"
     ),
-    "dispatcher/storage": "clients dispatcher",
+    "dispatcher/storage": (
+        "clients clients/tensors dispatcher dispatcher/observability/request_log.py"
+    ),
     # Starts, watches and stops. It starts the dispatcher by a command, and shares the table of
     # settings; it checks the file of keys before the start.
     "container": (

@@ -34,7 +34,7 @@ from clients.triton.server import Signature, TensorSpec
 K = TypeVar("K", bound=Keys)
 P = TypeVar("P")
 
-BESIDE = ("modelname", "modelversion", "parameters", "payload")  # fields of the body
+BESIDE = ("modelname", "modelversion", "parameters", "payload", "output")  # fields of the body
 LABELS = "labels.txt"
 PUT_LINES = "put a file of that name beside config.pbtxt, with a name in each line"
 LINES_UNREAD: dict[type[Exception], tuple[str, str]] = {
