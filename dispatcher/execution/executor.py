@@ -78,8 +78,8 @@ class Executor:
         """
         size = prepared.batch_size()
 
-        def failed(_: int, error: Exception) -> list[Any]:
-            raise error
+        def failed(start: int, error: Exception) -> list[Any]:
+            raise error_of_s3(prepared.stored(start, size)) or error
 
         starts = range(0, len(prepared.payloads), size)
         return self.in_order(
@@ -110,7 +110,7 @@ class Executor:
                 return failed(one, error)
 
         def failed(one: ModelRequest | Exception, error: Exception) -> dict[str, Any]:
-            return error_item(error, model(one))
+            return error_item(error_of_s3(first_stored(one)) or error, model(one))
 
         def model(one: ModelRequest | Exception) -> str:
             return "" if isinstance(one, Exception) else self.registry.name(one.modelname)
@@ -263,6 +263,11 @@ def first_stored(one: ModelRequest | Exception) -> list[Stored]:
         return []
     stored = [payload for payload in one.payloads if isinstance(payload, Stored)]
     return stored[: stored[0].reads.objects.at_a_time] if stored else []
+
+
+def error_of_s3(stored: list[Stored]) -> InferenceError | None:
+    """Return why an object was not read; then no other error of its request matters."""
+    return next(filter(None, (one.error for one in stored)), None)
 
 
 def call_in_slot(slot: Slot, call: Callable[[T, float], R], item: T, deadline: float) -> R:

@@ -212,7 +212,8 @@ class InferenceHandler:
         """Wait for the first objects of a request before it takes a slot.
 
         Raises:
-            InferenceError: the model is unknown, or too many requests wait for S3.
+            InferenceError: the model is unknown, too many requests wait for S3, or the only object
+                was not read.
 
         """
         if stored := first_stored(model_request):
@@ -220,6 +221,8 @@ class InferenceHandler:
             reads = stored[0].reads
             with reads.objects.place_to_wait():
                 reads.wait(stored, deadline)
+        if stored and not model_request.is_list:
+            stored[0].content(deadline)
 
     def kept(
         self, model_request: ModelRequest, answer: dict[str, Any], deadline: float

@@ -168,13 +168,24 @@ class Stored:
             InferenceError: one of those of `S3`.
 
         """
-        self.reads.begin([self], deadline)
+        if self.shared is None:
+            self.reads.begin([self], deadline)
         if (shared := self.shared) is None:
             raise DeadlineExceeded(
                 f"there was no room for {self.location} in time: other objects are being used",
                 hint="send fewer requests with objects of S3 at a time",
             )
         return shared.call.result(deadline)
+
+    @property
+    def error(self) -> InferenceError | None:
+        """Why the object has not been read, where that is known already."""
+        try:
+            if self.shared:
+                self.shared.call.result(0)
+        except InferenceError as error:
+            return error
+        return None
 
 
 @dataclass(eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 from PIL import Image
 
 from clients.base import Client, Environment, Payload
-from clients.plugins.registry import Registry, load_clients
+from clients.plugins.registry import Registry
 from dispatcher.settings import read_settings
 from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
@@ -61,21 +61,16 @@ def pictures(s3: S3Server) -> S3Server:
     """The server with a picture of one colour below each key."""
     for name in ("red", "lime", "blue"):
         s3.put(f"images/{name}.png", png(name))
-    s3.put("texts/note.txt", "the cat has as [MASK] paws\n".encode())
+    s3.put("texts/note.txt", b"the cat has as [MASK] paws\n")
     s3.put("texts/umlauts.txt", "äöü".encode())
     s3.put("images/red.png", png("red"), OTHER_BUCKET)
     return s3
 
 
-@pytest.fixture(scope="session")
-def families(tmp_path_factory: pytest.TempPathFactory) -> Registry:
-    return load_clients(Environment(FakeTriton(), Path("model_repository").absolute()))
-
-
 @pytest.fixture
 def make(
-    pictures: S3Server, families: Registry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[MakeClient]:
+    pictures: S3Server, built_in: Registry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> MakeClient:
     """Return a maker of the application; its arguments are further settings."""
 
     def made(**settings: str) -> FlaskClient:
@@ -83,16 +78,16 @@ def make(
         for name, value in given.items():
             monkeypatch.setenv(name, value)
         environment = Environment(FakeTriton({"resnet": resnet, "bert_base": bert}), tmp_path)
-        for one in families.clients.values():
+        for one in built_in.clients.values():
             one._environment = environment
         own = {one.modelname: one(environment) for one in (Colour, Letters, Slow)}
-        registry = Registry({**families.clients, **own})
+        registry = Registry({**built_in.clients, **own})
         read = read_settings(given)
         return make_app(
             read, registry, environment, quiet(environment.server, "resnet")
         ).test_client()
 
-    yield made
+    return made
 
 
 @pytest.fixture
