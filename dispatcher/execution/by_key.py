@@ -5,7 +5,8 @@ A client gets such a payload as if the picture or the text had been sent raw.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -134,6 +135,43 @@ class ByKey:
 
 def names_object(payload: Mapping[str, Any]) -> bool:
     return any(name in payload for name in FIELDS)
+
+
+def first_stored(one: ModelRequest | Exception) -> list[Stored]:
+    """Return the objects that a request waits for before it takes a slot."""
+    if isinstance(one, Exception):
+        return []
+    stored = [payload for payload in one.payloads if isinstance(payload, Stored)]
+    return stored[: stored[0].reads.objects.at_a_time] if stored else []
+
+
+def error_of_s3(stored: list[Stored]) -> InferenceError | None:
+    """Return why an object was not read; then no other error of its request matters."""
+    return next(filter(None, (one.error for one in stored)), None)
+
+
+def wait_for_objects(
+    asked: Sequence[ModelRequest | Exception], deadline: float, *, alone: bool = False
+) -> None:
+    """Wait for the first objects of a request before it takes a slot.
+
+    Args:
+        asked: the request, or the first ones of several.
+        deadline: for the objects.
+        alone: whether the first object is the only one.
+
+    Raises:
+        InferenceError: too many requests wait for S3, the only object was not read, or none was
+            until the deadline.
+
+    """
+    if not asked or not (stored := first_stored(asked[0])):
+        return
+    reads = stored[0].reads
+    with reads.objects.place_to_wait():
+        reads.wait(stored, deadline)
+    if (alone or time.monotonic() >= deadline) and (error := error_of_s3(stored)):
+        raise error
 
 
 def opened(stored: Stored, content: bytes, client: Client) -> dict[str, Any]:

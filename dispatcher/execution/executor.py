@@ -19,12 +19,12 @@ from clients.tensors.quoting import brief
 from dispatcher.codecs.error_responses import error_item
 from dispatcher.codecs.metadata import Metadata, TimeLimit
 from dispatcher.errors import CallerGone, time_used_up
-from dispatcher.execution.by_key import with_answer_kept
+from dispatcher.execution.by_key import error_of_s3, first_stored, with_answer_kept
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.prepared import PreparedRequest, prepare
 from dispatcher.execution.request import ModelRequest
 from dispatcher.execution.slots import Caller, Slot, Slots
-from dispatcher.storage.objects import Stored, ahead
+from dispatcher.storage.objects import ahead
 
 MAX_BATCHES = 4  # of one request at a time: two in the model, two being decoded
 
@@ -255,19 +255,6 @@ def with_deadlines(items: Iterable[T], limit: TimeLimit) -> Iterator[tuple[float
             break
         else:
             return
-
-
-def first_stored(one: ModelRequest | Exception) -> list[Stored]:
-    """Return the objects that a request waits for before it takes a slot."""
-    if isinstance(one, Exception):
-        return []
-    stored = [payload for payload in one.payloads if isinstance(payload, Stored)]
-    return stored[: stored[0].reads.objects.at_a_time] if stored else []
-
-
-def error_of_s3(stored: list[Stored]) -> InferenceError | None:
-    """Return why an object was not read; then no other error of its request matters."""
-    return next(filter(None, (one.error for one in stored)), None)
 
 
 def call_in_slot(slot: Slot, call: Callable[[T, float], R], item: T, deadline: float) -> R:

@@ -44,8 +44,14 @@ from dispatcher.codecs.responses import (
 )
 from dispatcher.errors import ANSWERS, CallerGone
 from dispatcher.execution.admission import Admission
-from dispatcher.execution.by_key import ByKey, refuse_to_keep, with_answer_kept
-from dispatcher.execution.executor import Executor, Job, first_stored
+from dispatcher.execution.by_key import (
+    ByKey,
+    first_stored,
+    refuse_to_keep,
+    wait_for_objects,
+    with_answer_kept,
+)
+from dispatcher.execution.executor import Executor, Job
 from dispatcher.execution.prepared import PreparedRequest, prepare
 from dispatcher.execution.request import ModelRequest, RequestList, SeveralModels
 from dispatcher.execution.slots import Caller, Slot
@@ -171,6 +177,8 @@ class InferenceHandler:
         asked = read_body(request, metadata, self.settings)
         if self.by_key and reads:
             asked = self.by_key.read(asked, reads)
+            if isinstance(asked, ModelRequest) and first_stored(asked):
+                self.executor.lookup.client(asked)  # an unknown model has nothing read
         if not isinstance(asked, ModelRequest):
             return self.several(asked, metadata)
         return self.payloads(asked, metadata) if asked.is_list else self.one(asked, metadata)
@@ -185,7 +193,7 @@ class InferenceHandler:
         on_timeout = None
         if connection:
             on_timeout = partial(self.answer_timeout, connection, record, modelname)
-        self.wait_for_objects(model_request, deadline)
+        wait_for_objects([model_request], deadline, alone=True)
         model = self.executor.registry.name(modelname)
         try:
             slot = self.admission.calls.enter(model, deadline, g.caller, on_timeout)
@@ -207,22 +215,6 @@ class InferenceHandler:
         if chosen == JSON and model_request.output is not None:
             response = json_response(self.kept(model_request, answer, deadline))
         return with_attributes(response, prepared)
-
-    def wait_for_objects(self, model_request: ModelRequest, deadline: float) -> None:
-        """Wait for the first objects of a request before it takes a slot.
-
-        Raises:
-            InferenceError: the model is unknown, too many requests wait for S3, or the only object
-                was not read.
-
-        """
-        if stored := first_stored(model_request):
-            self.executor.lookup.client(model_request)
-            reads = stored[0].reads
-            with reads.objects.place_to_wait():
-                reads.wait(stored, deadline)
-        if stored and not model_request.is_list:
-            stored[0].content(deadline)
 
     def kept(
         self, model_request: ModelRequest, answer: dict[str, Any], deadline: float
@@ -248,7 +240,7 @@ class InferenceHandler:
         stream = wants_lines(metadata)
         if stream and model_request.output is not None:
             refuse_to_keep(model_request, LINES)
-        self.wait_for_objects(model_request, metadata.time_limit.deadline())
+        wait_for_objects([model_request], metadata.time_limit.deadline())
 
         def answer(job: Job) -> Response:
             prepared = self.prepared(model_request, metadata, job.time_limit.deadline())
@@ -271,6 +263,7 @@ class InferenceHandler:
     def several(self, asked: SeveralModels | RequestList, metadata: Metadata) -> Response:
         """Answer several requests, each with its own status."""
         stream = wants_lines(metadata)
+        wait_for_objects(asked.model_requests, metadata.time_limit.deadline())
 
         def answer(job: Job) -> Response:
             if isinstance(asked, SeveralModels):
@@ -292,6 +285,7 @@ class InferenceHandler:
         if self.by_key and reads:
             model_requests = map(partial(self.by_key.item, reads=reads), model_requests)
         first = list(itertools.islice(model_requests, 1))
+        wait_for_objects(first, metadata.time_limit.deadline())
 
         def answer(job: Job) -> Response:
             items = self.items(itertools.chain(first, model_requests), metadata, job)
@@ -347,8 +341,8 @@ class InferenceHandler:
 
 
 def end_waiting(record: RequestRecord) -> None:
-    """Note how long the request has waited in the queue."""
-    record.queue = time.monotonic() - record.since
+    """Note how long the request has waited in the queue, and not for S3."""
+    record.queue = time.monotonic() - record.since - record.s3
 
 
 def release_slot(slot: Slot) -> None:

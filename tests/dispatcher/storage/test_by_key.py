@@ -72,13 +72,19 @@ def test_lists_and_lines_keep_their_order(client: FlaskClient) -> None:
     assert [one["pixel"] for one in came["result"]] == pixels
     sent = {"img": base64.b64encode(png("blue")).decode()}
     mixed = ask(client, "resnet", [key("red"), sent, key("lime")])["result"]
-    assert mixed == [
-        ask(client, "resnet", one)["result"] for one in (key("red"), sent, key("lime"))
-    ]
+    alone = [ask(client, "resnet", one)["result"] for one in (key("red"), sent, key("lime"))]
+    assert mixed == alone
     lines = "\n".join(json.dumps({"modelname": "colour", **key(name)}) for name in names)
     response = client.post("/invocations", data=lines, content_type="application/jsonlines")
     came = [json.loads(line) for line in response.text.splitlines()]
     assert [one["result"]["pixel"] for one in came] == pixels
+
+
+def test_a_line_for_an_unknown_model_is_an_error_of_its_own(client: FlaskClient) -> None:
+    line = json.dumps({"modelname": "none", **key("red")})
+    response = client.post("/invocations", data=line, content_type="application/jsonlines")
+    assert response.status_code == 200
+    assert json.loads(response.text)["error"]["code"] == "unknown_model"
 
 
 def test_each_of_several_requests_has_its_own_error(client: FlaskClient) -> None:
