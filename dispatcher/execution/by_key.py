@@ -15,6 +15,7 @@ from clients.errors import BadPayload, BadRequest, InferenceError
 from clients.plugins.family import Family
 from clients.request import Media
 from clients.tensors.client import TensorClient
+from clients.tensors.nested import unshared
 from dispatcher.codecs.media import UNSPECIFIED_MEDIA, detect_media
 from dispatcher.codecs.responses import encode
 from dispatcher.errors import BadBody
@@ -109,7 +110,8 @@ class ByKey:
         if not isinstance(payload, Mapping) or not names_object(payload):
             return payload
         others = {name: value for name, value in payload.items() if name not in FIELDS}
-        return Stored(self.places.input(payload), others, reads)
+        # (Several models may get it, and a client may change what it is given.)
+        return Stored(self.places.input(payload), unshared(others), reads)
 
     def output(
         self, asked: ModelRequest, payloads: list[Payload | Media | Stored]

@@ -193,7 +193,8 @@ class InferenceHandler:
         on_timeout = None
         if connection:
             on_timeout = partial(self.answer_timeout, connection, record, modelname)
-        wait_for_objects([model_request], deadline, alone=True)
+        if self.by_key:
+            wait_for_objects([model_request], deadline, alone=True)
         model = self.executor.registry.name(modelname)
         try:
             slot = self.admission.calls.enter(model, deadline, g.caller, on_timeout)
@@ -240,7 +241,8 @@ class InferenceHandler:
         stream = wants_lines(metadata)
         if stream and model_request.output is not None:
             refuse_to_keep(model_request, LINES)
-        wait_for_objects([model_request], metadata.time_limit.deadline())
+        if self.by_key:
+            wait_for_objects([model_request], metadata.time_limit.deadline())
 
         def answer(job: Job) -> Response:
             prepared = self.prepared(model_request, metadata, job.time_limit.deadline())
@@ -263,7 +265,8 @@ class InferenceHandler:
     def several(self, asked: SeveralModels | RequestList, metadata: Metadata) -> Response:
         """Answer several requests, each with its own status."""
         stream = wants_lines(metadata)
-        wait_for_objects(asked.model_requests, metadata.time_limit.deadline())
+        if self.by_key:
+            wait_for_objects(asked.model_requests, metadata.time_limit.deadline())
 
         def answer(job: Job) -> Response:
             if isinstance(asked, SeveralModels):
@@ -285,7 +288,8 @@ class InferenceHandler:
         if self.by_key and reads:
             model_requests = map(partial(self.by_key.item, reads=reads), model_requests)
         first = list(itertools.islice(model_requests, 1))
-        wait_for_objects(first, metadata.time_limit.deadline())
+        if self.by_key:
+            wait_for_objects(first, metadata.time_limit.deadline())
 
         def answer(job: Job) -> Response:
             items = self.items(itertools.chain(first, model_requests), metadata, job)

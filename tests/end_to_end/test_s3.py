@@ -14,7 +14,7 @@ from tests.conftest import PICTURES, PROJECT, Endpoint, picture, running
 if TYPE_CHECKING:
     from tests.support.s3 import S3Server
 
-CAT = "images/cat.jpg"
+CAT = "images/chelsea.png"
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def by_key(
     folder = tmp_path_factory.mktemp("by_key")
     (folder / "models").mkdir()
     (folder / "models" / "resnet").symlink_to(PROJECT / "model_repository" / "resnet")
-    s3.put(CAT, (PICTURES / "cat.jpg").read_bytes())
+    s3.put(CAT, (PICTURES / "chelsea.png").read_bytes())
     settings = s3.environment(
         MODEL_REPOSITORY=str(folder / "models"), MODEL_SERVER_LOG_LEVEL="debug"
     )
@@ -36,8 +36,8 @@ def by_key(
 def test_a_picture_by_key_has_the_result_of_the_picture_itself(
     by_key: Endpoint, s3: S3Server
 ) -> None:
-    sent = by_key.ask(modelname="resnet", payload={"img": picture(PICTURES / "cat.jpg")})
-    assert "cat" in sent.json["result"][0], sent.json
+    sent = by_key.ask(modelname="resnet", payload={"img": picture(PICTURES / "chelsea.png")})
+    assert "Egyptian cat" in sent.json["result"][0], sent.json
     named = by_key.ask(modelname="resnet", payload={"s3_key": CAT})
     assert (named.status, named.json) == (200, sent.json)
     body = json.dumps({"s3_key": CAT, "output": {}})

@@ -6,7 +6,7 @@ import io
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from flask.testing import FlaskClient
@@ -50,9 +50,11 @@ class Letters(Client):
 
 class Slow(Colour):
     modelname = "slow"
+    ended: ClassVar[list[float]] = []
 
     def inference(self, payload: Payload) -> Any:
         time.sleep(0.2)
+        self.ended.append(time.monotonic())
         return super().inference(payload)
 
 
