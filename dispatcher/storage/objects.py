@@ -172,7 +172,8 @@ class Stored:
             self.reads.begin([self], deadline)
         if (shared := self.shared) is None:
             raise DeadlineExceeded(
-                f"there was no room for {self.location} in time: other objects are being used",
+                f"S3 took too long for {self.location}: other objects were read before it, and there "
+                "was no room",
                 hint="send fewer requests with objects of S3 at a time",
             )
         return shared.call.result(deadline)
