@@ -172,8 +172,7 @@ class Stored:
             self.reads.begin([self], deadline)
         if (shared := self.shared) is None:
             raise DeadlineExceeded(
-                f"S3 took too long for {self.location}: other objects were read before it, and there "
-                "was no room",
+                f"S3 took too long for {self.location}: other objects left no room for it",
                 hint="send fewer requests with objects of S3 at a time",
             )
         return shared.call.result(deadline)
