@@ -17,6 +17,7 @@ from typing import Any
 from clients.repository.model_folders import can_be_read
 from dispatcher import setting_types as read
 from dispatcher.setting_types import setting
+from dispatcher.storage_settings import StorageSettings
 
 ADAPT = "adapt"  # of GPU_CONFIGS
 AUTO, RUN_PATH, WORKABLE = read.AUTO, read.RUN_PATH, read.WORKABLE
@@ -76,7 +77,7 @@ def with_others(slots: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(StorageSettings):
     """The settings of one container, read and checked."""
 
     # fmt: off
@@ -266,7 +267,8 @@ class Settings:
     def web_threads(self) -> int:
         """How many threads of one worker may be busy with models, or wait for them."""
         slots = (self.threads, self.jobs_per_model, MANAGING)
-        return sum(map(with_others, slots)) + self.queue
+        waiting = self.queue + (self.queue + self.s3_max_concurrency) * self.s3_is_used
+        return sum(map(with_others, slots)) + waiting
 
     @property
     def proxy_timeout(self) -> float:
@@ -313,8 +315,8 @@ def written(value: object) -> str:
 
 
 def rows() -> Iterator[Row]:
-    """Yield a row for each setting, in the order of declaration."""
-    for f in fields(Settings):
+    """Yield a row for each setting, in the order of declaration, those of S3 last."""
+    for f in sorted(fields(Settings), key=lambda f: f.name.startswith("s3_")):
         yield Row(
             f.name,
             f.metadata["variable"],
@@ -352,6 +354,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             "MANAGEMENT_ROUTES is 'false' and SAGEMAKER_MULTI_MODEL is 'true'; expected: not both, "
             "for the platform loads its models over those routes"
         )
+    if settings.s3_results_prefix and not settings.s3_bucket:
+        raise SettingError("S3_RESULTS_PREFIX is set, and S3_BUCKET_NAME is not; expected: both")
     return with_ports_in_range(settings, environment)
 
 

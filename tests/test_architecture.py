@@ -30,14 +30,14 @@ ARROWS = {
     "dispatcher": (
         "clients clients/plugins clients/repository clients/triton dispatcher/auth"
         " dispatcher/codecs dispatcher/execution dispatcher/model_control"
-        " dispatcher/observability dispatcher/readiness dispatcher/routes"
+        " dispatcher/observability dispatcher/readiness dispatcher/routes dispatcher/storage"
         " dispatcher/triton_protocol"
     ),
     "dispatcher/auth": "clients/repository dispatcher",
     "dispatcher/codecs": "clients dispatcher dispatcher/observability/request_log.py",
     "dispatcher/execution": (
         "clients clients/plugins clients/triton dispatcher dispatcher/codecs"
-        " dispatcher/observability"
+        " dispatcher/observability dispatcher/storage"
     ),
     "dispatcher/gunicorn": "dispatcher/observability",
     "dispatcher/model_control": (
@@ -51,7 +51,10 @@ ARROWS = {
     "dispatcher/routes": (
         "clients clients/plugins clients/tensors dispatcher dispatcher/auth dispatcher/codecs"
         " dispatcher/execution dispatcher/model_control dispatcher/observability"
-        " dispatcher/readiness dispatcher/triton_protocol"
+        " dispatcher/readiness dispatcher/storage dispatcher/triton_protocol"
+    ),
+    "dispatcher/storage": (
+        "clients clients/tensors dispatcher dispatcher/observability/request_log.py"
     ),
     # Triton's own protocol, for callers who know it.
     "dispatcher/triton_protocol": (

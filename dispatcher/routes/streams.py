@@ -1,0 +1,56 @@
+"""Answers that are sent result by result, as the model gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from flask import Response, g
+
+from clients.errors import DeadlineExceeded
+from dispatcher.codecs.error_responses import encode_results
+from dispatcher.codecs.responses import encode, lines_response
+from dispatcher.errors import CallerGone
+from dispatcher.execution.executor import Job
+from dispatcher.execution.prepared import PreparedRequest
+from dispatcher.execution.watchdog import shut_down
+from dispatcher.observability.telemetry import Telemetry
+
+
+def stream_response(
+    prepared: PreparedRequest, job: Job, form: str, telemetry: Telemetry
+) -> Response:
+    """Answer with the results of one payload as they come, in lines or events."""
+    result = prepared.result(stream=True)
+    several = result if isinstance(result, Iterator) else iter([result])
+    steps = prepared.steps(several)
+    results = ([prepared.body(one)] for one in each_in_time(steps, prepared, job))
+    # As of a list: an error in the first one has its own status.
+    first = next(results, [])
+    encode(first)
+    made = encode_results(first, results, prepared.model_request.modelname)
+    items = telemetry.items(made, g.record)
+    response = lines_response((one.text for one in items), form)
+    response.call_on_close(prepared.request.cancel)
+    return response
+
+
+def each_in_time(steps: Iterator[Any], prepared: PreparedRequest, job: Job) -> Iterator[Any]:
+    """Yield results; end the model's run where the next one is late, or the caller gone."""
+    slot = job.slot
+
+    def stop() -> None:
+        if not prepared.request.cancel() and job.caller.connection:
+            shut_down(job.caller.connection)
+
+    if slot:
+        slot.deadline, slot.on_timeout, slot.until_gone = job.time_limit.deadline(), stop, True
+    try:
+        for one in steps:
+            yield one
+            if slot:
+                slot.deadline = job.time_limit.deadline()
+    except DeadlineExceeded as error:
+        if job.caller.disconnected():
+            raise CallerGone("the caller closed the connection before all results") from error
+        raise
