@@ -88,6 +88,26 @@ class NotJson(InferenceError):
     """A client's result cannot be encoded as JSON; the message says where."""
 
 
+class ObjectForbidden(InferenceError):
+    """An object in S3 must not be read or written, by the settings or by S3's own rights."""
+
+
+class ObjectNotFound(InferenceError):
+    """S3 has no such object, or no such bucket."""
+
+
+class ObjectTooLarge(InferenceError):
+    """An object in S3 is larger than the container reads."""
+
+
+class StorageFailed(InferenceError):
+    """S3 refused the container: its credentials or its region are wrong."""
+
+
+class StorageUnavailable(InferenceError):
+    """S3 cannot be reached at present, or a download broke off."""
+
+
 # An error is answered as its class, or the nearest base class that is in this table.
 ANSWERS: Final[dict[type[InferenceError], tuple[int, str]]] = {
     BadRequest: (400, "bad_request"),
@@ -101,19 +121,24 @@ ANSWERS: Final[dict[type[InferenceError], tuple[int, str]]] = {
     Unauthorized: (401, "unauthorized"),
     WrongScope: (403, "forbidden"),
     ManagementOff: (403, "management_off"),
+    ObjectForbidden: (403, "object_forbidden"),
     UnknownModel: (404, "unknown_model"),
     UnknownVersion: (404, "unknown_version"),
+    ObjectNotFound: (404, "object_not_found"),
     NotAcceptable: (406, "not_acceptable"),
     AlreadyLoaded: (409, "already_loaded"),
+    ObjectTooLarge: (413, "object_too_large"),
     UnsupportedMedia: (415, "unsupported_media"),
     UnsupportedType: (415, "unsupported_type"),
     TooManyRequests: (429, "too_many_requests"),
     CallerGone: (499, "caller_gone"),
     InferenceError: (500, "client_failed"),
     ModelFailed: (502, "model_failed"),
+    StorageFailed: (502, "storage_failed"),
     TooLargeAtOnce: (507, "too_large_at_once"),
     ModelUnavailable: (503, "model_unavailable"),
     ModelBusy: (503, "model_busy"),
+    StorageUnavailable: (503, "storage_unavailable"),
     ClientDisabled: (503, "client_disabled"),
     DeadlineExceeded: (504, "deadline_exceeded"),
     OutOfMemory: (507, "out_of_memory"),

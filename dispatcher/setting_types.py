@@ -187,6 +187,43 @@ def setting(variable: str, default: str, read: Callable[[str], Any], meaning: st
     )
 
 
+BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")  # as AWS has it, for other makers too
+URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
+
+
+@expects("name of a bucket: 3 to 63 lower-case letters, digits, dots and hyphens")
+def bucket(text: str) -> str:
+    """Read the name of a bucket."""
+    if not BUCKET.fullmatch(text):
+        raise ValueError(text)
+    return text
+
+
+@expects("URL that begins with http:// or https://, without a user, or nothing")
+def url(text: str) -> str:
+    """Read the URL of a server."""
+    if text and not URL.fullmatch(text):
+        raise ValueError(text)
+    return text
+
+
+@expects("BUCKET or BUCKET/PREFIX, separated by commas, or nothing")
+def s3_places(text: str) -> tuple[str, ...]:
+    """Read buckets and prefixes in them."""
+    found = tuple(part.strip().removeprefix("s3://") for part in text.split(",") if part.strip())
+    for place in found:
+        bucket(place.partition("/")[0])
+    return found
+
+
+@expects("prefix of keys such as results/, or nothing")
+def s3_prefix(text: str) -> str:
+    """Read a prefix of keys; it ends with a slash."""
+    if text.startswith("/"):
+        raise ValueError(text)
+    return text if not text or text.endswith("/") else f"{text}/"
+
+
 @expects("name of a model, or nothing")
 def name(text: str) -> str:
     """Read the name of a model."""

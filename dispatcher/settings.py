@@ -17,6 +17,7 @@ from typing import Any
 from clients.repository.model_folders import can_be_read
 from dispatcher import setting_types as read
 from dispatcher.setting_types import setting
+from dispatcher.storage_settings import StorageSettings
 
 ADAPT = "adapt"  # of GPU_CONFIGS
 AUTO, RUN_PATH, WORKABLE = read.AUTO, read.RUN_PATH, read.WORKABLE
@@ -76,7 +77,7 @@ def with_others(slots: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(StorageSettings):
     """The settings of one container, read and checked."""
 
     # fmt: off
@@ -313,8 +314,8 @@ def written(value: object) -> str:
 
 
 def rows() -> Iterator[Row]:
-    """Yield a row for each setting, in the order of declaration."""
-    for f in fields(Settings):
+    """Yield a row for each setting, in the order of declaration, those of S3 last."""
+    for f in sorted(fields(Settings), key=lambda f: f.name.startswith("s3_")):
         yield Row(
             f.name,
             f.metadata["variable"],

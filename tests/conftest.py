@@ -18,11 +18,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from clients.text import tokenizer
+
+if TYPE_CHECKING:
+    from tests.support.s3 import S3Server
 
 PROJECT = Path(__file__).resolve().parent.parent
 PICTURES = PROJECT / "tests" / "pictures"
@@ -254,3 +257,12 @@ def endpoint(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """The container with the three models."""
     with running(tmp_path_factory.mktemp("run"), MODEL_REPOSITORY=str(repository)) as endpoint:
         yield endpoint
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server, which checks signatures."""
+    from tests.support.s3 import s3_server  # noqa: PLC0415  boto3 takes half a second
+
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server

@@ -52,6 +52,7 @@ ARROWS = {
         " dispatcher/execution dispatcher/model_control dispatcher/observability"
         " dispatcher/readiness"
     ),
+    "dispatcher/storage": "clients dispatcher",
     # Starts, watches and stops. It starts the dispatcher by a command, and shares the table of
     # settings; it checks the file of keys before the start.
     "container": (

@@ -59,7 +59,7 @@ def test_an_answer_that_differs_is_seen() -> None:
 def test_every_setting_is_documented_as_it_is() -> None:
     table = {}
     for line in (PROJECT / "docs" / "settings.md").read_text().splitlines():
-        if match := re.match(r"\| `([A-Z_]+)` \| (.*?) \| (.*) \| (.*) \|$", line):
+        if match := re.match(r"\| `([A-Z0-9_]+)` \| (.*?) \| (.*) \| (.*) \|$", line):
             table[match[1]] = match.groups()[1:]
     expected = {}
     for row in rows():

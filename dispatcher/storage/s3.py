@@ -1,0 +1,234 @@
+"""The S3 client: get, head, put and list, with errors in the dispatcher's own words.
+
+boto3 is imported at the first call, so a container that uses no S3 never loads it. No message has a
+text of S3's own, which may quote an access key.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
+
+from clients.errors import DeadlineExceeded, InferenceError
+from dispatcher.errors import ObjectTooLarge, StorageUnavailable
+
+if TYPE_CHECKING:  # the import takes half a second
+    from dispatcher.settings import Settings
+
+ATTEMPTS = 3
+CONNECT_S = 5.0
+CHUNK = 2**16
+
+# Above debug: botocore's debug log has the headers of requests, with signatures and tokens.
+LOGGERS = ("boto3", "botocore", "s3transfer", "urllib3")
+
+one_client = threading.Lock()
+call_deadline: ContextVar[float] = ContextVar("call_deadline")
+
+
+@dataclass(frozen=True, order=True)
+class Location:
+    """An object, or a prefix of keys, in a bucket."""
+
+    bucket: str
+    key: str = ""
+
+    def __str__(self) -> str:
+        return f"s3://{self.bucket}/{self.key}"
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    """What S3 says about an object.
+
+    Args:
+        location: of the object.
+        size: in bytes.
+        etag: changes with the content; without quotes.
+
+    """
+
+    location: Location
+    size: int
+    etag: str
+
+
+class S3:
+    """Reads and writes objects, from any thread. It must be made after the fork.
+
+    Deadlines are on the clock of `time.monotonic()`. Every method raises, besides what it names:
+    ObjectNotFound, ObjectForbidden, StorageUnavailable (try again) and StorageFailed (change a
+    setting) of `dispatcher.errors`, and DeadlineExceeded.
+
+    Args:
+        endpoint: the URL of another server than AWS's; empty means boto3's own choice.
+        region: empty means boto3's own choice.
+        timeout: for one call, in seconds.
+        connections: how many are kept open.
+
+    """
+
+    def __init__(
+        self, endpoint: str = "", region: str = "", timeout: float = 20.0, connections: int = 10
+    ) -> None:
+        self.endpoint, self.region = endpoint, region
+        self.timeout, self.connections = timeout, connections
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return the client that the settings describe."""
+        return cls(
+            settings.s3_endpoint_url,
+            settings.s3_region,
+            settings.s3_timeout,
+            settings.s3_max_concurrency,
+        )
+
+    def get(self, location: Location, deadline: float, most: int) -> bytes:
+        """Return the content of an object, in one GET.
+
+        Args:
+            location: of the object.
+            deadline: for all of it.
+            most: bytes that it may have; not a byte of a larger one is read.
+
+        Raises:
+            ObjectTooLarge: it is larger.
+
+        """
+        with self._call(location, deadline) as client:
+            response = client.get_object(Bucket=location.bucket, Key=location.key)
+            with closing(response["Body"]) as body:
+                size = response["ContentLength"]
+                if size > most:
+                    raise too_large(location, size, most)
+                content = bytearray()
+                while len(content) < size:
+                    body.set_socket_timeout(time_left(location))
+                    piece = body.read(min(CHUNK, size - len(content)))
+                    if not piece:
+                        raise cut_off(location, len(content), size)
+                    content += piece
+                body.read()  # the end, where botocore compares the checksum
+        return bytes(content)
+
+    def head(self, location: Location, deadline: float) -> StoredObject:
+        """Return the size and ETag of an object."""
+        with self._call(location, deadline) as client:
+            answer = client.head_object(Bucket=location.bucket, Key=location.key)
+        return StoredObject(location, answer["ContentLength"], answer["ETag"].strip('"'))
+
+    def put(self, location: Location, content: bytes, content_type: str, deadline: float) -> None:
+        """Write an object; replace one that is there."""
+        with self._call(location, deadline) as client:
+            client.put_object(
+                Bucket=location.bucket, Key=location.key, Body=content, ContentType=content_type
+            )
+
+    def list(self, prefix: Location, deadline: float) -> Iterator[StoredObject]:
+        """Yield the objects whose keys begin with a prefix, in the order of their keys."""
+        more: dict[str, str] = {}
+        while True:
+            with self._call(prefix, deadline) as client:
+                page = client.list_objects_v2(Bucket=prefix.bucket, Prefix=prefix.key, **more)
+            for one in page.get("Contents", ()):
+                location = Location(prefix.bucket, one["Key"])
+                yield StoredObject(location, one["Size"], one["ETag"].strip('"'))
+            if not page.get("IsTruncated"):
+                return
+            more = {"ContinuationToken": page["NextContinuationToken"]}
+
+    @contextmanager
+    def _call(self, location: Location, deadline: float) -> Iterator[Any]:
+        """Provide boto3's client for one call; translate its errors."""
+        token = call_deadline.set(min(deadline, time.monotonic() + self.timeout))
+        try:
+            yield self.client
+        except InferenceError:
+            raise
+        except Exception as error:
+            from dispatcher.storage.translation import translated  # noqa: PLC0415  as boto3
+
+            # (Without the cause: its frames hold signed requests.)
+            raise translated(error, location, self.used_region) from None
+        finally:
+            call_deadline.reset(token)
+
+    @property
+    def client(self) -> Any:
+        """boto3's client, made once."""
+        with one_client:
+            return self._client
+
+    @cached_property
+    def _client(self) -> Any:
+        import boto3  # noqa: PLC0415  see the top
+        from botocore.config import Config  # noqa: PLC0415
+
+        for name in LOGGERS:
+            logging.getLogger(name).setLevel(logging.WARNING)
+        client = boto3.session.Session(region_name=self.region or None).client(
+            "s3",
+            endpoint_url=self.endpoint or None,
+            config=Config(
+                connect_timeout=min(CONNECT_S, self.timeout),
+                read_timeout=self.timeout,
+                max_pool_connections=self.connections,
+                retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+                # Other servers than AWS's may not know the newer checksums of uploads.
+                request_checksum_calculation="when_required",
+            ),
+        )
+        client.meta.events.register("before-send.s3", refuse_late)
+        return client
+
+    @property
+    def used_region(self) -> str:
+        """The region that requests are signed for."""
+        made = self.__dict__.get("_client")
+        return str(made.meta.region_name) if made else self.region
+
+
+def refuse_late(**_: Any) -> None:
+    """Refuse an attempt, the first or a repeated one, whose time is used up."""
+    time_left()
+
+
+def time_left(location: Location | None = None) -> float:
+    """Return the seconds until the deadline of this thread's call.
+
+    Raises:
+        DeadlineExceeded: it has passed.
+
+    """
+    left = call_deadline.get() - time.monotonic()
+    if left <= 0:
+        what = f" for {location}" if location else ""
+        raise DeadlineExceeded(
+            f"S3 took too long{what}: the time for it is used up",
+            hint="try again; S3_TIMEOUT is the time for one object",
+        )
+    return left
+
+
+def too_large(location: Location, size: int, most: int) -> ObjectTooLarge:
+    """Return the error for an object of more than `most` bytes."""
+    return ObjectTooLarge(
+        f"{location} has {size} bytes; at most {most // 2**20} MiB are allowed",
+        hint="use a smaller object, or raise S3_MAX_OBJECT_MB",
+    )
+
+
+def cut_off(location: Location, came: int, size: int) -> StorageUnavailable:
+    """Return the error for an object that did not arrive in full."""
+    return StorageUnavailable(
+        f"the download of {location} broke off after {came} of {size} bytes",
+        hint="try again after Retry-After seconds",
+    )

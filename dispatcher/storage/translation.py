@@ -1,0 +1,156 @@
+"""Turns the errors of boto3 into the dispatcher's, once, by their codes and classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+from botocore import exceptions
+
+from clients.errors import DeadlineExceeded, InferenceError
+from dispatcher.errors import (
+    ObjectForbidden,
+    ObjectNotFound,
+    StorageFailed,
+    StorageUnavailable,
+)
+
+if TYPE_CHECKING:
+    from dispatcher.storage.s3 import Location
+
+# The permission that each call needs; an S3 of another maker has them by the same names.
+ACTIONS: Final[Mapping[str, str]] = {
+    "GetObject": "s3:GetObject",
+    "HeadObject": "s3:GetObject",
+    "PutObject": "s3:PutObject",
+    "ListObjectsV2": "s3:ListBucket",
+}
+
+AGAIN: Final = "try again after Retry-After seconds"
+LATER: Final = "try again; S3_TIMEOUT is the time for one object"
+CREDENTIALS: Final = (
+    "check the container's AWS credentials: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and "
+    "AWS_SESSION_TOKEN, or its IAM role"
+)
+RENEWED: Final = "give it new ones, or an IAM role, whose credentials renew themselves"
+KEY: Final = "check the key: it is the whole path in the bucket, and upper and lower case differ"
+
+Row = tuple[type[InferenceError], str, str]
+
+# By boto3's exceptions, the first that fits: the error, its message and its hint.
+BY_CLASS: Final[Mapping[tuple[type[Exception], ...], Row]] = {
+    (exceptions.ConnectTimeoutError, exceptions.ReadTimeoutError): (
+        DeadlineExceeded,
+        "S3 did not answer in time for {at}",
+        LATER,
+    ),
+    (
+        exceptions.IncompleteReadError,
+        exceptions.ResponseStreamingError,
+        exceptions.FlexibleChecksumError,
+    ): (StorageUnavailable, "the download of {at} broke off", AGAIN),
+    (exceptions.HTTPClientError, exceptions.ConnectionError): (
+        StorageUnavailable,
+        "S3 cannot be reached for {at} ({code})",
+        f"{AGAIN}; if it stays so, check S3_ENDPOINT_URL and the network",
+    ),
+    (
+        exceptions.NoCredentialsError,
+        exceptions.PartialCredentialsError,
+        exceptions.CredentialRetrievalError,
+        exceptions.TokenRetrievalError,
+        exceptions.SSOError,
+        exceptions.NoAuthTokenError,
+    ): (StorageFailed, "there are no usable AWS credentials for {at} ({code})", CREDENTIALS),
+    (exceptions.BotoCoreError,): (
+        StorageFailed,
+        "the call of S3 for {at} failed ({code})",
+        "check S3_ENDPOINT_URL, AWS_REGION and the name of the bucket",
+    ),
+}
+
+# By the codes of S3's answers. (One to HEAD has its status in the place of the code.)
+MISSING_KEY: Final[Row] = (ObjectNotFound, "the bucket {bucket!r} has no object {key!r}", KEY)
+EXPIRED: Final[Row] = (StorageFailed, "the container's AWS credentials have expired", RENEWED)
+WRONG_KEYS: Final[Row] = (
+    StorageFailed,
+    "S3 does not accept the container's AWS credentials ({code})",
+    CREDENTIALS,
+)
+FAILED: Final[Row] = (StorageUnavailable, "S3 failed for {at} ({code})", AGAIN)
+REFUSED: Final[Row] = (
+    StorageFailed,
+    "S3 refused the request for {at} ({code})",
+    "the code is in the list of S3's error codes",
+)
+BY_CODE: Final[Mapping[str, Row]] = {
+    "NoSuchBucket": (
+        ObjectNotFound,
+        "there is no bucket {bucket!r} in S3",
+        "check the bucket's name",
+    ),
+    **dict.fromkeys(("NoSuchKey", "NotFound", "404"), MISSING_KEY),
+    **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"), EXPIRED),
+    **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"), WRONG_KEYS),
+    **dict.fromkeys(("SlowDown", "RequestTimeout"), FAILED),
+}
+REGION_HEADER: Final = "x-amz-bucket-region"
+
+
+def translated(error: Exception, location: Location, region: str) -> Exception:
+    """Return the error to raise for one of boto3's; any other is returned as it is.
+
+    Args:
+        error: as it was raised.
+        location: that was asked for.
+        region: that requests are signed for.
+
+    """
+    if isinstance(error, exceptions.ClientError):
+        return refused(error, location, region)
+    for kinds, row in BY_CLASS.items():
+        if isinstance(error, kinds):
+            return made(row, location, type(error).__name__)
+    return error
+
+
+def made(row: Row, location: Location, code: str) -> InferenceError:
+    kind, message, hint = row
+    values = {"at": location, "bucket": location.bucket, "key": location.key, "code": code}
+    return kind(message.format_map(values), hint=hint)
+
+
+def refused(error: exceptions.ClientError, location: Location, region: str) -> InferenceError:
+    """Return the error for an answer of S3 that is not 2xx."""
+    answer: Mapping[str, Any] = error.response
+    code = str(answer.get("Error", {}).get("Code", ""))
+    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    home = region_of(answer)
+    if home not in {"", region} and status != HTTPStatus.FORBIDDEN:
+        return StorageFailed(
+            f"the bucket {location.bucket!r} is in the region {home}; the container asks in "
+            f"{region}",
+            hint=f"set AWS_REGION={home}",
+        )
+    if status == HTTPStatus.FORBIDDEN and code not in BY_CODE:
+        return forbidden(error.operation_name, code, location)
+    other = FAILED if status >= HTTPStatus.INTERNAL_SERVER_ERROR else REFUSED
+    return made(BY_CODE.get(code, other), location, code or str(status))
+
+
+def forbidden(operation: str, code: str, location: Location) -> ObjectForbidden:
+    action = ACTIONS.get(operation, operation)
+    key = "" if operation == "ListObjectsV2" else f"/{location.key}"
+    hint = f"allow {action} on arn:aws:s3:::{location.bucket}{key} for the container's user or role"
+    if action == "s3:GetObject":
+        hint += "; S3 says the same of a missing object to those without s3:ListBucket"
+    return ObjectForbidden(
+        f"S3 does not permit {action} for {location} ({code or 'Forbidden'})", hint=hint
+    )
+
+
+def region_of(answer: Mapping[str, Any]) -> str:
+    """Return the region of the bucket where an answer names it, else nothing."""
+    headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return str(answer.get("Error", {}).get("Region") or headers.get(REGION_HEADER, ""))
