@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from tool.emulate.asynchronous import AsyncCalls
-from tool.emulate.contract import MB, Limits
 from tool.emulate.endpoint import Endpoint, Variant
 from tool.emulate.host.containers import Container, Image, Remote, Start, container_of
 from tool.emulate.host.health import CREATING, FAILED, Health, hint_for
+from tool.emulate.host.limits import MB, Limits
 from tool.emulate.multi_model import Models, unpack_archive
 from tool.emulate.places import place_of, s3_client
 from tool.emulate.service import Service, failure_reason, server
@@ -175,9 +175,8 @@ class Running:
         self.endpoint = Endpoint([], self.limits)
         self.view = View(sys.stdout, self.state)
         stack.callback(self.view.close)
-        self.listening = None if options.transform else listen(options.host, options.port)
-        if self.listening:
-            stack.callback(self.listening.close)
+        if not options.transform:  # a port that is taken is known before a long start
+            self.listening = stack.enter_context(listen(options.host, options.port))
         self.folder = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="dispatcher-emulate-"))
         ).resolve()
@@ -261,10 +260,7 @@ class Running:
             container,
             ("/ping", "/models") if models else ("/ping",),
             say,
-            start_s=self.limits.start_s,
-            every_s=self.limits.ping_every_s,
-            ping_s=self.limits.ping_s,
-            connect_s=self.limits.connect_s,
+            self.limits,
         )
         self.stack.callback(health.stop)
         found = Variant(name, weight, container, health)
@@ -307,7 +303,6 @@ class Running:
 
     def serve(self) -> int:
         """Answer boto3 until Ctrl-C, or until a container has failed."""
-        assert self.listening
         async_calls = None
         options = self.options
         if options.async_output:

@@ -93,6 +93,10 @@ def runtime() -> ServiceModel:
 def members(operation: str, headers: Mapping[str, str]) -> dict[str, str]:
     """Return what the headers of a call say, by the names that boto3 has for it.
 
+    Args:
+        operation: such as InvokeEndpoint.
+        headers: by their names in small letters.
+
     Raises:
         Refused: a value is longer than allowed, or has another form.
 
@@ -102,7 +106,7 @@ def members(operation: str, headers: Mapping[str, str]) -> dict[str, str]:
     for name, shape in runtime().operation_model(operation).input_shape.members.items():
         if shape.serialization.get("location") != "header":
             continue
-        value = headers.get(shape.serialization["name"])
+        value = headers.get(shape.serialization["name"].lower())
         if value is not None:
             found[name] = value
             if fault := fault_of(shape, value):

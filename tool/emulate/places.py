@@ -65,9 +65,8 @@ class Prefix(Place):
         listed = self.client.get_paginator("list_objects_v2").paginate(
             Bucket=self.bucket, Prefix=self.prefix
         )
-        keys = [
-            one["Key"] for page in carried_out(list, listed) for one in page.get("Contents", ())
-        ]
+        pages = carried_out(list, listed)
+        keys = [one["Key"] for page in pages for one in page.get("Contents", ())]
         folder = self.prefix.rpartition("/")[0]
         start = len(folder) + bool(folder)
         return sorted(key[start:] for key in keys if not key.endswith("/"))

@@ -24,10 +24,11 @@ from tool.emulate.contract import (
     REGION,
     Refused,
     members,
+    model_error,
     too_large,
     validation_error,
 )
-from tool.emulate.endpoint import TIMED_OUT, Endpoint, Variant, model_error, no_answer
+from tool.emulate.endpoint import TIMED_OUT, Endpoint, Variant, no_answer
 from tool.emulate.event_stream import CONTENT_TYPE, model_stream_error, payload_part
 from tool.emulate.host.calls import Answer, NoAnswer, TooLate
 from tool.emulate.host.health import FAILED
@@ -85,7 +86,7 @@ class Service:
         variant: Variant | None = None
         try:
             body = drained(self.endpoint.limits.max_body)
-            call = members(operation, request.headers)
+            call = members(operation, {name.lower(): value for name, value in request.headers})
             if operation == "InvokeEndpointAsync":
                 response = self.asynchronously(name, call, body)
                 self.note(operation, call, None, 202, begin)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -64,7 +64,7 @@ class Answer:
         self.status = response.status
         self.headers = response.headers
 
-    def pieces(self, until: float) -> Iterator[bytes]:
+    def pieces(self, until: float) -> Generator[bytes]:
         """Yield the body as it comes; `until` is of `time.monotonic`.
 
         Raises:

@@ -101,7 +101,7 @@ class Program(Container):
     def __init__(self, how: Start) -> None:
         self.how = how
         self.process: subprocess.Popen[bytes] | None = None
-        self.reader: threading.Thread | None = None
+        self.reader = threading.Thread(target=self.read, daemon=True)
 
     def launch(self, command: list[str], environment: Mapping[str, str]) -> None:
         self.process = subprocess.Popen(
@@ -112,20 +112,17 @@ class Program(Container):
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is for this program, which stops it in order
         )
-        self.reader = threading.Thread(target=self.read, daemon=True)
         self.reader.start()
 
     def read(self) -> None:
         """Pass on its lines until it ends."""
-        assert self.process
-        assert self.process.stdout
-        for line in self.process.stdout:
+        lines = self.process.stdout if self.process else None
+        for line in lines or ():
             self.how.log(line.decode(errors="replace").rstrip())
 
     def ended(self) -> str:
         if self.process is None or self.process.poll() is None:
             return ""
-        assert self.reader
         self.reader.join(1)  # its last lines come before the reason
         code = self.process.returncode
         reason = f"it ended with {in_words(code)}"
@@ -214,8 +211,7 @@ class Image(Program):
         self.address = Address("127.0.0.1", int(found))
 
     def path_of(self, folder: Path) -> str:
-        assert self.how.models
-        return f"{MODELS_DIR}/{folder.relative_to(self.how.models)}"
+        return f"{MODELS_DIR}/{folder.relative_to(self.how.models or folder)}"
 
     def stop(self) -> str:
         if not self.created:
