@@ -41,6 +41,7 @@ OPERATIONS = {
 NO_ASYNC = "The endpoint is not asynchronous: start `dispatcher emulate` with --async-output s3://…"
 FROM_CONTAINER = (CUSTOM_ATTRIBUTES, NEW_SESSION_ID, CLOSED_SESSION_ID)
 PIECE = 2**20
+SHOWN = 500
 
 
 class Service:
@@ -107,7 +108,7 @@ class Service:
         except Refused as error:
             if variant:
                 variant.failures += 1
-            self.say(f"{operation} refused: {error.name}: {error.message}")
+            self.say(f"{operation} {error.name}: {error.message[:SHOWN]}")
             return refused(error)
         for header in FROM_CONTAINER:
             if header in answer.headers:
