@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import signal
 import socket
@@ -365,7 +366,8 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), backlog=128)
     except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or error
+        number = getattr(error, "errno", None)
+        why = os.strerror(number) if number else error
         raise Trouble(f"port {port} of {host}: {why}; name another one with --port") from error
 
 

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 CAPACITY = int(os.environ.get("CAPACITY", "99"))
@@ -18,6 +19,10 @@ PING = int(os.environ.get("PING", "200"))
 PARAMETERS = os.environ.get("PARAMETERS", "")
 SHOWN = {"GREETING", "MODEL_DIR", "SAGEMAKER_MULTI_MODEL", "SAGEMAKER_BATCH_STRATEGY"}
 loaded: dict[str, str] = {}
+
+
+def names_in(folder: str) -> list[str]:
+    return sorted(path.name for path in Path(folder).iterdir())
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -55,7 +60,7 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path.startswith("/models/"):
             name = self.path.split("/")[2]
             if name in loaded:
-                self.echo(body, folder=loaded[name], files=sorted(os.listdir(loaded[name])))
+                self.echo(body, folder=loaded[name], files=names_in(loaded[name]))
             else:
                 self.answer(404, b"not loaded")
         else:
@@ -65,7 +70,7 @@ class Handler(BaseHTTPRequestHandler):
             getattr(self, word or "echo")(body, **({"value": value} if value else {}))
 
     def load(self, model_name: str, url: str) -> None:
-        if "broken" in os.listdir(url):
+        if "broken" in names_in(url):
             self.answer(400, b"the model is broken")
         elif len(loaded) >= CAPACITY:
             self.answer(507, b"out of memory")
@@ -121,6 +126,7 @@ if __name__ == "__main__":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     else:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    print("the container starts", flush=True)
+    sys.stdout.write("the container starts\n")
+    sys.stdout.flush()
     port = int(os.environ.get("SAGEMAKER_BIND_TO_PORT", "8080"))
     ThreadingHTTPServer(("", port), Handler).serve_forever()

@@ -112,8 +112,10 @@ def transform(
 ) -> Any:
     own = ["--s3-endpoint-url", s3.url] if s3 else []
     return subprocess.run(
-        [sys.executable, "-m", "tool", "emulate", str(container), "--transform"]
-        + [str(source), str(target), *options, *own, "--ping-every=0.3"],
+        [
+            *(sys.executable, "-m", "tool", "emulate", str(container), "--ping-every=0.3"),
+            *("--transform", str(source), str(target), *options, *own),
+        ],
         capture_output=True,
         text=True,
         check=False,
@@ -127,7 +129,7 @@ def transform(
     ("options", "requests"),
     [
         (["--split-type=Line", "--strategy=SingleRecord"], 3),
-        (["--split-type=Line", "--env=PARAMETERS={\"BatchStrategy\": \"SINGLE_RECORD\"}"], 3),
+        (["--split-type=Line", '--env=PARAMETERS={"BatchStrategy": "SINGLE_RECORD"}'], 3),
         (["--split-type=Line", "--strategy=MultiRecord", "--max-payload-mb=1"], 2),
         (["--strategy=MultiRecord"], 1),
     ],

@@ -163,9 +163,7 @@ def test_a_session_stays_with_its_variant_until_it_is_closed(service: Emulated) 
     opened = "abc; Expires=2099-01-31T00:00:00Z"
     _, answer = service.invoke(SessionId="NEW_SESSION", CustomAttributes=f"session={opened}")
     assert answer["NewSessionId"] == opened
-    variants = {
-        service.invoke(SessionId="abc")[1]["InvokedProductionVariant"] for _ in range(12)
-    }
+    variants = {service.invoke(SessionId="abc")[1]["InvokedProductionVariant"] for _ in range(12)}
     assert variants == {answer["InvokedProductionVariant"]}
     _, closing = service.invoke(SessionId="abc", CustomAttributes="session=close")
     assert closing["ClosedSessionId"] == "abc"
@@ -199,7 +197,7 @@ def test_waiters_find_the_endpoint_in_service(service: Emulated) -> None:
         "AllTraffic",
         "second",
     ]
-    with pytest.raises(ClientError, match="does not answer SageMaker.ListModels"):
+    with pytest.raises(ClientError, match=r"does not answer SageMaker\.ListModels"):
         sagemaker.list_models()
 
 

@@ -116,9 +116,10 @@ class Program(Container):
 
     def read(self) -> None:
         """Pass on its lines until it ends."""
-        lines = self.process.stdout if self.process else None
-        for line in lines or ():
-            self.how.log(line.decode(errors="replace").rstrip())
+        if self.process and self.process.stdout:
+            with self.process.stdout as lines:
+                for line in lines:
+                    self.how.log(line.decode(errors="replace").rstrip())
 
     def ended(self) -> str:
         if self.process is None or self.process.poll() is None:
