@@ -125,9 +125,12 @@ class Program(Container):
         if self.process is None or self.process.poll() is None:
             return ""
         self.reader.join(1)  # its last lines come before the reason
-        code = self.process.returncode
+        code = self.exit_code()
         reason = f"it ended with {in_words(code)}"
         return f"{reason}; {NO_SERVE}" if code in (126, 127) else reason
+
+    def exit_code(self) -> int:
+        return self.process.returncode if self.process and self.process.returncode else 0
 
     def stopped(self, begin: float) -> str:
         """Return how it ended at SIGTERM."""
@@ -210,6 +213,11 @@ class Image(Program):
         # Where it ended at once, its end is found as any other.
         found = published.splitlines()[0].rpartition(":")[2] if published else "0"
         self.address = Address("127.0.0.1", int(found))
+
+    def exit_code(self) -> int:
+        """Return the container's own code: that of `docker start` is 1 where it cannot start."""
+        state = docker("inspect", "--format", "{{.State.ExitCode}}", self.name, may_fail=True)
+        return int(state.strip() or super().exit_code())
 
     def path_of(self, folder: Path) -> str:
         return f"{MODELS_DIR}/{folder.relative_to(self.how.models or folder)}"
