@@ -83,7 +83,8 @@ def inference_routes(
         raise BadRequest(
             f"{call[:100]!r} is a call that the hosting service alone answers, not a container",
             hint="ask by invoke_endpoint (POST /endpoints/{name}/invocations); with Accept: "
-            "application/jsonlines a list is answered line by line",
+            "application/jsonlines a list is answered line by line; `dispatcher emulate` in front "
+            "answers the others",
         )
 
     @routes.post("/infer/<model>")

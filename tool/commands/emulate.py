@@ -378,7 +378,11 @@ def interrupted_by_signals() -> Iterator[None]:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    before = {one: signal.signal(one, interrupt) for one in (signal.SIGTERM, signal.SIGHUP)}
+    numbers = [signal.SIGTERM, signal.SIGHUP]
+    before = {one: signal.getsignal(one) for one in numbers}
+    for one, handler in before.items():
+        if handler is not signal.SIG_IGN:  # as `nohup` has it
+            signal.signal(one, interrupt)
     try:
         yield
     finally:

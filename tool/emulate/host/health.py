@@ -21,7 +21,7 @@ class Health:
 
     Args:
         container: to ping.
-        paths: that must be answered with 200: /ping, and /models on a multi-model endpoint.
+        paths: that must be answered with 200: /ping, and before the first good ping the others.
         say: takes each change of the state.
         limits: on the start and on pings.
 
@@ -55,7 +55,8 @@ class Health:
                 self.reason = ended
                 self.become(FAILED, ended)
                 return
-            fault = next(filter(None, map(self.fault, self.paths)), "")
+            paths = self.paths[:1] if self.was_in_service else self.paths
+            fault = next(filter(None, map(self.fault, paths)), "")
             if self.done.is_set():
                 return
             if fault and not self.container.ended():
