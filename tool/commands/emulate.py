@@ -184,6 +184,11 @@ class Running:
         self.folder.chmod(0o755)
         self.model = self.model_folder()
         self.environment = self.variables()
+        # What is wrong with S3 or the input is known before a long start, too.
+        self.async_calls = self.asynchronous()
+        self.places = [place_of(one, options.s3_endpoint_url) for one in options.transform or ()]
+        if self.places:
+            self.places[0].names()
         for name, weight, what in self.wanted():
             self.endpoint.variants.append(self.variant(name, weight, what))
 
@@ -240,29 +245,17 @@ class Running:
         models = self.folder / "models" / name if self.options.multi_model else None
         if models:
             models.mkdir(parents=True)
-        container = container_of(
-            what,
-            Start(
-                name,
-                self.view.log(name),
-                self.environment,
-                self.model,
-                models,
-                self.limits.stop_s,
-            ),
-        )
+        log, stop_s = self.view.log(name), self.limits.stop_s
+        how = Start(name, log, self.environment, self.model, models, stop_s)
+        container = container_of(what, how)
         if isinstance(container, Remote) and (self.model or self.options.env):
             raise Trouble(f"{what} runs already: --model and --env are for an image or a folder")
         self.stack.callback(self.stop, name, container)
         say = self.view.about(name)
         say(f"{'pinging' if isinstance(container, Remote) else 'starting'} {what}")
         container.start()
-        health = Health(
-            container,
-            ("/ping", "/models") if models else ("/ping",),
-            say,
-            self.limits,
-        )
+        paths = ("/ping", "/models") if models else ("/ping",)
+        health = Health(container, paths, say, self.limits)
         self.stack.callback(health.stop)
         found = Variant(name, weight, container, health)
         if models:
@@ -302,21 +295,26 @@ class Running:
             text = f"{failure_reason(variant)}{f'; {hint}' * bool(hint)}"
             raise Trouble(text if not health.was_in_service else f"{variant.name}: {reason}")
 
+    def asynchronous(self) -> AsyncCalls | None:
+        """Return what takes asynchronous calls, where there is a place for their answers."""
+        options = self.options
+        if not options.async_output:
+            return None
+        calls = AsyncCalls(
+            self.endpoint,
+            s3_client(options.s3_endpoint_url),
+            options.async_output,
+            options.async_failure,
+            options.async_concurrency,
+            self.view.say,
+        )
+        self.stack.callback(calls.close)
+        return calls
+
     def serve(self) -> int:
         """Answer boto3 until Ctrl-C, or until a container has failed."""
-        async_calls = None
-        options = self.options
-        if options.async_output:
-            async_calls = AsyncCalls(
-                self.endpoint,
-                s3_client(options.s3_endpoint_url),
-                options.async_output,
-                options.async_failure,
-                options.async_concurrency,
-                self.view.say,
-            )
-            self.stack.callback(async_calls.close)
-        web = server(Service(self.endpoint, async_calls, self.view.say).app(), self.listening)
+        service = Service(self.endpoint, self.async_calls, self.view.say)
+        web = server(service.app(), self.listening)
         thread = threading.Thread(target=web.serve_forever, args=(0.1,), daemon=True)
         thread.start()
         self.stack.callback(web.shutdown)
@@ -335,10 +333,7 @@ class Running:
 
     def transform(self) -> int:
         """Run a batch transform job; return 1 where a file failed."""
-        source, target = (
-            place_of(one, self.options.s3_endpoint_url) for one in self.options.transform
-        )
-        source.names()  # before a long start
+        source, target = self.places
         self.until_in_service()
         return min(1, transform(self.job, source, target, self.endpoint, self.view.say))
 

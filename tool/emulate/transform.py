@@ -160,9 +160,12 @@ def transformed(job: Job, content: bytes, endpoint: Endpoint) -> tuple[bytes, in
 
     bodies = requests_of(job, content)
     answers: list[bytes] = []
-    with ThreadPoolExecutor(job.at_once, "transform") as workers:
+    workers = ThreadPoolExecutor(job.at_once, "transform")
+    try:
         while some := list(islice(bodies, job.at_once)):
             answers += workers.map(answered, some)
+    finally:  # after Ctrl-C nobody waits for the container
+        workers.shutdown(wait=False, cancel_futures=True)
     if job.assemble == LINE:
         return b"".join(one.removesuffix(b"\n") + b"\n" for one in answers), len(answers)
     return b"".join(answers), len(answers)

@@ -79,7 +79,8 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200)
 
     def echo(self, body: bytes, **more: Any) -> None:
-        """Answer what came."""
+        """Answer what came, SLEEP seconds later."""
+        time.sleep(float(os.environ.get("SLEEP", "0")))
         headers = {name.lower(): value for name, value in self.headers.items()}
         seen = {"path": self.path, "headers": headers, "size": len(body), **more}
         seen["variables"] = {name: os.environ[name] for name in os.environ if name in SHOWN}

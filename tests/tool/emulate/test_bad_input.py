@@ -110,6 +110,19 @@ def test_a_second_ctrl_c_does_not_wait_for_the_container(container: Path, tmp_pa
         assert time.monotonic() - begun < 15  # not 30
 
 
+def test_ctrl_c_in_a_transform_does_not_wait_for_the_answer(
+    container: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "in").write_bytes(b"x")
+    where = (tmp_path / "in", tmp_path / "out")
+    running = begin(tmp_path, container, "--transform", *where, "--env", "SLEEP=30")
+    wait_for(lambda: "at_once 1" in running.lines, 30, lambda: running.lines)
+    time.sleep(0.3)
+    begun = time.monotonic()
+    assert end(running) == 130
+    assert time.monotonic() - begun < 15
+
+
 def test_a_port_that_is_taken(container: Path, failed: Fails) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -203,6 +203,8 @@ class Image(Program):
                 options += ["--volume", f"{folder.resolve()}:{place}:ro"]
         for name, value in environment.items():
             options += ["--env", f"{name}={value}"]
+        if not docker("image", "inspect", "--format", "{{.Id}}", self.image, may_fail=True):
+            self.how.log("the image is not here; pulling it")
         self.created = True  # even if Ctrl-C comes before Docker's answer
         docker("create", *options, self.image, "serve", seconds=None)
         self.launch(["docker", "start", "--attach", self.name], os.environ)
