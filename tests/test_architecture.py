@@ -115,8 +115,12 @@ ARROWS = {
     ),
     "tool/commands": (
         "clients/plugins clients/repository clients/triton container/triton_backends"
-        " dispatcher/auth/api_keys.py dispatcher/settings.py tool tool/checks tool/engines"
+        " dispatcher/auth/api_keys.py dispatcher/settings.py tool tool/checks tool/emulate"
+        " tool/emulate/host tool/engines"
     ),
+    # The hosting service on a laptop: of containers it knows what anyone's have in common.
+    "tool/emulate": "tool tool/checks tool/emulate/host",
+    "tool/emulate/host": "dispatcher/exit_codes.py tool",
     "tool/engines": (
         "clients clients/plugins clients/repository clients/tensors container/triton_backends"
         " container/triton_backends/batching container/triton_backends/onnxruntime"

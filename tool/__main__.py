@@ -32,6 +32,10 @@ COMMANDS = {  # the module of each, and what it does
         "tool.commands.engines",
         "say which engine runs each model on this machine, how fast and how exactly",
     ),
+    "emulate": (
+        "tool.commands.emulate",
+        "run a container as Amazon SageMaker does, and answer boto3 in its place",
+    ),
     "invoke": ("tool.commands.invoke", "ask a model of a running endpoint"),
     "quantize": (
         "tool.engines.quantize",

@@ -18,7 +18,7 @@ from clients.request import Media, Once, Request, Timings, current
 from clients.tensors.client import TensorClient, TensorResult
 from clients.tensors.nested import unshared
 from dispatcher.codecs.media import detect_media
-from dispatcher.codecs.metadata import Metadata
+from dispatcher.codecs.metadata import SEQUENCE_NAMES, Metadata
 from dispatcher.errors import BadBody, ClientBug, client_bug, with_position
 from dispatcher.execution.by_key import opened
 from dispatcher.execution.model_lookup import ModelLookup

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -13,7 +13,7 @@ from typing import Any
 
 from flask import Blueprint, Response, g, request
 
-from clients.errors import BadRequest, DeadlineExceeded, InferenceError, UnknownModel
+from clients.errors import BadRequest, DeadlineExceeded, UnknownModel
 from clients.request import Timings
 from clients.tensors.client import TensorResult
 from dispatcher.codecs.binary_tensors import SAGEMAKER_TYPE
@@ -60,7 +60,7 @@ from dispatcher.execution.slots import STARTS, Caller, Slot
 from dispatcher.execution.watchdog import send_timeout, shut_down
 from dispatcher.observability.request_log import RequestRecord
 from dispatcher.observability.telemetry import Telemetry
-from dispatcher.routes.streams import stream_response
+from dispatcher.routes.streams import first_model, stream_response, wants_lines
 from dispatcher.routes.v2 import sagemaker_response
 from dispatcher.settings import Settings
 from dispatcher.storage.objects import Reads
@@ -96,7 +96,8 @@ def inference_routes(  # noqa: PLR0913, PLR0917  all that they are made of
         raise BadRequest(
             f"{call[:100]!r} is a call that the hosting service alone answers, not a container",
             hint="ask by invoke_endpoint (POST /endpoints/{name}/invocations); with Accept: "
-            "application/jsonlines a list is answered line by line",
+            "application/jsonlines a list is answered line by line; `dispatcher emulate` in front "
+            "answers the others",
         )
 
     @routes.post("/infer/<model>")
@@ -386,15 +387,6 @@ def release_slot(slot: Slot) -> None:
     """Release the slot of a job whose response was sent, or broke off."""
     with suppress(DeadlineExceeded):
         slot.release()
-
-
-def wants_lines(metadata: Metadata) -> bool:
-    return negotiate(metadata.accept, (JSON, LINES)) == LINES
-
-
-def first_model(model_requests: Sequence[ModelRequest | InferenceError]) -> str:
-    """Return the model that a request for several counts for."""
-    return next((one.modelname for one in model_requests if isinstance(one, ModelRequest)), "")
 
 
 def with_attributes(response: Response, prepared: PreparedRequest) -> Response:

@@ -1,18 +1,20 @@
-"""Answers that are sent result by result, as the model gives them."""
+"""Answers in several parts: results as the model gives them, and lines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flask import Response, g
 
-from clients.errors import DeadlineExceeded
+from clients.errors import DeadlineExceeded, InferenceError
 from dispatcher.codecs.error_responses import encode_results
-from dispatcher.codecs.responses import encode, lines_response
+from dispatcher.codecs.metadata import Metadata
+from dispatcher.codecs.responses import JSON, LINES, encode, lines_response, negotiate
 from dispatcher.errors import CallerGone
 from dispatcher.execution.executor import Job
 from dispatcher.execution.prepared import PreparedRequest
+from dispatcher.execution.request import ModelRequest
 from dispatcher.execution.watchdog import shut_down
 from dispatcher.observability.telemetry import Telemetry
 
@@ -54,3 +56,12 @@ def each_in_time(steps: Iterator[Any], prepared: PreparedRequest, job: Job) -> I
         if job.caller.disconnected():
             raise CallerGone("the caller closed the connection before all results") from error
         raise
+
+
+def wants_lines(metadata: Metadata) -> bool:
+    return negotiate(metadata.accept, (JSON, LINES)) == LINES
+
+
+def first_model(model_requests: Sequence[ModelRequest | InferenceError]) -> str:
+    """Return the model that a request for several counts for."""
+    return next((one.modelname for one in model_requests if isinstance(one, ModelRequest)), "")

@@ -19,6 +19,7 @@ import pytest
 from tests.conftest import PICTURES, PROJECT, Endpoint, free_ports, picture, wait_for
 from tests.end_to_end.conftest import write_own_client
 from tests.support import readme
+from tests.support.docker import docker, skip_without_engine
 
 pytestmark = pytest.mark.image
 
@@ -31,15 +32,6 @@ LOCKED = (
 )
 
 
-def docker(*arguments: str | Path, check: bool = True) -> str:
-    done = subprocess.run(
-        ["docker", *arguments], check=False, capture_output=True, text=True, timeout=1200
-    )
-    if check and done.returncode:
-        pytest.fail(f"docker {arguments[0]}: {done.stdout[-3000:]}{done.stderr[-3000:]}")
-    return done.stdout + done.stderr
-
-
 def build(tag: str, *options: str) -> str:
     """Build the image; the host's network is what a machine behind a proxy needs."""
     return docker("build", "--network", "host", "--tag", tag, *options, PROJECT)
@@ -47,12 +39,7 @@ def build(tag: str, *options: str) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def engine() -> None:
-    try:
-        done = subprocess.run(["docker", "version"], check=False, capture_output=True, timeout=30)
-    except FileNotFoundError:
-        pytest.skip("there is no docker here")
-    if done.returncode:
-        pytest.skip("no Docker engine answers")
+    skip_without_engine()
 
 
 @pytest.fixture(scope="session")
