@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from clients.repository.model_folders import can_be_read
+from dispatcher import remote_triton as remote
 from dispatcher import setting_types as read
 from dispatcher.setting_types import setting
 
@@ -102,6 +103,16 @@ class Settings:
         read.or_nothing(read.port),
         "port of all addresses that leads to Triton's metrics port, without keys; nothing means "
         "closed")
+    triton_url: str | None = setting("TRITON_URL", "", read.or_nothing(remote.grpc_url),
+        "gRPC address of a Triton elsewhere, which serves in place of one of this container")
+    triton_http_url: str | None = setting("TRITON_HTTP_URL", "", read.or_nothing(remote.http_url),
+        "HTTP address of that Triton, for /v2; nothing means that /v2 answers 501")
+    triton_ca_file: Path | None = setting("TRITON_CA_FILE", "", read.or_nothing(read.file),
+        "certificates (PEM) of that Triton's authorities; nothing means the usual ones")
+    triton_certificate_file: Path | None = setting("TRITON_CERTIFICATE_FILE", "",
+        read.or_nothing(read.file), "certificate and key (PEM) that are shown to that Triton")
+    triton_metadata: str = setting("TRITON_METADATA", "", remote.metadata,
+        "what is sent with every call, such as `authorization: Bearer …`", secret=True)
     model_repository: Path = setting("MODEL_REPOSITORY", str(PROJECT / "model_repository"),
         read.folder,
         "Triton's model repository: a folder with one folder per model")
@@ -123,7 +134,7 @@ class Settings:
         "model for requests that name none")
     required_models: tuple[str, ...] = setting("REQUIRED_MODELS", "", read.names,
         "models, or client classes by their modelname, without which /ping is 503; nothing means "
-        "every model in the repository")
+        "every model in the repository, and none with TRITON_URL")
     clients_path: tuple[Path, ...] = setting("CLIENTS_PATH", "", read.folders,
         "folders with your own client classes")
     clients_watch: float | None = setting("CLIENTS_WATCH", "",
@@ -166,7 +177,8 @@ class Settings:
         read.or_nothing(read.whole(0, 2**20)),
         "how much of /dev/shm the web workers may use to pass large tensors to Triton, in MiB; 0 "
         "means by gRPC only; nothing means an eighth of /dev/shm or of the container's memory, "
-        "whichever is smaller, at most 512, and 0 where the smaller one is below 1 GiB")
+        "whichever is smaller, at most 512, and 0 where the smaller one is below 1 GiB or with "
+        "TRITON_URL")
     workers: int = setting("MODEL_SERVER_WORKERS", AUTO, read.workers,
         "number of web workers; auto means one for every four CPUs of the container, at least one "
         "and at most four")
@@ -343,7 +355,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         try:
             values[f.name] = reader(text)
         except (ValueError, OSError):  # the second for a folder without permission
-            wrong.append(f"{variable} is {text!r}; expected: {reader.expected}")
+            shown = "a text that is not shown" if f.metadata["secret"] else repr(text)
+            wrong.append(f"{variable} is {shown}; expected: {reader.expected}")
     if wrong:
         raise SettingError("\n".join(wrong))
     settings = Settings(**values)
@@ -352,7 +365,9 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             "MANAGEMENT_ROUTES is 'false' and SAGEMAKER_MULTI_MODEL is 'true'; expected: not both, "
             "for the platform loads its models over those routes"
         )
-    return with_ports_in_range(settings, environment)
+    if misplaced := remote.misplaced(settings):
+        raise SettingError("\n".join(misplaced))
+    return settings if settings.triton_url else with_ports_in_range(settings, environment)
 
 
 def with_ports_in_range(settings: Settings, environment: Mapping[str, str]) -> Settings:

@@ -80,6 +80,7 @@ def build() -> Flask:
         replace_workers=replace_worker,
         leaving=lambda: watchdog.leaving,
         tidy=link_repair(settings),
+        elsewhere=bool(settings.triton_url),
     )
     prober.start()
 
@@ -132,8 +133,10 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
         settings.unload_timeout,
         partial(models_on_disk, settings),
         adapt=settings.gpu_configs == ADAPT and not has_gpu(),
+        elsewhere=bool(settings.triton_url),
     )
-    listing = ModelListing(registry, server, repository, run_dir and run_dir / INSTANCES / ENGINES)
+    engines = run_dir and run_dir / INSTANCES / ENGINES
+    listing = ModelListing(registry, server, repository, engines, settings.triton_url or "")
     lookup = ModelLookup(registry, environment, readiness.refuse, loader.is_wanted)
     executor = Executor(lookup, admission.calls, grace_period(settings.client_timeout))
     triton = TritonProxy(settings, lookup, admission)
@@ -160,7 +163,7 @@ def make_admission(settings: Settings) -> Admission:
 
 def link_repair(settings: Settings) -> Callable[[], None]:
     """Return a function that repairs links to deleted folders."""
-    if settings.run_dir is None:
+    if settings.run_dir is None or settings.triton_url:  # the folder is the user's own
         return lambda: None
     return partial(keep_listable, settings.model_repository, settings.run_dir / ASIDE)
 
@@ -180,6 +183,8 @@ def configure_logging(settings: Settings) -> None:
 def shared_bytes(settings: Settings) -> int:
     """Return how much shared memory this worker may use for large tensors, in bytes."""
     given = settings.tensors_shared_memory_mb
+    if given is None and settings.triton_url:  # it may be on another machine
+        return 0
     return (affordable(total_memory()) if given is None else given * 2**20) // settings.workers
 
 

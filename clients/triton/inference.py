@@ -23,7 +23,7 @@ from clients.errors import (
 )
 from clients.tensors.classes import classified, labels_at
 from clients.triton.configuration import signature_of
-from clients.triton.connection import Connection, ModelChannel
+from clients.triton.connection import Address, Connection, ModelChannel
 from clients.triton.errors import FINISHED, inference_error, translated
 from clients.triton.requests import DEADLINE, array_of, hint_parameters, infer_request, plain
 from clients.triton.server import (
@@ -84,16 +84,18 @@ class Call:
 
 
 class TritonInference(Connection, Inference):
-    """Runs models on a Triton on this machine.
+    """Runs models on a Triton.
 
     Args:
-        address: where it listens for gRPC ("host:port").
+        address: where it listens for gRPC ("host:port" for one on this machine).
         shared_bytes: how much shared memory may be used.
         repository: its models, where their labels are read.
 
     """
 
-    def __init__(self, address: str, shared_bytes: int = 0, repository: Path | None = None) -> None:
+    def __init__(
+        self, address: Address | str, shared_bytes: int = 0, repository: Path | None = None
+    ) -> None:
         super().__init__(address)
         self._repository = repository
         self._registration = Registration(self._call)

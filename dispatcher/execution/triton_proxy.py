@@ -1,4 +1,4 @@
-"""Passes requests with Triton's own bodies on to Triton's HTTP port, on loopback."""
+"""Passes requests with Triton's own bodies on to Triton's HTTP port."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from flask import g, request
 
@@ -17,12 +17,13 @@ from clients.triton.errors import http_error
 from dispatcher.codecs.binary_tensors import HEADER_LENGTH, check_header, read_header_length
 from dispatcher.codecs.json_request import parse_version
 from dispatcher.codecs.metadata import Metadata
-from dispatcher.errors import time_used_up
+from dispatcher.errors import NotHere, time_used_up
 from dispatcher.execution.admission import Admission
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.request import ModelRequest
 from dispatcher.execution.slots import Caller
 from dispatcher.observability.request_log import RequestRecord
+from dispatcher.remote_triton import TritonMetadata, tls_context
 from dispatcher.settings import Settings
 
 
@@ -54,6 +55,9 @@ class TritonProxy:
         self.settings = settings
         self.lookup = lookup
         self.admission = admission
+        self.sent_along = TritonMetadata(settings.triton_metadata)
+        is_tls = (settings.triton_http_url or "").startswith("https:")
+        self.tls = tls_context(settings) if is_tls else None
 
     def infer(self, metadata: Metadata, stated: str | None, where: str) -> TritonResponse:
         """Run a model on the current request's body, in a slot.
@@ -114,6 +118,27 @@ class TritonProxy:
         """Get a document that Triton has."""
         return self.call("GET", path, deadline=g.record.since + self.settings.client_timeout)
 
+    def connection(self, timeout: float) -> http.client.HTTPConnection:
+        """Return a connection to Triton's HTTP port.
+
+        Raises:
+            NotHere: Triton is elsewhere, and this address of it is not known.
+
+        """
+        url = self.settings.triton_http_url
+        if not url:
+            if self.settings.triton_url:
+                raise NotHere(
+                    "Triton is elsewhere, and its HTTP port is not known here",
+                    hint="set TRITON_HTTP_URL, or use POST /infer/{model}, which goes over gRPC",
+                )
+            port = self.settings.triton_http_port
+            return http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+        host = urlsplit(url).netloc
+        if self.tls is None:
+            return http.client.HTTPConnection(host, timeout=timeout)
+        return http.client.HTTPSConnection(host, timeout=timeout, context=self.tls)
+
     def call(
         self,
         method: str,
@@ -137,10 +162,9 @@ class TritonProxy:
         """
         if (left := deadline - time.monotonic()) <= 0:
             raise time_used_up()
-        port = self.settings.triton_http_port
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=left)
+        connection = self.connection(left)
         try:
-            connection.request(method, path, body, headers or {})
+            connection.request(method, path, body, {**dict(self.sent_along()), **(headers or {})})
             response = connection.getresponse()
             came = response.read()
         except TimeoutError as error:
