@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import Any
 
 from flask import Flask
 
@@ -15,7 +17,7 @@ from clients.repository.gpu_config import has_gpu
 from clients.triton.client import TritonEnvironment
 from clients.triton.configuration import renamed_config
 from clients.triton.shared_memory import affordable
-from dispatcher.app import create_app
+from dispatcher.app import START_HEADER, create_app
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.auth.authorization import Authorizer
 from dispatcher.execution.admission import Admission
@@ -96,6 +98,19 @@ def build() -> Flask:
     return assemble(
         settings, registry, environment, readiness, admission, reloader, telemetry, keys
     )
+
+
+def build_alone() -> Flask:
+    """Build the application for a place without NGINX, such as AWS Lambda."""
+    app = build()
+    inner = app.wsgi_app
+
+    def began_now(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        environ[f"HTTP_{START_HEADER.upper().replace('-', '_')}"] = str(time.time())
+        return inner(environ, start_response)
+
+    app.wsgi_app = began_now  # type: ignore[method-assign]
+    return app
 
 
 def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of

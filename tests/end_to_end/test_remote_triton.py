@@ -53,7 +53,7 @@ output {{ name: "y" data_type: TYPE_FP32 dims: [ 3 ] }}
 
 
 def make_models(folder: Path) -> None:
-    """`plus` adds one, as `spare` and `slow` do; `colours` says how much of each colour there is."""
+    """`plus` adds one, as `spare` and `slow` do; `colours` weighs the colours."""
     for name, y, dims in (
         ("plus", "x + 1", [3]),
         ("spare", "x + 1", [3]),
