@@ -44,6 +44,16 @@ RUN python3 -m venv .venv \
     done
 
 
+# Shared memory for platforms without /dev/shm (SERVERLESS).
+FROM system AS shared-memory
+# hadolint ignore=DL3008
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends gcc libc6-dev \
+ && rm -rf /var/lib/apt/lists/*
+COPY container/programs/shm_elsewhere.c /
+RUN cc -shared -fPIC -O2 -Wall -o /shm_elsewhere.so /shm_elsewhere.c
+
+
 # The models, with weights for those that are wanted. The converters stay behind in this stage.
 FROM environment AS models
 COPY container/image/requirements/weights.txt container/image/requirements/
@@ -130,6 +140,7 @@ COPY --from=environment /opt/triton-dispatcher/.venv .venv
 COPY --from=models /opt/triton-dispatcher/model_repository model_repository
 COPY --from=licences /licenses /licenses
 COPY --from=project /opt/triton-dispatcher/.venv/triton-backends .venv/triton-backends
+COPY --from=shared-memory /shm_elsewhere.so .venv/lib/
 COPY --from=project /opt/triton-dispatcher/serve /opt/triton-dispatcher/nginx.conf ./
 COPY --from=project /opt/triton-dispatcher/clients clients
 COPY --from=project /opt/triton-dispatcher/dispatcher dispatcher

@@ -21,17 +21,17 @@ from container.programs.find_triton import NoTriton, Triton, find_triton
 from container.programs.gunicorn import gunicorn_program
 from container.programs.listening_socket import ListeningSocket
 from container.programs.nginx import NoNginx, find_nginx, nginx_program
+from container.programs.shared_memory import NoSharedMemory, shared_memory_plan
 from container.programs.triton import triton_program
 from container.programs.triton_options import has_cache, refuse_unknown, triton_options
 from container.repository.compose import compose, without_backend
-from container.repository.shared_memory_plan import Plan, configurations, lower, share_out
+from container.repository.shared_memory_plan import lower
 from container.repository.tensorrt_engines import NoEngine, provide
 from container.supervisor.log import ERROR, WARNING, Log, Say
 from container.supervisor.posix import Machine
 from container.supervisor.program import Policy
 from container.supervisor.supervisor import Supervisor
 from container.triton_backends.machine.cpu_share import usable_cpus
-from container.triton_backends.machine.shared_memory import FOLDER, MIB
 from dispatcher.auth.api_keys import BadKeys, load_keys
 from dispatcher.readiness.status_file import StatusWriter
 from dispatcher.remote_triton import tls_context, without_effect
@@ -158,7 +158,8 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
     try:
         nginx = find_nginx(settings)
         triton = None if settings.triton_url else prepared_triton(settings, run_dir, say)
-    except (NoNginx, NoTriton, NoEngine) as error:
+        plan = shared_memory_plan(settings, triton, run_dir, say)
+    except (NoNginx, NoTriton, NoEngine, NoSharedMemory) as error:
         say(str(error), ERROR)
         return 1
     where = triton.kind if triton else f"at {settings.triton_url}; none is started here"
@@ -166,7 +167,6 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
     # The prefix of regions that Triton's Python backends and the web workers leave in shared memory
     # where they are killed.
     shm_prefix = f"triton_dispatcher_{os.getpid()}_"
-    plan = shared_memory_plan(settings, triton)
     for line in plan.changes():
         say(line, WARNING)
     if triton:
@@ -264,15 +264,6 @@ def taken_ports(settings: Settings) -> Iterator[str]:
                     f"port {number} cannot be used: {error.strerror}; "
                     f"set {variables[attribute]} to another"
                 )
-
-
-def shared_memory_plan(settings: Settings, triton: Triton | None) -> Plan:
-    """Return how shared memory is divided among the models of the embedded Triton."""
-    if not (triton and triton.has_our_backends):
-        return Plan()
-    free = os.statvfs(FOLDER)
-    size = (settings.shared_memory_mb or 0) * MIB or free.f_bavail * free.f_frsize
-    return share_out(configurations(settings.model_repository), size)
 
 
 def raise_file_limit(say: Say) -> None:

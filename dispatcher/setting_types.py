@@ -224,3 +224,12 @@ def setting(
 def name(text: str) -> str:
     """Read the name of a model."""
     return text
+
+
+def written(value: object) -> str:
+    """Return the text that a reader reads as a value."""
+    if isinstance(value, range):
+        return f"{value.start}-{value.stop - 1}"
+    if isinstance(value, tuple):
+        return (":" if value and isinstance(value[0], Path) else ",").join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -20,7 +20,7 @@ from dispatcher import setting_types as read
 from dispatcher.setting_types import setting
 
 ADAPT = "adapt"  # of GPU_CONFIGS
-AUTO, RUN_PATH, WORKABLE = read.AUTO, read.RUN_PATH, read.WORKABLE
+AUTO, RUN_PATH, WORKABLE, written = read.AUTO, read.RUN_PATH, read.WORKABLE, read.written
 
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -48,6 +48,8 @@ MODEL_DIR = "/opt/ml/model"  # where the platform unpacks a model.tar.gz
 # little earlier than the one around it, so that the caller gets the most specific error.
 CLIENT_SHARE = 0.90
 PROXY_SHARE = 0.98
+
+MOST_SERVERLESS_MB = 4  # of SageMaker Serverless
 
 UNLOAD_S = 300.0  # the longest unload: the platform waits 360 s
 ENDING_S = 60.0  # for runs that were given up, and for a model's processes to end
@@ -199,6 +201,9 @@ class Settings:
         read.or_nothing(read.whole(1, 2048)),
         "largest payload of a batch transform job, in MB; raises MODEL_SERVER_MAX_BODY_MB where "
         "it is larger")
+    serverless: bool = setting("SERVERLESS", "false", read.truth,
+        "for SageMaker Serverless: bodies of at most 4 MB, and a folder in RUN_DIR in place of "
+        "/dev/shm")
     max_megapixels: int = setting("MODEL_SERVER_MAX_MEGAPIXELS", "50", read.whole(1, 1000),
         "largest picture, in millions of pixels, checked before it is decoded")
     max_batch: int = setting("MODEL_SERVER_MAX_BATCH", "1000", read.whole(1, 100_000),
@@ -257,12 +262,14 @@ class Settings:
     @property
     def max_body(self) -> int:
         """Bytes of the largest request body."""
-        return max(self.max_body_mb, self.batch_payload_mb or 0) * 2**20
+        most = MOST_SERVERLESS_MB if self.serverless else sys.maxsize
+        return min(most, max(self.max_body_mb, self.batch_payload_mb or 0)) * 2**20
 
     @property
     def max_payload_mb(self) -> int:
         """The largest payload of a batch transform job, in MB."""
-        return self.batch_payload_mb or self.max_body_mb
+        most = MOST_SERVERLESS_MB if self.serverless else sys.maxsize
+        return min(most, self.batch_payload_mb or self.max_body_mb)
 
     @property
     def client_timeout(self) -> float:
@@ -314,14 +321,6 @@ class Settings:
             for f in fields(self)
             if getattr(self, f.name) is not None
         }
-
-
-def written(value: object) -> str:
-    if isinstance(value, range):
-        return f"{value.start}-{value.stop - 1}"
-    if isinstance(value, tuple):
-        return (":" if value and isinstance(value[0], Path) else ",").join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def rows() -> Iterator[Row]:

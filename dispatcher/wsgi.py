@@ -198,7 +198,7 @@ def configure_logging(settings: Settings) -> None:
 def shared_bytes(settings: Settings) -> int:
     """Return how much shared memory this worker may use for large tensors, in bytes."""
     given = settings.tensors_shared_memory_mb
-    if given is None and settings.triton_url:  # it may be on another machine
+    if settings.serverless or (given is None and settings.triton_url):  # maybe elsewhere
         return 0
     return (affordable(total_memory()) if given is None else given * 2**20) // settings.workers
 
