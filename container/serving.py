@@ -121,7 +121,8 @@ def check_keys(settings: Settings) -> None:
 def check_certificates(settings: Settings) -> None:
     """Raise SettingError where the files for TLS to a Triton elsewhere cannot be used."""
     try:
-        tls_context(settings)
+        if settings.triton_ca_file or settings.triton_certificate_file:
+            tls_context(settings)
     except OSError as error:  # of which ssl.SSLError is one
         raise SettingError(
             f"TRITON_CA_FILE is '{settings.triton_ca_file}' and TRITON_CERTIFICATE_FILE is "

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.image
 TAG = "triton-dispatcher:tested"
 BIN = Path(sys.executable).parent
 LARGEST = 1.5e9  # bytes, with the weights of all three models
-LARGEST_FRONT = 0.6e9
+LARGEST_FRONT = 0.8e9
 LOCKED = (
     *("--user", "1000", "--read-only", "--tmpfs", "/tmp"),
     *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
