@@ -7,6 +7,7 @@
 # On Debian Triton comes out of a Python wheel, with the backends of container/triton_backends. On NVIDIA's
 # image its own Triton and its native backends are used, and its Python is left alone.
 ARG BASE=debian:bookworm-slim
+ARG ADAPTER=no-adapter
 
 # The base. Its release decides on the versions of packages, and keeps only the newest of each.
 FROM ${BASE} AS system
@@ -43,6 +44,16 @@ RUN python3 -m venv .venv \
     done
 
 
+# Shared memory for platforms without /dev/shm (SERVERLESS).
+FROM system AS shared-memory
+# hadolint ignore=DL3008
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends gcc libc6-dev \
+ && rm -rf /var/lib/apt/lists/*
+COPY container/programs/shm_elsewhere.c /
+RUN cc -shared -fPIC -O2 -Wall -o /shm_elsewhere.so /shm_elsewhere.c
+
+
 # The models, with weights for those that are wanted. The converters stay behind in this stage.
 FROM environment AS models
 COPY container/image/requirements/weights.txt container/image/requirements/
@@ -71,6 +82,44 @@ RUN .venv/bin/python -m compileall -q -j 0 clients container dispatcher tool \
  && chmod -R a+rX .
 
 
+# The front alone, for AWS Lambda or beside a Triton elsewhere: no Triton, NGINX, engines or weights.
+#
+#   docker build -t front --target lambda --build-arg ADAPTER=IMAGE_OF_THE_LAMBDA_WEB_ADAPTER .
+#
+# Without ADAPTER the folder of extensions is empty, and the image answers HTTP on its port anywhere.
+FROM environment AS front-environment
+RUN .venv/bin/pip uninstall --quiet --yes nvidia-pytriton openvino onnxruntime \
+ && rm -rf .venv/lib/python3*/site-packages/nvidia_pytriton.libs .venv/lib/python3*/site-packages/pip
+
+FROM system AS no-adapter
+RUN mkdir /lambda-adapter
+
+# hadolint ignore=DL3006
+FROM ${ADAPTER} AS adapter
+
+FROM ${BASE} AS lambda
+# hadolint ignore=DL3008
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends python3 \
+ && apt-get clean \
+ && rm -rf /var/lib/apt/lists/* /var/cache/debconf/*-old /var/log/*.log /var/log/apt
+WORKDIR /opt/triton-dispatcher
+COPY --from=adapter /lambda-adapter /opt/extensions/
+COPY --from=front-environment /opt/triton-dispatcher/.venv .venv
+COPY --from=project /opt/triton-dispatcher/clients clients
+COPY --from=project /opt/triton-dispatcher/dispatcher dispatcher
+COPY --from=project /opt/triton-dispatcher/container container
+# Models' folders may be added here, for their dispatch.toml, labels and tokenizers.
+RUN mkdir model_repository
+# The adapter passes requests on as soon as the front answers. With /ping it would let no request in
+# while Triton is away, and callers would not see why.
+ENV AWS_LWA_PORT=8080 \
+    AWS_LWA_READINESS_CHECK_PATH=/v2/health/live
+EXPOSE 8080
+ENTRYPOINT ["/opt/triton-dispatcher/.venv/bin/python", "-m", "container.front"]
+CMD []
+
+
 # The licences of what the image contains.
 FROM system AS licences
 WORKDIR /opt/triton-dispatcher
@@ -93,6 +142,7 @@ COPY --from=environment /opt/triton-dispatcher/.venv .venv
 COPY --from=models /opt/triton-dispatcher/model_repository model_repository
 COPY --from=licences /licenses /licenses
 COPY --from=project /opt/triton-dispatcher/.venv/triton-backends .venv/triton-backends
+COPY --from=shared-memory /shm_elsewhere.so .venv/lib/
 COPY --from=project /opt/triton-dispatcher/serve /opt/triton-dispatcher/nginx.conf ./
 COPY --from=project /opt/triton-dispatcher/clients clients
 COPY --from=project /opt/triton-dispatcher/dispatcher dispatcher

@@ -21,19 +21,20 @@ from container.programs.find_triton import NoTriton, Triton, find_triton
 from container.programs.gunicorn import gunicorn_program
 from container.programs.listening_socket import ListeningSocket
 from container.programs.nginx import NoNginx, find_nginx, nginx_program
+from container.programs.shared_memory import NoSharedMemory, shared_memory_plan
 from container.programs.triton import triton_program
 from container.programs.triton_options import has_cache, refuse_unknown, triton_options
 from container.repository.compose import compose, without_backend
-from container.repository.shared_memory_plan import Plan, configurations, lower, share_out
+from container.repository.shared_memory_plan import lower
 from container.repository.tensorrt_engines import NoEngine, provide
 from container.supervisor.log import ERROR, WARNING, Log, Say
 from container.supervisor.posix import Machine
 from container.supervisor.program import Policy
 from container.supervisor.supervisor import Supervisor
 from container.triton_backends.machine.cpu_share import usable_cpus
-from container.triton_backends.machine.shared_memory import FOLDER, MIB
 from dispatcher.auth.api_keys import BadKeys, load_keys
 from dispatcher.readiness.status_file import StatusWriter
+from dispatcher.remote_triton import tls_context, without_effect
 from dispatcher.settings import (
     ADAPT,
     ASIDE,
@@ -97,6 +98,7 @@ def main(arguments: list[str]) -> int:
     with Log(sys.stderr.fileno(), as_json=settings.log_format == "json") as log:
         try:
             check_keys(settings)
+            check_certificates(settings)
             with run_folder(settings.run_dir) as run_dir:
                 return run_with_room(settings, run_dir, log)
         except SettingError as error:
@@ -114,6 +116,18 @@ def check_keys(settings: Settings) -> None:
             load_keys(settings.api_keys_file)
     except BadKeys as error:
         raise SettingError(f"API_KEYS_FILE is '{settings.api_keys_file}': {error}") from error
+
+
+def check_certificates(settings: Settings) -> None:
+    """Raise SettingError where the files for TLS to a Triton elsewhere cannot be used."""
+    try:
+        if settings.triton_ca_file or settings.triton_certificate_file:
+            tls_context(settings)
+    except OSError as error:  # of which ssl.SSLError is one
+        raise SettingError(
+            f"TRITON_CA_FILE is '{settings.triton_ca_file}' and TRITON_CERTIFICATE_FILE is "
+            f"'{settings.triton_certificate_file}': {error}; expected: files in PEM"
+        ) from error
 
 
 def run_with_room(settings: Settings, run_dir: Path, log: Log) -> int:
@@ -136,24 +150,28 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
             say(line, ERROR)
         return 1
     raise_file_limit(say)
+    for line in without_effect(settings) if settings.triton_url else ():
+        say(line, WARNING)
     settings = with_repository(settings, run_dir, say)
-    if not (settings.required_models or settings.multi_model):
+    if not (settings.required_models or settings.multi_model or settings.triton_url):
         say("MODEL_REPOSITORY and MODEL_DIR hold no models; expected: a folder per model", ERROR)
         return 1
     try:
         nginx = find_nginx(settings)
-        triton = prepared_triton(settings, run_dir, say)
-    except (NoNginx, NoTriton, NoEngine) as error:
+        triton = None if settings.triton_url else prepared_triton(settings, run_dir, say)
+        plan = shared_memory_plan(settings, triton, run_dir, say)
+    except (NoNginx, NoTriton, NoEngine, NoSharedMemory) as error:
         say(str(error), ERROR)
         return 1
-    say(f"Triton: {triton.kind}; models: {', '.join(settings.required_models) or 'none'}")
+    where = triton.kind if triton else f"at {settings.triton_url}; none is started here"
+    say(f"Triton: {where}; required models: {', '.join(settings.required_models) or 'none'}")
     # The prefix of regions that Triton's Python backends and the web workers leave in shared memory
     # where they are killed.
     shm_prefix = f"triton_dispatcher_{os.getpid()}_"
-    plan = shared_memory_plan(settings, triton)
     for line in plan.changes():
         say(line, WARNING)
-    lower(settings.model_repository, plan)
+    if triton:
+        lower(settings.model_repository, plan)
     try:
         listener = ListeningSocket(settings.port)
     except OSError as error:  # another program has bound it since
@@ -162,7 +180,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
     programs = [
         replace(program, output=log.sink(program.name.lower()))
         for program in (
-            triton_program(settings, triton, run_dir, shm_prefix, plan),
+            *([triton_program(settings, triton, run_dir, shm_prefix, plan)] if triton else []),
             gunicorn_program(settings, run_dir, shm_prefix, plan),
             nginx_program(settings, run_dir, nginx, listener),
         )
@@ -233,7 +251,7 @@ def taken_ports(settings: Settings) -> Iterator[str]:
     It is checked before anything starts, for the other program would answer the probes.
     """
     variables = {row.attribute: row.variable for row in rows()}
-    for attribute in (*PUBLIC_PORTS, *INNER_PORTS):
+    for attribute in (*PUBLIC_PORTS, *(() if settings.triton_url else INNER_PORTS)):
         address = "0.0.0.0" if attribute in PUBLIC_PORTS else "127.0.0.1"
         if (number := getattr(settings, attribute)) is None:
             continue
@@ -247,15 +265,6 @@ def taken_ports(settings: Settings) -> Iterator[str]:
                     f"port {number} cannot be used: {error.strerror}; "
                     f"set {variables[attribute]} to another"
                 )
-
-
-def shared_memory_plan(settings: Settings, triton: Triton) -> Plan:
-    """Return how shared memory is divided among the models of the embedded Triton."""
-    if not triton.has_our_backends:
-        return Plan()
-    free = os.statvfs(FOLDER)
-    size = (settings.shared_memory_mb or 0) * MIB or free.f_bavail * free.f_frsize
-    return share_out(configurations(settings.model_repository), size)
 
 
 def raise_file_limit(say: Say) -> None:
@@ -274,6 +283,13 @@ def with_repository(settings: Settings, run_dir: Path, say: Say) -> Settings:
     """Link the models into one repository; return the settings with it."""
     if settings.missing:
         say(settings.missing, WARNING)
+    (run_dir / FAILING).mkdir()
+    (run_dir / WANTED).mkdir()
+    if settings.triton_url:  # the folder is read for clients alone
+        mounted = settings.mounted
+        if mounted and mounted.is_dir() and any(path.is_dir() for path in mounted.iterdir()):
+            settings = replace(settings, model_repository=mounted)
+        return replace(settings, run_dir=run_dir, clients_path=settings.client_folders)
     repository = run_dir / "repository"
     models = compose(
         repository,
@@ -283,11 +299,8 @@ def with_repository(settings: Settings, run_dir: Path, say: Say) -> Settings:
         adapt=settings.gpu_configs == ADAPT,
         say=lambda line: say(line, WARNING),
     )
-    wanted = run_dir / WANTED
-    wanted.mkdir()
     for name in () if settings.multi_model else models:
-        (wanted / name).touch()
-    (run_dir / FAILING).mkdir()
+        (run_dir / WANTED / name).touch()
     (run_dir / ASIDE).mkdir()
     (run_dir / MODELS).symlink_to(settings.model_repository)
     return replace(

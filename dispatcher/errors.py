@@ -73,6 +73,10 @@ class TooManyRequests(InferenceError):
     """The queue is full."""
 
 
+class NotHere(InferenceError):
+    """What was asked for needs a Triton of this container, or a setting."""
+
+
 class CallerGone(InferenceError):
     """The caller has closed the connection; the error appears in the log only."""
 
@@ -136,6 +140,7 @@ ANSWERS: Final[dict[type[InferenceError], tuple[int, str]]] = {
     TooManyRequests: (429, "too_many_requests"),
     CallerGone: (499, "caller_gone"),
     InferenceError: (500, "client_failed"),
+    NotHere: (501, "not_implemented"),
     ModelFailed: (502, "model_failed"),
     StorageFailed: (502, "storage_failed"),
     TooLargeAtOnce: (507, "too_large_at_once"),

@@ -6,6 +6,7 @@ accepts.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable
@@ -89,6 +90,15 @@ def folder(text: str) -> Path:
     """Read the path of a folder that exists."""
     found: Path = path(text)
     if not can_be_read(found):
+        raise ValueError(text)
+    return found
+
+
+@expects("path of a file that can be read")
+def file(text: str) -> Path:
+    """Read the path of a file that exists."""
+    found: Path = path(text)
+    if not (found.is_file() and os.access(found, os.R_OK, effective_ids=True)):
         raise ValueError(text)
     return found
 
@@ -179,10 +189,33 @@ def truth(text: str) -> bool:
     return text.lower() == "true"
 
 
-def setting(variable: str, default: str, read: Callable[[str], Any], meaning: str) -> Any:
-    """Declare a field of `Settings`, with the reader of its value."""
+def setting(
+    variable: str,
+    default: str,
+    read: Callable[[str], Any],
+    meaning: str,
+    *,
+    secret: bool = False,
+) -> Any:
+    """Declare a field of `Settings`, with the reader of its value.
+
+    Args:
+        variable: the environment variable.
+        default: its text where it is not set.
+        read: makes the value of the text.
+        meaning: for the documentation.
+        secret: whether the value must not be shown.
+
+    """
     return field(
-        metadata={"variable": variable, "default": default, "read": read, "meaning": meaning}
+        repr=not secret,
+        metadata={
+            "variable": variable,
+            "default": default,
+            "read": read,
+            "meaning": meaning,
+            "secret": secret,
+        },
     )
 
 
@@ -226,3 +259,12 @@ def s3_prefix(text: str) -> str:
 @expects("name of a model, or nothing")
 def name(text: str) -> str:
     return text
+
+
+def written(value: object) -> str:
+    """Return the text that a reader reads as a value."""
+    if isinstance(value, range):
+        return f"{value.start}-{value.stop - 1}"
+    if isinstance(value, tuple):
+        return (":" if value and isinstance(value[0], Path) else ",").join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from clients.repository.model_folders import can_be_read
+from dispatcher import remote_triton as remote
 from dispatcher import setting_types as read
 from dispatcher.setting_types import setting
 from dispatcher.storage_settings import StorageSettings
 
 ADAPT = "adapt"  # of GPU_CONFIGS
-AUTO, RUN_PATH, WORKABLE = read.AUTO, read.RUN_PATH, read.WORKABLE
+AUTO, RUN_PATH, WORKABLE, written = read.AUTO, read.RUN_PATH, read.WORKABLE, read.written
 
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -48,6 +49,8 @@ MODEL_DIR = "/opt/ml/model"  # where the platform unpacks a model.tar.gz
 # little earlier than the one around it, so that the caller gets the most specific error.
 CLIENT_SHARE = 0.90
 PROXY_SHARE = 0.98
+
+MOST_SERVERLESS_MB = 4  # of SageMaker Serverless
 
 UNLOAD_S = 300.0  # the longest unload: the platform waits 360 s
 ENDING_S = 60.0  # for runs that were given up, and for a model's processes to end
@@ -103,6 +106,16 @@ class Settings(StorageSettings):
         read.or_nothing(read.port),
         "port of all addresses that leads to Triton's metrics port, without keys; nothing means "
         "closed")
+    triton_url: str | None = setting("TRITON_URL", "", read.or_nothing(remote.grpc_url),
+        "gRPC address of a Triton elsewhere, which serves in place of one of this container")
+    triton_http_url: str | None = setting("TRITON_HTTP_URL", "", read.or_nothing(remote.http_url),
+        "HTTP address of that Triton, for /v2; nothing means that /v2 answers 501")
+    triton_ca_file: Path | None = setting("TRITON_CA_FILE", "", read.or_nothing(read.file),
+        "certificates (PEM) of that Triton's authorities; nothing means the usual ones")
+    triton_certificate_file: Path | None = setting("TRITON_CERTIFICATE_FILE", "",
+        read.or_nothing(read.file), "certificate and key (PEM) that are shown to that Triton")
+    triton_metadata: str = setting("TRITON_METADATA", "", remote.metadata,
+        "what is sent with every call, such as `authorization: Bearer …`", secret=True)
     model_repository: Path = setting("MODEL_REPOSITORY", str(PROJECT / "model_repository"),
         read.folder,
         "Triton's model repository: a folder with one folder per model")
@@ -124,7 +137,7 @@ class Settings(StorageSettings):
         "model for requests that name none")
     required_models: tuple[str, ...] = setting("REQUIRED_MODELS", "", read.names,
         "models, or client classes by their modelname, without which /ping is 503; nothing means "
-        "every model in the repository")
+        "every model in the repository, and none with TRITON_URL")
     clients_path: tuple[Path, ...] = setting("CLIENTS_PATH", "", read.folders,
         "folders with your own client classes")
     clients_watch: float | None = setting("CLIENTS_WATCH", "",
@@ -167,7 +180,8 @@ class Settings(StorageSettings):
         read.or_nothing(read.whole(0, 2**20)),
         "how much of /dev/shm the web workers may use to pass large tensors to Triton, in MiB; 0 "
         "means by gRPC only; nothing means an eighth of /dev/shm or of the container's memory, "
-        "whichever is smaller, at most 512, and 0 where the smaller one is below 1 GiB")
+        "whichever is smaller, at most 512, and 0 where the smaller one is below 1 GiB or with "
+        "TRITON_URL")
     workers: int = setting("MODEL_SERVER_WORKERS", AUTO, read.workers,
         "number of web workers; auto means one for every four CPUs of the container, at least one "
         "and at most four")
@@ -188,6 +202,9 @@ class Settings(StorageSettings):
         read.or_nothing(read.whole(1, 2048)),
         "largest payload of a batch transform job, in MB; raises MODEL_SERVER_MAX_BODY_MB where "
         "it is larger")
+    serverless: bool = setting("SERVERLESS", "false", read.truth,
+        "for SageMaker Serverless: bodies of at most 4 MB, and a folder in RUN_DIR in place of "
+        "/dev/shm")
     max_megapixels: int = setting("MODEL_SERVER_MAX_MEGAPIXELS", "50", read.whole(1, 1000),
         "largest picture, in millions of pixels, checked before it is decoded")
     max_batch: int = setting("MODEL_SERVER_MAX_BATCH", "1000", read.whole(1, 100_000),
@@ -246,12 +263,14 @@ class Settings(StorageSettings):
     @property
     def max_body(self) -> int:
         """Bytes of the largest request body."""
-        return max(self.max_body_mb, self.batch_payload_mb or 0) * 2**20
+        most = MOST_SERVERLESS_MB if self.serverless else sys.maxsize
+        return min(most, max(self.max_body_mb, self.batch_payload_mb or 0)) * 2**20
 
     @property
     def max_payload_mb(self) -> int:
         """The largest payload of a batch transform job, in MB."""
-        return self.batch_payload_mb or self.max_body_mb
+        most = MOST_SERVERLESS_MB if self.serverless else sys.maxsize
+        return min(most, self.batch_payload_mb or self.max_body_mb)
 
     @property
     def client_timeout(self) -> float:
@@ -306,14 +325,6 @@ class Settings(StorageSettings):
         }
 
 
-def written(value: object) -> str:
-    if isinstance(value, range):
-        return f"{value.start}-{value.stop - 1}"
-    if isinstance(value, tuple):
-        return (":" if value and isinstance(value[0], Path) else ",").join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def rows() -> Iterator[Row]:
     """Yield a row for each setting, in the order of declaration, those of S3 last."""
     for f in sorted(fields(Settings), key=lambda f: f.name.startswith("s3_")):
@@ -345,7 +356,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         try:
             values[f.name] = reader(text)
         except (ValueError, OSError):  # the second for a folder without permission
-            wrong.append(f"{variable} is {text!r}; expected: {reader.expected}")
+            shown = "a text that is not shown" if f.metadata["secret"] else repr(text)
+            wrong.append(f"{variable} is {shown}; expected: {reader.expected}")
     if wrong:
         raise SettingError("\n".join(wrong))
     settings = Settings(**values)
@@ -356,7 +368,9 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         )
     if settings.s3_results_prefix and not settings.s3_bucket:
         raise SettingError("S3_RESULTS_PREFIX is set, and S3_BUCKET_NAME is not; expected: both")
-    return with_ports_in_range(settings, environment)
+    if misplaced := remote.misplaced(settings):
+        raise SettingError("\n".join(misplaced))
+    return settings if settings.triton_url else with_ports_in_range(settings, environment)
 
 
 def with_ports_in_range(settings: Settings, environment: Mapping[str, str]) -> Settings:

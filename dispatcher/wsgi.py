@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import Any
 
 from flask import Flask
 
@@ -15,7 +17,7 @@ from clients.repository.gpu_config import has_gpu
 from clients.triton.client import TritonEnvironment
 from clients.triton.configuration import renamed_config
 from clients.triton.shared_memory import affordable
-from dispatcher.app import create_app
+from dispatcher.app import START_HEADER, create_app
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.auth.authorization import Authorizer
 from dispatcher.execution.admission import Admission
@@ -83,6 +85,7 @@ def build() -> Flask:
         replace_workers=replace_worker,
         leaving=lambda: watchdog.leaving,
         tidy=link_repair(settings),
+        elsewhere=bool(settings.triton_url),
     )
     prober.start()
 
@@ -98,6 +101,19 @@ def build() -> Flask:
     return assemble(
         settings, registry, environment, readiness, admission, reloader, telemetry, keys
     )
+
+
+def build_alone() -> Flask:
+    """Build the application for a place without NGINX, such as AWS Lambda."""
+    app = build()
+    inner = app.wsgi_app
+
+    def began_now(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        environ[f"HTTP_{START_HEADER.upper().replace('-', '_')}"] = str(time.time())
+        return inner(environ, start_response)
+
+    app.wsgi_app = began_now  # type: ignore[method-assign]
+    return app
 
 
 def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
@@ -135,8 +151,10 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
         settings.unload_timeout,
         partial(models_on_disk, settings),
         adapt=settings.gpu_configs == ADAPT and not has_gpu(),
+        elsewhere=bool(settings.triton_url),
     )
-    listing = ModelListing(registry, server, repository, run_dir and run_dir / INSTANCES / ENGINES)
+    engines = run_dir and run_dir / INSTANCES / ENGINES
+    listing = ModelListing(registry, server, repository, engines, settings.triton_url or "")
     lookup = ModelLookup(registry, environment, readiness.refuse, loader.is_wanted)
     executor = Executor(lookup, admission.calls, grace_period(settings.client_timeout))
     triton = TritonProxy(settings, lookup, admission)
@@ -170,7 +188,7 @@ def make_admission(settings: Settings) -> Admission:
 
 def link_repair(settings: Settings) -> Callable[[], None]:
     """Return a function that repairs links to deleted folders."""
-    if settings.run_dir is None:
+    if settings.run_dir is None or settings.triton_url:  # the folder is the user's own
         return lambda: None
     return partial(keep_listable, settings.model_repository, settings.run_dir / ASIDE)
 
@@ -190,6 +208,8 @@ def configure_logging(settings: Settings) -> None:
 def shared_bytes(settings: Settings) -> int:
     """Return how much shared memory this worker may use for large tensors, in bytes."""
     given = settings.tensors_shared_memory_mb
+    if settings.serverless or (given is None and settings.triton_url):  # maybe elsewhere
+        return 0
     return (affordable(total_memory()) if given is None else given * 2**20) // settings.workers
 
 

@@ -66,7 +66,7 @@ ARROWS = {
     "container": (
         "container/programs container/repository container/supervisor"
         " container/triton_backends/machine dispatcher/auth/api_keys.py dispatcher/settings.py"
-        " dispatcher/readiness/status_file.py dispatcher/version.py"
+        " dispatcher/readiness/status_file.py dispatcher/remote_triton.py dispatcher/version.py"
     ),
     "container/supervisor": "dispatcher/exit_codes.py dispatcher/settings.py",
     "container/programs": (

@@ -1,4 +1,4 @@
-"""Triton on this machine, over gRPC: inference, control and probe in one object.
+"""Triton over gRPC: inference, control and probe in one object.
 
 connection.py     the channels, and the errors of all calls
 inference.py      runs models
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from clients.base import Environment
 from clients.errors import DeadlineExceeded, InferenceError, TooLargeAtOnce
 from clients.tensors.signature import zeros
 from clients.triton.configuration import as_dictionary
+from clients.triton.connection import Address
 from clients.triton.errors import BACKENDS, load_error, still_in_use, still_loading
 from clients.triton.inference import TritonInference
 from clients.triton.probe import TritonProbe
@@ -42,10 +44,10 @@ class TritonEnvironment(Environment):
 
 
 class Triton(TritonInference, TritonProbe, ModelServer):
-    """A Triton on this machine.
+    """A Triton.
 
     Args:
-        address: where it listens for gRPC ("host:port").
+        address: where it listens for gRPC ("host:port" for one on this machine).
         shared_bytes: how much shared memory may be used for large tensors.
         repository: its models, where their labels are read.
         scarce: whether the container's own backends give each model only a share of the shared
@@ -55,7 +57,7 @@ class Triton(TritonInference, TritonProbe, ModelServer):
 
     def __init__(
         self,
-        address: str,
+        address: Address | str,
         shared_bytes: int = 0,
         repository: Path | None = None,
         *,
@@ -137,6 +139,47 @@ class Triton(TritonInference, TritonProbe, ModelServer):
             if time.monotonic() > deadline:
                 raise still_in_use(model, timeout)
             time.sleep(UNLOAD_LOOK_S)
+
+
+class Tritons(Triton):
+    """One or more Tritons elsewhere that share the requests; each loads and unloads models.
+
+    Args:
+        address: of all of them.
+        shared_bytes: as for `Triton`.
+        repository: as for `Triton`.
+
+    """
+
+    def load(self, model: str, *, timeout: float) -> None:
+        self._for_each(lambda one, left: one.load(model, timeout=left), timeout)
+
+    def reload(self, model: str, *, timeout: float) -> None:
+        self._for_each(lambda one, left: one.reload(model, timeout=left), timeout)
+
+    def unload(self, model: str, *, timeout: float) -> None:
+        self._for_each(lambda one, left: one.unload(model, timeout=left), timeout)
+
+    def _for_each(self, act: Callable[[Triton, float], None], timeout: float) -> None:
+        """Do something at each Triton.
+
+        Raises:
+            InferenceError: at the first at which it fails, whose address the message has.
+
+        """
+        deadline = time.monotonic() + timeout
+        addresses = self._address.each()
+        for address in addresses:
+            one = Triton(address)
+            try:
+                act(one, max(0.0, deadline - time.monotonic()))
+            except InferenceError as error:
+                if len(addresses) > 1:
+                    message = f"{address.target}: {error.message}"
+                    raise type(error)(message, hint=error.hint) from error
+                raise
+            finally:
+                one.close()
 
 
 def await_room(size: int) -> None:

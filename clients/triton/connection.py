@@ -6,8 +6,11 @@ them: they are thread-safe except for streams.
 
 from __future__ import annotations
 
+import json
+import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -24,7 +27,7 @@ from clients.errors import (
     UnknownVersion,
 )
 from clients.triton.errors import first_line, not_ready, too_late, translated
-from clients.triton.server import ModelState
+from clients.triton.server import ModelState, Signature
 
 CHANNEL = (
     # gRPC waits longer and longer, up to two minutes, before it tries to reach a server again: too
@@ -43,23 +46,175 @@ CHANNEL = (
     ("grpc.absolute_max_metadata_size", 2**24),
 )
 
+# What may be asked of another Triton once more: none of these changes anything. (Models that keep
+# state are asked on a channel of their own.)
+RETRIED = (
+    *("ModelInfer", "ModelConfig", "ModelStatistics"),
+    *("RepositoryIndex", "ServerReady"),
+)
+SERVICE = "inference.GRPCInferenceService"
+ELSEWHERE = (
+    *CHANNEL,
+    (
+        "grpc.service_config",
+        json.dumps(
+            {
+                "loadBalancingConfig": [{"round_robin": {}}],
+                "methodConfig": [
+                    {
+                        "name": [{"service": SERVICE, "method": method} for method in RETRIED],
+                        "retryPolicy": {
+                            "maxAttempts": 3,
+                            "initialBackoff": "0.1s",
+                            "maxBackoff": "1s",
+                            "backoffMultiplier": 2,
+                            "retryableStatusCodes": ["UNAVAILABLE"],
+                        },
+                    }
+                ],
+            }
+        ),
+    ),
+    # gRPC keeps a request for that until its answer begins; by default one of 256 kB at most.
+    ("grpc.per_rpc_retry_buffer_size", 2**26),
+    # A machine that is gone without a word: the kernel gives its connection up after the second
+    # time. (More frequent pings are against the rules of Triton, which then closes the connection.)
+    ("grpc.keepalive_time_ms", 310_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+
 LISTING_TRIES = 5
 
 REGION_S = 2.0  # for registering shared memory with Triton
+Metadata = Callable[[], Sequence[tuple[str, str]]]
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where Triton listens for gRPC, and how it is reached.
+
+    Args:
+        target: as gRPC names it: "host:port", "dns:///name:port" or "ipv4:a:port,b:port".
+        elsewhere: whether it was not started by this container, and may be several.
+        tls: whether the connection is encrypted.
+        ca_file: certificates of authorities (PEM); `None` means those that gRPC knows.
+        certificate_file: certificate and key of this side (PEM).
+        metadata: returns what is sent with every call.
+
+    """
+
+    target: str
+    elsewhere: bool = False
+    tls: bool = False
+    ca_file: Path | None = None
+    certificate_file: Path | None = None
+    metadata: Metadata | None = None
+    authority: str = ""
+
+    def channel(self, *, steady: bool = False) -> grpc.Channel:
+        """Return a new channel.
+
+        Args:
+            steady: whether it asks the first Triton that answers, without a second try, for models
+                that keep state.
+
+        """
+        options = [*(ELSEWHERE if self.elsewhere and not steady else CHANNEL)]
+        if self.tls:
+            if name := self.authority or self.hosts()[0] * self.target.startswith("ipv"):
+                options.append(("grpc.default_authority", name))
+            root = self.ca_file and self.ca_file.read_bytes()
+            own = self.certificate_file and self.certificate_file.read_bytes()
+            credentials = grpc.ssl_channel_credentials(root, own, own)
+            channel = grpc.secure_channel(self.target, credentials, options)
+        else:
+            channel = grpc.insecure_channel(self.target, options)
+        if self.metadata is None:
+            return channel
+        return grpc.intercept_channel(channel, WithMetadata(self.metadata))
+
+    def hosts(self) -> list[str]:
+        """Return the hosts that the target names, without their ports."""
+        return [one.rpartition(":")[0] for one in self._places()]
+
+    def each(self) -> list[Address]:
+        """Return the address of each Triton: of a name, those that it stands for now.
+
+        Raises:
+            ModelUnavailable: the name is not known now.
+
+        """
+        if self.target.startswith("ipv"):
+            kind = self.target.partition(":")[0]
+            return [replace(self, target=f"{kind}:{one}") for one in self._places()]
+        host, _, port = self._places()[0].rpartition(":")
+        try:
+            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise ModelUnavailable(f"the name {host!r} is not known: {error.strerror}") from error
+        targets = {
+            f"ipv4:{place[0]}:{port}" if family == socket.AF_INET else f"ipv6:[{place[0]}]:{port}"
+            for family, _, _, _, place in found
+        }
+        return [replace(self, target=one, authority=host) for one in sorted(targets)]
+
+    def _places(self) -> list[str]:
+        kind, _, rest = self.target.partition(":")
+        known = kind in {"dns", "ipv4", "ipv6"} and ":" in rest
+        return (rest.lstrip("/") if known else self.target).split(",")
+
+
+class WithMetadata(
+    grpc.UnaryUnaryClientInterceptor,  # type: ignore[misc]
+    grpc.StreamStreamClientInterceptor,  # type: ignore[misc]
+):
+    """Adds metadata to each call.
+
+    Args:
+        metadata: returns it.
+
+    """
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        """Make the call with what it has and what is added."""
+        return continuation(self._with(details), request)
+
+    def intercept_stream_stream(self, continuation: Any, details: Any, requests: Any) -> Any:
+        """Begin the call likewise."""
+        return continuation(self._with(details), requests)
+
+    def _with(self, details: Any) -> Details:
+        added = (*(details.metadata or ()), *self._metadata())
+        return Details(details.method, details.timeout, added)
+
+
+@dataclass
+class Details(grpc.ClientCallDetails):  # type: ignore[misc]
+    """What gRPC asks an interceptor for, apart from what has a default."""
+
+    method: str
+    timeout: float | None
+    metadata: Sequence[tuple[str, str]]
+    credentials: Any = None
+    wait_for_ready: bool | None = None
+    compression: Any = None
 
 
 class ModelChannel:
     """A gRPC channel of one model, which can be closed without the others.
 
     Args:
-        address: Triton's ("host:port").
+        address: Triton's.
 
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: Address, *, steady: bool = False) -> None:
         self.abandoned = ""
         """Why it was closed, if it was."""
-        self._channel = grpc.insecure_channel(address, CHANNEL)
+        self._channel = address.channel(steady=steady)
         self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def abandon(self, reason: str) -> None:
@@ -72,15 +227,27 @@ class Connection:
     """Calls Triton, and translates its errors.
 
     Args:
-        address: where Triton listens for gRPC ("host:port").
+        address: where Triton listens for gRPC; a text is that of a Triton on this machine
+            ("host:port").
 
     """
 
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._common = ModelChannel(address)  # of control, and of models that never answered
+    def __init__(self, address: Address | str) -> None:
+        self._address = Address(address) if isinstance(address, str) else address
+        self._common = ModelChannel(self._address)  # of control, and of models that never answered
         self._channels: dict[str, ModelChannel] = {}
+        self._steady = ModelChannel(self._address, steady=True) if self._address.elsewhere else None
         self._failing: set[str] = set()
+
+    def close(self) -> None:
+        """Close the channel of control; nothing is called afterwards."""
+        self._common.abandon("it was closed")
+
+    def _channel(self, model: str, signature: Signature) -> ModelChannel:
+        """Return the channel on which a model is asked."""
+        if self._steady and signature.sequence:
+            return self._steady
+        return self._channels.get(model, self._common)
 
     def _call(self, method: str, request: Any, timeout: float) -> Any:
         """Call a method of Triton's gRPC service; return its response.

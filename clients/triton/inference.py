@@ -23,7 +23,7 @@ from clients.errors import (
 from clients.request import SequencePart, Stream
 from clients.tensors.classes import classified, labels_at
 from clients.triton.configuration import signature_of
-from clients.triton.connection import Connection, ModelChannel, Registration
+from clients.triton.connection import Address, Connection, ModelChannel, Registration
 from clients.triton.errors import FINISHED, inference_error, no_slot, translated
 from clients.triton.requests import (
     TritonStream,
@@ -98,16 +98,18 @@ class Call:
 
 
 class TritonInference(Connection, Inference):
-    """Runs models on a Triton on this machine.
+    """Runs models on a Triton.
 
     Args:
-        address: where it listens for gRPC ("host:port").
+        address: where it listens for gRPC ("host:port" for one on this machine).
         shared_bytes: how much shared memory may be used.
         repository: its models, where their labels are read.
 
     """
 
-    def __init__(self, address: str, shared_bytes: int = 0, repository: Path | None = None) -> None:
+    def __init__(
+        self, address: Address | str, shared_bytes: int = 0, repository: Path | None = None
+    ) -> None:
         super().__init__(address)
         self._repository = repository
         self._registration = Registration(self._call)
@@ -152,7 +154,7 @@ class TritonInference(Connection, Inference):
             cached=signature.cached,
             sequence=sequence_parameters(sequence, model, signature),
         )
-        channel = self._channels.get(model, self._common)
+        channel = self._channel(model, signature)
         try:
             arrays = self._through_memory(channel, call, inputs, deadline)
             if arrays is None:
@@ -204,7 +206,7 @@ class TritonInference(Connection, Inference):
             )
         parameters = time_parameters(timeout) | sequence_parameters(sequence, model, signature)
         request = infer_request(model, version, inputs, outputs, parameters)
-        channel = self._channels.get(model, self._common)
+        channel = self._channel(model, signature)
         call = channel.stub.ModelStreamInfer(iter([request]), timeout=timeout, metadata=WITH_STATUS)
 
         def explained(error: grpc.RpcError | ValueError) -> InferenceError:

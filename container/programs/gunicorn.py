@@ -25,24 +25,33 @@ SOCKET = "gunicorn.sock"
 WATCHED = "/ping"  # answered from memory
 
 
-def gunicorn_program(settings: Settings, run_dir: Path, shm_prefix: str, plan: Plan) -> Program:
-    """Return gunicorn: threads, a Unix socket, and an application per worker."""
+# Behind NGINX, which checks requests, limits their size and headers, and refuses in JSON.
+BEHIND_NGINX = (
+    *("dispatcher.wsgi:build()", "--worker-class=dispatcher.gunicorn.worker.WebWorker"),
+    *("--limit-request-line=0", "--limit-request-fields=32768", "--limit-request-field_size=0"),
+)
+ALONE = ("dispatcher.wsgi:build_alone()", "--worker-class=gthread")
+
+
+def gunicorn_program(
+    settings: Settings, run_dir: Path, shm_prefix: str, plan: Plan, *, alone: bool = False
+) -> Program:
+    """Return gunicorn: threads, and an application per worker.
+
+    It listens on a Unix socket in `run_dir`; where it is `alone`, without NGINX, on the port of the
+    settings.
+    """
     socket_path = run_dir / SOCKET
     command = [
-        *(sys.executable, "-m", "gunicorn", "dispatcher.wsgi:build()"),
-        "--worker-class=dispatcher.gunicorn.worker.WebWorker",
+        *(sys.executable, "-m", "gunicorn", *(ALONE if alone else BEHIND_NGINX)),
         f"--workers={settings.workers}",
         f"--threads={settings.web_threads + THREADS_FOR_HEALTH}",
         f"--worker-connections={settings.web_threads + IDLE_CONNECTIONS}",
-        f"--bind=unix:{socket_path}",
+        f"--bind=0.0.0.0:{settings.port}" if alone else f"--bind=unix:{socket_path}",
         f"--timeout={WORKER_SILENT_S}",
         "--config=python:dispatcher.gunicorn.hooks",
         # For workers that are replaced while they answer; at a stop no request is left.
         f"--graceful-timeout={math.ceil(settings.proxy_timeout)}",
-        # NGINX limits the size of requests and headers, and refuses in JSON.
-        "--limit-request-line=0",
-        "--limit-request-fields=32768",
-        "--limit-request-field_size=0",
         # Longer than NGINX keeps a connection, so that this side never closes it first.
         "--keep-alive=75",
         f"--worker-tmp-dir={run_dir}",

@@ -10,6 +10,7 @@ from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
 
+from container.programs import shared_memory
 from container.programs.find_triton import Triton
 from container.programs.malloc import ALLOCATOR
 from container.programs.triton_options import SHM_PREFIX, cache_options, triton_options
@@ -18,7 +19,7 @@ from container.supervisor.http_probe import ask, has_children, listens, over_tcp
 from container.supervisor.program import Program
 from container.triton_backends import engine_choice
 from container.triton_backends.machine import shared_folder
-from container.triton_backends.machine.shared_memory import FOLDER, PREFIX
+from container.triton_backends.machine.shared_memory import PREFIX
 from dispatcher.readiness.status_file import STALE_S, StatusReader
 from dispatcher.settings import INSTANCES, READINESS, WANTED, Settings
 
@@ -66,8 +67,10 @@ def triton_program(
         at, reason = restart()  # of the web worker that probes the models
         return str(reason) if time.monotonic() < at + STALE_S else ""
 
+    shm = shared_memory.place_of(settings, run_dir)
+
     def clean() -> None:
-        for left in FOLDER.glob(f"{shm_prefix}*"):
+        for left in shm.glob(f"{shm_prefix}*"):
             with suppress(OSError):  # it is gone, or of another user
                 left.unlink()
         for note in unpacked.glob("python_env_*"):
@@ -87,6 +90,7 @@ def triton_program(
             **ALLOCATOR,
             **SILENT,
             **plan.environment(),
+            **shared_memory.environment(settings, run_dir),
             PREFIX: shm_prefix,
             shared_folder.VARIABLE: str(instances),
             "UNPACKED_ENVIRONMENTS": str(unpacked),

@@ -8,7 +8,7 @@ from contextlib import suppress
 from clients.errors import UnknownModel
 from clients.plugins.dispatch_toml import FILE as CLIENT_FILE
 from clients.tensors.quoting import brief
-from dispatcher.errors import AlreadyLoaded, BadClient
+from dispatcher.errors import AlreadyLoaded, BadClient, BadModel
 from dispatcher.model_control.load_unload import ModelLoader
 from dispatcher.model_control.reload import Reloader
 
@@ -55,6 +55,11 @@ class ModelControl:
             BadModel: the model or its client does not load; nothing of the model is left.
 
         """
+        if self.loader.elsewhere:
+            raise BadModel(
+                "Triton is elsewhere, and reads no folder of this machine",
+                hint="put the model into Triton's own repository, then POST /load_model/NAME",
+            )
         registry = self.reloader.registry
         self.forget_lost_models(registry.name(name))
         if (owner := registry.name(name)) != name:

@@ -33,6 +33,7 @@ class ModelListing:
         server: where the models run.
         repository: the folder with one folder per model.
         engines: the folder in which backends note which engine runs a model, if there is one.
+        url: of a Triton elsewhere.
 
     """
 
@@ -42,11 +43,13 @@ class ModelListing:
         server: ModelServer,
         repository: Path,
         engines: Path | None = None,
+        url: str = "",
     ) -> None:
         self.registry = registry
         self.server = server
         self.repository = repository
         self.engines = engines
+        self.url = url
 
     def page(self, after: str, timeout: float) -> dict[str, Any]:
         """Return a page of models whose names follow `after`."""
@@ -77,7 +80,7 @@ class ModelListing:
             latest = max(states[model], key=lambda state: int(state.version or 0))
             yield {
                 "modelName": name,
-                "modelUrl": model_url(self.repository / model),
+                "modelUrl": self.url or model_url(self.repository / model),
                 "version": latest.version,
                 "state": latest.state,
                 "client": self.described(client) if client else None,

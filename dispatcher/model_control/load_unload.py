@@ -62,6 +62,7 @@ class ModelLoader(RepositoryFolder):
         unload_timeout: seconds that an unload may take.
         folders: returns the folders in MODEL_DIR and MODEL_REPOSITORY that are models, by name.
         adapt: whether configurations are adapted to a machine without a GPU, in copies.
+        elsewhere: whether Triton reads a repository of its own, elsewhere.
 
     """
 
@@ -77,12 +78,14 @@ class ModelLoader(RepositoryFolder):
         folders: Callable[[], Mapping[str, Path]] = dict,
         *,
         adapt: bool = False,
+        elsewhere: bool = False,
     ) -> None:
         super().__init__(repository, roots, renamed_config, folders, adapt=adapt)
         self.server = server
         self.timeout = timeout
         self.wanted = wanted
         self.unload_timeout = unload_timeout
+        self.elsewhere = elsewhere
 
     def load(
         self,
@@ -211,6 +214,9 @@ class ModelLoader(RepositoryFolder):
             DeadlineExceeded: it takes too long; Triton goes on loading it.
 
         """
+        if self.elsewhere:
+            self._load_elsewhere(name)
+            return
         if name not in (there := self.own_folders()):
             raise no_such_folder(name, there)
         self.refuse_changed(name)
@@ -228,6 +234,19 @@ class ModelLoader(RepositoryFolder):
             if isinstance(error, ModelFailed):
                 raise load_error(f"the model {name!r}", error) from error
             raise
+
+    def _load_elsewhere(self, name: str) -> None:
+        there = sorted({state.name for state in self.server.models(timeout=self.timeout)})
+        if name not in there:
+            raise UnknownModel(
+                f"Triton's repository has no model {name[:100]!r}",
+                hint=f"it has {', '.join(there) or 'none'}",
+            )
+        try:
+            self.server.load(name, timeout=self.timeout)
+        except ModelFailed as error:
+            raise load_error(f"the model {name!r}", error) from error
+        self.want(name)
 
     def _load(self, name: str) -> None:
         if faults := crash_causes(self.repository / name):

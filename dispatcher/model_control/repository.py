@@ -356,7 +356,7 @@ class RepositoryFolder:
 
 def models_on_disk(settings: Settings) -> Mapping[str, Path]:
     """Return the model folders in MODEL_DIR and MODEL_REPOSITORY now, by name."""
-    if settings.run_dir is None:  # the repository is no folder of links
+    if settings.run_dir is None or settings.triton_url:  # the repository is no folder of links
         return {}
     try:
         return available(

@@ -27,7 +27,9 @@ from clients.errors import ClientDisabled, InferenceError
 from clients.plugins.discovery import Source, names_in, sources, tried
 from clients.plugins.dispatch_toml import authors
 from clients.plugins.registry import Loaded, Verdict, described, load
-from clients.triton.client import Triton, TritonEnvironment
+from clients.triton.client import Triton, TritonEnvironment, Tritons
+from clients.triton.connection import Address
+from dispatcher import remote_triton
 from dispatcher.exit_codes import in_words
 from dispatcher.readiness.checks import ask_example
 from dispatcher.settings import Settings, read_settings
@@ -50,11 +52,26 @@ def environment_of(
         scarce: whether each model may take no more than a part of the shared memory.
 
     """
-    address = f"127.0.0.1:{settings.triton_grpc_port}"
-    return TritonEnvironment(
-        Triton(address, shared_bytes, settings.model_repository, scarce=scarce),
-        settings.model_repository,
-        max_pixels=settings.max_megapixels * 1_000_000,
+    repository = settings.model_repository
+    server: Triton
+    if settings.triton_url:
+        server = Tritons(address_of(settings), shared_bytes, repository)
+    else:
+        address = f"127.0.0.1:{settings.triton_grpc_port}"
+        server = Triton(address, shared_bytes, repository, scarce=scarce)
+    return TritonEnvironment(server, repository, max_pixels=settings.max_megapixels * 1_000_000)
+
+
+def address_of(settings: Settings) -> Address:
+    """Return where the Triton elsewhere listens."""
+    url, metadata = settings.triton_url or "", settings.triton_metadata
+    return Address(
+        remote_triton.target(url),
+        elsewhere=True,
+        tls=url.startswith(remote_triton.TLS),
+        ca_file=settings.triton_ca_file,
+        certificate_file=settings.triton_certificate_file,
+        metadata=remote_triton.TritonMetadata(metadata) if metadata else None,
     )
 
 

@@ -79,6 +79,7 @@ class Prober:
         leaving: whether this worker is about to end.
         tidy: sees to what keeps Triton from listing its models.
         processes: of the models.
+        elsewhere: whether Triton is another's, who alone can restart it.
 
     """
 
@@ -95,6 +96,7 @@ class Prober:
     leaving: Callable[[], bool] = bool
     tidy: Callable[[], None] = lambda: None
     processes: ModelProcesses = field(default_factory=ModelProcesses)
+    elsewhere: bool = False
     probes: dict[str, Probe] = field(default_factory=dict)
     found: Status = Status()
 
@@ -368,7 +370,7 @@ class Prober:
             {name: self.registry.name(name) in self.registry.clients for name in self.required},
             set(self.reloads.lost),
         )
-        if starts != supervisor.triton_starts or supervisor.triton_fault:
+        if self.elsewhere or starts != supervisor.triton_starts or supervisor.triton_fault:
             status = replace(status, restart="")  # what it is to mend was before
         if status == self.status.newest:
             return

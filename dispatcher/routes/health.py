@@ -8,13 +8,14 @@ from clients.plugins.registry import Registry
 from dispatcher.readiness.status import Readiness
 
 
-def health(readiness: Readiness, registry: Registry) -> dict[str, Any]:
+def health(readiness: Readiness, registry: Registry, triton_url: str | None) -> dict[str, Any]:
     """Return whether the container is ready, why not, and the states of its parts."""
     reasons, status, supervisor = readiness.reasons(), readiness.prober(), readiness.supervisor()
     restarts = supervisor.restarts()
     return {
         "ready": not reasons,
         "reasons": reasons,
+        "triton": triton_url or "in this container",
         "programs": {
             name: {"state": one["state"], "restarts": restarts[name]}
             for name, one in supervisor.programs.items()

@@ -36,7 +36,7 @@ class CurrentState(Collector):
         readiness: whether the container and its models are ready.
         keys: the API keys; `None` where none are needed.
         listing: knows which engine runs a model.
-        triton_up: whether Triton gave its metrics.
+        triton_up: whether Triton answers.
 
     """
 
@@ -61,7 +61,9 @@ class CurrentState(Collector):
             float(not self.readiness.reasons()),
         )
         yield GaugeMetricFamily(
-            "dispatcher_triton_up", "Whether Triton gave its own metrics.", float(self.triton_up)
+            "dispatcher_triton_up",
+            "Whether Triton gave its own metrics; with TRITON_URL whether it listed its models.",
+            float(self.triton_up),
         )
         if self.keys:
             yield GaugeMetricFamily(
@@ -152,9 +154,11 @@ def metrics_routes(
     @routes.get("/metrics")
     def show() -> Response:
         """Show all metrics in Prometheus' text format."""
-        triton = triton_page(settings.triton_metrics_port)
+        # Those of a Triton elsewhere are scraped there.
+        triton = b"" if settings.triton_url else triton_page(settings.triton_metrics_port)
+        up = not readiness.prober().fault if settings.triton_url else bool(triton)
         registry = CollectorRegistry()
-        registry.register(CurrentState(readiness, keys, listing, triton_up=bool(triton)))
+        registry.register(CurrentState(readiness, keys, listing, triton_up=up))
         page = metrics.page() + generate_latest(registry) + triton
         return Response(page, content_type=CONTENT_TYPE_PLAIN_0_0_4)
 

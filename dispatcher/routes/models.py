@@ -49,7 +49,7 @@ def management_routes(  # noqa: C901  small functions that share them
     @routes.get("/health")
     def health() -> Response:
         """Show the reasons behind /ping and the state of each model."""
-        state = state_of(readiness, control.reloader.registry)
+        state = state_of(readiness, control.reloader.registry, settings.triton_url)
         response = json_response(state)
         response.status_code = 200 if state["ready"] else 503
         return response

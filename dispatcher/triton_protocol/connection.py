@@ -1,4 +1,4 @@
-"""Asks Triton's HTTP port, on loopback."""
+"""Asks Triton's HTTP port."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from flask import g
 
@@ -16,7 +16,8 @@ from clients.errors import DeadlineExceeded, ModelUnavailable
 from clients.request import SequencePart
 from clients.triton.errors import http_error
 from dispatcher.codecs.binary_tensors import HEADER_LENGTH
-from dispatcher.errors import time_used_up
+from dispatcher.errors import NotHere, time_used_up
+from dispatcher.remote_triton import TritonMetadata, tls_context
 from dispatcher.settings import Settings
 
 
@@ -48,6 +49,9 @@ class TritonHttp:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.sent_along = TritonMetadata(settings.triton_metadata)
+        is_tls = (settings.triton_http_url or "").startswith("https:")
+        self.tls = tls_context(settings) if is_tls else None
 
     def read(self, path: str) -> TritonResponse:
         """Get a document that Triton has."""
@@ -92,18 +96,39 @@ class TritonHttp:
         """Ask Triton; return its response, whose body is still to be read, if its status is 200."""
         if (left := deadline - time.monotonic()) <= 0:
             raise time_used_up()
-        port = self.settings.triton_http_port
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=left)
+        connection = self.connection(left)
         with ExitStack() as otherwise:
             otherwise.callback(connection.close)
             with triton_errors(deadline):
-                connection.request(method, path, body, headers or {})
+                sent = {**dict(self.sent_along()), **(headers or {})}
+                connection.request(method, path, body, sent)
                 response = connection.getresponse()
                 came = response.read() if response.status != HTTPStatus.OK else b""
             if response.status != HTTPStatus.OK:
                 raise http_error(response.status, came, g.record.version)
             otherwise.pop_all()
         return connection, response
+
+    def connection(self, timeout: float) -> http.client.HTTPConnection:
+        """Return a connection to Triton's HTTP port.
+
+        Raises:
+            NotHere: Triton is elsewhere, and this address of it is not known.
+
+        """
+        url = self.settings.triton_http_url
+        if not url:
+            if self.settings.triton_url:
+                raise NotHere(
+                    "Triton is elsewhere, and its HTTP port is not known here",
+                    hint="set TRITON_HTTP_URL, or use POST /infer/{model}, which goes over gRPC",
+                )
+            port = self.settings.triton_http_port
+            return http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+        host = urlsplit(url).netloc
+        if self.tls is None:
+            return http.client.HTTPConnection(host, timeout=timeout)
+        return http.client.HTTPSConnection(host, timeout=timeout, context=self.tls)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from container.serving import with_workers
+from dispatcher.remote_triton import TritonMetadata
 from dispatcher.settings import SettingError, read_settings, rows
 
 
@@ -57,6 +58,14 @@ def test_defaults_are_the_documented_ones() -> None:
         ("SAGEMAKER_SAFE_PORT_RANGE", "9000-9010-9020"),
         ("REQUIRED_MODELS", "resnet;yolov5"),
         ("REQUIRED_MODELS", "resnet yolov5"),
+        ("TRITON_URL", "triton"),
+        ("TRITON_URL", "http://triton:8001"),
+        ("TRITON_URL", "user:password@triton:8001"),
+        ("TRITON_URL", "triton:65536"),
+        ("TRITON_URL", "ipv4:10.0.0.1:8001,"),
+        ("TRITON_HTTP_URL", "http://triton:8000/v2"),
+        ("TRITON_HTTP_URL", "http://triton:0"),
+        ("TRITON_CA_FILE", "/there/is/no/such/file"),
     ],
 )
 def test_a_bad_value_names_itself(variable: str, value: str) -> None:
@@ -204,3 +213,39 @@ def test_a_folder_that_may_not_be_entered_is_named(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Path, "exists", refused)
     with pytest.raises(SettingError, match="MODEL_DIR is '/closed/x'; expected: path"):
         read_settings({"MODEL_DIR": "/closed/x"})
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["TRITON_OPTIONS=--id=a", "TRITON_PUBLIC_GRPC_PORT=9001", "GPU_CONFIGS=adapt",
+     "SAGEMAKER_MULTI_MODEL=true", "TRITON_RATE_LIMIT=execution_count"],
+)  # fmt: skip
+def test_a_triton_elsewhere_takes_no_options_for_one_of_this_container(variable: str) -> None:
+    name, _, value = variable.partition("=")
+    with pytest.raises(SettingError, match=f"^{name} is set, and a Triton elsewhere"):
+        read_settings({"TRITON_URL": "triton:8001", name: value})
+    read_settings({"TRITON_URL": "triton:8001"} | read_settings({}).environment())
+
+
+def test_settings_of_a_triton_elsewhere_want_its_address() -> None:
+    with pytest.raises(SettingError, match="TRITON_METADATA is set, and TRITON_URL is not"):
+        read_settings({"TRITON_METADATA": "authorization: Bearer 1"})
+    with pytest.raises(SettingError, match="TRITON_CA_FILE is set"):
+        read_settings({"TRITON_URL": "triton:8001", "TRITON_CA_FILE": __file__})
+
+
+def test_metadata_is_never_shown_and_read_again_from_its_file(tmp_path: Path) -> None:
+    with pytest.raises(SettingError) as refused:
+        read_settings({"TRITON_URL": "triton:8001", "TRITON_METADATA": "a-secret-without-a-name"})
+    assert "a-secret" not in str(refused.value)
+    file = tmp_path / "metadata"
+    file.write_text("Authorization: Bearer one\n\nx-team: vision\n")
+    settings = read_settings({"TRITON_URL": "triton:8001", "TRITON_METADATA": f"@{file}"})
+    sent = TritonMetadata(settings.triton_metadata)
+    assert sent() == (("authorization", "Bearer one"), ("x-team", "vision"))
+    file.write_text("authorization: Bearer three\n")
+    assert sent() == (("authorization", "Bearer three"),)
+    file.write_text("nonsense")
+    assert sent() == (("authorization", "Bearer three"),), "the last that could be used"
+    text = read_settings({"TRITON_URL": "t:1", "TRITON_METADATA": "a: Bearer one"})
+    assert "Bearer" not in repr(text)

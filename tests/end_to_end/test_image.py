@@ -18,6 +18,7 @@ import pytest
 
 from tests.conftest import PICTURES, PROJECT, Endpoint, free_ports, picture, wait_for
 from tests.end_to_end.conftest import write_own_client
+from tests.end_to_end.test_remote_triton import X, make_models, triton_in
 from tests.support import readme
 from tests.support.docker import docker, skip_without_engine
 
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.image
 TAG = "triton-dispatcher:tested"
 BIN = Path(sys.executable).parent
 LARGEST = 1.5e9  # bytes, with the weights of all three models
+LARGEST_FRONT = 0.8e9
 LOCKED = (
     *("--user", "1000", "--read-only", "--tmpfs", "/tmp"),
     *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
@@ -246,6 +248,63 @@ def test_more_shared_memory_changes_nothing_of_the_configuration(image: str) -> 
         assert "one instance" not in container.logs()
         masks = {"text": "[MASK] " * 150}
         assert container.ask(modelname="bert_base", payload=masks).status == 200
+
+
+def test_without_dev_shm_as_sagemaker_serverless_runs_it(image: str) -> None:
+    nothing = ("--ipc", "none", *LOCKED)
+    with running(image, *nothing, "--env", "SERVERLESS=true", command=("serve",)) as container:
+        assert "No such file" in container.inside("sh", "-c", "ls -d /dev/shm 2>&1; true")
+        assert "serve: SERVERLESS: shared memory is in /tmp/" in container.logs()
+        assert_readme(container)
+        img = {"img": picture(PICTURES / "coffee.png")}
+        assert container.ask(modelname="resnet", payload=[img] * 4).status == 200
+        masks = {"text": "[MASK] " * 150}
+        assert container.ask(modelname="bert_base", payload=masks).status == 200
+        assert container.call("/invocations", b" " * (4 * 2**20 + 1)).status == 413
+        assert container.stop()[0] == 0
+    with running(image, *nothing, command=("serve",), ready=False) as container:
+        wait_for(lambda: not container.state()["Running"], 30, container.logs)
+        assert container.state()["ExitCode"] == 1
+        assert "SERVERLESS=true uses a folder in RUN_DIR instead" in container.logs()
+
+
+def test_the_front_alone_answers_as_the_lambda_adapter_asks_it(image: str, tmp_path: Path) -> None:
+    """Without a Triton of its own, /dev/shm, and anything that can be written but /tmp."""
+    tag, (port,) = f"{TAG}-lambda", free_ports(1)
+    build(tag, "--target", "lambda")
+    make_models(tmp_path)
+    try:
+        with (
+            triton_in(tmp_path, "a") as triton,
+            running(
+                tag,
+                *("--network", "host", "--ipc", "none", *LOCKED),
+                *("--env", f"TRITON_URL=127.0.0.1:{triton.ports[0]}"),
+                *("--env", f"SAGEMAKER_BIND_TO_PORT={port}"),
+                port=port,
+                ready=False,
+            ) as container,
+        ):
+            wait_for(lambda: answers(container, "/v2/health/live"), 30, container.logs)
+            wait_for(lambda: answers(container, "/ping"), 10, container.logs)
+            came = container.ask(modelname="plus", payload=X)
+            assert came.json["result"]["outputs"][0]["data"] == [2, 3, 4]
+            inside = container.inside("sh", "-c", "ls /usr/sbin/nginx .venv/lib/python3*/*; true")
+            assert "pytriton" not in inside
+            assert "cannot access '/usr/sbin/nginx'" in inside
+            assert not container.inside("ls", "/opt/extensions"), "ADAPTER brings it"
+            code, _ = container.stop()
+            assert code == 0
+        assert int(docker("image", "inspect", "--format", "{{.Size}}", tag)) < LARGEST_FRONT
+    finally:
+        docker("image", "rm", "--force", tag, check=False)
+
+
+def answers(container: Container, path: str) -> bool:
+    try:
+        return container.call(path).status == 200
+    except ConnectionError:
+        return False
 
 
 def test_root_without_capabilities(image: str) -> None:

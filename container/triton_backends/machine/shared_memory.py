@@ -59,7 +59,10 @@ Under mixed load 1.3 was seen."""
 HALVED = 2
 """Likewise for variable shapes: a small tensor may be in the middle of the free space."""
 
-FOLDER = Path("/dev/shm")  # noqa: S108  Triton's choice
+PLACE = "SHARED_MEMORY_FOLDER"
+"""The variable: where shared memory is, if not in /dev/shm."""
+
+FOLDER = Path(os.environ.get(PLACE) or "/dev/shm")  # noqa: S108  glibc's choice
 
 # How long a model waits for its room: where it was loaded before, until that one is gone.
 PATIENCE_S, LOOK_S = 10.0, 0.05

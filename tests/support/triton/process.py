@@ -61,11 +61,17 @@ def _environment(folder: Path, interpreter: Path) -> dict[str, str]:
 class Triton:
     """A running server: its client, its log, its process id."""
 
-    def __init__(self, process: subprocess.Popen[bytes], ports: range, log: Path) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], ports: range, log: Path, ca_file: Path | None
+    ) -> None:
         self.process = process
         self.ports = ports
         self.log_file = log
-        self.client = grpc_client.InferenceServerClient(f"127.0.0.1:{ports[0]}")
+        self.client = grpc_client.InferenceServerClient(
+            f"127.0.0.1:{ports[0]}",
+            ssl=ca_file is not None,
+            root_certificates=str(ca_file) if ca_file else None,
+        )
 
     def log(self) -> str:
         return self.log_file.read_text(errors="replace")
@@ -99,9 +105,14 @@ def running(
     models: Iterable[str],
     interpreter: Path = Path(sys.executable),
     options: Iterable[str] = (),
+    ports: range | None = None,
+    ca_file: Path | None = None,
 ) -> Iterator[Triton]:
-    """Run a server over `folder/models`, load the named ones, and stop it in the end."""
-    ports = free_ports(3)
+    """Run a server over `folder/models`, load the named ones, and stop it in the end.
+
+    `ca_file` has the authority of its certificate, where the options give it one.
+    """
+    ports = ports or free_ports(3)
     log = folder / "triton.log"
     command = [
         str(_wheel() / "tritonserver" / "bin" / "tritonserver"),
@@ -126,7 +137,7 @@ def running(
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, env=_environment(folder, interpreter)
         )
-    triton = Triton(process, ports, log)
+    triton = Triton(process, ports, log, ca_file)
     try:
         triton.await_models(models, seconds=120)  # with PyTorch each takes some
         yield triton

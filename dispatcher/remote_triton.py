@@ -1,0 +1,191 @@
+"""A Triton elsewhere: the readers of its settings, and what is sent along with every call."""
+
+from __future__ import annotations
+
+import logging
+import re
+import ssl
+from collections.abc import Collection, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from dispatcher.setting_types import expects, port
+
+if TYPE_CHECKING:
+    from dispatcher.settings import Settings
+
+log = logging.getLogger(__name__)
+
+Pairs = tuple[tuple[str, str], ...]
+
+HOST = r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])"
+GRPC = re.compile(
+    rf"(?:grpcs?://)?(?:(?:dns:///|dns:)?{HOST}:\d+|ipv[46]:{HOST}:\d+(?:,{HOST}:\d+)*)"
+)
+TLS = "grpcs://"
+
+NAME = re.compile(r"(?!grpc-)[a-z0-9_.-]+(?<!-bin)")
+VALUE = re.compile(r"[ -~]+")
+
+# What only a Triton of this container can do.
+REFUSED = (
+    *("public_http_port", "public_grpc_port", "public_metrics_port", "multi_model"),
+    *("tensorrt_engines", "gpu_configs", "triton_options", "triton_backend_config"),
+    *("triton_rate_limit", "triton_rate_limit_resources"),
+)
+# What is set in some environments anyway.
+WITHOUT_EFFECT = (
+    *("triton_http_port", "triton_grpc_port", "triton_metrics_port", "triton_home"),
+    *("triton_cache_mb", "triton_log_verbose", "shared_memory_mb"),
+    *("model_precision", "engine_cache", "model_url_roots"),
+)
+
+# Settings that belong to TRITON_URL, and those of TLS among them.
+ITS_OWN = (
+    *(TLS_FILES := ("triton_ca_file", "triton_certificate_file")),
+    *("triton_http_url", "triton_metadata"),
+)
+
+
+@expects("HOST:PORT, dns:///NAME:PORT or ipv4:A:PORT,B:PORT, behind grpcs:// for TLS")
+def grpc_url(text: str) -> str:
+    """Read an address as gRPC names it."""
+    if not GRPC.fullmatch(text):
+        raise ValueError(text)
+    for number in re.findall(r":(\d+)(?:,|$)", text):
+        port(number)
+    return text
+
+
+@expects("http://HOST:PORT or https://HOST:PORT")
+def http_url(text: str) -> str:
+    """Read the address of an HTTP server, without a path."""
+    if not re.fullmatch(rf"https?://{HOST}(:\d+)?/?", text):
+        raise ValueError(text)
+    if (number := urlsplit(text).port) is not None:
+        port(str(number))
+    return text.rstrip("/")
+
+
+@expects("lines `name: value`, or `@` and the path of a file with such lines, or nothing")
+def metadata(text: str) -> str:
+    """Read headers for gRPC, or where they are; return the text as it is."""
+    TritonMetadata(text)()
+    return text
+
+
+class TritonMetadata:
+    """What is sent to Triton with every call. A file is read again when it has changed.
+
+    While a changed file cannot be used, what was read before is sent.
+
+    Args:
+        text: lines `name: value`, or `@` and the path of a file with such lines.
+
+    """
+
+    def __init__(self, text: str) -> None:
+        self._file = Path(text[1:]) if text.startswith("@") else None
+        self._mark: object = None
+        self._pairs: Pairs | None = None if self._file else pairs(text)
+
+    def __call__(self) -> Pairs:
+        """Return names and values.
+
+        Raises:
+            ValueError, OSError: the file cannot be used, the first time.
+
+        """
+        if self._file is None:
+            return self._pairs or ()
+        mark: object = None
+        try:
+            found = self._file.stat()
+            mark = found.st_ino, found.st_mtime_ns, found.st_size
+            if mark != self._mark:
+                self._pairs = pairs(self._file.read_text())
+        except (OSError, ValueError) as error:
+            if self._pairs is None:
+                raise
+            if mark != self._mark:
+                log.warning("the file of TRITON_METADATA cannot be used: %s", type(error).__name__)
+        self._mark = mark
+        return self._pairs or ()
+
+
+def pairs(text: str) -> Pairs:
+    """Return the names and values in lines `name: value`.
+
+    Raises:
+        ValueError: a line has another form. The text is not quoted: it may be secret.
+
+    """
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        name, _, value = (part.strip() for part in line.partition(":"))
+        if not line.strip():
+            continue
+        if not (NAME.fullmatch(name.lower()) and VALUE.fullmatch(value)):
+            raise ValueError(f"line {number} is no `name: value`") from None
+        found.append((name.lower(), value))
+    return tuple(found)
+
+
+def target(url: str) -> str:
+    """Return the name that gRPC resolves."""
+    return url.removeprefix(TLS).removeprefix("grpc://")
+
+
+def misplaced(settings: Settings) -> list[str]:
+    """Return a sentence for each setting that does not fit TRITON_URL, or lacks it."""
+    its = {f.name: f.metadata["variable"] for f in fields(settings)}
+    url = settings.triton_url
+    if not url:
+        return [
+            f"{its[name]} is set, and TRITON_URL is not; expected: both, or neither"
+            for name in ITS_OWN
+            if getattr(settings, name)
+        ]
+    wrong = [
+        f"{its[name]} is set, and a Triton elsewhere (TRITON_URL) does not take it; expected: "
+        "nothing here, and the option at that Triton"
+        for name in changed(settings, REFUSED)
+    ]
+    if not (url.startswith(TLS) or (settings.triton_http_url or "").startswith("https:")):
+        wrong += [
+            f"{its[name]} is set, and TRITON_URL is {url!r}; expected: {TLS}…"
+            for name in TLS_FILES
+            if getattr(settings, name)
+        ]
+    return wrong
+
+
+def changed(settings: Settings, names: Collection[str]) -> Iterator[str]:
+    """Yield those of some settings that have another value than their default."""
+    for f in fields(settings):
+        if f.name in names:
+            default = f.metadata["read"](f.metadata["default"])
+            if getattr(settings, f.name) != default:
+                yield f.name
+
+
+def without_effect(settings: Settings) -> Iterator[str]:
+    """Yield a sentence for each setting that does nothing with a Triton elsewhere."""
+    its = {f.name: f.metadata["variable"] for f in fields(settings)}
+    for name in changed(settings, WITHOUT_EFFECT):
+        yield f"{its[name]} has no effect: Triton is at {settings.triton_url}"
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext:
+    """Return the context for HTTPS to Triton; this reads and checks the files.
+
+    Raises:
+        OSError: a file cannot be read, or is not what it should be.
+
+    """
+    context = ssl.create_default_context(cafile=settings.triton_ca_file)
+    if settings.triton_certificate_file:
+        context.load_cert_chain(settings.triton_certificate_file)
+    return context

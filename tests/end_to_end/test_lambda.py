@@ -1,0 +1,199 @@
+"""The front in AWS Lambda: by the adapter's contract, and as a handler in the real runtime client.
+
+Lambda itself, its emulator and the Lambda Web Adapter are not among what can be installed here.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cfnlint.api import lint_file
+
+from tests.conftest import PROJECT, Endpoint, free_ports, wait_for
+from tests.end_to_end.test_remote_triton import X, make_models, triton_in
+from tests.support import lambda_runtime
+from tests.support.triton.process import Triton
+
+EXAMPLE = PROJECT / "examples" / "lambda"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lambda")
+    make_models(folder)
+    shutil.copy(EXAMPLE / "handler.py", folder)
+    (folder / "local").mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def triton(folder: Path) -> Iterator[Triton]:
+    with triton_in(folder, "a") as triton:
+        yield triton
+
+
+def variables(folder: Path, triton: Triton) -> dict[str, str]:
+    return {
+        "TRITON_URL": f"127.0.0.1:{triton.ports[0]}",
+        "MODEL_REPOSITORY": str(folder / "local"),
+        "MODEL_SERVER_MAX_BODY_MB": "6",
+    }
+
+
+@pytest.fixture
+def front(folder: Path, triton: Triton) -> Iterator[Endpoint]:
+    """The process that the image starts, and that the adapter asks on a port."""
+    port = free_ports(1)[0]
+    environment = {**os.environ, **variables(folder, triton), "SAGEMAKER_BIND_TO_PORT": str(port)}
+    log = folder / "front.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "container.front"],
+            env=environment,
+            cwd=PROJECT,
+            stdout=output,
+            stderr=output,
+        )
+    yield Endpoint(port, process, log)
+    process.kill()
+    process.wait()
+
+
+def status(front: Endpoint, path: str) -> int:
+    try:
+        return front.call(path).status
+    except ConnectionError:
+        return 0
+
+
+def test_the_adapter_finds_it_ready_and_it_answers(front: Endpoint, triton: Triton) -> None:
+    wait_for(lambda: status(front, "/v2/health/live") == 200, 30, front.log.read_text)
+    wait_for(lambda: status(front, "/ping") == 200, 10, front.log.read_text)
+    answer = front.ask(modelname="plus", payload=X)
+    assert answer.json["result"]["outputs"][0]["data"] == [2, 3, 4]
+    refused = front.call("/invocations", b" " * (6 * 2**20 + 1))
+    assert (refused.status, refused.json["error"]["code"]) == (413, "too_large")
+    nowhere = front.call("/nowhere")
+    assert (nowhere.status, nowhere.json["error"]["code"]) == (404, "not_found")
+
+    def logged() -> list[dict[str, Any]]:
+        lines = front.log.read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{") and '"plus"' in line]
+
+    wait_for(logged, 5, "the request's line in the log")
+    assert b'dispatcher_requests_total{method="POST",model="plus"' in front.call("/metrics").body
+    # Lambda freezes the processes between two requests, and stops them at the end.
+    pids = [int(pid) for pid in children(front.process.pid)] + [front.process.pid]
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for pid in pids:
+            os.kill(pid, number)
+        time.sleep(1)
+    assert front.ask(modelname="plus", payload=X).status == 200
+    front.process.terminate()
+    assert front.process.wait(10) == 0
+
+
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def test_it_wants_the_address_of_a_triton() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "container.front"], cwd=PROJECT, capture_output=True, check=False
+    )
+    assert (done.returncode, b"TRITON_URL is not set" in done.stderr) == (2, True)
+
+
+def event(path: str, body: bytes | None = None, content_type: str = "") -> dict[str, Any]:
+    """Return what API Gateway's REST API sends to a function (payload format 1.0)."""
+    headers = {
+        "Accept": "*/*",
+        "Host": "abcdef1234.execute-api.eu-central-1.amazonaws.com",
+        "User-Agent": "curl/7.88.1",
+        "X-Amzn-Trace-Id": "Root=1-66a00000-0123456789abcdef01234567",
+        "X-Forwarded-For": "192.0.2.1",
+        "X-Forwarded-Port": "443",
+        "X-Forwarded-Proto": "https",
+        "x-api-key": "of-api-gateway",
+        **({"Content-Type": content_type} if content_type else {}),
+    }
+    return {
+        "resource": "/{path+}",
+        "path": path,
+        "httpMethod": "GET" if body is None else "POST",
+        "headers": headers,
+        "multiValueHeaders": {name: [value] for name, value in headers.items()},
+        "queryStringParameters": None,
+        "multiValueQueryStringParameters": None,
+        "pathParameters": {"path": path[1:]},
+        "stageVariables": None,
+        "requestContext": {
+            "resourceId": "r1",
+            "resourcePath": "/{path+}",
+            "httpMethod": "POST",
+            "extendedRequestId": "JKLmnoPQRstuVWX=",
+            "requestTime": "26/Nov/2026:04:00:00 +0000",
+            "path": f"/v1{path}",
+            "accountId": "123456789012",
+            "protocol": "HTTP/1.1",
+            "stage": "v1",
+            "domainPrefix": "abcdef1234",
+            "requestTimeEpoch": 1795665600000,
+            "requestId": "0f7b1e0e-8f5c-4f0b-9c37-000000000000",
+            "identity": {"sourceIp": "192.0.2.1", "apiKey": "of-api-gateway"},
+            "domainName": "abcdef1234.execute-api.eu-central-1.amazonaws.com",
+            "apiId": "abcdef1234",
+        },
+        "body": None if body is None else base64.b64encode(body).decode(),
+        "isBase64Encoded": body is not None,
+    }
+
+
+def test_the_handler_answers_api_gateway_in_the_real_runtime_client(
+    folder: Path, triton: Triton
+) -> None:
+    body = json.dumps({"modelname": "plus", "payload": X}).encode()
+    with lambda_runtime.deployed(
+        folder, "handler.handler", **variables(folder, triton)
+    ) as function:
+        answer = function.invoke(event("/invocations", body, "application/json"))
+        assert answer["statusCode"] == 200, answer
+        result = json.loads(answer["body"])["result"]
+        assert result["outputs"][0]["data"] == [2, 3, 4]
+        row = np.ones((1, 3), np.float32)
+        path = folder / "row.npy"
+        np.save(path, row)
+        npy = event("/infer/plus", path.read_bytes(), "application/x-npy")
+        npy["headers"]["Accept"] = npy["multiValueHeaders"]["Accept"][0] = "application/x-npy"
+        binary = function.invoke(npy)
+        assert (binary["statusCode"], binary["isBase64Encoded"]) == (200, True), binary
+        path.write_bytes(base64.b64decode(binary["body"]))
+        assert np.load(path).tolist() == [[2, 2, 2]]
+        missing = function.invoke(event("/invocations", b'{"modelname": "no"}', "application/json"))
+        assert missing["statusCode"] in {400, 404}
+        assert json.loads(missing["body"])["error"]["hint"]
+    log = (folder / "function.log").read_text()
+    assert '"model":"plus"' in log.replace(" ", ""), log
+
+
+def test_the_template_is_valid_and_grants_prefixes_alone() -> None:
+    assert not lint_file(EXAMPLE / "template.yaml")
+    text = (EXAMPLE / "template.yaml").read_text()
+    assert "ApiKeyRequired: true" in text
+    for action, prefix in (("s3:GetObject", "ImagesPrefix"), ("s3:PutObject", "ResultsPrefix")):
+        resource = f"!Sub arn:${{AWS::Partition}}:s3:::${{Bucket}}/${{{prefix}}}*"
+        assert re.search(rf"Action: {action}\n +Resource: {re.escape(resource)}\n", text)
+    assert text.count("Action:") == 2

@@ -1,0 +1,285 @@
+"""`TRITON_URL`: the front with Tritons that it has not started."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import ipaddress
+import json
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.conftest import PROJECT, Answer, Endpoint, running, start, stop, wait_for
+from tests.support.telemetry import scraped, value
+from tests.support.triton import process
+from tests.support.triton.process import Triton
+
+EXAMPLE = PROJECT / "examples" / "labels-aliases"
+SECRET = "Bearer 7d1a-not-for-logs"
+X = {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}]}
+
+
+MODEL = """
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            x = request.inputs()[0].as_numpy()
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", {y})]))
+        return answers
+"""
+CONFIG = """
+backend: "python"
+max_batch_size: 4
+input {{ name: "x" data_type: TYPE_FP32 dims: {dims} }}
+output {{ name: "y" data_type: TYPE_FP32 dims: [ 3 ] }}
+"""
+
+
+def make_models(folder: Path) -> None:
+    """`plus` adds one, as `spare` and `slow` do; `colours` weighs the colours."""
+    for name, y, dims in (
+        ("plus", "x + 1", [3]),
+        ("spare", "x + 1", [3]),
+        ("slow", "time.sleep(0.1) or x + 1", [3]),
+        ("colours", "x.mean((2, 3))", [3, 32, 32]),
+    ):
+        place = folder / "models" / name
+        (place / "1").mkdir(parents=True)
+        (place / "1" / "model.py").write_text(MODEL.format(y=y))
+        (place / "config.pbtxt").write_text(CONFIG.format(dims=dims))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("remote")
+    make_models(folder)
+    local = folder / "local" / "colours"  # the model itself is not here
+    local.mkdir(parents=True)
+    for name in ("dispatch.toml", "labels.txt"):
+        shutil.copy(EXAMPLE / "models" / "colours" / name, local)
+    return folder
+
+
+def triton_in(folder: Path, name: str, **more: Any) -> Any:
+    """Start a Triton in a folder of its own, over the models that all share."""
+    place = folder / name
+    place.mkdir()
+    (place / "models").symlink_to(folder / "models")
+    return process.running(place, ("plus", "slow", "colours"), **more)
+
+
+@pytest.fixture(scope="module")
+def two(folder: Path) -> Iterator[tuple[Triton, Triton]]:
+    with triton_in(folder, "a") as a, triton_in(folder, "b") as b:
+        yield a, b
+
+
+@pytest.fixture(scope="module")
+def house(folder: Path, two: tuple[Triton, Triton]) -> Iterator[Endpoint]:
+    a, b = (f"127.0.0.1:{one.ports[0]}" for one in two)
+    (folder / "metadata").write_text(f"authorization: {SECRET}\n")
+    with running(
+        folder,
+        TRITON_URL=f"ipv4:{a},{b}",
+        TRITON_METADATA=f"@{folder / 'metadata'}",
+        MODEL_REPOSITORY=str(folder / "local"),
+        CANARY_INTERVAL="0.5",
+    ) as endpoint:
+        yield endpoint
+
+
+def runs(triton: Triton) -> int:
+    (stats,) = triton.client.get_inference_statistics("plus").model_stats
+    return int(stats.inference_stats.success.count)
+
+
+def test_no_triton_is_started_and_the_log_and_health_say_where_it_is(
+    house: Endpoint, two: tuple[Triton, Triton]
+) -> None:
+    url = f"ipv4:127.0.0.1:{two[0].ports[0]},127.0.0.1:{two[1].ports[0]}"
+    log = house.log.read_text()
+    assert f"serve: Triton: at {url}; none is started here" in log
+    assert "serve: ready after" in log
+    health = house.call("/health").json
+    assert health["triton"] == url
+    assert set(health["programs"]) == {"NGINX", "gunicorn"}
+    assert value(scraped(house), "dispatcher_triton_up") == 1
+
+
+def test_a_family_answers_with_local_labels_and_the_remote_model(house: Endpoint) -> None:
+    green = np.zeros((32, 32, 3), np.uint8)
+    green[..., 1] = 255
+    img = base64.b64encode(cv2.imencode(".png", green)[1].tobytes()).decode()
+    answer = house.ask(modelname="paint-v1", payload={"img": img})
+    assert answer.status == 200, answer.body
+    labels = (EXAMPLE / "models" / "colours" / "labels.txt").read_text().split()
+    assert answer.json["result"][0].endswith(labels[1])
+
+
+def test_requests_are_shared_by_both(house: Endpoint, two: tuple[Triton, Triton]) -> None:
+    before = [runs(one) for one in two]
+    for _ in range(20):
+        answer = house.ask(modelname="plus", payload=X)
+        assert answer.json["result"]["outputs"][0]["data"] == [2, 3, 4]
+
+    def grown() -> list[int]:
+        return [runs(one) - was for one, was in zip(two, before, strict=True)]
+
+    wait_for(lambda: sum(grown()) >= 20, 5, grown)
+    assert min(grown()) >= 9
+
+
+def test_models_are_loaded_and_unloaded_at_both(
+    house: Endpoint, two: tuple[Triton, Triton]
+) -> None:
+    answer = house.call("/load_model/spare", b"")
+    assert answer.status == 200, answer.body
+    assert answer.json["modelUrl"].startswith("ipv4:")
+    assert [one.states()["spare"][0] for one in two] == ["READY", "READY"]
+    assert house.ask(modelname="spare", payload=X).status == 200
+    assert house.call("/models/spare", method="DELETE").status == 200
+    assert [one.states()["spare"][0] for one in two] == ["UNAVAILABLE", "UNAVAILABLE"]
+    missing = house.call("/load_model/nothing", b"")
+    assert missing.status == 404
+    assert "colours, plus, slow, spare" in missing.json["error"]["hint"]
+    elsewhere = house.call("/models", json.dumps({"model_name": "m", "url": "/tmp"}))
+    assert (elsewhere.status, elsewhere.json["error"]["code"]) == (400, "bad_model")
+
+
+def test_v2_needs_the_http_address(house: Endpoint) -> None:
+    for answer in (house.call("/v2"), house.call("/v2/models/plus/infer", json.dumps(X))):
+        assert answer.status == 501
+        assert "TRITON_HTTP_URL" in answer.json["error"]
+    assert house.call("/v2/health/ready").status == 200
+
+
+def ping(house: Endpoint) -> Answer:
+    return house.call("/ping")
+
+
+def test_a_killed_one_costs_no_request_and_comes_back(
+    house: Endpoint, folder: Path, two: tuple[Triton, Triton]
+) -> None:
+    a, b = two
+    statuses: list[int] = []
+    until_stopped = threading.Event()
+
+    def keep_asking() -> None:
+        while not until_stopped.is_set():
+            statuses.append(house.ask(modelname="slow", payload=X).status)
+
+    callers = [threading.Thread(target=keep_asking) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    time.sleep(0.5)
+    a.process.kill()
+    a.process.wait()
+    time.sleep(1.5)
+    until_stopped.set()
+    for caller in callers:
+        caller.join()
+    assert set(statuses) == {200}
+    assert len(statuses) > 20, "some were running when it died"
+    assert ping(house).status == 200
+
+    b.process.kill()
+    b.process.wait()
+    wait_for(lambda: ping(house).status == 503, 10, "503")
+    error = ping(house).json["error"]
+    assert error["code"] == "not_ready", "nobody here restarts it"
+    assert "Triton is not ready" in error["message"]
+    assert house.ask(modelname="plus", payload=X).status == 503
+    assert value(scraped(house), "dispatcher_triton_up") == 0
+    with ExitStack() as stack:
+        again = stack.enter_context(triton_in(folder, "again", ports=a.ports))
+        wait_for(lambda: ping(house).status == 200, 10, "200")
+        assert house.ask(modelname="plus", payload=X).status == 200
+        assert runs(again) >= 1
+    log = house.log.read_text()
+    assert "restart" not in log
+    assert SECRET not in log
+
+
+@pytest.fixture(scope="module")
+def certificate(folder: Path) -> Path:
+    """A certificate of its own authority, for 127.0.0.1, with its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a test")])
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + dt.timedelta(hours=1))
+        .add_extension(
+            x509.SubjectAlternativeName(
+                [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
+            ),
+            critical=False,
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    file = folder / "certificate.pem"
+    file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return file
+
+
+@pytest.mark.slow
+def test_over_tls_by_name_and_by_address(folder: Path, certificate: Path, tmp_path: Path) -> None:
+    options = (
+        "--grpc-use-ssl=true",
+        f"--grpc-server-cert={certificate}",
+        f"--grpc-server-key={folder / 'key.pem'}",
+    )
+    with triton_in(folder, "tls", options=options, ca_file=certificate) as triton:
+        place = f"localhost:{triton.ports[0]}"
+        with running(
+            tmp_path,
+            TRITON_URL=f"grpcs://dns:///{place}",
+            TRITON_HTTP_URL=f"http://127.0.0.1:{triton.ports[1]}",
+            TRITON_CA_FILE=str(certificate),
+            MODEL_REPOSITORY=str(folder / "local"),
+            REQUIRED_MODELS="plus",
+        ) as house:
+            assert ping(house).status == 200
+            assert house.ask(modelname="plus", payload=X).status == 200
+            assert house.call("/load_model/spare", b"").status == 200
+            assert house.call("/v2/models/plus/infer", json.dumps(X)).status == 200
+        untrusted = start(
+            tmp_path,
+            TRITON_URL=f"grpcs://ipv4:127.0.0.1:{triton.ports[0]}",
+            MODEL_REPOSITORY=str(folder / "local"),
+        )
+        try:
+            wait_for(lambda: "NOT ready" in untrusted.log.read_text(), 30, "the announcement")
+            assert "Triton is not ready" in untrusted.log.read_text()
+        finally:
+            stop(untrusted)
