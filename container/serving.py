@@ -10,7 +10,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from container.programs.nginx import NoNginx, find_nginx, nginx_program
 from container.programs.triton import triton_program
 from container.programs.triton_options import has_cache, refuse_unknown, triton_options
 from container.repository.compose import compose, without_backend
+from container.repository.fetch import repository_folders
 from container.repository.shared_memory_plan import Plan, configurations, lower, share_out
 from container.repository.tensorrt_engines import NoEngine, provide
 from container.supervisor.log import ERROR, WARNING, Log, Say
@@ -40,10 +41,10 @@ from dispatcher.settings import (
     AUTO,
     FAILING,
     INNER_PORTS,
-    MODELS,
     PUBLIC_PORTS,
     RUN_PATH,
     SUPERVISOR,
+    USED,
     WANTED,
     WORKABLE,
     SettingError,
@@ -137,7 +138,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         return 1
     raise_file_limit(say)
     settings = with_repository(settings, run_dir, say)
-    if not (settings.required_models or settings.multi_model):
+    if not (settings.required_models or settings.multi_model or settings.load_on_demand):
         say("MODEL_REPOSITORY and MODEL_DIR hold no models; expected: a folder per model", ERROR)
         return 1
     try:
@@ -278,25 +279,42 @@ def with_repository(settings: Settings, run_dir: Path, say: Say) -> Settings:
     models = compose(
         repository,
         settings.mounted,
-        settings.model_repository,
+        *repository_folders(settings, run_dir, say),
         instead=settings.model_dir_use == "instead",
         adapt=settings.gpu_configs == ADAPT,
         say=lambda line: say(line, WARNING),
     )
     wanted = run_dir / WANTED
     wanted.mkdir()
-    for name in () if settings.multi_model else models:
+    first: tuple[str, ...] = () if settings.multi_model else models
+    if settings.load_on_demand:
+        refuse_unknown_models(settings, models)
+        first = tuple(name for name in models if name in settings.models_at_start)
+    for name in first:
         (wanted / name).touch()
-    (run_dir / FAILING).mkdir()
-    (run_dir / ASIDE).mkdir()
-    (run_dir / MODELS).symlink_to(settings.model_repository)
+    for folder in (FAILING, ASIDE, USED):
+        (run_dir / folder).mkdir(exist_ok=True)
+    required = settings.pinned_models if settings.load_on_demand else first
     return replace(
         settings,
         run_dir=run_dir,
-        model_repository=repository,
+        repositories=(repository,),
         clients_path=settings.client_folders,
-        required_models=settings.required_models or (() if settings.multi_model else models),
+        required_models=settings.required_models or required,
     )
+
+
+def refuse_unknown_models(settings: Settings, models: Collection[str]) -> None:
+    """Raise SettingError where a model that is to be loaded at the start does not exist."""
+    for variable, names in (
+        ("PINNED_MODELS", settings.pinned_models),
+        ("WARM_MODELS", settings.warm_models),
+    ):
+        if unknown := [name for name in names if name not in models]:
+            raise SettingError(
+                f"{variable} has {unknown[0]!r}; expected: names of models in MODEL_REPOSITORY or "
+                f"MODEL_DIR that can be loaded: {', '.join(models) or 'there are none'}"
+            )
 
 
 class NoFolder(Exception):

@@ -16,6 +16,7 @@ from typing import Any
 
 from clients.repository.model_folders import can_be_read
 from dispatcher import setting_types as read
+from dispatcher.model_settings import ModelSettings
 from dispatcher.setting_types import setting
 from dispatcher.storage_settings import StorageSettings
 
@@ -29,7 +30,8 @@ PROJECT = Path(__file__).resolve().parent.parent
 # instances of models share, with their engines in a folder there; a file for each model that Triton
 # is to load when it starts; a file for each model that has just failed a request; links to the
 # deleted folders of models (names that begin like this one are on their way into the repository or
-# out of it); and a link to MODEL_REPOSITORY as it was set.
+# out of it); a folder with a link to each folder of MODEL_REPOSITORY, or for one in S3 a folder of
+# links to its models; and a file for each model, whose time is that of its last request.
 SUPERVISOR = "supervisor.json"
 READINESS = "readiness.json"
 INSTANCES = "instances"
@@ -38,6 +40,7 @@ WANTED = "wanted"
 FAILING = "failing"
 ASIDE = "aside"
 MODELS = "models"
+USED = "used"
 
 # Set for web workers where models get only a part of the shared memory that they want.
 SCARCE = "SHARED_MEMORY_SCARCE"
@@ -77,7 +80,7 @@ def with_others(slots: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(StorageSettings):
+class Settings(StorageSettings, ModelSettings):
     """The settings of one container, read and checked."""
 
     # fmt: off
@@ -103,9 +106,10 @@ class Settings(StorageSettings):
         read.or_nothing(read.port),
         "port of all addresses that leads to Triton's metrics port, without keys; nothing means "
         "closed")
-    model_repository: Path = setting("MODEL_REPOSITORY", str(PROJECT / "model_repository"),
-        read.folder,
-        "Triton's model repository: a folder with one folder per model")
+    repositories: tuple[Path | str, ...] = setting("MODEL_REPOSITORY",
+        str(PROJECT / "model_repository"), read.repositories,
+        "Triton's model repository: a folder with one folder per model, or s3://BUCKET/PREFIX; or "
+        "several, of which the first that has a model of a name counts")
     canary_interval: float = setting("CANARY_INTERVAL", "8", read.seconds(0.1, 3600),
         "how often each required model is probed with its example, for /ping")
     canary_timeout: float = setting("CANARY_TIMEOUT", "8", read.seconds(0.1, 3600),
@@ -122,9 +126,6 @@ class Settings(StorageSettings):
         "folders from which POST /models may load models; nothing means any folder")
     default_model: str = setting("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME", "", read.name,
         "model for requests that name none")
-    required_models: tuple[str, ...] = setting("REQUIRED_MODELS", "", read.names,
-        "models, or client classes by their modelname, without which /ping is 503; nothing means "
-        "every model in the repository")
     clients_path: tuple[Path, ...] = setting("CLIENTS_PATH", "", read.folders,
         "folders with your own client classes")
     clients_watch: float | None = setting("CLIENTS_WATCH", "",
@@ -226,6 +227,16 @@ class Settings(StorageSettings):
     # fmt: on
 
     @property
+    def model_repository(self) -> Path:
+        """The folder that Triton reads, for the programs that `serve` starts."""
+        return self.folders[0]
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders of MODEL_REPOSITORY that are on disk."""
+        return tuple(one for one in self.repositories if isinstance(one, Path))
+
+    @property
     def mounted(self) -> Path | None:
         """MODEL_DIR, where it is used."""
         return None if self.model_dir_use == "ignore" else self.model_dir
@@ -314,8 +325,9 @@ def written(value: object) -> str:
 
 
 def rows() -> Iterator[Row]:
-    """Yield a row for each setting, in the order of declaration, those of S3 last."""
-    for f in sorted(fields(Settings), key=lambda f: f.name.startswith("s3_")):
+    """Yield a row for each setting: those of this table, of models, and of S3."""
+    others = {f.name for f in fields(ModelSettings)}
+    for f in sorted(fields(Settings), key=lambda f: (f.name.startswith("s3_"), f.name in others)):
         yield Row(
             f.name,
             f.metadata["variable"],
@@ -353,6 +365,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             "MANAGEMENT_ROUTES is 'false' and SAGEMAKER_MULTI_MODEL is 'true'; expected: not both, "
             "for the platform loads its models over those routes"
         )
+    if settings.fault:
+        raise SettingError(settings.fault)
     return with_ports_in_range(settings, environment)
 
 

@@ -30,7 +30,8 @@ ARROWS = {
     "dispatcher": (
         "clients clients/plugins clients/repository clients/triton dispatcher/auth"
         " dispatcher/codecs dispatcher/execution dispatcher/model_control"
-        " dispatcher/observability dispatcher/readiness dispatcher/routes"
+        " dispatcher/observability dispatcher/on_demand dispatcher/readiness dispatcher/routes"
+        " dispatcher/storage"
     ),
     "dispatcher/auth": "clients/repository dispatcher",
     "dispatcher/codecs": "clients dispatcher dispatcher/observability/request_log.py",
@@ -41,7 +42,7 @@ ARROWS = {
     "dispatcher/gunicorn": "dispatcher/observability",
     "dispatcher/model_control": (
         "clients clients/plugins clients/repository clients/tensors clients/triton dispatcher"
-        " dispatcher/observability dispatcher/readiness"
+        " dispatcher/observability dispatcher/readiness dispatcher/storage"
     ),
     "dispatcher/observability": "clients dispatcher",
     "dispatcher/readiness": (
@@ -52,7 +53,11 @@ ARROWS = {
         " dispatcher/execution dispatcher/model_control dispatcher/observability"
         " dispatcher/readiness"
     ),
-    "dispatcher/storage": "clients dispatcher",
+    "dispatcher/on_demand": (
+        "clients clients/plugins clients/repository clients/triton dispatcher"
+        " dispatcher/model_control dispatcher/readiness"
+    ),
+    "dispatcher/storage": "clients clients/plugins clients/repository dispatcher",
     # Starts, watches and stops. It starts the dispatcher by a command, and shares the table of
     # settings; it checks the file of keys before the start.
     "container": (
@@ -67,7 +72,8 @@ ARROWS = {
         " dispatcher/settings.py"
     ),
     "container/repository": (
-        "clients/repository container/triton_backends/machine dispatcher/settings.py"
+        "clients clients/repository container/triton_backends/machine dispatcher/settings.py"
+        " dispatcher/storage"
     ),
     "container/image/licences": "container/image/weights",
     "container/image/weights": "",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import http.client
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import quote
@@ -47,13 +48,21 @@ class TritonProxy:
         settings: of the container.
         lookup: finds models by names and aliases.
         admission: limits concurrency.
+        using: keeps a model loaded meanwhile, until a deadline.
 
     """
 
-    def __init__(self, settings: Settings, lookup: ModelLookup, admission: Admission) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        lookup: ModelLookup,
+        admission: Admission,
+        using: Callable[[str, float], AbstractContextManager[None]],
+    ) -> None:
         self.settings = settings
         self.lookup = lookup
         self.admission = admission
+        self.using = using
 
     def infer(self, metadata: Metadata, stated: str | None, where: str) -> TritonResponse:
         """Run a model on the current request's body, in a slot.
@@ -88,27 +97,32 @@ class TritonProxy:
                 record.queue = time.monotonic() - record.since
             with slot:
                 self.lookup.refuse(asked)  # it may have become known while this request waited
-                path = self.path(asked, record.version)
+                model = self.model(asked, deadline)
+                path = path_of(model, record.version)
                 timings = record.timings = Timings()
                 timings.begin()
                 headers = {} if length is None else {HEADER_LENGTH: str(length)}
-                response = self.call("POST", f"{path}/infer", body, headers, deadline)
+                with self.using(model, deadline):
+                    response = self.call("POST", f"{path}/infer", body, headers, deadline)
                 timings.lap(inference=True)
                 return response
         finally:
             done()
 
     def path(self, asked: str, version: str) -> str:
-        """Return the path of a model on Triton.
+        """Return the path of a model on Triton, by its name or alias.
 
         Raises:
             UnknownModel, ClientDisabled, ModelUnavailable: as `ModelLookup.client`.
 
         """
-        model = self.lookup.client(ModelRequest(asked, [])).served_by
+        return path_of(self.model(asked), version)
+
+    def model(self, asked: str, until: float | None = None) -> str:
+        """Return the model that a name or alias means; load it where there is a deadline."""
+        model = self.lookup.client(ModelRequest(asked, []), until).served_by
         g.record.known = True
-        path = f"/v2/models/{quote(model, safe='')}"
-        return f"{path}/versions/{version}" if version else path
+        return model
 
     def read(self, path: str) -> TritonResponse:
         """Get a document that Triton has."""
@@ -158,3 +172,9 @@ class TritonProxy:
         if response.status != HTTPStatus.OK:
             raise http_error(response.status, came, g.record.version)
         return TritonResponse(came, response.headers.get(HEADER_LENGTH))
+
+
+def path_of(model: str, version: str) -> str:
+    """Return the path of a model on Triton."""
+    path = f"/v2/models/{quote(model, safe='')}"
+    return f"{path}/versions/{version}" if version else path

@@ -336,12 +336,18 @@ def models_on_disk(settings: Settings) -> Mapping[str, Path]:
     try:
         return available(
             settings.mounted,
-            (settings.run_dir / MODELS).resolve(),
+            *repository_folders(settings.run_dir),
             instead=settings.model_dir_use == "instead",
         )
     except OSError as error:
         log.warning("cannot look for added models: %s", error)
         return {}
+
+
+def repository_folders(run_dir: Path) -> list[Path]:
+    """Return the folders of MODEL_REPOSITORY, in their order; for one in S3, its models' links."""
+    places = sorted((run_dir / MODELS).iterdir(), key=lambda place: int(place.name))
+    return [place.resolve() for place in places]
 
 
 def has_files(folder: Path) -> bool:
