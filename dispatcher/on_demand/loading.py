@@ -182,12 +182,12 @@ class OnDemand(ModelControl):
     def _load_alone(self, model: str, until: float, *, newest: bool) -> None:
         began = time.monotonic()
         self.fetch(model, until, newest=newest)
-        self.memory.make_room(model, until)
         file = self.loader.repository / model / CLIENT_FILE
-        if str(file) in self.reloader.registry.loaded:
-            self.loader.load_own(model)
-        else:
-            self.load_fetched(model)
+        with self.memory.room(model, until):
+            if str(file) in self.reloader.registry.loaded:
+                self.loader.load_own(model)
+            else:
+                self.load_fetched(model)
         log.info("the model %s was loaded in %.1f s", model, time.monotonic() - began)
 
 

@@ -1,7 +1,7 @@
 """Unloads models that are not used, where others need their memory or their time is up.
 
-The models in memory are those that Triton is to load when it is restarted, and those whose file in
-the folder of uses is locked, because a web worker loads them. What a model takes is what its
+The models in memory are those that Triton is to load when it is restarted, and those for which a
+web worker has made room: until they are loaded it keeps a file locked for each. What a model takes is what its
 processes take now (PSS, in which memory that processes share counts once); before its first load,
 and where it has no process of its own, an estimate by its files.
 """
@@ -30,7 +30,7 @@ from dispatcher.readiness.instances import STUB
 
 log = logging.getLogger(__name__)
 
-LOCK = ".lock"  # no model's name begins with a dot
+LOCK = "..lock"  # no model's name begins with a dot
 LOOK_S = 0.05
 TIDY_S = 5.0
 MIB = 2**20
@@ -71,34 +71,40 @@ class ModelMemory:
         self.most, self.idle, self.keep = most, idle, keep
         self.pinned, self.triton, self.proc = pinned, triton, proc
 
-    def make_room(self, model: str, until: float) -> None:
-        """Unload models until another one fits, whose file is locked by the caller.
+    @contextmanager
+    def room(self, model: str, until: float) -> Iterator[None]:
+        """Unload models until another one fits; its room is taken meanwhile.
 
         Raises:
             OutOfMemory: it does not fit beside the pinned models, or all others were in use.
 
         """
         if math.isinf(self.most):
+            yield
             return
         need = self.need(model)
-        fixed = {name: size for name, size in self.sizes().items() if name in self.pinned()}
-        if need + sum(fixed.values()) > self.most:
+        pinned = self.pinned()
+        fixed = sum(size for name, size in self.sizes().items() if name in pinned)
+        if need + fixed > self.most:
             raise OutOfMemory(
                 f"the model {model} needs about {need // MIB} MiB; MODEL_MEMORY_MB is "
-                f"{self.most // MIB:.0f}, of which pinned models take {sum(fixed.values()) // MIB}",
+                f"{self.most // MIB:.0f}, of which pinned models take {fixed // MIB}",
                 hint="raise MODEL_MEMORY_MB, or pin fewer models",
             )
-        while True:
-            with suppress(Locked), held(self.folder / LOCK, fcntl.LOCK_EX, until):
-                if self.fits(need, model):
-                    return
-            if time.monotonic() >= until:
-                raise OutOfMemory(
-                    f"there is no room for the model {model} of about {need // MIB} MiB: all other "
-                    "models are in use, or were just loaded",
-                    hint="try again later, or raise MODEL_MEMORY_MB",
-                )
-            time.sleep(LOOK_S)
+        with ExitStack() as taken:
+            while True:
+                with suppress(Locked), held(self.folder / LOCK, fcntl.LOCK_EX, until):
+                    if self.fits(need, model):
+                        taken.enter_context(held(self.folder / f".{model}", fcntl.LOCK_EX, until))
+                        break
+                if time.monotonic() >= until:
+                    raise OutOfMemory(
+                        f"there is no room for the model {model} of about {need // MIB} MiB: all "
+                        "other models are in use, or were just loaded",
+                        hint="try again later, or raise MODEL_MEMORY_MB",
+                    )
+                time.sleep(LOOK_S)
+            yield
 
     def fits(self, need: int = 0, model: str = "") -> bool:
         """Unload models until there is room; return whether there is. The lock is held."""
@@ -159,9 +165,9 @@ class ModelMemory:
         """Return the bytes of each model in memory, or on its way there."""
         measured = self.measured()
         names = {path.name for path in (self.loader.wanted or Path("/nowhere")).iterdir()}
-        for path in self.folder.glob("[!.]*"):
-            if path.name not in names and is_locked(path):
-                names.add(path.name)
+        for path in self.folder.glob(".*"):
+            if path.name != LOCK and path.name[1:] not in names and is_locked(path):
+                names.add(path.name[1:])
         return {name: measured.get(name) or self.need(name) for name in names}
 
     def need(self, name: str) -> int:
@@ -209,7 +215,7 @@ def held(path: Path, kind: int, until: float = 0.0) -> Iterator[IO[str]]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a web worker loads or unloads the model of a file."""
+    """Whether a web worker keeps a file locked."""
     try:
         with held(path, fcntl.LOCK_SH):
             return False
