@@ -28,8 +28,8 @@ class ModelLookup:
         environment: what clients are made with; its server runs the models.
         refuse: raises ModelUnavailable for a model that is known not to answer.
         wanted: whether a model is to be loaded, and was not unloaded.
-        load: loads a model that is available and has no client, until a deadline; returns whether
-            there is one.
+        load: loads a model that is available and has no client, until a deadline, or refuses it
+            where there is none; returns whether there is such a model.
 
     """
 
@@ -39,7 +39,7 @@ class ModelLookup:
         environment: TritonEnvironment,
         refuse: Callable[[str], None],
         wanted: Callable[[str], bool] = lambda _: False,
-        load: Callable[[str, float], bool] = lambda _name, _until: False,
+        load: Callable[[str, float | None], bool] = lambda _name, _until: False,
     ) -> None:
         self.registry = registry
         self.environment = environment
@@ -76,7 +76,7 @@ class ModelLookup:
             return client
         if self.registry.disabled(name):
             raise self.disabled(name)
-        if until is not None and self._load(name, until):
+        if self._load(name, until):
             name = self.registry.name(name)  # it may have come with a client
             return self.registry.clients.get(name) or TensorClient(self.environment, name)
         states = self.states()

@@ -109,17 +109,13 @@ class TritonProxy:
         finally:
             done()
 
-    def path(self, asked: str, version: str) -> str:
-        """Return the path of a model on Triton, by its name or alias.
+    def model(self, asked: str, until: float | None = None) -> str:
+        """Return the model that a name or alias means; load it where there is a deadline.
 
         Raises:
             UnknownModel, ClientDisabled, ModelUnavailable: as `ModelLookup.client`.
 
         """
-        return path_of(self.model(asked), version)
-
-    def model(self, asked: str, until: float | None = None) -> str:
-        """Return the model that a name or alias means; load it where there is a deadline."""
         model = self.lookup.client(ModelRequest(asked, []), until).served_by
         g.record.known = True
         return model

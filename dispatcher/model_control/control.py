@@ -49,7 +49,7 @@ class ModelControl:
         """Keep a model loaded meanwhile; nothing unloads one here but a caller."""
         return nullcontext()
 
-    def find(self, asked: str, until: float) -> bool:  # noqa: ARG002
+    def find(self, asked: str, until: float | None) -> bool:  # noqa: ARG002
         """Load a model that is not loaded, on demand; here nothing is."""
         return False
 

@@ -108,10 +108,11 @@ class OnDemand(ModelControl):
             return False
         return model in self.remote_names() or model in self.loader.own_folders()
 
-    def find(self, asked: str, until: float) -> bool:
+    def find(self, asked: str, until: float | None) -> bool:
         """Load a model that no client is for, by its name or alias; return whether there is one.
 
         Raises:
+            ModelUnavailable: it is not loaded, and is not to be: there is no deadline.
             InferenceError: as `using`.
 
         """
@@ -119,6 +120,12 @@ class OnDemand(ModelControl):
             name = self.known_name(asked)
         except UnknownModel:
             return False
+        if until is None:
+            if self.loader.is_wanted(name):
+                return True
+            raise ModelUnavailable(
+                f"the model {name!r} is not loaded", hint="its first request loads it"
+            )
         with self.using(name, until):
             return True
 

@@ -23,7 +23,7 @@ from dispatcher.codecs.metadata import Metadata, read_metadata
 from dispatcher.codecs.responses import JSON, json_response
 from dispatcher.errors import BadBody
 from dispatcher.execution.admission import Admission
-from dispatcher.execution.triton_proxy import TritonProxy
+from dispatcher.execution.triton_proxy import TritonProxy, path_of
 from dispatcher.model_control.control import ModelControl
 from dispatcher.readiness.status import Readiness
 from dispatcher.routes.models import limit_concurrency, ready_or_not
@@ -153,7 +153,8 @@ def models_of_v2(  # noqa: C901  small functions that share them
     def described(model: str, version: str, what: str) -> Response:
         g.record.modelname = model
         g.record.version = parse_version(version or None)
-        path = proxy.path(model, g.record.version)
+        until = None if what == "/ready" else g.record.since + settings.client_timeout
+        path = path_of(proxy.model(model, until), g.record.version)
         return Response(proxy.read(path + what).body, mimetype=JSON)
 
     return routes
