@@ -1,9 +1,9 @@
 """Unloads models that are not used, where others need their memory or their time is up.
 
 The models in memory are those that Triton is to load when it is restarted, and those for which a
-web worker has made room: until they are loaded it keeps a file locked for each. What a model takes is what its
-processes take now (PSS, in which memory that processes share counts once); before its first load,
-and where it has no process of its own, an estimate by its files.
+web worker has made room: until they are loaded it keeps a file locked for each. What a model takes
+is what its processes take now (PSS, in which memory that processes share counts once); before its
+first load, and where it has no process of its own, an estimate by its files.
 """
 
 from __future__ import annotations

@@ -127,6 +127,7 @@ def test_a_hundred_models_on_a_budget_of_ten_lose_no_request(tmp_path: Path) -> 
         "MODEL_MEMORY_MB": "450",
         "MODEL_KEEP": "1",
         "MODEL_SERVER_WORKERS": "2",
+        "MODEL_SERVER_TIMEOUT": "300",
     }
     with running(tmp_path, **settings) as endpoint, ThreadPoolExecutor(6) as callers:
         most = 0
