@@ -256,7 +256,10 @@ def shared_memory_plan(settings: Settings, triton: Triton) -> Plan:
         return Plan()
     free = os.statvfs(FOLDER)
     size = (settings.shared_memory_mb or 0) * MIB or free.f_bavail * free.f_frsize
-    return share_out(configurations(settings.model_repository), size)
+    models = configurations(settings.model_repository)
+    if settings.load_on_demand:  # the others take their shares of what is free when they are loaded
+        models = {name: models[name] for name in models if name in settings.models_at_start}
+    return share_out(models, size)
 
 
 def raise_file_limit(say: Say) -> None:

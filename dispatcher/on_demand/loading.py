@@ -116,10 +116,12 @@ class OnDemand(ModelControl):
             InferenceError: as `using`.
 
         """
-        try:
-            name = self.known_name(asked)
-        except UnknownModel:
-            return False
+        name = asked
+        if not (NAME.fullmatch(name) and self.loader.is_wanted(name)):  # else nothing is listed
+            try:
+                name = self.known_name(asked)
+            except UnknownModel:
+                return False
         if until is None:
             if self.loader.is_wanted(name):
                 return True
