@@ -88,6 +88,8 @@ def create_app(
 def server_timing(record: RequestRecord) -> str:
     """Return the header Server-Timing: the phases of a request in milliseconds."""
     seconds = {"queue": record.queue}
+    if record.s3:
+        seconds["s3"] = record.s3
     if timings := record.timings:
         seconds |= {
             "decode": timings.decode,

@@ -9,12 +9,18 @@ from pathlib import Path
 from dispatcher import setting_types as read
 from dispatcher.setting_types import setting
 
+OWN_MODELS = Path(__file__).resolve().parent.parent / "model_repository"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
     """Which models are loaded at the start, which at their first request, and how many."""
 
     # fmt: off
+    repositories: tuple[Path | str, ...] = setting("MODEL_REPOSITORY",
+        str(OWN_MODELS), read.repositories,
+        "Triton's model repository: a folder with one folder per model, or s3://BUCKET/PREFIX; or "
+        "several, of which the first that has a model of a name counts")
     required_models: tuple[str, ...] = setting("REQUIRED_MODELS", "", read.names,
         "models, or client classes by their modelname, without which /ping is 503; nothing means "
         "every model in the repository, and with LOAD_ON_DEMAND those of PINNED_MODELS")
@@ -41,6 +47,16 @@ class ModelSettings:
     model_cache_mb: int = setting("MODEL_CACHE_MB", "20480", read.whole(1, 2**30),
         "size of MODEL_CACHE, in MiB; copies that MODEL_REPOSITORY no longer has are removed first")
     # fmt: on
+
+    @property
+    def model_repository(self) -> Path:
+        """The folder that Triton reads, for the programs that `serve` starts."""
+        return self.folders[0]
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders of MODEL_REPOSITORY that are on disk."""
+        return tuple(one for one in self.repositories if isinstance(one, Path))
 
     @property
     def models_at_start(self) -> tuple[str, ...]:

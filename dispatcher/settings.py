@@ -106,10 +106,6 @@ class Settings(StorageSettings, ModelSettings):
         read.or_nothing(read.port),
         "port of all addresses that leads to Triton's metrics port, without keys; nothing means "
         "closed")
-    repositories: tuple[Path | str, ...] = setting("MODEL_REPOSITORY",
-        str(PROJECT / "model_repository"), read.repositories,
-        "Triton's model repository: a folder with one folder per model, or s3://BUCKET/PREFIX; or "
-        "several, of which the first that has a model of a name counts")
     canary_interval: float = setting("CANARY_INTERVAL", "8", read.seconds(0.1, 3600),
         "how often each required model is probed with its example, for /ping")
     canary_timeout: float = setting("CANARY_TIMEOUT", "8", read.seconds(0.1, 3600),
@@ -227,16 +223,6 @@ class Settings(StorageSettings, ModelSettings):
     # fmt: on
 
     @property
-    def model_repository(self) -> Path:
-        """The folder that Triton reads, for the programs that `serve` starts."""
-        return self.folders[0]
-
-    @property
-    def folders(self) -> tuple[Path, ...]:
-        """The folders of MODEL_REPOSITORY that are on disk."""
-        return tuple(one for one in self.repositories if isinstance(one, Path))
-
-    @property
     def mounted(self) -> Path | None:
         """MODEL_DIR, where it is used."""
         return None if self.model_dir_use == "ignore" else self.model_dir
@@ -278,7 +264,8 @@ class Settings(StorageSettings, ModelSettings):
     def web_threads(self) -> int:
         """How many threads of one worker may be busy with models, or wait for them."""
         slots = (self.threads, self.jobs_per_model, MANAGING)
-        return sum(map(with_others, slots)) + self.queue
+        waiting = self.queue + (self.queue + self.s3_max_concurrency) * self.s3_is_used
+        return sum(map(with_others, slots)) + waiting
 
     @property
     def proxy_timeout(self) -> float:
@@ -367,6 +354,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         )
     if settings.fault:
         raise SettingError(settings.fault)
+    if settings.s3_results_prefix and not settings.s3_bucket:
+        raise SettingError("S3_RESULTS_PREFIX is set, and S3_BUCKET_NAME is not; expected: both")
     return with_ports_in_range(settings, environment)
 
 

@@ -38,6 +38,11 @@ class StorageSettings:
     # fmt: on
 
     @property
+    def s3_is_used(self) -> bool:
+        """Whether requests may name objects."""
+        return bool(self.s3_bucket or self.s3_allowed_inputs)
+
+    @property
     def s3_max_object(self) -> int:
         """Bytes of the largest object that a request may have read."""
         return self.s3_max_object_mb * 2**20

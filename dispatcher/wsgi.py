@@ -24,6 +24,7 @@ from dispatcher.app import create_app
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.auth.authorization import Authorizer
 from dispatcher.execution.admission import Admission
+from dispatcher.execution.by_key import ByKey
 from dispatcher.execution.executor import Executor
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.triton_proxy import TritonProxy
@@ -61,6 +62,8 @@ from dispatcher.settings import (
     Settings,
     read_settings,
 )
+from dispatcher.storage.objects import Objects
+from dispatcher.storage.places import Places
 from dispatcher.storage.remote_models import cache_of, remote_models
 
 log = logging.getLogger(__name__)
@@ -167,7 +170,7 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
         telemetry,
         Authorizer(keys, management=settings.management_routes),
         (
-            inference_routes(settings, executor, admission, telemetry, triton),
+            inference_routes(settings, executor, admission, telemetry, triton, by_key(settings)),
             inference_of_v2(settings, triton, readiness),
             models_of_v2(settings, triton, control, admission),
             management_routes(settings, listing, control, readiness, admission.management),
@@ -200,6 +203,13 @@ def model_memory(
         pinned,
         lambda: supervisor().triton_pid,
     )
+
+
+def by_key(settings: Settings) -> ByKey | None:
+    """Return what reads requests by key; `None` where no bucket is configured."""
+    if not settings.s3_is_used:
+        return None
+    return ByKey(Places(settings), Objects.of(settings), store_all=bool(settings.s3_results_prefix))
 
 
 def make_admission(settings: Settings) -> Admission:

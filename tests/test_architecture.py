@@ -37,7 +37,7 @@ ARROWS = {
     "dispatcher/codecs": "clients dispatcher dispatcher/observability/request_log.py",
     "dispatcher/execution": (
         "clients clients/plugins clients/triton dispatcher dispatcher/codecs"
-        " dispatcher/observability"
+        " dispatcher/observability dispatcher/storage"
     ),
     "dispatcher/gunicorn": "dispatcher/observability",
     "dispatcher/model_control": (
@@ -51,13 +51,16 @@ ARROWS = {
     "dispatcher/routes": (
         "clients clients/plugins clients/tensors dispatcher dispatcher/auth dispatcher/codecs"
         " dispatcher/execution dispatcher/model_control dispatcher/observability"
-        " dispatcher/readiness"
+        " dispatcher/readiness dispatcher/storage"
+    ),
+    "dispatcher/storage": (
+        "clients clients/plugins clients/repository clients/tensors dispatcher"
+        " dispatcher/observability/request_log.py"
     ),
     "dispatcher/on_demand": (
         "clients clients/plugins clients/repository clients/triton dispatcher"
         " dispatcher/model_control dispatcher/readiness"
     ),
-    "dispatcher/storage": "clients clients/plugins clients/repository dispatcher",
     # Starts, watches and stops. It starts the dispatcher by a command, and shares the table of
     # settings; it checks the file of keys before the start.
     "container": (

@@ -34,7 +34,7 @@ from clients.triton.server import Signature, TensorSpec
 K = TypeVar("K", bound=Keys)
 P = TypeVar("P")
 
-BESIDE = ("modelname", "modelversion", "parameters", "payload")  # fields of the body
+BESIDE = ("modelname", "modelversion", "parameters", "payload", "output")  # fields of the body
 LABELS = "labels.txt"
 PUT_LINES = "put a file of that name beside config.pbtxt, with a name in each line"
 LINES_UNREAD: dict[type[Exception], tuple[str, str]] = {
@@ -99,12 +99,16 @@ class Family(Client, Generic[K, P]):
     def _field(self, payload: Payload, name: str, expected: str) -> Any:
         """Return a field of a payload; refuse payloads with unknown fields."""
         value = super()._field(payload, name, expected)
+        self.refuse_unknown(payload)
+        return value
+
+    def refuse_unknown(self, payload: Payload) -> None:
+        """Raise BadPayload for a payload with unknown fields."""
         if self.fields and (unknown := [other for other in payload if other not in self.fields]):
             raise BadPayload(
                 f"the payload has an unknown field {brief(unknown[0])}",
                 hint=self.place_of(unknown[0]),
             )
-        return value
 
     def place_of(self, field: str) -> str:
         """Return the hint for a field that does not belong into the payload."""

@@ -10,9 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
-from clients.base import Payload
 from clients.errors import DeadlineExceeded, InferenceError
-from clients.request import Media
 from clients.tensors.quoting import brief
 from dispatcher.codecs.media import UTF_16_MARKS, utf_16_error
 from dispatcher.codecs.metadata import TIMEOUT_PARAMETER, Metadata
@@ -29,7 +27,8 @@ SEVERAL_HINT = (
     "send several requests as application/jsonlines, each on a line of its own, or in a list: "
     '{"requests": [{"modelname": …, "payload": …}, …]}'
 )
-FIELDS = ("modelname", "modelversion", "parameters", "payload")
+FIELDS = ("modelname", "modelversion", "parameters", "payload", "output")
+OBJECT_FIELDS = frozenset({"s3_key", "s3_uri"})  # in the payload, or in its place
 # Other names for them, in lower case, without "_" and "-".
 SIMILAR_FIELDS = {
     "model": "modelname",
@@ -143,7 +142,7 @@ def read_request_list(document: dict[str, Any], metadata: Metadata, max_batch: i
         )
     requests = check_type(document["requests"], "requests", list, "a list of requests")
     check_length(requests, "requests", max_batch)
-    model_requests: list[ModelRequest | BadBody] = []
+    model_requests: list[ModelRequest | InferenceError] = []
     for request in requests:
         try:
             model_requests.append(
@@ -189,6 +188,9 @@ def read_model_request(
         )
     if "inputs" in document and "payload" not in document:
         return read_v2_request(document, metadata)
+    if "payload" not in document and (named := OBJECT_FIELDS & document.keys()):
+        others = {name: value for name, value in document.items() if name not in named}
+        document = {**others, "payload": {name: document[name] for name in named}}
     if unknown := [name for name in document if name not in FIELDS]:
         meant = SIMILAR_FIELDS.get(unknown[0].lower().replace("_", "").replace("-", ""))
         raise BadBody(
@@ -212,6 +214,9 @@ def read_model_request(
         parameters=read_optional(document, "parameters", dict, "an object"),
         modelversion=read_version(document, metadata),
         shared=shared,
+        output=check_type(document["output"], "output", dict, "an object")
+        if "output" in document
+        else None,
     )
 
 
@@ -245,7 +250,7 @@ def check_type(value: Any, name: str, kind: Any, expected: str) -> Any:
     return value
 
 
-def read_payloads(payloads: list[Any], max_batch: int) -> list[Payload | Media]:
+def read_payloads(payloads: list[Any], max_batch: int) -> list[Any]:
     check_length(payloads, "payload", max_batch)
     for position, payload in enumerate(payloads):
         check_type(payload, f"payload[{position}]", dict, "an object")

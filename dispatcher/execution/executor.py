@@ -19,10 +19,12 @@ from clients.tensors.quoting import brief
 from dispatcher.codecs.error_responses import error_item
 from dispatcher.codecs.metadata import Metadata, TimeLimit
 from dispatcher.errors import CallerGone, time_used_up
+from dispatcher.execution.by_key import error_of_s3, first_stored, with_answer_kept
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.prepared import PreparedRequest, prepare
 from dispatcher.execution.request import ModelRequest
 from dispatcher.execution.slots import Caller, Slot, Slots
+from dispatcher.storage.objects import ahead
 
 MAX_BATCHES = 4  # of one request at a time: two in the model, two being decoded
 
@@ -76,11 +78,12 @@ class Executor:
         """
         size = prepared.batch_size()
 
-        def failed(_: int, error: Exception) -> list[Any]:
-            raise error
+        def failed(start: int, error: Exception) -> list[Any]:
+            raise error_of_s3(prepared.stored(start, size)) or error
 
+        starts = range(0, len(prepared.payloads), size)
         return self.in_order(
-            range(0, len(prepared.payloads), size),
+            ahead(starts, lambda start: prepared.stored(start, size), job.time_limit.deadline),
             job,
             model=lambda _: self.registry.name(prepared.model_request.modelname),
             call=lambda start, deadline: prepared.batch(start, size, deadline),
@@ -107,14 +110,32 @@ class Executor:
                 return failed(one, error)
 
         def failed(one: ModelRequest | Exception, error: Exception) -> dict[str, Any]:
-            return error_item(error, model(one))
+            return error_item(error_of_s3(first_stored(one)) or error, model(one))
 
         def model(one: ModelRequest | Exception) -> str:
             return "" if isinstance(one, Exception) else self.registry.name(one.modelname)
 
-        return self.in_order(
-            model_requests, job, model=model, call=call, failed=failed, most=self.calls.per_model
-        )
+        asked = deque[ModelRequest | Exception]()
+
+        def noted() -> Iterator[ModelRequest | Exception]:
+            for one in ahead(model_requests, first_stored, job.time_limit.deadline):
+                asked.append(one)
+                yield one
+
+        for answer in self.in_order(
+            noted(), job, model=model, call=call, failed=failed, most=self.calls.per_model
+        ):
+            one = asked.popleft()
+            yield self.kept(one, answer, job) if isinstance(one, ModelRequest) else answer
+
+    def kept(self, one: ModelRequest, answer: dict[str, Any], job: Job) -> dict[str, Any]:
+        """Store one of several answers where its request asks for it; return it, or the error."""
+        if one.output is None or "error" in answer:
+            return answer
+        try:
+            return with_answer_kept(one.output, answer, job.time_limit.deadline())
+        except Exception as error:
+            return error_item(error, self.registry.name(one.modelname))
 
     def by_name(
         self, model_requests: list[ModelRequest], metadata: Metadata, job: Job
@@ -200,12 +221,9 @@ class Executor:
                 return failed(item, time_used_up())
             return future.result()
 
-        for item in items:
-            while under_way and (len(under_way) >= most or under_way[0][2].done()):
-                yield first()
+        for deadline, item in with_deadlines(items, job.time_limit):
             if job.caller.disconnected():
                 raise CallerGone("the caller closed the connection before all models were asked")
-            deadline = job.time_limit.deadline()
             slot = self.calls.try_enter(model(item), deadline)
             while slot is None and under_way:
                 yield first()
@@ -221,8 +239,22 @@ class Executor:
             future = self._pool.submit(run, call_in_slot, slot, call, item, deadline)
             under_way.append((item, deadline, future))
             del future  # its exception would hold this frame, and this frame the future
+            while under_way and (len(under_way) >= most or under_way[0][2].done()):
+                yield first()
         while under_way:
             yield first()
+
+
+def with_deadlines(items: Iterable[T], limit: TimeLimit) -> Iterator[tuple[float, T]]:
+    """Yield each item after its deadline, which counts what it waits for S3 too."""
+    left = iter(items)
+    while True:
+        deadline = limit.deadline()
+        for item in left:
+            yield deadline, item
+            break
+        else:
+            return
 
 
 def call_in_slot(slot: Slot, call: Callable[[T, float], R], item: T, deadline: float) -> R:

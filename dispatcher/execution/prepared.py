@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from clients.base import Client, Payload
 from clients.errors import InferenceError, TooLargeAtOnce
@@ -15,9 +16,14 @@ from clients.tensors.client import TensorClient, TensorResult
 from clients.tensors.nested import unshared
 from dispatcher.codecs.media import detect_media
 from dispatcher.codecs.metadata import Metadata
-from dispatcher.errors import ClientBug, client_bug, with_position
+from dispatcher.errors import BadBody, ClientBug, client_bug, with_position
+from dispatcher.execution.by_key import opened
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.request import ModelRequest
+from dispatcher.storage.objects import Stored
+from dispatcher.storage.places import FIELDS
+
+T = TypeVar("T")
 
 
 class ClientErrors(AbstractContextManager[None]):
@@ -87,14 +93,14 @@ class PreparedRequest:
         model_request: as it was read.
         client: the model's client.
         request: what the client's calls know of the request, besides the payloads.
-        payloads: as the client takes them.
+        payloads: as the client takes them, or `Stored` in a list, which is read with its batch.
 
     """
 
     model_request: ModelRequest
     client: Client
     request: Request
-    payloads: list[Payload]
+    payloads: list[Any]
 
     def result(self) -> Any:
         """Return the result; a list of results for a list of payloads.
@@ -123,7 +129,12 @@ class PreparedRequest:
             size = operator.index(self.client.max_batch_size)
             if size < 1:
                 raise ValueError(f"max_batch_size is {size}; expected a whole number from 1")
-            return size
+        stored = next(iter(self.stored(0, len(self.payloads))), None)
+        return min(size, stored.reads.objects.at_a_time) if stored else size
+
+    def stored(self, start: int, size: int) -> list[Stored]:
+        """Return the payloads of one batch that are in S3."""
+        return [one for one in self.payloads[start : start + size] if isinstance(one, Stored)]
 
     def batch(self, start: int, size: int, deadline: float) -> list[Any]:
         """Return the results of one batch, run in halves where it is too large.
@@ -137,7 +148,7 @@ class PreparedRequest:
             InferenceError: its message says which payload failed.
 
         """
-        batch = self.payloads[start : start + size]
+        batch = self.opened(start, size, deadline)
         # Other batches run at the same time.
         request = replace(self.request, timings=Timings(), deadline=deadline)
         with request.active():
@@ -155,11 +166,50 @@ class PreparedRequest:
                     raise
                 raise with_position(error, start + error.position) from error
             finally:
+                self.done(start, size)
                 request.timings.lap()
                 self.request.timings.add(request.timings)
         half = (len(batch) + 1) // 2
         done = self.batch(start, half, deadline)
         return done + self.batch(start + half, len(batch) - half, deadline)
+
+    def opened(self, start: int, size: int, deadline: float) -> list[Payload]:
+        """Return the payloads of one batch, with the contents of their objects.
+
+        Raises:
+            InferenceError: its message says which payload failed.
+
+        """
+        if stored := self.stored(start, size):
+            stored[0].reads.begin(stored, deadline)
+        payloads: list[Payload] = []
+        for position, one in enumerate(self.payloads[start : start + size], start):
+            try:
+                payloads.append(self.read(one, deadline))
+            except InferenceError as error:
+                self.done(start, size)
+                if not self.model_request.is_list:
+                    raise
+                raise with_position(error, position) from error
+        return payloads
+
+    def read(self, one: Payload | Stored, deadline: float) -> Payload:
+        """Return a payload as the client takes it."""
+        if not isinstance(one, Stored):
+            return one
+        content = one.content(deadline)
+        with client_errors:
+            payload = opened(one, content, self.client)
+            if self.model_request.shared:
+                return known_fields(payload, self.client)
+            if isinstance(self.client, Family):  # one that gets bytes does not look
+                self.client.refuse_unknown(payload)
+            return payload
+
+    def done(self, start: int, size: int) -> None:
+        """Free the objects of one batch."""
+        if stored := self.stored(start, size):
+            stored[0].reads.done(stored)
 
     def drawn(self, result: Any, media_type: str) -> bytes:
         """Return the picture with the result drawn on it.
@@ -218,6 +268,7 @@ def prepare(  # noqa: PLR0913  each by its name
         timings=timings or Timings(),
         once=once,
     )
+    refuse_without_bucket(model_request, client)
     with client_errors:
         given = [
             client.payload_of(detect_media(payload, client.media))
@@ -225,11 +276,35 @@ def prepare(  # noqa: PLR0913  each by its name
             else payload
             for payload in payloads
         ]
-    return PreparedRequest(model_request, client, request, given)
+    prepared = PreparedRequest(model_request, client, request, given)
+    if model_request.is_list or not prepared.stored(0, 1):
+        return prepared
+    opened_now = prepared.opened(0, 1, deadline)
+    prepared.done(0, 1)  # it holds the content itself
+    return replace(prepared, payloads=opened_now)
 
 
-def known_fields(payload: Payload | Media, client: Client) -> Payload | Media:
+def refuse_without_bucket(asked: ModelRequest, client: Client) -> None:
+    """Refuse a request with objects in S3 that nothing has read, as no bucket is configured.
+
+    A class of an author may have fields of these names.
+
+    Raises:
+        BadBody: there is one.
+
+    """
+    by_key = isinstance(client, Family) and any(
+        name in one for one in asked.payloads if isinstance(one, dict) for name in FIELDS
+    )
+    if by_key or isinstance(asked.output, dict):
+        raise BadBody(
+            "the request names an object in S3, but the container has no bucket",
+            hint="set S3_BUCKET_NAME, or S3_ALLOWED_INPUTS for s3_uri; else send the file itself",
+        )
+
+
+def known_fields(payload: T, client: Client) -> T | Payload:
     """Return the fields of a shared payload that a ready-made client takes."""
-    if isinstance(payload, Media) or not isinstance(client, Family) or not client.fields:
+    if not isinstance(payload, Mapping) or not isinstance(client, Family) or not client.fields:
         return payload
     return {name: value for name, value in payload.items() if name in client.fields}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clients.base import Payload
 from clients.request import Media
-from dispatcher.errors import BadBody
+
+if TYPE_CHECKING:
+    from clients.errors import InferenceError
+    from dispatcher.storage.objects import Stored
 
 
 @dataclass(frozen=True)
@@ -23,16 +26,19 @@ class ModelRequest:
         modelversion: the requested version; empty means the latest.
         tensors: whether the payload is a V2 body or a NumPy file, for the model itself.
         shared: whether other models get the same payload.
+        output: where the answer is stored: the object of the body, until `ByKey` has made an
+            `Output` of it, or one for each payload; `None` for nowhere.
 
     """
 
     modelname: str
-    payloads: list[Payload | Media]
+    payloads: list[Payload | Media | Stored]
     is_list: bool = False
     parameters: Mapping[str, Any] = field(default_factory=dict)
     modelversion: str = ""
     tensors: bool = False
     shared: bool = False
+    output: Any = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class SeveralModels:
 class RequestList:
     """A list of requests, with an error in the place of one that could not be read."""
 
-    model_requests: list[ModelRequest | BadBody]
+    model_requests: list[ModelRequest | InferenceError]
 
 
 InferenceRequest = ModelRequest | SeveralModels | RequestList

@@ -59,6 +59,7 @@ class RequestRecord:
         at: when NGINX had all of it, in seconds since 1970.
         total: seconds until the response was sent.
         timings: of the model's client.
+        s3: seconds that it waited for S3.
         reported: whether it was counted and logged already.
 
     """
@@ -84,6 +85,7 @@ class RequestRecord:
     at: float = 0.0
     total: float = 0.0
     timings: Timings | None = None
+    s3: float = 0.0
     reported: bool = False
 
     def name(self, model: str) -> None:
@@ -191,6 +193,8 @@ def format_record(record: RequestRecord) -> bytes:
         line["items"] = record.items
         line["failed"] = record.failed
     line["queue_s"] = round(record.queue, 6)
+    if record.s3:
+        line["s3_s"] = round(record.s3, 6)
     if record.timings:
         line["decode_s"] = round(record.timings.decode, 6)
         line["inference_s"] = round(record.timings.inference, 6)

@@ -78,6 +78,13 @@ class Metrics:
             buckets=QUEUE_S,
             registry=registry,
         )
+        self._s3 = Histogram(
+            "dispatcher_s3_seconds",
+            "Seconds of those that a request waited for objects in S3, where it named some.",
+            ("model", "status"),
+            buckets=REQUEST_S,
+            registry=registry,
+        )
         self._items = Counter(
             "dispatcher_items",
             "Results in responses that hold several: of lists, several models and JSON lines.",
@@ -108,6 +115,8 @@ class Metrics:
             seconds, queue = self._times(model, record.status)
             seconds.observe(record.total)
             queue.observe(record.queue)
+            if record.s3:
+                self._s3.labels(model, record.status).observe(record.s3)
         self.in_flight.dec()
 
     def item(self, model: str, status: int) -> None:

@@ -44,6 +44,13 @@ from dispatcher.codecs.responses import (
 )
 from dispatcher.errors import ANSWERS, CallerGone
 from dispatcher.execution.admission import Admission
+from dispatcher.execution.by_key import (
+    ByKey,
+    first_stored,
+    refuse_to_keep,
+    wait_for_objects,
+    with_answer_kept,
+)
 from dispatcher.execution.executor import Executor, Job
 from dispatcher.execution.prepared import PreparedRequest, prepare
 from dispatcher.execution.request import ModelRequest, RequestList, SeveralModels
@@ -54,18 +61,20 @@ from dispatcher.observability.request_log import RequestRecord
 from dispatcher.observability.telemetry import Telemetry
 from dispatcher.routes.v2 import sagemaker_response
 from dispatcher.settings import Settings
+from dispatcher.storage.objects import Reads
 
 
-def inference_routes(
+def inference_routes(  # noqa: PLR0913, PLR0917  all that they are made of
     settings: Settings,
     executor: Executor,
     admission: Admission,
     telemetry: Telemetry,
     triton: TritonProxy,
+    by_key: ByKey | None,
 ) -> Blueprint:
     """Return the routes that run inference."""
     routes = Blueprint("invocations", __name__)
-    invocation = InferenceHandler(settings, executor, admission, telemetry, triton)
+    invocation = InferenceHandler(settings, executor, admission, telemetry, triton, by_key)
 
     @routes.post("/invocations")
     def invocations() -> Response:
@@ -112,16 +121,18 @@ class InferenceHandler:
         admission: limits concurrency.
         telemetry: counts and logs what was requested.
         triton: takes bodies with binary tensors.
+        by_key: reads what requests name in S3; `None` where no bucket is configured.
 
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917  see above
         self,
         settings: Settings,
         executor: Executor,
         admission: Admission,
         telemetry: Telemetry,
         triton: TritonProxy,
+        by_key: ByKey | None,
     ) -> None:
         self.settings = settings
         self.max_body, self.client_timeout = settings.max_body, settings.client_timeout
@@ -129,6 +140,7 @@ class InferenceHandler:
         self.admission = admission
         self.telemetry = telemetry
         self.triton = triton
+        self.by_key = by_key
 
     def answer(self, path_model: str) -> Response:
         """Read the request by its content type, wait for a slot, and answer."""
@@ -145,24 +157,31 @@ class InferenceHandler:
         record.modelname = metadata.modelname(None)
         g.caller = Caller(request.environ.get("gunicorn.socket"))
         decompress_body(request, self.max_body)
-        if stream:
-            return self.lines(metadata)
         if request.mimetype == SAGEMAKER_TYPE:
             return sagemaker_response(self.triton, metadata)
-        done = self.admission.bodies.take(request.content_length or 0)
-        try:
-            asked = read_body(request, metadata, self.settings)
-            if not isinstance(asked, ModelRequest):
-                response = self.several(asked, metadata)
-            elif asked.is_list:
-                response = self.payloads(asked, metadata)
+        with ExitStack() as until_sent:
+            reads = None
+            if self.by_key:
+                reads = Reads(self.by_key.objects, record)
+                until_sent.callback(reads.close)
+            if stream:
+                response = self.lines(metadata, reads)
             else:
-                response = self.one(asked, metadata)
-        except BaseException:
-            done()
-            raise
-        response.call_on_close(done)
+                until_sent.callback(self.admission.bodies.take(request.content_length or 0))
+                response = self.body(metadata, reads)
+            response.call_on_close(until_sent.pop_all().close)
         return response
+
+    def body(self, metadata: Metadata, reads: Reads | None) -> Response:
+        """Answer a body of any type but lines."""
+        asked = read_body(request, metadata, self.settings)
+        if self.by_key and reads:
+            asked = self.by_key.read(asked, reads)
+            if isinstance(asked, ModelRequest) and first_stored(asked):
+                self.executor.lookup.client(asked)  # an unknown model has nothing read
+        if not isinstance(asked, ModelRequest):
+            return self.several(asked, metadata)
+        return self.payloads(asked, metadata) if asked.is_list else self.one(asked, metadata)
 
     def one(self, model_request: ModelRequest, metadata: Metadata) -> Response:
         """Answer a request with one payload, in this thread."""
@@ -174,6 +193,8 @@ class InferenceHandler:
         on_timeout = None
         if connection:
             on_timeout = partial(self.answer_timeout, connection, record, modelname)
+        if self.by_key:
+            wait_for_objects([model_request], deadline, alone=True)
         model = self.executor.registry.name(modelname)
         try:
             slot = self.admission.calls.enter(model, deadline, g.caller, on_timeout)
@@ -182,14 +203,29 @@ class InferenceHandler:
         with slot:
             prepared = self.prepared(model_request, metadata, deadline)
             chosen = negotiate(metadata.accept, available_types(model_request, prepared.client))
+            if chosen != JSON and model_request.output is not None:
+                refuse_to_keep(model_request, chosen)
             result = prepared.result()
             if chosen == JSON:
-                response = json_response(prepared.body(result))
+                answer = prepared.body(result)
+                response = json_response(answer)
             elif chosen == NPY and isinstance(result, TensorResult):
                 response = Response(result.npy(), mimetype=NPY)
             else:
                 response = Response(prepared.drawn(result, chosen), mimetype=chosen)
+        if chosen == JSON and model_request.output is not None:
+            response = json_response(self.kept(model_request, answer, deadline))
         return with_attributes(response, prepared)
+
+    def kept(
+        self, model_request: ModelRequest, answer: dict[str, Any], deadline: float
+    ) -> dict[str, Any]:
+        """Store an answer, and return it with its place."""
+        since = time.monotonic()
+        try:
+            return with_answer_kept(model_request.output, answer, deadline)
+        finally:
+            g.record.s3 += time.monotonic() - since
 
     def answer_timeout(
         self, connection: socket.socket, record: RequestRecord, modelname: str
@@ -203,6 +239,10 @@ class InferenceHandler:
         """Answer a request with a list of payloads, a batch at a time."""
         g.record.modelname = model_request.modelname
         stream = wants_lines(metadata)
+        if stream and model_request.output is not None:
+            refuse_to_keep(model_request, LINES)
+        if self.by_key:
+            wait_for_objects([model_request], metadata.time_limit.deadline())
 
         def answer(job: Job) -> Response:
             prepared = self.prepared(model_request, metadata, job.time_limit.deadline())
@@ -215,14 +255,18 @@ class InferenceHandler:
                     encode_results(first, batches, model_request.modelname), g.record
                 )
                 return lines_response(one.text for one in items)
-            result = list(itertools.chain(first, *batches))
-            return with_attributes(json_response(prepared.body(result)), prepared)
+            body = prepared.body(list(itertools.chain(first, *batches)))
+            if model_request.output is not None:
+                body = self.kept(model_request, body, job.time_limit.deadline())
+            return with_attributes(json_response(body), prepared)
 
         return self.as_job(model_request.modelname, metadata, answer, stream=stream)
 
     def several(self, asked: SeveralModels | RequestList, metadata: Metadata) -> Response:
         """Answer several requests, each with its own status."""
         stream = wants_lines(metadata)
+        if self.by_key:
+            wait_for_objects(asked.model_requests, metadata.time_limit.deadline())
 
         def answer(job: Job) -> Response:
             if isinstance(asked, SeveralModels):
@@ -237,11 +281,15 @@ class InferenceHandler:
 
         return self.as_job(first_model(asked.model_requests), metadata, answer, stream=stream)
 
-    def lines(self, metadata: Metadata) -> Response:
+    def lines(self, metadata: Metadata, reads: Reads | None) -> Response:
         """Answer a body with a request on each line, with a line for each."""
         form = negotiate_lines(metadata.accept)
         model_requests = read_lines(spool(request.stream), metadata, self.settings.max_batch)
+        if self.by_key and reads:
+            model_requests = map(partial(self.by_key.item, reads=reads), model_requests)
         first = list(itertools.islice(model_requests, 1))
+        if self.by_key:
+            wait_for_objects(first, metadata.time_limit.deadline())
 
         def answer(job: Job) -> Response:
             items = self.items(itertools.chain(first, model_requests), metadata, job)
@@ -297,8 +345,8 @@ class InferenceHandler:
 
 
 def end_waiting(record: RequestRecord) -> None:
-    """Note how long the request has waited in the queue."""
-    record.queue = time.monotonic() - record.since
+    """Note how long the request has waited in the queue, and not for S3."""
+    record.queue = time.monotonic() - record.since - record.s3
 
 
 def release_slot(slot: Slot) -> None:

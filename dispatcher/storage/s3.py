@@ -34,7 +34,7 @@ MD5 = re.compile(r"[0-9a-f]{32}")
 LOGGERS = ("boto3", "botocore", "s3transfer", "urllib3")
 
 one_client = threading.Lock()
-call_deadline: ContextVar[float] = ContextVar("call_deadline")
+call: ContextVar[tuple[Location, float]] = ContextVar("call")
 
 
 @dataclass(frozen=True, order=True)
@@ -121,7 +121,7 @@ class S3:
                     raise too_large(location, size, most)
                 content = bytearray()
                 while len(content) < size:
-                    body.set_socket_timeout(time_left(location))
+                    body.set_socket_timeout(time_left())
                     piece = body.read(min(CHUNK, size - len(content)))
                     if not piece:
                         raise cut_off(location, len(content), size)
@@ -155,8 +155,8 @@ class S3:
                         f"{location} has changed since it was listed", hint="try again"
                     )
                 while came < stored.size:
-                    call_deadline.set(min(deadline, time.monotonic() + self.timeout))
-                    body.set_socket_timeout(time_left(location))
+                    call.set((location, min(deadline, time.monotonic() + self.timeout)))
+                    body.set_socket_timeout(time_left())
                     if not (piece := body.read(min(MIB, stored.size - came))):
                         raise cut_off(location, came, stored.size)
                     file.write(piece)
@@ -198,7 +198,7 @@ class S3:
     @contextmanager
     def _call(self, location: Location, deadline: float) -> Iterator[Any]:
         """Provide boto3's client for one call; translate its errors."""
-        token = call_deadline.set(min(deadline, time.monotonic() + self.timeout))
+        token = call.set((location, min(deadline, time.monotonic() + self.timeout)))
         try:
             yield self.client
         except InferenceError:
@@ -209,7 +209,7 @@ class S3:
             # (Without the cause: its frames hold signed requests.)
             raise translated(error, location, self.used_region) from None
         finally:
-            call_deadline.reset(token)
+            call.reset(token)
 
     @property
     def client(self) -> Any:
@@ -258,18 +258,18 @@ def refuse_late(**_: Any) -> None:
     time_left()
 
 
-def time_left(location: Location | None = None) -> float:
+def time_left() -> float:
     """Return the seconds until the deadline of this thread's call.
 
     Raises:
         DeadlineExceeded: it has passed.
 
     """
-    left = call_deadline.get() - time.monotonic()
+    location, deadline = call.get()
+    left = deadline - time.monotonic()
     if left <= 0:
-        what = f" for {location}" if location else ""
         raise DeadlineExceeded(
-            f"S3 took too long{what}: the time for it is used up",
+            f"S3 took too long for {location}",
             hint="try again; S3_TIMEOUT is the time for one object",
         )
     return left

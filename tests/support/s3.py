@@ -127,6 +127,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
                 "-s3",
                 f"-s3.port={ports[6]}",
                 f"-s3.port.grpc={ports[7]}",
+                "-s3.autoCreateBucket=false",
                 "-s3.port.iceberg=0",
                 "-s3.port.lance=0",
                 f"-s3.config={config}",

@@ -1,0 +1,129 @@
+"""Which objects requests may name, and how: by `s3_key`, or by `s3_uri`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from clients.errors import BadPayload
+from clients.tensors.quoting import brief
+from dispatcher.errors import ObjectForbidden
+from dispatcher.setting_types import BUCKET
+from dispatcher.settings import Settings
+from dispatcher.storage.s3 import Location
+
+KEY_FIELD: Final = "s3_key"
+URI_FIELD: Final = "s3_uri"
+FIELDS: Final = (KEY_FIELD, URI_FIELD)
+
+MAX_KEY: Final = 1024  # bytes in UTF-8; S3's own limit
+DEFAULT_RESULTS: Final = "results/"
+
+# A name of a bucket has no characters that could lead to another host.
+URI: Final = re.compile(rf"s3://({BUCKET.pattern})/(.+)", re.DOTALL)
+CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+URI_HINT: Final = "expected s3://BUCKET/KEY"
+KEY_HINT: Final = "expected the object's key, such as images/cat.jpg"
+
+
+class Places:
+    """The buckets and prefixes of the settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.bucket = settings.s3_bucket
+        self.results = settings.s3_results_prefix or DEFAULT_RESULTS
+        own = (self.bucket,) if self.bucket else ()
+        self.inputs = settings.s3_allowed_inputs or own
+        self.outputs = settings.s3_allowed_outputs or tuple(f"{one}/{self.results}" for one in own)
+
+    def input(self, fields: Mapping[str, Any]) -> Location:
+        """Return the object that a payload names.
+
+        Raises:
+            BadPayload: it names none, or not as expected.
+            ObjectForbidden: the settings do not allow it.
+
+        """
+        return allowed(self.read(fields), self.inputs, "read", "S3_ALLOWED_INPUTS")
+
+    def output(self, fields: Mapping[str, Any]) -> Location:
+        """Return the object that `output` names; the errors are those of `input`."""
+        if unknown := [name for name in fields if name not in FIELDS]:
+            raise BadPayload(
+                f"`output` has an unknown field {brief(unknown[0])}",
+                hint=f"it may have {' or '.join(FIELDS)}, or nothing for the default name",
+            )
+        return allowed(self.read(fields), self.outputs, "written", "S3_ALLOWED_OUTPUTS")
+
+    def result(self, key: str, model: str) -> Location:
+        """Return where the answer of a model to an object goes by default.
+
+        Raises:
+            BadPayload: there is no bucket for it, or its key would be too long.
+
+        """
+        return Location(self.own_bucket(), checked(f"{self.results}{key}_{model}_inference.json"))
+
+    def read(self, fields: Mapping[str, Any]) -> Location:
+        if all(name in fields for name in FIELDS):
+            raise BadPayload(f"both {' and '.join(FIELDS)} came", hint="send one of them")
+        if KEY_FIELD in fields:
+            return Location(self.own_bucket(), checked(fields[KEY_FIELD]))
+        uri = fields.get(URI_FIELD)
+        match = URI.fullmatch(uri) if isinstance(uri, str) else None
+        if not match:
+            raise BadPayload(f"`{URI_FIELD}` is {brief(uri)}", hint=URI_HINT)
+        return Location(match[1], checked(match[2]))
+
+    def own_bucket(self) -> str:
+        if not self.bucket:
+            raise BadPayload(
+                "there is no bucket for a key alone",
+                hint=f"send {URI_FIELD}, s3://BUCKET/KEY, or set S3_BUCKET_NAME",
+            )
+        return self.bucket
+
+
+def checked(key: Any) -> str:
+    """Return a key that may be sent to S3.
+
+    Raises:
+        BadPayload: it is no key. `.` and `..` are refused because some servers resolve them, and
+            then the object is not below the prefix that was allowed.
+
+    """
+    if not isinstance(key, str) or not key:
+        raise BadPayload(f"`{KEY_FIELD}` is {brief(key)}", hint=KEY_HINT)
+    if not {".", ".."}.isdisjoint(key.split("/")):
+        raise BadPayload(
+            f"the key {brief(key)} has a part that is . or ..", hint=f"{KEY_HINT}, without .."
+        )
+    try:
+        length = len(key.encode())
+    except UnicodeEncodeError:  # half of a surrogate pair
+        length = 0
+    if not 0 < length <= MAX_KEY or CONTROL.search(key):
+        raise BadPayload(
+            f"the key {brief(key)} has more than {MAX_KEY} bytes, or characters that no key may "
+            "have",
+            hint=f"{KEY_HINT}, in UTF-8 without control characters",
+        )
+    return key
+
+
+def allowed(location: Location, places: Sequence[str], what: str, setting: str) -> Location:
+    """Return a location that is in one of the places, each `BUCKET` or `BUCKET/PREFIX`.
+
+    Raises:
+        ObjectForbidden: it is in none.
+
+    """
+    for place in places:
+        bucket, _, prefix = place.partition("/")
+        if location.bucket == bucket and location.key.startswith(prefix):
+            return location
+    raise ObjectForbidden(
+        f"{brief(str(location))} may not be {what} here",
+        hint=f"{setting} has {', '.join(places) or 'nothing'}",
+    )

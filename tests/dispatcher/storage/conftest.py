@@ -1,0 +1,97 @@
+"""The application with a real S3 server, and a Triton that is a dictionary of functions."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from flask.testing import FlaskClient
+from PIL import Image
+
+from clients.base import Client, Environment, Payload
+from clients.plugins.registry import Registry
+from dispatcher.settings import read_settings
+from tests.support.application import make_app, quiet
+from tests.support.fake_triton import FakeTriton
+from tests.support.s3 import BUCKET, OTHER_BUCKET, S3Server
+from tests.support.stand_ins import bert, resnet
+
+MakeClient = Callable[..., FlaskClient]
+
+
+def png(colour: str) -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (20, 10), colour).save(out, "PNG")
+    return out.getvalue()
+
+
+class Colour(Client):
+    """An author's class, which declares no fields and knows nothing of S3."""
+
+    modelname = "colour"
+    example = {"img": ""}
+
+    def inference(self, payload: Payload) -> Any:
+        pixel = self.picture(payload)[0, 0].tolist()
+        return {"pixel": pixel, "others": sorted(set(payload) - {"img"})}
+
+
+class Letters(Client):
+    modelname = "letters"
+    example = {"text": ""}
+
+    def inference(self, payload: Payload) -> Any:
+        return len(self.text(payload))
+
+
+class Slow(Colour):
+    modelname = "slow"
+    ended: ClassVar[list[float]] = []
+
+    def inference(self, payload: Payload) -> Any:
+        time.sleep(0.2)
+        self.ended.append(time.monotonic())
+        return super().inference(payload)
+
+
+@pytest.fixture(scope="session")
+def pictures(s3: S3Server) -> S3Server:
+    """The server with a picture of one colour below each key."""
+    for name in ("red", "lime", "blue"):
+        s3.put(f"images/{name}.png", png(name))
+    s3.put("texts/note.txt", b"the cat has as [MASK] paws\n")
+    s3.put("texts/umlauts.txt", "äöü".encode())
+    s3.put("images/red.png", png("red"), OTHER_BUCKET)
+    return s3
+
+
+@pytest.fixture
+def make(
+    pictures: S3Server, built_in: Registry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> MakeClient:
+    """Return a maker of the application; its arguments are further settings."""
+
+    def made(**settings: str) -> FlaskClient:
+        given = pictures.environment(**settings)
+        for name, value in given.items():
+            monkeypatch.setenv(name, value)
+        environment = Environment(FakeTriton({"resnet": resnet, "bert_base": bert}), tmp_path)
+        for one in built_in.clients.values():
+            one._environment = environment
+        own = {one.modelname: one(environment) for one in (Colour, Letters, Slow)}
+        registry = Registry({**built_in.clients, **own})
+        read = read_settings(given)
+        return make_app(
+            read, registry, environment, quiet(environment.server, "resnet")
+        ).test_client()
+
+    return made
+
+
+@pytest.fixture
+def client(make: MakeClient) -> FlaskClient:
+    return make(S3_ALLOWED_INPUTS=f"{BUCKET},{OTHER_BUCKET}/images/")

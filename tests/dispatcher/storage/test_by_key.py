@@ -1,0 +1,207 @@
+"""Requests that name their picture or text by its key in S3."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from flask.testing import FlaskClient
+
+from dispatcher.storage.s3 import S3
+from tests.dispatcher.storage.conftest import MakeClient, Slow, png
+from tests.support.s3 import BUCKET, OTHER_BUCKET, S3Server
+from tests.support.stand_ins import assert_error
+
+RED, LIME, BLUE = [255, 0, 0], [0, 255, 0], [0, 0, 255]
+
+
+def key(name: str) -> dict[str, str]:
+    return {"s3_key": f"images/{name}.png"}
+
+
+def ask(client: FlaskClient, model: Any, payload: Any, **others: Any) -> Any:
+    body = {"modelname": model, "payload": payload, **others}
+    response = client.post("/invocations", json=body)
+    assert response.status_code == 200, response.text
+    return response.json
+
+
+def test_a_family_answers_as_if_the_picture_had_been_sent(client: FlaskClient) -> None:
+    sent = {"img": base64.b64encode(png("red")).decode()}
+    assert ask(client, "resnet", key("red")) == ask(client, "resnet", sent)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"s3_key": "images/lime.png"},
+        {"s3_uri": f"s3://{BUCKET}/images/lime.png"},
+        {"payload": {"s3_key": "images/lime.png"}},
+        {"payload": {"s3_uri": f"s3://{BUCKET}/images/lime.png"}},
+    ],
+)
+def test_a_class_knows_nothing_of_s3(client: FlaskClient, body: Any) -> None:
+    response = client.post("/infer/colour", json=body)
+    assert response.json == {"modelname": "colour", "result": {"pixel": LIME, "others": []}}
+    assert "s3;dur=" in response.headers["Server-Timing"]
+
+
+def test_a_text_is_the_object_in_utf_8(client: FlaskClient) -> None:
+    assert ask(client, "letters", {"s3_key": "texts/umlauts.txt"})["result"] == 3
+    masked = {"text": "the cat has as [MASK] paws\n"}
+    assert ask(client, "bert_base", {"s3_key": "texts/note.txt"}) == ask(
+        client, "bert_base", masked
+    )
+
+
+def test_other_fields_of_the_payload_stay(client: FlaskClient) -> None:
+    came = ask(client, "colour", {**key("red"), "question": "which?"})
+    assert came["result"] == {"pixel": RED, "others": ["question"]}
+    body = {"modelname": "resnet", "payload": {**key("red"), "question": "which?"}}
+    assert_error(client.post("/invocations", json=body), 400, "bad_payload", "question")
+
+
+def test_lists_and_lines_keep_their_order(client: FlaskClient) -> None:
+    names = ["red", "lime", "blue"] * 7
+    pixels = [RED, LIME, BLUE] * 7
+    came = ask(client, "colour", [key(name) for name in names])
+    assert [one["pixel"] for one in came["result"]] == pixels
+    sent = {"img": base64.b64encode(png("blue")).decode()}
+    mixed = ask(client, "resnet", [key("red"), sent, key("lime")])["result"]
+    alone = [ask(client, "resnet", one)["result"] for one in (key("red"), sent, key("lime"))]
+    assert mixed == alone
+    lines = "\n".join(json.dumps({"modelname": "colour", **key(name)}) for name in names)
+    response = client.post("/invocations", data=lines, content_type="application/jsonlines")
+    came = [json.loads(line) for line in response.text.splitlines()]
+    assert [one["result"]["pixel"] for one in came] == pixels
+
+
+def test_a_line_for_an_unknown_model_is_an_error_of_its_own(client: FlaskClient) -> None:
+    line = json.dumps({"modelname": "none", **key("red")})
+    response = client.post("/invocations", data=line, content_type="application/jsonlines")
+    assert response.status_code == 200
+    assert json.loads(response.text)["error"]["code"] == "unknown_model"
+
+
+def test_each_of_several_requests_has_its_own_error(client: FlaskClient) -> None:
+    requests = [
+        {"modelname": "colour", **key("red")},
+        {"modelname": "colour", **key("nothing")},
+        {"modelname": "colour", "s3_key": "../x"},
+        {"modelname": "colour", "payload": [key("lime"), key("blue")]},
+    ]
+    response = client.post("/invocations", json={"requests": requests})
+    came = (response.json or {})["results"]
+    assert [one["status"] for one in came] == [200, 404, 400, 200]
+    assert came[1]["error"]["code"] == "object_not_found"
+    assert [one["pixel"] for one in came[3]["result"]] == [LIME, BLUE]
+
+
+def test_an_error_in_a_list_says_which_payload(client: FlaskClient) -> None:
+    body = {"modelname": "colour", "payload": [key("red"), key("nothing")]}
+    response = client.post("/invocations", json=body)
+    assert_error(response, 404, "object_not_found", "payload[1]", BUCKET, "images/nothing.png")
+
+
+def test_a_key_asked_by_two_models_is_read_once(client: FlaskClient) -> None:
+    with patch.object(S3, "get", autospec=True, side_effect=S3.get) as get:
+        came = ask(client, ["resnet", "colour", "slow"], key("red"))["results"]
+        assert [one["status"] for one in came.values()] == [200, 200, 200]
+        assert came["colour"]["result"]["pixel"] == RED
+        assert get.call_count == 1
+        requests = [{"modelname": name, **key("lime")} for name in ("colour", "slow")]
+        client.post("/invocations", json={"requests": requests})
+        assert get.call_count == 2
+
+
+def test_the_next_objects_are_read_while_a_model_runs(make: MakeClient) -> None:
+    """One runs at a time; the second object is asked for before the first run ends."""
+    client = make(MODEL_SERVER_THREADS="1")
+    bodies: list[Any] = [
+        {"requests": [{"modelname": "slow", **key(name)} for name in ("red", "lime", "blue")]},
+        {"modelname": "slow", "payload": [key(name) for name in ("red", "lime", "blue")]},
+    ]
+    for body in bodies:
+        Slow.ended.clear()
+        asked: list[float] = []
+        get = S3.get
+
+        def noted(*each: Any, asked: list[float] = asked) -> bytes:
+            asked.append(time.monotonic())
+            return get(*each)
+
+        with patch.object(S3, "get", noted):
+            assert client.post("/invocations", json=body).status_code == 200
+        assert len(asked) == len(Slow.ended) == 3
+        assert asked[1] < Slow.ended[0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "code", "word"),
+    [
+        ({"s3_key": ""}, 400, "bad_payload", "expected the object's key"),
+        ({"s3_key": 7}, 400, "bad_payload", "expected the object's key"),
+        ({"s3_key": None}, 400, "bad_payload", "expected the object's key"),
+        ({"s3_key": "images/../private/a"}, 400, "bad_payload", ".."),
+        ({"s3_key": "images/\0"}, 400, "bad_payload", "control"),
+        ({"s3_key": "\ud800"}, 400, "bad_payload", "UTF-8"),
+        ({"s3_key": "k" * 1025}, 400, "bad_payload", "1024"),
+        ({"s3_key": "a", "s3_uri": f"s3://{BUCKET}/a"}, 400, "bad_payload", "one of them"),
+        ({"s3_uri": "http://169.254.169.254/latest"}, 400, "bad_payload", "s3://BUCKET/KEY"),
+        ({"s3_uri": "file:///etc/passwd"}, 400, "bad_payload", "s3://BUCKET/KEY"),
+        ({"s3_uri": "s3://evil.example:80@x/a"}, 400, "bad_payload", "s3://BUCKET/KEY"),
+        ({"s3_uri": "s3://arn:aws:s3:::x/a"}, 400, "bad_payload", "s3://BUCKET/KEY"),
+        ({"s3_uri": f"s3://{BUCKET}/"}, 400, "bad_payload", "s3://BUCKET/KEY"),
+        ({"s3_uri": "s3://another-bucket/a"}, 403, "object_forbidden", "S3_ALLOWED_INPUTS"),
+        ({"s3_uri": f"s3://{OTHER_BUCKET}/models/a"}, 403, "object_forbidden", "private/images/"),
+        ({"s3_key": "a", "endpoint_url": "http://evil"}, 400, "bad_body", "endpoint_url"),
+        # No query: it is a part of the key, and there is no such object.
+        ({"s3_key": "images/red.png?versionId=1"}, 404, "object_not_found", "versionId"),
+    ],
+)
+def test_what_is_no_allowed_object_is_refused(
+    client: FlaskClient, fields: Any, status: int, code: str, word: str
+) -> None:
+    assert_error(client.post("/infer/colour", json=fields), status, code, word)
+
+
+def test_another_allowed_bucket_is_read(client: FlaskClient) -> None:
+    came = ask(client, "colour", {"s3_uri": f"s3://{OTHER_BUCKET}/images/red.png"})
+    assert came["result"]["pixel"] == RED
+
+
+def test_odd_characters_are_a_part_of_the_key(client: FlaskClient, pictures: S3Server) -> None:
+    odd = "images/a b+c%20ä#?&.png"
+    pictures.put(odd, png("blue"))
+    assert ask(client, "colour", {"s3_key": odd})["result"]["pixel"] == BLUE
+
+
+def test_without_a_bucket_a_key_is_refused_and_a_class_may_have_such_a_field(
+    make: MakeClient,
+) -> None:
+    client = make(S3_BUCKET_NAME="")
+    assert_error(client.post("/infer/resnet", json=key("red")), 400, "bad_body", "S3_BUCKET_NAME")
+    assert_error(
+        client.post("/infer/colour", json={"payload": {"img": ""}, "output": {}}),
+        400,
+        "bad_body",
+        "S3_BUCKET_NAME",
+    )
+    assert_error(client.post("/infer/colour", json=key("red")), 400, "bad_payload", "`img`")
+
+
+def test_a_model_that_takes_no_files_says_so(client: FlaskClient) -> None:
+    assert_error(
+        client.post("/infer/resnet", json={"s3_key": "texts/umlauts.txt"}), 400, "bad_payload"
+    )
+
+
+def test_unknown_models_are_refused_before_the_object_is_read(client: FlaskClient) -> None:
+    with patch.object(S3, "get", autospec=True) as get:
+        response = client.post("/infer/no-such-model", json=key("red"))
+    assert_error(response, 404, "unknown_model")
+    assert not get.called

@@ -1,0 +1,215 @@
+"""What goes wrong with S3, and what the caller is told."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import threading
+import time
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from dispatcher.storage.objects import Objects
+from tests.conftest import free_ports
+from tests.dispatcher.storage.conftest import MakeClient, png
+from tests.support.proxies import always, proxy
+from tests.support.s3 import FULL, READER, SECRET, S3Server
+from tests.support.stand_ins import assert_error
+
+RED = {"s3_key": "images/red.png"}
+
+
+def ask(client: FlaskClient, fields: Any = RED) -> Any:
+    return client.post("/infer/colour", json=fields)
+
+
+def test_an_object_over_the_limit_is_413(make: MakeClient, pictures: S3Server) -> None:
+    client = make(S3_MAX_OBJECT_MB="1")
+    for size, status in ((2**20, 400), (2**20 + 1, 413)):
+        pictures.put("images/large.bin", b"x" * size)
+        response = ask(client, {"s3_key": "images/large.bin"})
+        assert response.status_code == status  # the first is read, and is no picture
+    assert_error(response, 413, "object_too_large", "1048577 bytes", "S3_MAX_OBJECT_MB")
+
+
+def test_a_large_object_is_refused_by_its_header(make: MakeClient) -> None:
+    """2 GB in the header, of which not a byte is sent."""
+    large = {"Content-Length": str(2 * 10**9), "Content-Type": "image/png"}
+    with always(200, "", large) as url:
+        since = time.monotonic()
+        assert_error(ask(make(S3_ENDPOINT_URL=url)), 413, "object_too_large", "2000000000")
+        assert time.monotonic() - since < 3
+
+
+def test_a_right_that_lacks_is_403_with_its_name(make: MakeClient, pictures: S3Server) -> None:
+    client = make(key=READER)
+    assert ask(client).status_code == 200
+    response = ask(client, {"s3_key": "texts/note.txt"})
+    assert_error(
+        response, 403, "object_forbidden", "s3:GetObject", "arn:aws:s3:::pictures/texts/note.txt"
+    )
+    stored = client.post("/infer/colour", json={**RED, "output": {}})
+    assert_error(stored, 403, "object_forbidden", "s3:PutObject")
+    listed = [{"modelname": "colour", **RED, "output": {}}, {"modelname": "colour", **RED}]
+    results = client.post("/invocations", json={"requests": listed}).json["results"]
+    assert [one["status"] for one in results] == [403, 200]
+
+
+def test_a_hanging_s3_is_504_in_time_and_slows_nobody_else(
+    make: MakeClient, pictures: S3Server
+) -> None:
+    with proxy(pictures.port, after=0, cut=False) as url:
+        client = make(S3_ENDPOINT_URL=url, MODEL_SERVER_THREADS="1", S3_MAX_CONCURRENCY="2")
+        came: list[Any] = []
+        hanging = [
+            {"json": RED},
+            {"json": {"payload": [RED, RED]}},
+            {"json": {"requests": [{"modelname": "colour", **RED}]}},
+        ]
+
+        def slow(body: Any) -> None:
+            other = client.application.test_client()
+            came.append(other.post("/infer/colour?timeout_ms=1500", **body))
+
+        since = time.monotonic()
+        threads = [threading.Thread(target=slow, args=[one]) for one in hanging * 3]
+        for one in threads:
+            one.start()
+        time.sleep(0.3)
+        sent = {"payload": {"img": base64.b64encode(png("lime")).decode()}}
+        assert client.post("/infer/colour", json=sent).json["result"]["pixel"] == [0, 255, 0]
+        assert client.post("/infer/letters", json={"payload": {"text": "abc"}}).json == {
+            "modelname": "letters",
+            "result": 3,
+        }
+        assert time.monotonic() - since < 1.2, "it waited for the hanging ones"
+        for one in threads:
+            one.join(20)
+        assert time.monotonic() - since < 4
+        for response in came:
+            body = response.json
+            error = body["results"][0]["error"] if "results" in body else body["error"]
+            assert error["code"] == "deadline_exceeded"
+            assert "S3 " in error["message"], error
+            assert "s3://pictures/images/red.png" in error["message"], error
+        assert len(came) == 9
+
+
+def test_the_time_for_one_object_is_bounded_by_its_setting(
+    make: MakeClient, pictures: S3Server
+) -> None:
+    with proxy(pictures.port, after=0, cut=False) as url:
+        client = make(S3_ENDPOINT_URL=url, S3_TIMEOUT="0.5")
+        since = time.monotonic()
+        assert_error(ask(client), 504, "deadline_exceeded", "S3_TIMEOUT")
+        assert time.monotonic() - since < 2
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_half_a_download_is_an_error(make: MakeClient, pictures: S3Server, cut: bool) -> None:
+    """A text: half of it would be a valid text too."""
+    pictures.put("texts/long.txt", b"x" * 300_000)
+    with proxy(pictures.port, after=200_000, cut=cut) as url:
+        response = make(S3_ENDPOINT_URL=url, S3_TIMEOUT="20" if cut else "1").post(
+            "/infer/letters", json={"s3_key": "texts/long.txt"}
+        )
+    if cut:
+        assert_error(response, 503, "storage_unavailable", "broke off")
+        assert response.headers["Retry-After"] == "5"
+    else:
+        assert_error(response, 504, "deadline_exceeded", "S3")
+
+
+def test_a_refused_connection_is_503(make: MakeClient) -> None:
+    client = make(S3_ENDPOINT_URL=f"http://127.0.0.1:{free_ports(1)[0]}")
+    assert_error(ask(client), 503, "storage_unavailable", "S3_ENDPOINT_URL")
+
+
+def error(code: str, more: str = "") -> str:
+    return f"<Error><Code>{code}</Code><Message>about {FULL}</Message>{more}</Error>"
+
+
+HOME = {"x-amz-bucket-region": "eu-west-1"}
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "headers", "answer", "words"),
+    [
+        (400, "ExpiredToken", {}, (502, "storage_failed"), ("expired",)),
+        (301, "PermanentRedirect", HOME, (502, "storage_failed"), ("eu-west-1", "us-east-1")),
+        (400, "AuthorizationHeaderMalformed", HOME, (502, "storage_failed"), ("eu-west-1",)),
+        (403, "SignatureDoesNotMatch", {}, (502, "storage_failed"), ("credentials",)),
+        (403, "AccessDenied", HOME, (403, "object_forbidden"), ("s3:GetObject",)),
+        (404, "NoSuchBucket", {}, (404, "object_not_found"), ("no bucket 'pictures'",)),
+        (503, "SlowDown", {}, (503, "storage_unavailable"), ("SlowDown",)),
+        (405, "MethodNotAllowed", {}, (502, "storage_failed"), ("MethodNotAllowed",)),
+    ],
+)
+def test_the_codes_of_s3_have_answers(
+    make: MakeClient,
+    status: int,
+    code: str,
+    headers: dict[str, str],
+    answer: tuple[int, str],
+    words: tuple[str, ...],
+) -> None:
+    """These codes come from a stand-in: SeaweedFS has no regions, and no temporary credentials."""
+    with always(status, error(code), headers) as url:
+        response = ask(make(S3_ENDPOINT_URL=url, S3_TIMEOUT="10"))
+    assert_error(response, *answer, *words)
+    assert FULL not in response.text
+
+
+def test_no_credential_is_logged(
+    make: MakeClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "the-token-of-the-session")
+    caplog.set_level(logging.DEBUG)
+    for status, code in ((400, "ExpiredToken"), (500, "InternalError")):
+        with always(status, error(code)) as url:
+            client = make(S3_ENDPOINT_URL=url, S3_TIMEOUT="2")
+            response = client.post("/infer/colour", json={**RED, "output": {}})
+            assert response.status_code > 500
+            for word in (SECRET, FULL, "the-token-of-the-session", "Signature="):
+                assert word not in caplog.text + response.text
+
+
+def test_an_object_that_changes_is_read_as_one_or_the_other(
+    make: MakeClient, pictures: S3Server
+) -> None:
+    """There is one GET, and no HEAD before it: what comes is one object or the other."""
+    client = make()
+    contents = (b"x" * 400_000, b"y" * 100_000)
+    over = threading.Event()
+
+    def write() -> None:
+        while not over.is_set():
+            for content in contents:
+                pictures.put("texts/changes.txt", content)
+
+    pictures.put("texts/changes.txt", contents[0])
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(20):
+            response = client.post("/infer/letters", json={"s3_key": "texts/changes.txt"})
+            assert json.loads(response.text).get("result") in {400_000, 100_000}, response.text
+    finally:
+        over.set()
+        writer.join()
+
+
+def test_nothing_is_kept_in_memory_after_the_requests(make: MakeClient, pictures: S3Server) -> None:
+    made: list[Objects] = []
+    of = Objects.of
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Objects, "of", lambda settings: made.append(of(settings)) or made[0])
+        client = make()
+    left = made[0].room.left
+    for payload in ([RED] * 30, [RED, {"s3_key": "none"}] * 9, RED, {"s3_key": "texts/note.txt"}):
+        for model in ("colour", ["colour", "letters"]):
+            client.post("/invocations", json={"modelname": model, "payload": payload}).close()
+    assert made[0].room.left == left

@@ -1,0 +1,142 @@
+"""Answers that are stored in S3."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from tests.dispatcher.storage.conftest import MakeClient
+from tests.support.s3 import BUCKET, OTHER_BUCKET, S3Server
+from tests.support.stand_ins import assert_error
+
+RED, LIME = {"s3_key": "images/red.png"}, {"s3_key": "images/lime.png"}
+RESULT = {"pixel": [255, 0, 0], "others": []}
+STORED = {"modelname": "colour", "result": RESULT}
+
+
+def read(s3: S3Server, key: str, bucket: str = BUCKET) -> Any:
+    content, content_type = s3.read(key, bucket)
+    assert content_type == "application/json"
+    return json.loads(content)
+
+
+def place(key: str, bucket: str = BUCKET) -> dict[str, str]:
+    return {"s3_key": key, "s3_uri": f"s3://{bucket}/{key}"}
+
+
+def test_an_answer_is_stored_where_the_request_says(
+    client: FlaskClient, pictures: S3Server
+) -> None:
+    body = {**RED, "output": {"s3_key": "results/one.json"}}
+    answer = client.post("/infer/colour", json=body).json
+    assert answer == {**STORED, "output": place("results/one.json")}
+    assert read(pictures, "results/one.json") == STORED
+
+
+def test_the_default_name_has_the_key_and_the_model(
+    client: FlaskClient, pictures: S3Server
+) -> None:
+    answer = client.post("/infer/colour", json={**RED, "output": {}}).json
+    name = "results/images/red.png_colour_inference.json"
+    assert answer == {**STORED, "output": place(name)}
+    assert read(pictures, name) == STORED
+
+
+def test_the_prefix_of_the_settings_stores_every_answer_by_key(
+    make: MakeClient, pictures: S3Server
+) -> None:
+    client = make(S3_RESULTS_PREFIX="all/answers")
+    assert "output" in client.post("/infer/colour", json=RED).json
+    assert read(pictures, "all/answers/images/red.png_colour_inference.json") == STORED
+    assert "output" not in client.post("/infer/letters", json={"payload": {"text": "a"}}).json
+    several = client.post("/invocations", json={"modelname": ["resnet", "slow"], "payload": RED})
+    for name in ("resnet", "slow"):
+        key = f"all/answers/images/red.png_{name}_inference.json"
+        one = several.json["results"][name]
+        assert one["output"] == place(key)
+        assert read(pictures, key) == {"modelname": name, "result": one["result"]}
+
+
+def test_each_payload_of_a_list_has_an_object_of_its_own(
+    client: FlaskClient, pictures: S3Server
+) -> None:
+    body = {"modelname": "colour", "payload": [RED, LIME], "output": {}}
+    answer = client.post("/invocations", json=body).json
+    for result, stored in zip(answer["result"], answer["output"], strict=True):
+        assert read(pictures, stored["s3_key"]) == {"modelname": "colour", "result": result}
+    body["output"] = {"s3_key": "results/both.json"}
+    answer = client.post("/invocations", json=body).json
+    assert read(pictures, "results/both.json")["result"] == answer["result"]
+
+
+def test_each_line_has_its_own_output(client: FlaskClient, pictures: S3Server) -> None:
+    lines = [{"modelname": "colour", **one, "output": {}} for one in (RED, {"s3_key": "x"}, LIME)]
+    response = client.post(
+        "/invocations",
+        data="\n".join(map(json.dumps, lines)),
+        content_type="application/jsonlines",
+    )
+    came = [json.loads(line) for line in response.text.splitlines()]
+    assert [one["status"] for one in came] == [200, 404, 200]
+    assert read(pictures, came[2]["output"]["s3_key"])["result"] == came[2]["result"]
+
+
+@pytest.mark.parametrize(
+    ("output", "status", "code", "word"),
+    [
+        ({"s3_key": "images/red.png"}, 403, "object_forbidden", "S3_ALLOWED_OUTPUTS"),
+        ({"s3_key": "results/../images/red.png"}, 400, "bad_payload", ".."),
+        (
+            {"s3_uri": f"s3://{OTHER_BUCKET}/results/a"},
+            403,
+            "object_forbidden",
+            "pictures/results/",
+        ),
+        ({"s3_uri": "https://evil.example/a"}, 400, "bad_payload", "s3://BUCKET/KEY"),
+        ({"key": "a"}, 400, "bad_payload", "s3_key"),
+        ("results/a", 400, "bad_body", "an object"),
+        (None, 400, "bad_body", "an object"),
+    ],
+)
+def test_an_output_elsewhere_is_refused(
+    client: FlaskClient, pictures: S3Server, output: Any, status: int, code: str, word: str
+) -> None:
+    before = pictures.read("images/red.png")
+    response = client.post("/infer/colour", json={**RED, "output": output})
+    assert_error(response, status, code, word)
+    assert pictures.read("images/red.png") == before
+
+
+def test_outputs_may_be_allowed_elsewhere(make: MakeClient, pictures: S3Server) -> None:
+    client = make(S3_ALLOWED_OUTPUTS=f"{OTHER_BUCKET}/jobs/")
+    uri = f"s3://{OTHER_BUCKET}/jobs/1.json"
+    assert client.post("/infer/colour", json={**RED, "output": {"s3_uri": uri}}).status_code == 200
+    assert read(pictures, "jobs/1.json", OTHER_BUCKET) == STORED
+
+
+def test_a_name_is_needed_where_there_is_no_key(client: FlaskClient) -> None:
+    body: dict[str, Any] = {"payload": {"text": "abc"}, "output": {}}
+    assert_error(client.post("/infer/letters", json=body), 400, "bad_payload", "s3_key")
+    body["output"] = {"s3_key": "results/letters.json"}
+    assert client.post("/infer/letters", json=body).status_code == 200
+
+
+def test_several_models_do_not_share_an_object(client: FlaskClient) -> None:
+    body = {"modelname": ["colour", "slow"], "payload": RED, "output": {"s3_key": "results/a"}}
+    assert_error(client.post("/invocations", json=body), 400, "bad_payload", '"output": {}')
+
+
+def test_only_one_document_in_json_is_stored(client: FlaskClient) -> None:
+    body = {"modelname": "colour", "payload": [RED, LIME], "output": {}}
+    response = client.post("/invocations", json=body, headers={"Accept": "application/jsonlines"})
+    assert_error(response, 400, "bad_request", "application/json")
+
+
+def test_an_answer_that_cannot_be_stored_is_an_error(make: MakeClient) -> None:
+    client = make(S3_ALLOWED_OUTPUTS="no-such-bucket")
+    body = {**RED, "output": {"s3_uri": "s3://no-such-bucket/a.json"}}
+    response = client.post("/infer/colour", json=body)
+    assert_error(response, 404, "object_not_found", "no bucket 'no-such-bucket'")
