@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 LOCK = "..lock"  # no model's name begins with a dot
 LOOK_S = 0.05
+ROOM_LOOK_S = 0.25  # to measure ten models takes 10 ms
 TIDY_S = 5.0
 MIB = 2**20
 PSS = re.compile(r"^Pss:\s+(\d+) kB$", re.MULTILINE)
@@ -92,18 +93,20 @@ class ModelMemory:
                 hint="raise MODEL_MEMORY_MB, or pin fewer models",
             )
         with ExitStack() as taken:
-            while True:
-                with suppress(Locked), held(self.folder / LOCK, fcntl.LOCK_EX, until):
-                    if self.fits(need, model):
-                        taken.enter_context(held(self.folder / f".{model}", fcntl.LOCK_EX, until))
-                        break
-                if time.monotonic() >= until:
-                    raise OutOfMemory(
-                        f"there is no room for the model {model} of about {need // MIB} MiB: all "
-                        "other models are in use, or were just loaded",
-                        hint="try again later, or raise MODEL_MEMORY_MB",
-                    )
-                time.sleep(LOOK_S)
+            try:
+                # Others wait for the lock, so that a large model does not make room for small ones.
+                with held(self.folder / LOCK, fcntl.LOCK_EX, until):
+                    while not self.fits(need, model):
+                        if time.monotonic() >= until:
+                            raise Locked
+                        time.sleep(ROOM_LOOK_S)
+                    taken.enter_context(held(self.folder / f".{model}", fcntl.LOCK_EX, until))
+            except Locked:
+                raise OutOfMemory(
+                    f"there is no room for the model {model} of about {need // MIB} MiB: all other "
+                    "models are in use, or were just loaded",
+                    hint="try again later, or raise MODEL_MEMORY_MB",
+                ) from None
             yield
 
     def fits(self, need: int = 0, model: str = "") -> bool:
