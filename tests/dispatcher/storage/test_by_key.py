@@ -125,17 +125,18 @@ def test_the_next_objects_are_read_while_a_model_runs(make: MakeClient) -> None:
         {"requests": [{"modelname": "slow", **key(name)} for name in ("red", "lime", "blue")]},
         {"modelname": "slow", "payload": [key(name) for name in ("red", "lime", "blue")]},
     ]
+    get = S3.get
+    asked: list[float] = []
+
+    def noted(*each: Any) -> bytes:
+        asked.append(time.monotonic())
+        return get(*each)
+
     for body in bodies:
         Slow.ended.clear()
-        asked: list[float] = []
-        get = S3.get
-
-        def noted(*each: Any, asked: list[float] = asked) -> bytes:
-            asked.append(time.monotonic())
-            return get(*each)
-
-        with patch.object(S3, "get", noted):
-            assert client.post("/invocations", json=body).status_code == 200
+        asked.clear()
+        with patch.object(S3, "get", noted), client.post("/invocations", json=body) as response:
+            assert response.status_code == 200
         assert len(asked) == len(Slow.ended) == 3
         assert asked[1] < Slow.ended[0]
 
