@@ -81,11 +81,8 @@ class ModelControl:
         """
         registry = self.reloader.registry
         name = registry.name(asked)
-        with suppress(UnknownModel):  # it may be from elsewhere, or have failed to load
-            return self.loader.own_name(name)
-        for model, folder in self.remote_names().items():
-            if asked == model or asked in aliases(folder):
-                return model
+        if found := self.available_name(name):
+            return found
         client = registry.clients.get(name)
         if self.remote and not client and not self.loader.states(name):
             raise no_such_folder(asked, self.available())
@@ -94,7 +91,16 @@ class ModelControl:
                 f"{brief(asked)} is the name of a class, not of a model",
                 hint=f"its model is {client.served_by!r}: load or unload that one",
             )
-        return name
+        return name  # it may be from elsewhere, or have failed to load
+
+    def available_name(self, asked: str) -> str:
+        """Return the model on disk or in S3 with this name or alias; empty where there is none."""
+        with suppress(UnknownModel):
+            return self.loader.own_name(asked)
+        for model, folder in self.remote_names().items():
+            if asked == model or asked in aliases(folder):
+                return model
+        return ""
 
     def remote_names(self) -> dict[str, Path]:
         """Return the models in S3, fetched or not, and their folders."""

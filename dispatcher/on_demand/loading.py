@@ -19,12 +19,13 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
-from clients.errors import BadRequest, InferenceError, ModelUnavailable, UnknownModel
+from clients.errors import BadRequest, InferenceError, ModelUnavailable
 from clients.plugins.dispatch_toml import FILE as CLIENT_FILE
 from clients.repository.model_folders import NAME
 from clients.triton.server import Inference, ModelServer, Signature, Tensors
 from dispatcher.errors import client_bug
 from dispatcher.model_control.control import ModelControl
+from dispatcher.model_control.repository import no_such_folder
 from dispatcher.on_demand.memory import TIDY_S, Locked, ModelMemory, held, steps_of
 
 log = logging.getLogger(__name__)
@@ -76,10 +77,17 @@ class OnDemand(ModelControl):
 
         """
         with ExitStack() as used:
-            for step in steps_of(self.loader.repository / model) if NAME.fullmatch(model) else ():
-                used.enter_context(self.using(step, until))
-            used.enter_context(self._used(model, until))
+            for name in self._with_steps(model):
+                used.enter_context(self._used(name, until))
             yield
+
+    def _with_steps(self, model: str) -> list[str]:
+        """Return the models that a model needs, itself last."""
+        needed = [model]
+        for name in needed if NAME.fullmatch(model) else ():  # it grows
+            steps = steps_of(self.loader.repository / name)
+            needed += [step for step in steps if step not in needed]
+        return needed[::-1]
 
     @contextmanager
     def _used(self, model: str, until: float) -> Iterator[None]:
@@ -109,19 +117,19 @@ class OnDemand(ModelControl):
         return model in self.remote_names() or model in self.loader.own_folders()
 
     def find(self, asked: str, until: float | None) -> bool:
-        """Load a model that no client is for, by its name or alias; return whether there is one.
+        """Load a model that no client is for, by its name or alias; return True.
 
         Raises:
+            UnknownModel: there is none; the hint lists those that can be loaded.
             ModelUnavailable: it is not loaded, and is not to be: there is no deadline.
             InferenceError: as `using`.
 
         """
         name = asked
         if not (NAME.fullmatch(name) and self.loader.is_wanted(name)):  # else nothing is listed
-            try:
-                name = self.known_name(asked)
-            except UnknownModel:
-                return False
+            name = self.available_name(asked)
+        if not name:
+            raise no_such_folder(asked, self.available())
         if until is None:
             if self.loader.is_wanted(name):
                 return True

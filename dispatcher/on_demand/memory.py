@@ -96,17 +96,17 @@ class ModelMemory:
             try:
                 # Others wait for the lock, so that a large model does not make room for small ones.
                 with held(self.folder / LOCK, fcntl.LOCK_EX, until):
-                    while not self.fits(need, model):
-                        if time.monotonic() >= until:
-                            raise Locked
+                    while not (fits := self.fits(need, model)) and time.monotonic() < until:
                         time.sleep(ROOM_LOOK_S)
                     taken.enter_context(held(self.folder / f".{model}", fcntl.LOCK_EX, until))
             except Locked:
+                fits = False
+            if not fits:
                 raise OutOfMemory(
                     f"there is no room for the model {model} of about {need // MIB} MiB: all other "
                     "models are in use, or were just loaded",
                     hint="try again later, or raise MODEL_MEMORY_MB",
-                ) from None
+                )
             yield
 
     def fits(self, need: int = 0, model: str = "") -> bool:
