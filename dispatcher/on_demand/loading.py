@@ -91,7 +91,8 @@ class OnDemand(ModelControl):
 
     @contextmanager
     def _used(self, model: str, until: float) -> Iterator[None]:
-        while self.loader.is_wanted(model) or self.is_available(model):
+        is_name = NAME.fullmatch(model)
+        while is_name and (self.loader.is_wanted(model) or self.is_available(model)):
             try:
                 with held(self.memory.folder / model, fcntl.LOCK_SH, until - MARGIN_S) as file:
                     if self.loader.is_wanted(model):
@@ -112,8 +113,6 @@ class OnDemand(ModelControl):
 
     def is_available(self, model: str) -> bool:
         """Whether the repository has a model of this name, in S3 or on disk."""
-        if not NAME.fullmatch(model):
-            return False
         return model in self.remote_names() or model in self.loader.own_folders()
 
     def find(self, asked: str, until: float | None) -> bool:

@@ -30,7 +30,7 @@ from dispatcher.readiness.instances import STUB
 
 log = logging.getLogger(__name__)
 
-LOCK = "..lock"  # no model's name begins with a dot
+LOCK, ROOMS = ".lock", ".rooms"  # no model's name begins with a dot
 LOOK_S = 0.05
 ROOM_LOOK_S = 0.25  # to measure ten models takes 10 ms
 TIDY_S = 5.0
@@ -98,7 +98,8 @@ class ModelMemory:
                 with held(self.folder / LOCK, fcntl.LOCK_EX, until):
                     while not (fits := self.fits(need, model)) and time.monotonic() < until:
                         time.sleep(ROOM_LOOK_S)
-                    taken.enter_context(held(self.folder / f".{model}", fcntl.LOCK_EX, until))
+                    (self.folder / ROOMS).mkdir(exist_ok=True)
+                    taken.enter_context(held(self.folder / ROOMS / model, fcntl.LOCK_EX, until))
             except Locked:
                 fits = False
             if not fits:
@@ -168,9 +169,9 @@ class ModelMemory:
         """Return the bytes of each model in memory, or on its way there."""
         measured = self.measured()
         names = {path.name for path in (self.loader.wanted or Path("/nowhere")).iterdir()}
-        for path in self.folder.glob(".*"):
-            if path.name != LOCK and path.name[1:] not in names and is_locked(path):
-                names.add(path.name[1:])
+        for path in (self.folder / ROOMS).glob("*"):
+            if path.name not in names and is_locked(path):
+                names.add(path.name)
         return {name: measured.get(name) or self.need(name) for name in names}
 
     def need(self, name: str) -> int:

@@ -108,7 +108,7 @@ def test_an_unknown_name_makes_no_file(models: Models) -> None:
     add_unloaded(models, "known")
     (models.used / "known").unlink()
     control = on_demand(models)
-    for name in ("nosuch", "../wanted/x", "..lock", "x" * 300, ""):
+    for name in ("nosuch", "../wanted/x", ".lock", "x" * 300, ""):
         with control.using(name, soon()):
             pass
         with pytest.raises(UnknownModel) as caught:

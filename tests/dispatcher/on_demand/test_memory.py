@@ -137,8 +137,8 @@ def test_idle_models_go_after_their_time(models: Models) -> None:
     for name, used in (("idle", 61), ("pinned", 9000), ("used", 59)):
         models.add(name, used=used)
     memory = models.memory(idle=60)
-    (memory.folder / "..lock").touch()
-    os.utime(memory.folder / "..lock", (1, 1))
+    (memory.folder / ".lock").touch()
+    os.utime(memory.folder / ".lock", (1, 1))
     memory.tidy()
     assert models.loaded() == {"pinned", "used"}
     models.add("idle", used=61)
@@ -159,10 +159,11 @@ def test_the_steps_of_a_loaded_ensemble_stay(models: Models) -> None:
 
 def test_room_that_was_made_is_taken_until_the_model_is_loaded(models: Models) -> None:
     memory = models.memory(most=20)
-    for name in ("first", "second", "third"):
+    first = "f" * 255  # as long as a name may be
+    for name in (first, "second", "third"):
         (memory.folder / name).write_text(str(10 * MIB))
     with (
-        memory.room("first", 0),
+        memory.room(first, 0),
         memory.room("second", 0),
         pytest.raises(OutOfMemory),
         memory.room("third", time.monotonic() + 0.2),
