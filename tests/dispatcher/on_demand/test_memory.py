@@ -92,8 +92,8 @@ def test_pinned_models_stay_and_what_does_not_fit_beside_them_is_refused(models:
     )
 
 
-def test_a_model_in_use_stays_whoever_uses_it(models: Models) -> None:
-    """The lock is of another process, as that of another web worker; it ends with it."""
+def test_a_model_that_another_worker_uses_stays(models: Models) -> None:
+    """The lock is of another process, and ends with it."""
     models.add("a", used=500)
     models.add("b", used=100)
     code = (

@@ -262,7 +262,7 @@ def test_an_s3_that_does_not_answer_is_named_in_time(
         assert time.monotonic() < began + 4
 
 
-def test_missing_buckets_and_rights_are_told_apart(
+def test_a_missing_bucket_and_missing_rights_are_named(
     s3: S3Server, cache: ModelCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ObjectNotFound, match="no bucket 'nowhere-at-all'"):
