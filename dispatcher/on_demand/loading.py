@@ -96,7 +96,7 @@ class OnDemand(ModelControl):
             try:
                 with held(self.memory.folder / model, fcntl.LOCK_SH, until - MARGIN_S) as file:
                     if self.loader.is_wanted(model):
-                        self._touch(model, file.fileno())
+                        self._touch(model, file)
                         yield
                         return
             except Locked:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import math
+import os
 import re
 import time
 from collections import Counter
@@ -18,7 +19,6 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import IO
 
 from clients.errors import InferenceError, UnknownModel
 from clients.repository.config_text import read
@@ -124,9 +124,9 @@ class ModelMemory:
         """Unload what was not used for long, and what exceeds the limit; one worker at a time."""
         with suppress(Locked), held(self.folder / LOCK, fcntl.LOCK_EX) as lock:
             now = time.time()
-            if now < Path(lock.name).stat().st_mtime + min(TIDY_S, self.idle / 2):
+            if now < os.fstat(lock).st_mtime + min(TIDY_S, self.idle / 2):
                 return  # another web worker has just done it
-            Path(lock.name).touch()
+            os.utime(lock)
             sizes = self.sizes()
             for name in list(self.unused(sizes)):
                 if (past := now - self.used_at(name)) > self.idle:
@@ -146,8 +146,8 @@ class ModelMemory:
     def unload(self, name: str, size: int, why: str) -> bool:
         """Unload a model that no request uses; return whether it was unloaded."""
         with suppress(Locked), held(self.folder / name, fcntl.LOCK_EX) as file:
-            file.truncate(0)
-            file.write(str(size))
+            os.ftruncate(file, 0)
+            os.write(file, str(size).encode())
             try:
                 self.loader.unload(name)
             except UnknownModel:  # it has failed to load
@@ -198,24 +198,26 @@ class ModelMemory:
 
 
 @contextmanager
-def held(path: Path, kind: int, until: float = 0.0) -> Iterator[IO[str]]:
-    """Lock a file, which is made where there is none.
+def held(path: Path | str, kind: int, until: float = 0.0) -> Iterator[int]:
+    """Lock a file, which is made where there is none; yield its descriptor.
 
     Raises:
         Locked: another request or worker keeps it locked until then.
 
     """
-    with ExitStack() as opened:
-        file = opened.enter_context(path.open("a"))
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
         while True:
             try:
                 fcntl.flock(file, kind | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() >= until:
-                    raise Locked(path.name) from None
+                    raise Locked(path) from None
             time.sleep(LOOK_S)
         yield file
+    finally:
+        os.close(file)
 
 
 def is_locked(path: Path) -> bool:
@@ -229,16 +231,17 @@ def is_locked(path: Path) -> bool:
 
 def steps_of(folder: Path) -> tuple[str, ...]:
     """Return the models that an ensemble runs; none of another model."""
+    config = f"{folder}/{CONFIG}"
     try:
-        return _steps(folder / CONFIG, (folder / CONFIG).stat().st_mtime_ns)
+        return _steps(config, os.stat(config).st_mtime_ns)  # noqa: PTH116  each request asks
     except OSError:
         return ()
 
 
 @lru_cache(1024)
-def _steps(config: Path, _: int) -> tuple[str, ...]:
+def _steps(config: str, _: int) -> tuple[str, ...]:
     try:
-        found = read(text_of(config)).messages("ensemble_scheduling")
+        found = read(text_of(Path(config))).messages("ensemble_scheduling")
     except (OSError, ValueError):  # Triton says what is wrong with it
         return ()
     return tuple(
