@@ -46,7 +46,7 @@ def served(
         MODEL_CACHE=str(folder / "cache"),
         LOAD_ON_DEMAND="true",
         WARM_MODELS="warm,local",
-        S3_TIMEOUT="3",
+        S3_TIMEOUT="5",
         S3_ENDPOINT_URL=f"http://127.0.0.1:{relay.port}",
     )
     with running(folder, **settings) as endpoint:
@@ -113,7 +113,6 @@ def serve(environment: dict[str, str], folder: Path, **settings: str) -> tuple[i
         "SAGEMAKER_BIND_TO_PORT": str(ports[0]),
         "SAGEMAKER_SAFE_PORT_RANGE": f"{ports[1]}-{ports[-1]}",
         "MODEL_CACHE": str(folder / "cache"),
-        "S3_TIMEOUT": "2",
         **settings,
     }
     done = subprocess.run(
@@ -134,7 +133,8 @@ def test_an_s3_that_hangs_ends_the_start_in_time(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         environment = {**credentials(), "S3_ENDPOINT_URL": url, "AWS_REGION": "us-east-1"}
         began = time.monotonic()
-        code, log = serve(environment, tmp_path, MODEL_REPOSITORY="s3://models/all")
+        settings = {"MODEL_REPOSITORY": "s3://models/all", "S3_TIMEOUT": "2"}
+        code, log = serve(environment, tmp_path, **settings)
     assert code == 2, log
     assert "S3 did not answer in time" in log or "S3 took too long" in log
     assert time.monotonic() < began + 20
