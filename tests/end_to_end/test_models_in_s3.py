@@ -151,6 +151,7 @@ def test_a_cache_that_is_too_small_ends_the_start(s3: S3Server, tmp_path: Path) 
     shutil.rmtree(tmp_path / "cache")
 
 
+@pytest.mark.slow
 def test_an_s3_that_hangs_is_504_for_a_model_that_is_not_fetched(
     served: Endpoint, relay: Relay
 ) -> None:
