@@ -10,7 +10,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from container.programs.shared_memory import NoSharedMemory, shared_memory_plan
 from container.programs.triton import triton_program
 from container.programs.triton_options import has_cache, refuse_unknown, triton_options
 from container.repository.compose import compose, without_backend
+from container.repository.fetch import repository_folders
 from container.repository.shared_memory_plan import lower
 from container.repository.tensorrt_engines import NoEngine, provide
 from container.supervisor.log import ERROR, WARNING, Log, Say
@@ -34,17 +35,16 @@ from container.supervisor.supervisor import Supervisor
 from container.triton_backends.machine.cpu_share import usable_cpus
 from dispatcher.auth.api_keys import BadKeys, load_keys
 from dispatcher.readiness.status_file import StatusWriter
-from dispatcher.remote_triton import tls_context, without_effect
 from dispatcher.settings import (
     ADAPT,
     ASIDE,
     AUTO,
     FAILING,
     INNER_PORTS,
-    MODELS,
     PUBLIC_PORTS,
     RUN_PATH,
     SUPERVISOR,
+    USED,
     WANTED,
     WORKABLE,
     SettingError,
@@ -52,6 +52,7 @@ from dispatcher.settings import (
     read_settings,
     rows,
 )
+from dispatcher.settings.remote_triton import tls_context, without_effect
 from dispatcher.version import described
 
 USAGE = """usage: serve [serve | --help | --version]
@@ -153,7 +154,8 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
     for line in without_effect(settings) if settings.triton_url else ():
         say(line, WARNING)
     settings = with_repository(settings, run_dir, say)
-    if not (settings.required_models or settings.multi_model or settings.triton_url):
+    optional = settings.multi_model or settings.load_on_demand or settings.triton_url
+    if not (settings.required_models or optional):
         say("MODEL_REPOSITORY and MODEL_DIR hold no models; expected: a folder per model", ERROR)
         return 1
     try:
@@ -288,28 +290,46 @@ def with_repository(settings: Settings, run_dir: Path, say: Say) -> Settings:
     if settings.triton_url:  # the folder is read for clients alone
         mounted = settings.mounted
         if mounted and mounted.is_dir() and any(path.is_dir() for path in mounted.iterdir()):
-            settings = replace(settings, model_repository=mounted)
+            settings = replace(settings, repositories=(mounted,))
         return replace(settings, run_dir=run_dir, clients_path=settings.client_folders)
     repository = run_dir / "repository"
     models = compose(
         repository,
         settings.mounted,
-        settings.model_repository,
+        *repository_folders(settings, run_dir, say),
         instead=settings.model_dir_use == "instead",
         adapt=settings.gpu_configs == ADAPT,
         say=lambda line: say(line, WARNING),
     )
-    for name in () if settings.multi_model else models:
+    first: tuple[str, ...] = () if settings.multi_model else models
+    if settings.load_on_demand:
+        refuse_unknown_models(settings, models)
+        first = tuple(name for name in models if name in settings.models_at_start)
+    for name in first:
         (run_dir / WANTED / name).touch()
-    (run_dir / ASIDE).mkdir()
-    (run_dir / MODELS).symlink_to(settings.model_repository)
+    for folder in (ASIDE, USED):
+        (run_dir / folder).mkdir(exist_ok=True)
+    required = settings.pinned_models if settings.load_on_demand else first
     return replace(
         settings,
         run_dir=run_dir,
-        model_repository=repository,
+        repositories=(repository,),
         clients_path=settings.client_folders,
-        required_models=settings.required_models or (() if settings.multi_model else models),
+        required_models=settings.required_models or required,
     )
+
+
+def refuse_unknown_models(settings: Settings, models: Collection[str]) -> None:
+    """Raise SettingError where a model that is to be loaded at the start does not exist."""
+    for variable, names in (
+        ("PINNED_MODELS", settings.pinned_models),
+        ("WARM_MODELS", settings.warm_models),
+    ):
+        if unknown := [name for name in names if name not in models]:
+            raise SettingError(
+                f"{variable} has {unknown[0]!r}; expected: names of models in MODEL_REPOSITORY or "
+                f"MODEL_DIR that can be loaded: {', '.join(models) or 'there are none'}"
+            )
 
 
 class NoFolder(Exception):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from flask import Flask
 
@@ -16,6 +19,7 @@ from clients.plugins.registry import Registry, load_clients
 from clients.repository.gpu_config import has_gpu
 from clients.triton.client import TritonEnvironment
 from clients.triton.configuration import renamed_config
+from clients.triton.server import ModelServer
 from clients.triton.shared_memory import affordable
 from dispatcher.app import START_HEADER, create_app
 from dispatcher.auth.api_keys import KeyFile
@@ -36,6 +40,8 @@ from dispatcher.model_control.verdicts import verdicts_of
 from dispatcher.observability.memory import total_memory
 from dispatcher.observability.request_log import AccessLog, JsonLines
 from dispatcher.observability.telemetry import Metrics, Telemetry, metrics_folder
+from dispatcher.on_demand.loading import LoadingServer, OnDemand
+from dispatcher.on_demand.memory import ModelMemory
 from dispatcher.readiness.prober import Prober
 from dispatcher.readiness.status import Readiness, SupervisorStatus
 from dispatcher.readiness.status_file import StatusReader
@@ -51,13 +57,17 @@ from dispatcher.settings import (
     INSTANCES,
     SCARCE,
     SUPERVISOR,
+    USED,
     WANTED,
     Settings,
     read_settings,
 )
 from dispatcher.storage.objects import Objects
 from dispatcher.storage.places import Places
+from dispatcher.storage.remote_models import cache_of, remote_models
 from dispatcher.triton_protocol.proxy import TritonProxy
+
+log = logging.getLogger(__name__)
 
 
 def build() -> Flask:
@@ -65,6 +75,9 @@ def build() -> Flask:
     settings = read_settings(os.environ)
     configure_logging(settings)
     environment = environment_of(settings, shared_bytes(settings), scarce=SCARCE in os.environ)
+    server = environment.server  # for those who load nothing by asking
+    if settings.load_on_demand:
+        environment = replace(environment, server=cast("ModelServer", LoadingServer(server)))
     verdicts = verdicts_of(settings)
     noted = tried_at_start(settings, verdicts)
     registry = load_clients(environment, settings.clients_path, noted.by_source)
@@ -76,7 +89,7 @@ def build() -> Flask:
     prober = Prober(
         settings.required_models,
         registry,
-        environment.server,
+        server,
         settings.canary_interval,
         settings.canary_timeout,
         supervisor,
@@ -141,6 +154,8 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
     """
     run_dir = settings.run_dir
     server, repository = environment.server, environment.model_repository
+    loading = server if isinstance(server, LoadingServer) else LoadingServer(server)
+    server = loading.server
     loader = ModelLoader(
         server,
         repository,
@@ -153,12 +168,21 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
         adapt=settings.gpu_configs == ADAPT and not has_gpu(),
         elsewhere=bool(settings.triton_url),
     )
+    stores = remote_models(run_dir) if run_dir else []
+    cache = cache_of(settings, log.info) if stores else None
+    control = ModelControl(loader, reloader, stores, cache)
+    if settings.load_on_demand and run_dir:
+        memory = model_memory(settings, run_dir, loader, registry, readiness.supervisor)
+        control = OnDemand(memory, loader, reloader, stores, cache)
+        control.start()
+    loading.using = control.using
     engines = run_dir and run_dir / INSTANCES / ENGINES
-    listing = ModelListing(registry, server, repository, engines, settings.triton_url or "")
-    lookup = ModelLookup(registry, environment, readiness.refuse, loader.is_wanted)
+    listing = ModelListing(
+        registry, server, repository, engines, settings.triton_url or "", control.available
+    )
+    lookup = ModelLookup(registry, environment, readiness.refuse, loader.is_wanted, control.find)
     executor = Executor(lookup, admission.calls, grace_period(settings.client_timeout))
-    triton = TritonProxy(settings, lookup, admission)
-    control = ModelControl(loader, reloader)
+    triton = TritonProxy(settings, lookup, admission, control.using)
     return create_app(
         settings.max_body,
         telemetry,
@@ -171,6 +195,31 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
             docs_routes(settings, registry),
             metrics_routes(settings, telemetry.metrics, readiness, keys, listing),
         ),
+    )
+
+
+def model_memory(
+    settings: Settings,
+    run_dir: Path,
+    loader: ModelLoader,
+    registry: Registry,
+    supervisor: Callable[[], SupervisorStatus],
+) -> ModelMemory:
+    """Return what decides which models are unloaded."""
+    names = (*settings.pinned_models, *settings.required_models)
+
+    def pinned() -> set[str]:
+        clients = [registry.clients.get(registry.name(name)) for name in names]
+        return {*names, *(client.served_by for client in clients if client)}
+
+    return ModelMemory(
+        run_dir / USED,
+        loader,
+        (settings.model_memory_mb or math.inf) * 2**20,
+        settings.model_idle or math.inf,
+        settings.model_keep,
+        pinned,
+        lambda: supervisor().triton_pid,
     )
 
 

@@ -30,52 +30,65 @@ ARROWS = {
     "dispatcher": (
         "clients clients/plugins clients/repository clients/triton dispatcher/auth"
         " dispatcher/codecs dispatcher/execution dispatcher/model_control"
-        " dispatcher/observability dispatcher/readiness dispatcher/routes dispatcher/storage"
-        " dispatcher/triton_protocol"
+        " dispatcher/observability dispatcher/on_demand dispatcher/readiness dispatcher/routes"
+        " dispatcher/settings dispatcher/storage dispatcher/triton_protocol"
     ),
+    "dispatcher/settings": "clients clients/repository",
     "dispatcher/auth": "clients/repository dispatcher",
-    "dispatcher/codecs": "clients dispatcher dispatcher/observability/request_log.py",
+    "dispatcher/codecs": (
+        "clients dispatcher dispatcher/settings dispatcher/observability/request_log.py"
+    ),
     "dispatcher/execution": (
-        "clients clients/plugins clients/triton dispatcher dispatcher/codecs"
+        "clients clients/plugins clients/triton dispatcher dispatcher/settings dispatcher/codecs"
         " dispatcher/observability dispatcher/storage"
     ),
     "dispatcher/gunicorn": "dispatcher/observability",
     "dispatcher/model_control": (
         "clients clients/plugins clients/repository clients/tensors clients/triton dispatcher"
-        " dispatcher/observability dispatcher/readiness"
+        " dispatcher/settings"
+        " dispatcher/observability dispatcher/readiness dispatcher/storage"
     ),
     "dispatcher/observability": "clients dispatcher",
     "dispatcher/readiness": (
-        "clients clients/plugins clients/tensors clients/triton dispatcher dispatcher/observability"
+        "clients clients/plugins clients/tensors clients/triton dispatcher dispatcher/settings"
+        " dispatcher/observability"
     ),
     "dispatcher/routes": (
-        "clients clients/plugins clients/tensors dispatcher dispatcher/auth dispatcher/codecs"
+        "clients clients/plugins clients/tensors dispatcher dispatcher/settings dispatcher/auth"
+        " dispatcher/codecs"
         " dispatcher/execution dispatcher/model_control dispatcher/observability"
         " dispatcher/readiness dispatcher/storage dispatcher/triton_protocol"
     ),
     "dispatcher/storage": (
-        "clients clients/tensors dispatcher dispatcher/observability/request_log.py"
+        "clients clients/plugins clients/repository clients/tensors dispatcher dispatcher/settings"
+        " dispatcher/observability/request_log.py"
+    ),
+    "dispatcher/on_demand": (
+        "clients clients/plugins clients/repository clients/triton dispatcher dispatcher/settings"
+        " dispatcher/model_control dispatcher/readiness"
     ),
     # Triton's own protocol, for callers who know it.
     "dispatcher/triton_protocol": (
-        "clients clients/tensors clients/triton dispatcher dispatcher/codecs dispatcher/execution"
+        "clients clients/tensors clients/triton dispatcher dispatcher/settings dispatcher/codecs"
+        " dispatcher/execution"
         " dispatcher/observability"
     ),
     # Starts, watches and stops. It starts the dispatcher by a command, and shares the table of
     # settings; it checks the file of keys before the start.
     "container": (
         "container/programs container/repository container/supervisor"
-        " container/triton_backends/machine dispatcher/auth/api_keys.py dispatcher/settings.py"
-        " dispatcher/readiness/status_file.py dispatcher/remote_triton.py dispatcher/version.py"
+        " container/triton_backends/machine dispatcher/auth/api_keys.py dispatcher/settings"
+        " dispatcher/readiness/status_file.py dispatcher/version.py"
     ),
-    "container/supervisor": "dispatcher/exit_codes.py dispatcher/settings.py",
+    "container/supervisor": "dispatcher/exit_codes.py dispatcher/settings",
     "container/programs": (
         "container/repository container/supervisor container/triton_backends/engine_choice.py"
         " container/triton_backends/machine dispatcher/readiness/status_file.py"
-        " dispatcher/settings.py"
+        " dispatcher/settings"
     ),
     "container/repository": (
-        "clients/repository container/triton_backends/machine dispatcher/settings.py"
+        "clients clients/repository container/triton_backends/machine dispatcher/settings"
+        " dispatcher/storage"
     ),
     "container/image/licences": "container/image/weights",
     "container/image/weights": "",
@@ -104,18 +117,18 @@ ARROWS = {
     # The tool looks at what the others would do; none of them imports it.
     "tool": (
         "clients clients/plugins clients/repository clients/tensors clients/triton"
-        " container/repository container/triton_backends dispatcher/settings.py"
+        " container/repository container/triton_backends dispatcher/settings"
         " dispatcher/version.py tool/checks"
     ),
     "tool/checks": (
         "clients clients/plugins clients/repository clients/tensors clients/triton"
         " container/programs/find_triton.py"
         " container/triton_backends container/triton_backends/onnxruntime"
-        " container/triton_backends/openvino dispatcher/settings.py tool"
+        " container/triton_backends/openvino dispatcher/settings tool"
     ),
     "tool/commands": (
         "clients/plugins clients/repository clients/triton container/triton_backends"
-        " dispatcher/auth/api_keys.py dispatcher/settings.py tool tool/checks tool/emulate"
+        " dispatcher/auth/api_keys.py dispatcher/settings tool tool/checks tool/emulate"
         " tool/emulate/host tool/engines"
     ),
     # The hosting service on a laptop: of containers it knows what anyone's have in common.
@@ -124,7 +137,7 @@ ARROWS = {
     "tool/engines": (
         "clients clients/plugins clients/repository clients/tensors container/triton_backends"
         " container/triton_backends/batching container/triton_backends/onnxruntime"
-        " container/triton_backends/openvino dispatcher/settings.py tool tool/checks"
+        " container/triton_backends/openvino dispatcher/settings tool tool/checks"
     ),
     # The benchmark runs the project's own work beside others.
     "bench": "bench/load bench/servers",

@@ -276,7 +276,7 @@ def test_what_contributors_are_pointed_at_is_there() -> None:
     for path in [*paths, *re.findall(r"`([A-Z]\w+\.md|nginx\.conf|\.ci/run)`", CONTRIBUTING)]:
         assert (PROJECT / path).exists(), path
     for file, names in (
-        ("dispatcher/settings.py", ["class Settings"]),
+        ("dispatcher/settings/table.py", ["class Settings"]),
         ("dispatcher/errors.py", ["ANSWERS"]),
         ("dispatcher/routes/openapi.py", ["ERRORS"]),
         ("clients/plugins/family.py", ["class Family", "def fit"]),

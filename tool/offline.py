@@ -64,7 +64,7 @@ def composed(
         compose(
             repository,
             mounted or settings.mounted,
-            built_in or settings.model_repository,
+            *([built_in] if built_in else settings.folders),
             instead=settings.model_dir_use == "instead",
             say=lambda _: None,
         )

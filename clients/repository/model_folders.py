@@ -36,8 +36,7 @@ def can_be_read(folder: Path) -> bool:
 
 def available(
     mounted: Path | None,
-    built_in: Path,
-    *,
+    *built_in: Path,
     instead: bool,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Path]:
@@ -45,7 +44,7 @@ def available(
 
     Args:
         mounted: has the models that come first; it need not exist.
-        built_in: has those that come after.
+        built_in: have those that come after, in this order.
         instead: leave the built-in models out if there are mounted ones.
         say: logs a line for the operator.
 
@@ -54,10 +53,12 @@ def available(
     if mounted is not None and mounted.is_dir():
         found.update(models_in(mounted, say))
         say(f"models in {mounted}: {', '.join(sorted(found)) or 'none'}")
-    if not (found and instead):
-        for name, folder in models_in(built_in, say):
+    first = dict.fromkeys(found, mounted)
+    for place in () if found and instead else built_in:
+        for name, folder in models_in(place, say):
             if name in found:
-                say(f"the model {name!r} of {mounted} is served in place of the one in {built_in}")
+                say(f"the model {name!r} of {first[name]} is served in place of the one in {place}")
+            first.setdefault(name, place)
             found.setdefault(name, folder)
     return found
 

@@ -76,7 +76,10 @@ def shared_memory_plan(settings: Settings, triton: Triton | None, run_dir: Path,
     if not triton.has_our_backends:
         return Plan()
     size = (settings.shared_memory_mb or 0) * MIB or free.f_bavail * free.f_frsize
-    return share_out(configurations(settings.model_repository), size)
+    models = configurations(settings.model_repository)
+    if settings.load_on_demand:  # the others take their shares of what is free when they are loaded
+        models = {name: models[name] for name in models if name in settings.models_at_start}
+    return share_out(models, size)
 
 
 def environment(settings: Settings, run_dir: Path) -> dict[str, str]:

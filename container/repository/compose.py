@@ -13,11 +13,10 @@ from clients.repository.gpu_config import gpu_settings_of, has_gpu
 from clients.repository.model_folders import available, link, misplaced_configs, unservable
 
 
-def compose(  # noqa: PLR0913  the folders, and what the settings say of them
+def compose(
     repository: Path,
     mounted: Path | None,
-    built_in: Path,
-    *,
+    *built_in: Path,
     instead: bool,
     adapt: bool = False,
     say: Callable[[str], None],
@@ -28,7 +27,7 @@ def compose(  # noqa: PLR0913  the folders, and what the settings say of them
     configurations for GPUs are changed where there is none.
     """
     repository.mkdir()
-    found = available(mounted, built_in, instead=instead, say=say)
+    found = available(mounted, *built_in, instead=instead, say=say)
     for name, folder in list(found.items()):
         if reason := unservable(name, folder):
             say(f"{found.pop(name)} is not served: {reason}")

@@ -28,6 +28,8 @@ class ModelLookup:
         environment: what clients are made with; its server runs the models.
         refuse: raises ModelUnavailable for a model that is known not to answer.
         wanted: whether a model is to be loaded, and was not unloaded.
+        load: loads a model that is available and has no client, until a deadline, or refuses it
+            where there is none; returns whether there is such a model.
 
     """
 
@@ -37,11 +39,13 @@ class ModelLookup:
         environment: TritonEnvironment,
         refuse: Callable[[str], None],
         wanted: Callable[[str], bool] = lambda _: False,
+        load: Callable[[str, float | None], bool] = lambda _name, _until: False,
     ) -> None:
         self.registry = registry
         self.environment = environment
         self._refuse = refuse
         self._wanted = wanted
+        self._load = load
 
     def refuse(self, asked: str) -> None:
         """Fail at once for a model or alias that is known not to answer.
@@ -54,8 +58,12 @@ class ModelLookup:
         client = self.registry.clients.get(name)
         self._refuse(client.served_by if client else name)
 
-    def client(self, model_request: ModelRequest) -> Client:
+    def client(self, model_request: ModelRequest, until: float | None = None) -> Client:
         """Return the client of a model, or one for plain tensors.
+
+        Args:
+            model_request: names the model.
+            until: the deadline for loading it; `None` where it is not to be loaded.
 
         Raises:
             UnknownModel: there is no such model; the hint lists what is served, nearest first.
@@ -68,6 +76,9 @@ class ModelLookup:
             return client
         if self.registry.disabled(name):
             raise self.disabled(name)
+        if self._load(name, until):
+            name = self.registry.name(name)  # it may have come with a client
+            return self.registry.clients.get(name) or TensorClient(self.environment, name)
         states = self.states()
         served = self.served(states)
         if name in served or self.is_missing(name, states):  # then Triton says why

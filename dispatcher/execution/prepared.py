@@ -297,7 +297,7 @@ def prepare(  # noqa: PLR0913  each by its name
 
     """
     lookup.refuse(model_request.modelname)
-    client = lookup.client(model_request)
+    client = lookup.client(model_request, deadline)
     if model_request.tensors:
         client = TensorClient(lookup.environment, client.served_by, client.check_tensors)
     parameters = dict(model_request.parameters)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from clients.base import Client
 from clients.errors import InferenceError
-from clients.plugins.dispatch_toml import authors
+from clients.plugins.dispatch_toml import aliases, authors
 from clients.plugins.registry import Registry
 from clients.repository.model_folders import authors_folder
 from clients.tensors.client import has_example
 from clients.triton.server import ModelServer, ModelState
 from dispatcher.model_control.repository import URL_FILE
+from dispatcher.storage.model_cache import RECORD
 
 PAGE_SIZE = 100  # models in one response
 WEIGHTS_RECORD = "model.onnx.source.json"  # written by the weights tool
@@ -34,27 +35,42 @@ class ModelListing:
         repository: the folder with one folder per model.
         engines: the folder in which backends note which engine runs a model, if there is one.
         url: of a Triton elsewhere.
+        available: returns the folders of the models that can be loaded by name.
 
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917  all that a page is made of
         self,
         registry: Registry,
         server: ModelServer,
         repository: Path,
         engines: Path | None = None,
         url: str = "",
+        available: Callable[[], Mapping[str, Path]] = dict,
     ) -> None:
         self.registry = registry
         self.server = server
         self.repository = repository
         self.engines = engines
         self.url = url
+        self.available = available
 
     def page(self, after: str, timeout: float) -> dict[str, Any]:
-        """Return a page of models whose names follow `after`."""
-        entries = [entry for entry in self.entries(timeout) if entry["modelName"] > after]
-        page: dict[str, Any] = {"models": entries[:PAGE_SIZE]}
+        """Return a page of models whose names follow `after`, and all that are not loaded."""
+        states = self.states(timeout)
+        entries = [entry for entry in self.entries(timeout, states) if entry["modelName"] > after]
+        page: dict[str, Any] = {
+            "models": entries[:PAGE_SIZE],
+            "available": [
+                {
+                    "modelName": name,
+                    "modelUrl": model_url(folder),
+                    "aliases": list(aliases(folder)),
+                }
+                for name, folder in sorted(self.available().items())
+                if name not in states
+            ],
+        }
         if len(entries) > PAGE_SIZE:
             page["nextPageToken"] = page["models"][-1]["modelName"]
         return page
@@ -62,14 +78,21 @@ class ModelListing:
     def entry(self, name: str, timeout: float) -> dict[str, Any] | None:
         """Return one model; `None` where it is not loaded."""
         name = self.registry.name(name)
-        return next((e for e in self.entries(timeout) if e["modelName"] == name), None)
+        entries = self.entries(timeout, self.states(timeout))
+        return next((entry for entry in entries if entry["modelName"] == name), None)
 
-    def entries(self, timeout: float) -> Iterator[dict[str, Any]]:
-        """Yield the loaded models, by the names of their clients."""
+    def states(self, timeout: float) -> dict[str, list[ModelState]]:
+        """Return the states of the loaded models' versions."""
         states: dict[str, list[ModelState]] = {}
         for state in self.server.models(timeout=timeout):
             if state.state in LISTED_STATES:
                 states.setdefault(state.name, []).append(state)
+        return states
+
+    def entries(
+        self, timeout: float, states: Mapping[str, list[ModelState]]
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the loaded models, by the names of their clients."""
         named: list[tuple[str, str, Client | None]] = []
         for model in states:
             clients = [c for c in self.registry.clients.values() if c.served_by == model]
@@ -128,11 +151,15 @@ class ModelListing:
 
 
 def model_url(folder: Path) -> str:
-    """Return the URL that a model was loaded from, or its own folder."""
+    """Return the URL that a model was loaded from, its place in S3, or its own folder."""
     try:
         return (folder / URL_FILE).read_bytes().decode()  # as text its line ends would change
     except OSError:
-        return str(authors_folder(folder))
+        own = authors_folder(folder)
+    try:
+        return str(json.loads((own / RECORD).read_bytes())["source"])
+    except (OSError, ValueError, KeyError):
+        return str(own)
 
 
 def weights(folder: Path) -> str:

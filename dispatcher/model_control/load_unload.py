@@ -291,6 +291,18 @@ class ModelLoader(RepositoryFolder):
         """Check whether Triton is to load a model when it is restarted."""
         return self.wanted is not None and (self.wanted / name).exists()
 
+    def loaded_at(self, name: str) -> float:
+        """Return when a model was loaded, in seconds since 1970; 0 where it is not."""
+        try:
+            return (self.wanted / name).stat().st_mtime if self.wanted else 0.0
+        except OSError:
+            return 0.0
+
+    def folder_of(self, name: str) -> Path:
+        """Return the folder with a model's files, linked into the repository or not yet."""
+        place = self.repository / name
+        return place if place.exists() else self.folders().get(name, place)
+
     def unwanted(self) -> list[str]:
         """Return the models from elsewhere that a restarted Triton would not load."""
         names = [address.parent.name for address in self.repository.glob(f"*/{URL_FILE}")]
@@ -362,11 +374,15 @@ class ModelLoader(RepositoryFolder):
 
     def refuse_too_large(self, *sources: Path) -> None:
         """Raise OutOfMemory where the models do not fit into the free memory."""
-        files = [path for source in sources for path in source.rglob("*") if path.is_file()]
-        size = sum(path.stat().st_size for path in files)
-        needed, free = COPIES * size + len(sources) * PROCESS_BYTES, free_memory()
+        needed, free = sum(map(needed_memory, sources)), free_memory()
         if needed > free:
             raise OutOfMemory(
                 f"the model needs about {needed // 2**20} MiB; {free // 2**20} MiB are free",
                 hint="unload another model first",
             )
+
+
+def needed_memory(folder: Path) -> int:
+    """Return about how many bytes a model takes when it is loaded, by its files."""
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return COPIES * size + PROCESS_BYTES

@@ -49,10 +49,9 @@ from dispatcher.settings import ASIDE, MODELS, Settings
 log = logging.getLogger(__name__)
 
 POLL_S = 0.05  # between two attempts to lock a model's folder
-# Beside the links of a model from elsewhere: the folder that it came from, and the names of the
-# models that it is made of.
-URL_FILE = "model.url"
-PARTS_FILE = "model.parts"
+# Beside the links of a model from elsewhere.
+URL_FILE = "model.url"  # the folder that it came from
+PARTS_FILE = "model.parts"  # the names of the models that it is made of
 
 
 class RepositoryFolder:
@@ -361,12 +360,18 @@ def models_on_disk(settings: Settings) -> Mapping[str, Path]:
     try:
         return available(
             settings.mounted,
-            (settings.run_dir / MODELS).resolve(),
+            *repository_folders(settings.run_dir),
             instead=settings.model_dir_use == "instead",
         )
     except OSError as error:
         log.warning("cannot look for added models: %s", error)
         return {}
+
+
+def repository_folders(run_dir: Path) -> list[Path]:
+    """Return the folders of MODEL_REPOSITORY, in their order; for one in S3, its models' links."""
+    places = sorted((run_dir / MODELS).iterdir(), key=lambda place: int(place.name))
+    return [place.resolve() for place in places]
 
 
 def has_files(folder: Path) -> bool:

@@ -29,10 +29,9 @@ from clients.plugins.dispatch_toml import authors
 from clients.plugins.registry import Loaded, Verdict, described, load
 from clients.triton.client import Triton, TritonEnvironment, Tritons
 from clients.triton.connection import Address
-from dispatcher import remote_triton
 from dispatcher.exit_codes import in_words
 from dispatcher.readiness.checks import ask_example
-from dispatcher.settings import Settings, read_settings
+from dispatcher.settings import Settings, read_settings, remote_triton
 
 log = logging.getLogger(__name__)
 

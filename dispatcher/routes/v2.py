@@ -177,7 +177,8 @@ def models_of_v2(  # noqa: C901  small functions that share them
     def described(model: str, version: str, what: str) -> Response:
         g.record.modelname = model
         g.record.version = parse_version(version or None)
-        path = path_of(proxy.model(model), g.record.version)
+        until = None if what == "/ready" else g.record.since + settings.client_timeout
+        path = path_of(proxy.model(model, until), g.record.version)
         return Response(proxy.http.read(path + what).body, mimetype=JSON)
 
     return routes

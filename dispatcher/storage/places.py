@@ -9,8 +9,8 @@ from typing import Any, Final
 from clients.errors import BadPayload
 from clients.tensors.quoting import brief
 from dispatcher.errors import ObjectForbidden
-from dispatcher.setting_types import BUCKET
 from dispatcher.settings import Settings
+from dispatcher.settings.readers import BUCKET
 from dispatcher.storage.s3 import Location
 
 KEY_FIELD: Final = "s3_key"

@@ -6,15 +6,17 @@ text of S3's own, which may quote an access key.
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from clients.errors import DeadlineExceeded, InferenceError
 from dispatcher.errors import ObjectTooLarge, StorageUnavailable
@@ -25,6 +27,8 @@ if TYPE_CHECKING:  # the import takes half a second
 ATTEMPTS = 3
 CONNECT_S = 5.0
 CHUNK = 2**16
+MIB = 2**20
+MD5 = re.compile(r"[0-9a-f]{32}")
 
 # Above debug: botocore's debug log has the headers of requests, with signatures and tokens.
 LOGGERS = ("boto3", "botocore", "s3transfer", "urllib3")
@@ -58,6 +62,12 @@ class StoredObject:
     location: Location
     size: int
     etag: str
+
+
+class Writable(Protocol):
+    """What an object can be written into."""
+
+    def write(self, content: bytes, /) -> object: ...
 
 
 class S3:
@@ -118,6 +128,46 @@ class S3:
                     content += piece
                 body.read()  # the end, where botocore compares the checksum
         return bytes(content)
+
+    def download(self, stored: StoredObject, file: Writable, deadline: float) -> None:
+        """Write an object as it was listed into a file, in one GET, and check what has come.
+
+        Its MD5 is compared where the ETag is one, so not for an object that was uploaded in parts
+        or encrypted with a key of KMS.
+
+        Args:
+            stored: as it was listed.
+            file: open for writing.
+            deadline: for all of it; S3 may be silent for as long as one call may take.
+
+        Raises:
+            StorageUnavailable: it has changed since it was listed, or has not come as it was sent.
+
+        """
+        location, came = stored.location, 0
+        digest = hashlib.md5(usedforsecurity=False)
+        with self._call(location, deadline) as client:
+            response = client.get_object(Bucket=location.bucket, Key=location.key)
+            with closing(response["Body"]) as body:
+                now = response["ContentLength"], response["ETag"].strip('"')
+                if now != (stored.size, stored.etag):
+                    raise StorageUnavailable(
+                        f"{location} has changed since it was listed", hint="try again"
+                    )
+                while came < stored.size:
+                    call.set((location, min(deadline, time.monotonic() + self.timeout)))
+                    body.set_socket_timeout(time_left())
+                    if not (piece := body.read(min(MIB, stored.size - came))):
+                        raise cut_off(location, came, stored.size)
+                    file.write(piece)
+                    digest.update(piece)
+                    came += len(piece)
+                body.read()  # the end, where botocore compares the checksum
+            if is_md5(stored.etag, response) and digest.hexdigest() != stored.etag:
+                raise StorageUnavailable(
+                    f"{location} has not come as it was sent: its MD5 is not its ETag",
+                    hint="try again",
+                )
 
     def head(self, location: Location, deadline: float) -> StoredObject:
         """Return the size and ETag of an object."""
@@ -194,6 +244,13 @@ class S3:
         """The region that requests are signed for."""
         made = self.__dict__.get("_client")
         return str(made.meta.region_name) if made else self.region
+
+
+def is_md5(etag: str, response: Mapping[str, Any]) -> bool:
+    """Whether the ETag of an object is the MD5 of its content."""
+    is_encrypted = str(response.get("ServerSideEncryption", "")).startswith("aws:kms")
+    has_own_key = "SSECustomerAlgorithm" in response
+    return bool(MD5.fullmatch(etag)) and not (is_encrypted or has_own_key)
 
 
 def refuse_late(**_: Any) -> None:

@@ -17,8 +17,8 @@ from clients.request import SequencePart
 from clients.triton.errors import http_error
 from dispatcher.codecs.binary_tensors import HEADER_LENGTH
 from dispatcher.errors import NotHere, time_used_up
-from dispatcher.remote_triton import TritonMetadata, tls_context
 from dispatcher.settings import Settings
+from dispatcher.settings.remote_triton import TritonMetadata, tls_context
 
 
 @dataclass(frozen=True)

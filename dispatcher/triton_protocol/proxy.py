@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import http.client
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -48,13 +48,21 @@ class TritonProxy:
         settings: of the container.
         lookup: finds models by names and aliases.
         admission: limits concurrency.
+        using: keeps a model loaded meanwhile, until a deadline.
 
     """
 
-    def __init__(self, settings: Settings, lookup: ModelLookup, admission: Admission) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        lookup: ModelLookup,
+        admission: Admission,
+        using: Callable[[str, float], AbstractContextManager[None]],
+    ) -> None:
         self.settings = settings
         self.lookup = lookup
         self.admission = admission
+        self.using = using
         self.http = TritonHttp(settings)
 
     def infer(
@@ -91,24 +99,14 @@ class TritonProxy:
                 record.queue = time.monotonic() - record.since
             with slot:
                 self.lookup.refuse(asked)  # it may have become known while this request waited
-                model = self.model(asked)
+                model = self.model(asked, deadline)
                 timings = record.timings = Timings()
                 timings.begin()
-                signature = self.signature(model, deadline)
                 try:
-                    if call != "infer":
-                        path = f"{path_of(model, record.version)}/{call}"
-                        return self.http.call("POST", path, body, {}, deadline)
-                    refuse_what_harms(document, signature)
-                    sequence, header = in_sequence(document, metadata, model, signature)
-                    if header is not None:
-                        body = header + (b"" if length is None else body[length:])
-                        length = None if length is None else len(header)
-                    response = self.run(model, signature, document, body, length, deadline)
-                    return replace(response, sequence=sequence)
-                except TensorsRefused as error:
-                    hint = error.hint or tensors_of(signature)
-                    raise TensorsRefused(error.message, hint=hint) from error
+                    with self.using(model, deadline):
+                        return self.run_checked(
+                            model, call, metadata, document, body, length, deadline
+                        )
                 except (ModelFailed, DeadlineExceeded) as error:
                     if starts and isinstance(error, DeadlineExceeded):
                         raise no_slot(asked, each) from error
@@ -118,6 +116,33 @@ class TritonProxy:
                     timings.lap(inference=True)
         finally:
             done()
+
+    def run_checked(  # noqa: PLR0913, PLR0917  all that is known of the request
+        self,
+        model: str,
+        call: str,
+        metadata: Metadata,
+        document: Mapping[str, Any],
+        body: bytes,
+        length: int | None,
+        deadline: float,
+    ) -> TritonResponse:
+        """Check a request as far as Triton does not, and run it; arguments as of `run`."""
+        if call != "infer":
+            path = f"{path_of(model, g.record.version)}/{call}"
+            return self.http.call("POST", path, body, {}, deadline)
+        signature = self.signature(model, deadline)
+        try:
+            refuse_what_harms(document, signature)
+            sequence, header = in_sequence(document, metadata, model, signature)
+            if header is not None:
+                body = header + (b"" if length is None else body[length:])
+                length = None if length is None else len(header)
+            response = self.run(model, signature, document, body, length, deadline)
+        except TensorsRefused as error:
+            hint = error.hint or tensors_of(signature)
+            raise TensorsRefused(error.message, hint=hint) from error
+        return replace(response, sequence=sequence)
 
     def begin(self, metadata: Metadata) -> tuple[str, float]:
         """Return which model the current request asks, and how many seconds it has."""
@@ -199,12 +224,16 @@ class TritonProxy:
             )
         finally:
             record.queue = time.monotonic() - record.since
+        held = ExitStack()
+        held.enter_context(suppress(DeadlineExceeded))
+        held.callback(slot.release)
         try:
-            path = f"{path_of(self.model(asked), record.version)}/generate_stream"
+            model = self.model(asked, record.since + each)
+            held.enter_context(self.using(model, record.since + each))
+            path = f"{path_of(model, record.version)}/generate_stream"
             connection, response = self.http.begin("POST", path, body, {}, record.since + each)
         except BaseException:
-            with suppress(DeadlineExceeded):
-                slot.release()
+            held.close()
             raise
 
         def stop() -> None:
@@ -223,19 +252,18 @@ class TritonProxy:
                 yield f"data: {dumps(error)}\n\n".encode()
             finally:
                 connection.close()
-                with suppress(DeadlineExceeded):
-                    slot.release()
+                held.close()
 
         return pieces()
 
-    def model(self, asked: str) -> str:
-        """Return the name on Triton of a model.
+    def model(self, asked: str, until: float | None = None) -> str:
+        """Return the model that a name or alias means; load it where there is a deadline.
 
         Raises:
             UnknownModel, ClientDisabled, ModelUnavailable: as `ModelLookup.client`.
 
         """
-        model = self.lookup.client(ModelRequest(asked, [])).served_by
+        model = self.lookup.client(ModelRequest(asked, []), until).served_by
         g.record.known = True
         return model
 

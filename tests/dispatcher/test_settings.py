@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from container.serving import with_workers
-from dispatcher.remote_triton import TritonMetadata
 from dispatcher.settings import SettingError, read_settings, rows
+from dispatcher.settings.remote_triton import TritonMetadata
 
 
 def test_defaults_are_the_documented_ones() -> None:

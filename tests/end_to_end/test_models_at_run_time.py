@@ -115,7 +115,10 @@ def test_roots_narrow_where_models_come_from(adder: Path, tmp_path: Path) -> Non
     }
     with running(tmp_path, **settings) as endpoint:
         assert endpoint.call("/ping").status == 200, "no model is required"
-        assert endpoint.call("/models").json == {"models": []}
+        listed = endpoint.call("/models").json
+        assert listed["models"] == []
+        names = [one["modelName"] for one in listed["available"]]
+        assert names == ["bert_base", "resnet", "yolov5"]
         for url in (outside, root / "link", root / "inner", f"{root}/../outside", "/etc"):
             answer = load(endpoint, "m", url)
             assert answer.status == 400, url

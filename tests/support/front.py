@@ -129,7 +129,7 @@ def front(
     port = str(free_ports(1)[0])
     own = {"SAGEMAKER_BIND_TO_PORT": port, "TRITON_METRICS_PORT": "1"}  # where nobody is
     settings = read_settings({**own, **variables})
-    settings = replace(settings, run_dir=folder, model_repository=folder)
+    settings = replace(settings, run_dir=folder, repositories=(folder,))
     gunicorn = gunicorn_program(settings, folder, f"triton_dispatcher_{os.getpid()}_", Plan())
     command = [application if "wsgi" in word else word for word in gunicorn.command()]
     log = folder / "front.log"

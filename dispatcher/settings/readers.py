@@ -142,6 +142,23 @@ def folders(text: str) -> tuple[Path, ...]:
     return tuple(folder(part) for part in text.split(":") if part)
 
 
+S3_FOLDER = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/[^,]*)?")
+
+
+@expects("path of a folder that can be read, or s3://BUCKET/PREFIX; several with commas or colons")
+def repositories(text: str) -> tuple[Path | str, ...]:
+    """Read folders on disk and in S3."""
+    if Path(text).is_dir():  # its name may have a comma or a colon
+        return (folder(text),)
+    parts = [part.strip() for part in re.split(r",|:(?!//)", text)]
+    if not all(S3_FOLDER.fullmatch(part) for part in parts if part.startswith("s3:")):
+        raise ValueError(text)
+    found = tuple(part if part.startswith("s3:") else folder(part) for part in parts if part)
+    if not found:
+        raise ValueError(text)
+    return found
+
+
 @expects("names, separated by commas, or nothing")
 def names(text: str) -> tuple[str, ...]:
     """Read names, separated by commas."""

@@ -1,9 +1,4 @@
-"""Every setting, in one immutable table.
-
-`./serve --help`, the documentation and its test read the table. A value comes from the environment
-variable named beside it. A bad value stops the start with a message that names the variable, its
-value and what was expected.
-"""
+"""The table of settings, and how it is read from the environment."""
 
 from __future__ import annotations
 
@@ -15,30 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from clients.repository.model_folders import can_be_read
-from dispatcher import remote_triton as remote
-from dispatcher import setting_types as read
-from dispatcher.setting_types import setting
-from dispatcher.storage_settings import StorageSettings
+from dispatcher.settings import readers as read
+from dispatcher.settings import remote_triton as remote
+from dispatcher.settings.models import ModelSettings
+from dispatcher.settings.readers import setting
+from dispatcher.settings.storage import StorageSettings
 
 ADAPT = "adapt"  # of GPU_CONFIGS
 AUTO, RUN_PATH, WORKABLE, written = read.AUTO, read.RUN_PATH, read.WORKABLE, read.written
-
-PROJECT = Path(__file__).resolve().parent.parent
-
-# Names in RUN_DIR, for supervisor and web workers alike: the status of the programs, which the
-# supervisor publishes, and that of the models, which a web worker publishes; the folder that the
-# instances of models share, with their engines in a folder there; a file for each model that Triton
-# is to load when it starts; a file for each model that has just failed a request; links to the
-# deleted folders of models (names that begin like this one are on their way into the repository or
-# out of it); and a link to MODEL_REPOSITORY as it was set.
-SUPERVISOR = "supervisor.json"
-READINESS = "readiness.json"
-INSTANCES = "instances"
-ENGINES = "engines"
-WANTED = "wanted"
-FAILING = "failing"
-ASIDE = "aside"
-MODELS = "models"
 
 # Set for web workers where models get only a part of the shared memory that they want.
 SCARCE = "SHARED_MEMORY_SCARCE"
@@ -80,7 +59,7 @@ def with_others(slots: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(StorageSettings):
+class Settings(StorageSettings, ModelSettings):
     """The settings of one container, read and checked."""
 
     # fmt: off
@@ -116,9 +95,6 @@ class Settings(StorageSettings):
         read.or_nothing(read.file), "certificate and key (PEM) that are shown to that Triton")
     triton_metadata: str = setting("TRITON_METADATA", "", remote.metadata,
         "what is sent with every call, such as `authorization: Bearer …`", secret=True)
-    model_repository: Path = setting("MODEL_REPOSITORY", str(PROJECT / "model_repository"),
-        read.folder,
-        "Triton's model repository: a folder with one folder per model")
     canary_interval: float = setting("CANARY_INTERVAL", "8", read.seconds(0.1, 3600),
         "how often each required model is probed with its example, for /ping")
     canary_timeout: float = setting("CANARY_TIMEOUT", "8", read.seconds(0.1, 3600),
@@ -135,9 +111,6 @@ class Settings(StorageSettings):
         "folders from which POST /models may load models; nothing means any folder")
     default_model: str = setting("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME", "", read.name,
         "model for requests that name none")
-    required_models: tuple[str, ...] = setting("REQUIRED_MODELS", "", read.names,
-        "models, or client classes by their modelname, without which /ping is 503; nothing means "
-        "every model in the repository, and none with TRITON_URL")
     clients_path: tuple[Path, ...] = setting("CLIENTS_PATH", "", read.folders,
         "folders with your own client classes")
     clients_watch: float | None = setting("CLIENTS_WATCH", "",
@@ -326,8 +299,9 @@ class Settings(StorageSettings):
 
 
 def rows() -> Iterator[Row]:
-    """Yield a row for each setting, in the order of declaration, those of S3 last."""
-    for f in sorted(fields(Settings), key=lambda f: f.name.startswith("s3_")):
+    """Yield a row for each setting: those of this table, of models, and of S3."""
+    others = {f.name for f in fields(ModelSettings)}
+    for f in sorted(fields(Settings), key=lambda f: (f.name.startswith("s3_"), f.name in others)):
         yield Row(
             f.name,
             f.metadata["variable"],
@@ -366,6 +340,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             "MANAGEMENT_ROUTES is 'false' and SAGEMAKER_MULTI_MODEL is 'true'; expected: not both, "
             "for the platform loads its models over those routes"
         )
+    if settings.fault:
+        raise SettingError(settings.fault)
     if settings.s3_results_prefix and not settings.s3_bucket:
         raise SettingError("S3_RESULTS_PREFIX is set, and S3_BUCKET_NAME is not; expected: both")
     if misplaced := remote.misplaced(settings):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from dispatcher.setting_types import expects, port
+from dispatcher.settings.readers import expects, port
 
 if TYPE_CHECKING:
     from dispatcher.settings import Settings
@@ -153,6 +153,16 @@ def misplaced(settings: Settings) -> list[str]:
         "nothing here, and the option at that Triton"
         for name in changed(settings, REFUSED)
     ]
+    if settings.load_on_demand:
+        wrong.append(
+            f"{its['load_on_demand']} is 'true', and TRITON_URL is set; expected: not both: the "
+            "memory that models take elsewhere is not known here"
+        )
+    if len(settings.repositories) > 1 or not settings.folders:
+        wrong.append(
+            f"{its['repositories']} has several places or one in S3, and TRITON_URL is set; "
+            "expected: one folder, for dispatch.toml, labels and tokenizers"
+        )
     if not (url.startswith(TLS) or (settings.triton_http_url or "").startswith("https:")):
         wrong += [
             f"{its[name]} is set, and TRITON_URL is {url!r}; expected: {TLS}…"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dispatcher import setting_types as read
-from dispatcher.setting_types import setting
+from dispatcher.settings import readers as read
+from dispatcher.settings.readers import setting
 
 
 @dataclass(frozen=True, kw_only=True)

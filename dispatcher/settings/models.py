@@ -1,0 +1,79 @@
+"""The settings of which models are loaded, and when; a part of the one table."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from dispatcher.settings import readers as read
+from dispatcher.settings.readers import setting
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """Which models are loaded at the start, which at their first request, and how many."""
+
+    # fmt: off
+    repositories: tuple[Path | str, ...] = setting("MODEL_REPOSITORY",
+        str(PROJECT / "model_repository"), read.repositories,
+        "Triton's model repository: a folder with one folder per model, or s3://BUCKET/PREFIX; or "
+        "several, of which the first that has a model of a name counts")
+    required_models: tuple[str, ...] = setting("REQUIRED_MODELS", "", read.names,
+        "models, or client classes by their modelname, without which /ping is 503; nothing means "
+        "every model in the repository, with LOAD_ON_DEMAND those of PINNED_MODELS, and with "
+        "TRITON_URL none")
+    load_on_demand: bool = setting("LOAD_ON_DEMAND", "false", read.truth,
+        "start with no model but those of PINNED_MODELS, WARM_MODELS and REQUIRED_MODELS, and load "
+        "each other one at its first request")
+    model_memory_mb: int | None = setting("MODEL_MEMORY_MB", "",
+        read.or_nothing(read.whole(1, 2**30)),
+        "memory that loaded models may take, in MiB; where another one needs room, the least "
+        "recently used are unloaded; needs LOAD_ON_DEMAND; nothing means no limit")
+    model_idle: float | None = setting("MODEL_IDLE_TIMEOUT", "",
+        read.or_nothing(read.seconds(1, 31_536_000)),
+        "seconds without a request after which a model is unloaded; needs LOAD_ON_DEMAND; nothing "
+        "means never")
+    model_keep: float = setting("MODEL_KEEP", "5", read.seconds(0, 86_400),
+        "seconds for which a model that was just loaded is not unloaded for another one")
+    pinned_models: tuple[str, ...] = setting("PINNED_MODELS", "", read.names,
+        "models that LOAD_ON_DEMAND loads at the start, and never unloads; those of "
+        "REQUIRED_MODELS are pinned too")
+    warm_models: tuple[str, ...] = setting("WARM_MODELS", "", read.names,
+        "models that LOAD_ON_DEMAND loads at the start, and may unload")
+    model_cache: Path = setting("MODEL_CACHE", str(Path(sys.prefix) / "models"), read.path,
+        "folder for copies of the models in S3; for this container alone")
+    model_cache_mb: int = setting("MODEL_CACHE_MB", "20480", read.whole(1, 2**30),
+        "size of MODEL_CACHE, in MiB; copies that MODEL_REPOSITORY no longer has are removed first")
+    # fmt: on
+
+    @property
+    def model_repository(self) -> Path:
+        """The folder that Triton reads, for the programs that `serve` starts."""
+        return self.folders[0]
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders of MODEL_REPOSITORY that are on disk."""
+        return tuple(one for one in self.repositories if isinstance(one, Path))
+
+    @property
+    def models_at_start(self) -> tuple[str, ...]:
+        """The models that LOAD_ON_DEMAND loads at the start."""
+        return (*self.pinned_models, *self.required_models, *self.warm_models)
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with these settings together; else empty."""
+        for variable, value in (
+            ("MODEL_MEMORY_MB", self.model_memory_mb),
+            ("MODEL_IDLE_TIMEOUT", self.model_idle),
+        ):
+            if value is not None and not self.load_on_demand:
+                return (
+                    f"{variable} is '{value:g}' and LOAD_ON_DEMAND is 'false'; expected: "
+                    "LOAD_ON_DEMAND=true, without which an unloaded model would stay so"
+                )
+        return ""

@@ -1,0 +1,143 @@
+"""The models of one S3 prefix of MODEL_REPOSITORY: a folder in RUN_DIR stands for the prefix.
+
+It has a link for each model that was fetched, to its copy in MODEL_CACHE; and a folder for each
+other one, with its `dispatch.toml` alone, where its aliases are read.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import uuid
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from clients.errors import UnknownModel
+from clients.plugins.dispatch_toml import FILE as CLIENT_FILE
+from dispatcher.errors import StorageUnavailable
+from dispatcher.settings import ASIDE, MODELS, Settings
+from dispatcher.storage.model_cache import MIB, ModelCache, StoredModel
+from dispatcher.storage.s3 import S3, Location
+
+SOURCE = ".s3"  # in the folder: the URL of the prefix
+AT_A_TIME = 4
+ATTEMPTS = 3
+MOST_CLIENT_FILE = 2**20
+
+
+class RemoteModels:
+    """The models of one S3 prefix.
+
+    Args:
+        folder: stands for the prefix, and has its URL.
+
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        bucket, _, prefix = (folder / SOURCE).read_text().removeprefix("s3://").partition("/")
+        self.source = Location(bucket, f"{prefix.strip('/')}/" if prefix.strip("/") else "")
+
+    @classmethod
+    def made(cls, folder: Path, url: str) -> RemoteModels:
+        """Return the models of a prefix whose folder is yet to be made."""
+        folder.mkdir()
+        (folder / SOURCE).write_text(url)
+        return cls(folder)
+
+    def names(self) -> dict[str, Path]:
+        """Return the models that are known, fetched or not, and their folders or links."""
+        return {path.name: path for path in self.folder.iterdir() if path.name != SOURCE}
+
+    def is_fetched(self, name: str) -> bool:
+        """Whether there is a copy of a model."""
+        place = self.folder / name
+        return place.is_symlink() and place.is_dir()
+
+    def refresh(self, cache: ModelCache, deadline: float = math.inf) -> dict[str, StoredModel]:
+        """List the prefix; make a folder for each new model, and forget those that are gone."""
+        listed = cache.models(self.source, deadline)
+        cache.named |= {cache.folder / model.folder for model in listed.values()}
+        known = self.names()
+        for name, model in listed.items():
+            if name not in known:
+                made = self.aside()
+                made.mkdir()
+                if client_file := model.objects.get(CLIENT_FILE):
+                    text = cache.s3.get(client_file.location, deadline, MOST_CLIENT_FILE)
+                    (made / CLIENT_FILE).write_bytes(text)
+                with suppress(OSError):  # another web worker was faster
+                    made.rename(self.folder / name)
+                shutil.rmtree(made, ignore_errors=True)
+        for name in known.keys() - listed.keys():
+            if not known[name].is_symlink():  # one that was fetched may be loaded
+                shutil.rmtree(known[name], ignore_errors=True)
+        return listed
+
+    def fetch(self, cache: ModelCache, name: str, deadline: float = math.inf) -> None:
+        """Fetch the newest version of a model, and link it.
+
+        Raises:
+            UnknownModel: the prefix has none of this name any more.
+            InferenceError: as `ModelCache.fetch`.
+
+        """
+        for attempt in range(ATTEMPTS):
+            listed = cache.models(self.source, deadline, name)
+            if name not in listed:
+                raise UnknownModel(f"{self.source}{name}/ has no model any more")
+            try:
+                self.take(cache, listed[name], deadline)
+            except StorageUnavailable:  # such as an object that has changed since it was listed
+                if attempt == ATTEMPTS - 1:
+                    raise
+            else:
+                return
+
+    def take(self, cache: ModelCache, model: StoredModel, deadline: float = math.inf) -> None:
+        """Fetch a model as it was listed, and link it."""
+        links = (path for path in self.folder.parent.glob("*/*") if path.is_symlink())
+        cache.named |= {link.resolve() for link in links}
+        copy = cache.fetch(model, deadline)
+        place, link = self.folder / model.name, self.aside()
+        link.symlink_to(copy)
+        if place.is_symlink():
+            cache.named -= {place.resolve()} - {copy}
+        else:
+            shutil.rmtree(place, ignore_errors=True)
+        link.rename(place)
+
+    def aside(self) -> Path:
+        """Return a new path on the same disk, in RUN_DIR."""
+        return self.folder.parent.with_name(f"{ASIDE}-{uuid.uuid4().hex}")
+
+    def fetch_all(self, cache: ModelCache, models: Iterable[StoredModel]) -> None:
+        """Fetch models as they were listed, some at a time."""
+
+        def fetch(model: StoredModel) -> None:
+            try:
+                self.take(cache, model)
+            except StorageUnavailable:
+                self.fetch(cache, model.name)
+
+        pool = ThreadPoolExecutor(AT_A_TIME)
+        try:
+            list(pool.map(fetch, models))
+        except BaseException:
+            cache.stopped = True
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def remote_models(run_dir: Path) -> list[RemoteModels]:
+    """Return the S3 prefixes of MODEL_REPOSITORY, in a program that `serve` starts."""
+    return [RemoteModels(one.parent) for one in (run_dir / MODELS).glob(f"*/{SOURCE}")]
+
+
+def cache_of(settings: Settings, say: Callable[[str], None]) -> ModelCache:
+    """Return the cache that the settings describe."""
+    most = settings.model_cache_mb * MIB
+    return ModelCache(S3.of(settings), settings.model_cache, most, say)

@@ -1,0 +1,143 @@
+"""Models that are loaded by their first request, and unloaded for others."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Endpoint, running, wait_for
+from tests.support.models.adders import added, ask_adder, write_adder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two folders of models, of which the first has `one` too."""
+    first, second = (tmp_path_factory.mktemp(name) for name in ("first", "second"))
+    write_adder(first / "one", 1, 'aliases = ["uno"]\n')
+    for name, number in (("one", 100), ("two", 2), ("pinned", 3)):
+        write_adder(second / name, number)
+    write_adder(second / "broken", 0)
+    (second / "broken" / "1" / "model.onnx").write_bytes(b"this is no ONNX file")
+    return first, second
+
+
+@pytest.fixture(scope="module")
+def lazy(
+    folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Endpoint]:
+    settings = {
+        "MODEL_REPOSITORY": ",".join(map(str, folders)),
+        "LOAD_ON_DEMAND": "true",
+        "PINNED_MODELS": "pinned",
+        "MODEL_SERVER_WORKERS": "2",
+    }
+    with running(tmp_path_factory.mktemp("lazy"), **settings) as endpoint:
+        yield endpoint
+
+
+def loaded(endpoint: Endpoint) -> set[str]:
+    return {one["modelName"] for one in endpoint.call("/models").json["models"]}
+
+
+def available(endpoint: Endpoint) -> dict[str, list[str]]:
+    listed = endpoint.call("/models").json["available"]
+    return {one["modelName"]: one["aliases"] for one in listed}
+
+
+def loads(endpoint: Endpoint, model: str) -> int:
+    """How often Triton has loaded a model."""
+    return endpoint.log.read_text().count(f"successfully loaded '{model}'")
+
+
+def test_many_requests_to_a_model_that_is_not_loaded_load_it_once(lazy: Endpoint) -> None:
+    assert loaded(lazy) == {"pinned"}
+    assert available(lazy) == {"one": ["uno"], "two": [], "broken": []}
+    assert lazy.call("/models/two").status == 404
+    with ThreadPoolExecutor(12) as callers:
+        answers = list(callers.map(lambda _: ask_adder(lazy, "two"), range(24)))
+    assert [added(answer) for answer in answers] == [[2, 2, 2]] * 24
+    assert loads(lazy, "two") == 1
+    assert loaded(lazy) == {"pinned", "two"}
+    assert set(available(lazy)) == {"one", "broken"}
+
+
+def test_an_alias_loads_its_model_of_the_first_folder(lazy: Endpoint) -> None:
+    assert added(ask_adder(lazy, "uno")) == [1, 1, 1]
+    assert lazy.call("/models/uno").json["modelName"] == "one"
+    assert lazy.call("/models/one", method="DELETE").status == 200
+    assert added(ask_adder(lazy, "one")) == [1, 1, 1], "its next request loads it again"
+
+
+def test_a_request_that_cannot_wait_is_503_and_the_load_goes_on(lazy: Endpoint) -> None:
+    lazy.call("/models/two", method="DELETE")
+    began = time.monotonic()
+    answer = ask_adder(lazy, "two", "?timeout_ms=700")
+    assert time.monotonic() < began + 3
+    assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
+    assert answer.json["error"]["message"] == "the model 'two' is still being loaded"
+    wait_for(lambda: "two" in loaded(lazy), 20, "the load that went on")
+
+
+def test_a_model_that_cannot_be_loaded_says_why(lazy: Endpoint) -> None:
+    answer = ask_adder(lazy, "broken")
+    assert answer.status == 503
+    assert answer.json["error"]["message"].startswith("the model 'broken' cannot be loaded: ")
+    assert ask_adder(lazy, "nosuch").status == 404
+    assert lazy.call("/load_model/broken", method="POST").status == 400
+    assert lazy.call("/ping").status == 200
+
+
+def test_a_model_that_was_added_is_loaded_by_its_alias(
+    lazy: Endpoint, folders: tuple[Path, Path]
+) -> None:
+    write_adder(folders[1] / "late", 7, 'aliases = ["later"]\n')
+    answer = lazy.call("/load_model/later", method="POST")
+    assert answer.status == 200, answer.body
+    assert answer.json["modelName"] == "late"
+    write_adder(folders[0] / "latest", 8, 'aliases = ["last"]\n')
+    for name, number in (("late", 7), ("later", 7), ("last", 8), ("latest", 8)):
+        assert added(ask_adder(lazy, name)) == [number] * 3
+
+
+def test_tritons_own_protocol_loads_a_model_too(lazy: Endpoint) -> None:
+    lazy.call("/models/two", method="DELETE")
+    ready = lazy.call("/v2/models/two/ready")
+    assert (ready.status, "its first request loads it" in ready.json["error"]) == (503, True)
+    assert "two" not in loaded(lazy)
+    tensor = {"name": "A", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}
+    answer = lazy.call("/v2/models/two/infer", json.dumps({"inputs": [tensor]}))
+    assert added(answer) == [2, 2, 2]
+
+
+@pytest.mark.slow
+def test_a_hundred_models_on_a_budget_of_ten_lose_no_request(tmp_path: Path) -> None:
+    """Some 33 MiB are measured of each; before its first load 150 are reckoned with."""
+    for number in range(100):
+        write_adder(tmp_path / "models" / f"m{number}", number)
+    settings = {
+        "MODEL_REPOSITORY": str(tmp_path / "models"),
+        "LOAD_ON_DEMAND": "true",
+        "MODEL_MEMORY_MB": "450",
+        "MODEL_KEEP": "1",
+        "MODEL_SERVER_WORKERS": "2",
+        "MODEL_SERVER_TIMEOUT": "300",
+    }
+    with running(tmp_path, **settings) as endpoint, ThreadPoolExecutor(6) as callers:
+        most = 0
+        for first in range(0, 100, 10):
+            numbers = [number for number in range(first, first + 10) for _ in range(3)]
+            answers = callers.map(lambda n: ask_adder(endpoint, f"m{n}"), numbers)
+            assert [added(answer) for answer in answers] == [[n] * 3 for n in numbers]
+            most = max(most, len(loaded(endpoint)))
+        log = endpoint.log.read_text()
+        assert len(re.findall("was unloaded to make room for", log)) >= 85
+        assert 5 <= most <= 14
+        assert added(ask_adder(endpoint, "m0")) == [0, 0, 0]
+    shutil.rmtree(tmp_path / "models")
