@@ -19,44 +19,27 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar, Never, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from clients.errors import BadPayload, InferenceError, UnsupportedMedia
+from clients.environment import Environment
+from clients.errors import BadParameter, BadPayload, InferenceError, UnsupportedMedia
 from clients.images.picture_file import PictureFile, checked_file
 from clients.images.pictures import EXPECTED, EXPECTED_BYTES, Picture, decode_base64, decode_picture
-from clients.parameters import FORMAT, Parameter, values_of
+from clients.parameters import FORMAT, Parameter
 from clients.request import Media, Request, current
 from clients.tensors.nested import as_numbers
 from clients.tensors.quoting import brief, encodable
-from clients.triton.server import NO_HINTS, Hints, Inference, Padding, Signature, Tensors, picked
+from clients.triton.server import NO_HINTS, Hints, Padding, Signature, Tensors, picked
 
 # What the author of a client imports from here.
 __all__ = ["FORMAT", "Client", "Environment", "Hints", "Padding", "Parameter", "Payload"]
 
 Payload = Mapping[str, Any]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Environment:
-    """What every client is made with.
-
-    Args:
-        server: runs the models.
-        model_repository: the folder with one folder per model.
-        max_pixels: the largest picture that is decoded, in pixels.
-
-    """
-
-    server: Inference
-    model_repository: Path
-    max_pixels: int = 50_000_000
 
 
 class Client(ABC):
@@ -388,7 +371,23 @@ class Client(ABC):
             BadParameter: a parameter is not declared, of the wrong type or out of range.
 
         """
-        return values_of(cls.parameters, given, texts or {})
+        texts = texts or {}
+        for name in given:
+            if name not in cls.parameters:
+                known = ", ".join(cls.parameters) or "no parameters"
+                raise BadParameter(
+                    f"the parameter {brief(name)} is not known",
+                    hint=f"the model takes {known}",
+                )
+        values: dict[str, Any] = {}
+        for name, parameter in cls.parameters.items():
+            if name in given:
+                values[name] = parameter.read(name, given[name])
+            elif name in texts:
+                values[name] = parameter.read_text(name, texts[name])
+            else:
+                values[name] = parameter.default
+        return values
 
 
 def placed(error: InferenceError, position: int) -> InferenceError:

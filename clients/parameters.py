@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from clients.errors import BadParameter
 from clients.tensors.quoting import brief
@@ -90,24 +88,3 @@ FORMAT = Parameter(
     meaning="compact lists, or objects with named fields",
     choices=("compact", "objects"),
 )
-
-
-def values_of(
-    declared: Mapping[str, Parameter], given: Mapping[str, Any], texts: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return the value of every declared parameter; see `Client.read_parameters`."""
-    for name in given:
-        if name not in declared:
-            known = ", ".join(declared) or "no parameters"
-            raise BadParameter(
-                f"the parameter {brief(name)} is not known", hint=f"the model takes {known}"
-            )
-    values: dict[str, Any] = {}
-    for name, parameter in declared.items():
-        if name in given:
-            values[name] = parameter.read(name, given[name])
-        elif name in texts:
-            values[name] = parameter.read_text(name, texts[name])
-        else:
-            values[name] = parameter.default
-    return values

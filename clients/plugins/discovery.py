@@ -32,6 +32,7 @@ OWN_FOLDER = Path(clients.__file__).parent
 LIBRARY = frozenset(
     {
         "base",
+        "environment",
         "errors",
         "families",
         "images",

@@ -27,7 +27,7 @@ from clients.errors import (
     UnknownVersion,
 )
 from clients.triton.errors import first_line, not_ready, too_late, translated
-from clients.triton.server import ModelState, Signature
+from clients.triton.server import ModelState
 
 CHANNEL = (
     # gRPC waits longer and longer, up to two minutes, before it tries to reach a server again: too
@@ -242,12 +242,6 @@ class Connection:
     def close(self) -> None:
         """Close the channel of control; nothing is called afterwards."""
         self._common.abandon("it was closed")
-
-    def _channel(self, model: str, signature: Signature) -> ModelChannel:
-        """Return the channel on which a model is asked."""
-        if self._steady and signature.sequence:
-            return self._steady
-        return self._channels.get(model, self._common)
 
     def _call(self, method: str, request: Any, timeout: float) -> Any:
         """Call a method of Triton's gRPC service; return its response.

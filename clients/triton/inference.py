@@ -226,6 +226,12 @@ class TritonInference(Connection, Inference):
             return ModelFailed(channel.abandoned)
         return inference_error(error, signature, inputs)
 
+    def _channel(self, model: str, signature: Signature) -> ModelChannel:
+        """Return the channel on which a model is asked."""
+        if self._steady and signature.sequence:
+            return self._steady
+        return self._channels.get(model, self._common)
+
     def _note_answer(self, model: str, channel: ModelChannel) -> None:
         """Note that a model has answered on a channel: from now on it has one of its own."""
         self._failing.discard(model)

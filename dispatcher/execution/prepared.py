@@ -18,7 +18,7 @@ from clients.request import Media, Once, Request, Timings, current
 from clients.tensors.client import TensorClient, TensorResult
 from clients.tensors.nested import unshared
 from dispatcher.codecs.media import detect_media
-from dispatcher.codecs.metadata import SEQUENCE_NAMES, Metadata
+from dispatcher.codecs.metadata import SEQUENCE_NAMES, Metadata, names_sequence
 from dispatcher.errors import BadBody, ClientBug, client_bug, with_position
 from dispatcher.execution.by_key import opened
 from dispatcher.execution.model_lookup import ModelLookup
@@ -307,7 +307,8 @@ def prepare(  # noqa: PLR0913  each by its name
             f"`{named[0]}` came with a list of payloads, which may run side by side",
             hint="send one payload in each request of a sequence",
         )
-    if not model_request.is_list and not model_request.shared:
+    alone = not model_request.is_list and not model_request.shared
+    if alone and (metadata.session or names_sequence(parameters, metadata)):
         sequence = sequence_of(lookup, client, parameters, metadata, deadline)
     payloads = model_request.payloads
     if model_request.shared:  # each model takes the parameters and fields that it knows

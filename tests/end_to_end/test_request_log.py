@@ -181,7 +181,7 @@ def test_several_models_are_named_once_each(seen: Endpoint) -> None:
             "no-such",
         ),
         ("/infer/fails", '{"payload": {"numbers": [1]}}', 502, "model_failed", "it fell over"),
-        ("/nowhere?key=1", None, 404, "not_found", "not found"),
+        ("/nowhere?key=1", None, 404, "not_found", "there is no route"),
         ("/infer/double", json.dumps({"payload": SECRET}), 400, "bad_body", None),
         ("/infer/double", json.dumps({"payload": {"numbers": SECRET}}), 400, "bad_payload", None),
         ("/invocations", SECRET, 415, "unsupported_type", None),

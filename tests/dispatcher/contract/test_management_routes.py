@@ -133,7 +133,7 @@ def test_a_model_that_does_not_fit_is_507(
     [
         (b"{", ["not JSON"]),
         (b"[]", ["[]"]),
-        (b'{"model_name": "m"}', ["`url` is None"]),
+        (b'{"model_name": "m"}', ["`url` is missing"]),
         (b'{"model_name": 5, "url": "/"}', ["`model_name` is 5"]),
         (b'{"model_name": "../m", "url": "/"}', ["'../m'"]),
         (b'{"model_name": ".m", "url": "/"}', ["'.m'"]),
