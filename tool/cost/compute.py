@@ -81,9 +81,6 @@ class Endpoint:
         """Return what some hours of it cost."""
         return self.instance.usd_per_hour * self.count * hours
 
-    def __str__(self) -> str:
-        return f"{self.count} × {self.instance.name}"
-
 
 @dataclass(frozen=True)
 class Bill:
@@ -130,7 +127,7 @@ def read_instance(path: Path, name: str, fields: Any) -> Instance:
     """Return one type of a file of prices."""
     found = fields if isinstance(fields, dict) else {}
     for key in FIELDS:
-        value = found.get(key)
+        value: Any = found.get(key)
         whole = key in {"vcpus", "gpus"}
         right = type(value) is int or (type(value) is Decimal and not whole)
         if not right or value < 0 or (not value and key != "gpus"):
@@ -146,10 +143,10 @@ def need(what: str, traffic: Traffic, uses: Iterable[Use]) -> Need:
     found = list(uses)
     return Need(
         what,
-        cores=sum(use.cpu for use in found) / traffic.seconds,
-        gpus=sum(use.gpu for use in found) / traffic.seconds,
-        memory=traffic.memory + sum(use.memory for use in found),
-        on_gpu=any(use.gpu for use in found),
+        cores=sum(use.cpu_seconds for use in found) / traffic.seconds,
+        gpus=sum(use.gpu_seconds for use in found) / traffic.seconds,
+        memory=traffic.memory + sum(use.memory_bytes for use in found),
+        on_gpu=any(use.gpu_seconds for use in found),
     )
 
 
@@ -219,18 +216,15 @@ def bill(traffic: Traffic, prices: Prices, chosen: str = "") -> Bill:
     return Bill(
         shared,
         {name: endpoint(one, every, "the prices") for name, one in needs.items()},
-        {
-            name: Endpoint(shared.instance, count(one, shared.instance))
-            for name, one in needs.items()
-        },
+        {name: Endpoint(kind, count(one, kind)) for name, one in needs.items()},
     )
 
 
 def machine_share(use: Use, traffic: Traffic, shared: Endpoint) -> float:
     """Return which part of the shared endpoint a model uses: of its CPUs or its GPUs."""
     whole = traffic.seconds * shared.count
-    cpu = use.cpu / (whole * shared.instance.vcpus)
-    return max(cpu, use.gpu / (whole * shared.instance.gpus) if shared.instance.gpus else 0)
+    cpu = use.cpu_seconds / (whole * shared.instance.vcpus)
+    return max(cpu, use.gpu_seconds / (whole * shared.instance.gpus) if shared.instance.gpus else 0)
 
 
 def per_thousand(use: Use, traffic: Traffic, shared: Endpoint) -> float | None:

@@ -10,6 +10,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
+from dataclasses import asdict
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,6 @@ from tool.commands.invoke import URL, address, opener
 from tool.commands.models import table
 from tool.cost.compute import (
     DAYS,
-    GIB,
     Bill,
     Prices,
     bill,
@@ -32,6 +33,7 @@ from tool.trouble import Trouble
 WATCHED_S = 60.0
 TIME_S = 10.0
 DAY_H = 24
+MIB = 2**20
 PRICES = Path(__file__).parent / "prices.json"
 
 
@@ -165,99 +167,82 @@ def scrape(url: str, key: str) -> Page:
 
 def report(traffic: Traffic, prices: Prices, costs: Bill, per_day: Decimal) -> dict[str, Any]:
     """Return all numbers, as --json prints them."""
-    endpoints = (("shared", [costs.shared]), ("separate", costs.separate.values()))
-    idle = sorted(name for name, use in traffic.models.items() if not (use.requests or use.answers))
-    notes = list(traffic.notes)
-    if idle:
-        notes.append(f"not asked, and without an endpoint of their own: {', '.join(idle)}")
-    usd = {
-        name: {
-            "per_hour": float(sum(one.usd() for one in found)),
-            "per_day": float(sum(one.usd(per_day) for one in found)),
-            "per_month": float(sum(one.usd(per_day * DAYS) for one in found)),
-        }
-        for name, found in (*endpoints, ("separate_same_type", costs.same.values()))
+    endpoints = {
+        "shared": {"": costs.shared},
+        "separate": costs.separate,
+        "separate_same_type": costs.same,
     }
+    notes = list(traffic.notes)
+    if idle := sorted(name for name, use in traffic.models.items() if not use.was_asked):
+        notes.append(f"not asked, and without an endpoint of their own: {', '.join(idle)}")
     return {
         "seconds": traffic.seconds,
-        "prices": {"date": prices.date, "region": prices.region, "source": prices.source},
         "hours_per_day": float(per_day),
         "models": [
             {
                 "model": name,
-                "requests": use.requests,
-                "failed": use.failed,
-                "answers": use.answers,
-                "seconds": use.seconds,
-                "cpu_seconds": use.cpu,
-                "gpu_seconds": use.gpu,
-                "memory_bytes": int(use.memory) or None,
+                **asdict(use),
                 "machine_share": machine_share(use, traffic, costs.shared),
                 "usd_per_1000_answers": per_thousand(use, traffic, costs.shared),
             }
             for name, use in sorted(traffic.models.items())
         ],
-        "programs_memory_bytes": int(traffic.memory) or None,
-        "shared": str(costs.shared),
-        "separate": {name: str(one) for name, one in costs.separate.items()},
-        "separate_same_type": {name: str(one) for name, one in costs.same.items()},
-        "usd": usd,
+        "programs_memory_bytes": traffic.memory,
+        "endpoints": {
+            name: {
+                "instances": [
+                    {"model": model, "instance": one.instance.name, "count": one.count}
+                    for model, one in found.items()
+                ],
+                "usd_per_hour": float(sum(one.usd() for one in found.values())),
+                "usd_per_day": float(sum(one.usd(per_day) for one in found.values())),
+                "usd_per_30_days": float(sum(one.usd(per_day * DAYS) for one in found.values())),
+            }
+            for name, found in endpoints.items()
+        },
+        "prices": {"date": prices.date, "region": prices.region, "source": prices.source},
         "notes": notes,
     }
 
 
+ENDPOINTS = ("one endpoint", "one for each model", "one for each model, of the same type")
+HEAD = "MODEL REQUESTS FAILED ANSWERS SECONDS CPU-S GPU-S MIB SHARE USD/1,000"
+
+
 def text(found: dict[str, Any]) -> str:
     """Return the report for a person."""
-    prices, usd = found["prices"], found["usd"]
-    rows = [
-        (
-            "MODEL",
-            "REQUESTS",
-            "FAILED",
-            "ANSWERS",
-            "SECONDS",
-            "CPU S",
-            "GPU S",
-            "MIB",
-            "SHARE",
-            "USD/1,000",
-        ),
-        *(
+    rows = [tuple(HEAD.split())]
+    for one in found["models"]:
+        usd = one["usd_per_1000_answers"]
+        rows.append(
             (
                 one["model"],
                 *(str(one[name]) for name in ("requests", "failed", "answers")),
                 *(f"{one[name]:.2f}" for name in ("seconds", "cpu_seconds", "gpu_seconds")),
-                f"{one['memory_bytes'] / 2**20:.0f}" if one["memory_bytes"] else "?",
+                f"{one['memory_bytes'] / MIB:.0f}" if one["memory_bytes"] else "?",
                 f"{one['machine_share']:.1%}",
-                "-"
-                if one["usd_per_1000_answers"] is None
-                else f"{one['usd_per_1000_answers']:.6f}",
+                "-" if usd is None else f"{usd:.6f}",
             )
-            for one in found["models"]
-        ),
-    ]
-    names = {
-        "shared": f"one endpoint: {found['shared']}",
-        "separate": f"{len(found['separate'])} endpoints: {counted(found['separate'])}",
-        "separate_same_type": f"of one type: {counted(found['separate_same_type'])}",
-    }
-    bills = [
-        ("", "USD/HOUR", f"DAY OF {found['hours_per_day']:g} H", f"{DAYS} DAYS"),
-        *(
+        )
+    bills = [("", "USD/HOUR", f"DAY OF {found['hours_per_day']:g} H", f"{DAYS} DAYS")]
+    for name, one in zip(ENDPOINTS, found["endpoints"].values(), strict=True):
+        types: Counter[str] = Counter()
+        for some in one["instances"]:
+            types[some["instance"]] += some["count"]
+        bills.append(
             (
-                names[key],
-                f"{one['per_hour']:.3f}",
-                f"{one['per_day']:.2f}",
-                f"{one['per_month']:.2f}",
+                f"{name}: {' + '.join(f'{count} × {kind}' for kind, count in types.items())}",
+                f"{one['usd_per_hour']:.3f}",
+                f"{one['usd_per_day']:.2f}",
+                f"{one['usd_per_30_days']:.2f}",
             )
-            for key, one in usd.items()
-        ),
-    ]
-    programs = found["programs_memory_bytes"]
-    beside = f"; {programs / GIB:.2f} GiB beside the models" if programs else ""
+        )
+    prices = found["prices"]
+    beside = found["programs_memory_bytes"]
+    room = f"; {beside / MIB:.0f} MiB beside the models" if beside else ""
     return "".join(
         (
-            f"Traffic of {found['seconds']:.0f} s{beside}\n\n",
+            f"Traffic of {found['seconds']:.0f} s{room}\n\n",
             table(rows),
             "\n",
             table(bills),
@@ -265,11 +250,3 @@ def text(found: dict[str, Any]) -> str:
             *(f"Note: {one}\n" for one in found["notes"]),
         )
     )
-
-
-def counted(endpoints: dict[str, str]) -> str:
-    """Return the instances of several endpoints, each type with its models."""
-    by_type: dict[str, list[str]] = {}
-    for name, one in endpoints.items():
-        by_type.setdefault(one, []).append(name)
-    return ", ".join(f"{one} ({', '.join(names)})" for one, names in by_type.items())

@@ -33,9 +33,9 @@ class Use:
         failed: how many of those had no answer.
         answers: results with status 200; each of a list counts.
         seconds: in which its requests were being answered, without waiting in the queue.
-        cpu: CPU seconds.
-        gpu: GPU seconds.
-        memory: bytes of its own processes; 0 where that is not known.
+        cpu_seconds: of its processes, and its part of those of the programs.
+        gpu_seconds: in which it ran on a GPU.
+        memory_bytes: of its own processes; 0 where that is not known.
 
     """
 
@@ -43,9 +43,9 @@ class Use:
     failed: int = 0
     answers: int = 0
     seconds: float = 0.0
-    cpu: float = 0.0
-    gpu: float = 0.0
-    memory: float = 0.0
+    cpu_seconds: float = 0.0
+    gpu_seconds: float = 0.0
+    memory_bytes: float = 0.0
 
     @property
     def was_asked(self) -> bool:
@@ -176,10 +176,10 @@ def add_processors(traffic: Traffic, page: Page, cores: float) -> None:
         labels = dict(key)
         if "gpu_uuid" in labels:
             on_gpu.add(name := labels["model"])
-            models[name].gpu += value * MICRO * alone.get(name, 0)
+            models[name].gpu_seconds += value * MICRO * alone.get(name, 0)
     for name, value in page.by_model("dispatcher_memory_bytes").items():
         if name:
-            models[name].memory = value
+            models[name].memory_bytes = value
         else:
             traffic.memory = value
     cpu = page.by_model(CPU)
@@ -189,12 +189,12 @@ def add_processors(traffic: Traffic, page: Page, cores: float) -> None:
         front = cpu.pop("", 0.0)  # it works for all of them, as long as each takes
         busy = sum(use.seconds for use in models.values())
         for name, use in models.items():
-            use.cpu = cpu[name] + (front * use.seconds / busy if busy else 0)
+            use.cpu_seconds = cpu[name] + (front * use.seconds / busy if busy else 0)
         return
     traffic.notes.append(f"CPU seconds are estimated: Triton's compute time, {cores:g} cores each")
     for name, value in page.by_model(*BUSY).items():
         if name not in on_gpu:
-            models[name].cpu = value * MICRO * alone.get(name, 0) * cores
+            models[name].cpu_seconds = value * MICRO * alone.get(name, 0) * cores
 
 
 def read_log(lines: Iterable[str], where: str, cores: float, seconds: float = 0.0) -> Traffic:
@@ -261,4 +261,4 @@ def add_request(models: defaultdict[str, Use], request: dict[str, object], cores
         use.failed += len(names) == 1 and not ok
         use.answers += round(answers / len(names)) if ok else 0
         use.seconds += taken / len(names)
-        use.cpu += (own + inference * cores) / len(names)
+        use.cpu_seconds += (own + inference * cores) / len(names)
