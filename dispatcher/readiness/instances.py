@@ -147,10 +147,11 @@ def process_memory(pid: int, proc: Path = Path("/proc")) -> int:
 
 
 def process_cpu(pid: int, proc: Path = Path("/proc")) -> float:
-    """Return the CPU seconds that a process has used; 0 if it has ended."""
-    with suppress(OSError, IndexError):
+    """Return the CPU seconds of a process and its ended children; 0 if it has ended."""
+    with suppress(OSError):
         fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime, stime
+        used = sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
+        return used / os.sysconf("SC_CLK_TCK")
     return 0.0
 
 

@@ -119,7 +119,9 @@ class CurrentState(Collector):
             labels=labels,
         )
         triton = self.readiness.supervisor().triton_pid
-        pids = {("gunicorn", ""): [int(pid) for pid, _ in worker_memory()]}
+        # gunicorn's own process has the CPU seconds of the workers that ended.
+        workers = [int(pid) for pid, _ in worker_memory()]
+        pids = {("gunicorn", ""): [os.getppid(), *workers]}
         if triton:
             pids["triton", ""] = [triton]
         for model, pid in model_processes(triton):

@@ -17,6 +17,7 @@ from tool.trouble import Trouble
 MOST = 0.7  # of an instance's CPU, GPU and memory on average, so that peaks have room
 GIB = 2**30
 DAYS = 30  # in a month
+TOO_MUCH = 10**6  # of anything
 FIELDS = ("usd_per_hour", "vcpus", "memory_gib", "gpus")
 EXAMPLE = "tool/cost/prices.json shows the form"
 
@@ -130,7 +131,7 @@ def read_instance(path: Path, name: str, fields: Any) -> Instance:
         value: Any = found.get(key)
         whole = key in {"vcpus", "gpus"}
         right = type(value) is int or (type(value) is Decimal and not whole)
-        if not right or value < 0 or (not value and key != "gpus"):
+        if not right or not 0 <= value < TOO_MUCH or (not value and key != "gpus"):
             raise Trouble(
                 f"{path}: {key} of {name} is {json.dumps(value, default=str)}; expected a "
                 f"{'whole ' * whole}number {'from 0' if key == 'gpus' else 'above 0'}; {EXAMPLE}"

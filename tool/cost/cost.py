@@ -27,7 +27,7 @@ from tool.cost.compute import (
     per_thousand,
     read_prices,
 )
-from tool.cost.read import Page, Traffic, read_log, read_metrics
+from tool.cost.read import SIGN, Page, Traffic, read_log, read_metrics
 from tool.trouble import Trouble
 
 WATCHED_S = 60.0
@@ -144,7 +144,7 @@ def saved(files: list[Path], seconds: float | None, cores: float) -> Traffic:
             "the time between the pages is not known by the times of the files: give the earlier "
             "one first, or --seconds"
         )
-    first = pages[0] if len(pages) == 2 else Page("", "")
+    first = pages[0] if len(pages) == 2 else Page(f"{SIGN} 0\n", "")
     return read_metrics(pages[-1], first, seconds, cores)
 
 

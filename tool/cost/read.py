@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -14,12 +15,17 @@ from tool.trouble import Trouble
 
 OK, UNKNOWN, MICRO = 200, 404, 1e-6
 OTHER, SEVERAL = "other", "several"
-ASKING = ("/invocations", "/predict", "/invoke", "/infer", "/generate", "/generate_stream")
-BY_NAME = ("/infer/<model>", "/endpoints/<name>/<call>")
+ASKING = (  # how the routes end that ask a model
+    *("/invocations", "/predict", "/invoke", "/infer/<model>"),
+    *("/infer", "/generate", "/generate_stream"),
+)
 INFERENCE = "nv_inference_"
+COUNTED = ("dispatcher_", INFERENCE)
 BUSY = tuple(f"{INFERENCE}compute_{part}_duration_us" for part in ("input", "infer", "output"))
 RUNS, ASKED = f"{INFERENCE}exec_count", f"{INFERENCE}request_success"
 REQUESTS, CPU = "dispatcher_requests_total", "dispatcher_cpu_seconds_total"
+
+SIGN = "dispatcher_ready"  # each page of ours has it
 
 Labels = frozenset[tuple[str, str]]
 
@@ -74,7 +80,7 @@ class Page:
     """A page of `/metrics`.
 
     Args:
-        text: in Prometheus' format; empty for a container that has counted nothing yet.
+        text: in Prometheus' format.
         where: it comes from.
 
     Raises:
@@ -83,33 +89,48 @@ class Page:
     """
 
     def __init__(self, text: str, where: str) -> None:
-        self.values: dict[str, dict[Labels, float]] = defaultdict(dict)
+        self.values: defaultdict[str, dict[Labels, float]] = defaultdict(dict)
         try:
-            for family in text_string_to_metric_families(text):
-                for sample in family.samples:
-                    name = sample.name
-                    if name.startswith(INFERENCE):  # the parser adds an ending to counters
-                        name = name.removesuffix("_total")
-                    self.values[name][frozenset(sample.labels.items())] = sample.value
+            for name, labels, value in samples(text):
+                self.values[name][labels] = value
         except ValueError as error:
             raise Trouble(
                 f"{where} is no page of metrics ({str(error)[:80]}); save one by "
                 "`curl -s http://127.0.0.1:8080/metrics > FILE`"
             ) from error
-        if text and "dispatcher_ready" not in self.values:
+        if SIGN not in self.values:
             raise Trouble(
-                f"{where} has metrics, but none of this project's (no dispatcher_ready); use "
+                f"{where} has no metrics of this project's (no {SIGN}); use "
                 "/metrics on NGINX's port, not Triton's own"
             )
 
-    def by_model(self, *names: str, **labels: str) -> Counter[str]:
+    def by_model(self, *names: str, **labels: str) -> defaultdict[str, float]:
         """Return the sums of samples with these labels, by their label `model`."""
-        found: Counter[str] = Counter()
+        found: defaultdict[str, float] = defaultdict(float)
         for name in names:
             for key, value in self.values.get(name, {}).items():
                 if labels.items() <= key:
-                    found[dict(key).get("model", "")] += value  # type: ignore[assignment]
+                    found[dict(key).get("model", "")] += value
         return found
+
+
+def samples(text: str) -> Iterator[tuple[str, Labels, float]]:
+    """Yield name, labels and value of each sample.
+
+    Raises:
+        ValueError: one cannot be what we or Triton have written.
+
+    """
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            name = sample.name
+            if name.startswith(INFERENCE):  # the parser adds an ending to counters
+                name = name.removesuffix("_total")
+            if name == REQUESTS and not {"model", "route", "status"} <= sample.labels.keys():
+                raise ValueError(f"{name} lacks labels")
+            if name.startswith(COUNTED) and not math.isfinite(sample.value):
+                raise ValueError(f"{name} is {sample.value}")
+            yield name, frozenset(sample.labels.items()), sample.value
 
 
 def since(after: Page, before: Page) -> bool:
@@ -148,10 +169,11 @@ def read_metrics(after: Page, before: Page, seconds: float, cores: float) -> Tra
                 models[name].requests += int(value)
                 models[name].failed += 0 if ok else int(value)
                 models[name].answers += int(value) if ok else 0
-    for name, value in after.by_model("dispatcher_items_total", status=str(OK)).items():
+    items = after.by_model("dispatcher_items_total", status=str(OK))
+    for name, value in items.items():
         models[name].answers += int(value)
-        if value and not any("lists" in note for note in traffic.notes):
-            traffic.notes.append("a request with lists of payloads counts as one more answer")
+    if any(items.values()):
+        traffic.notes.append("a request with lists of payloads counts as one more answer")
     queued = after.by_model("dispatcher_queue_seconds_sum")
     for name, value in after.by_model("dispatcher_request_seconds_sum").items():
         if name in models:
@@ -166,16 +188,13 @@ def add_processors(traffic: Traffic, page: Page, cores: float) -> None:
     Triton counts the time of a batch once for each request in it.
     """
     models = traffic.models
-    runs, asked = (
-        page.by_model(f"{INFERENCE}exec_count"),
-        page.by_model(f"{INFERENCE}request_success"),
-    )
+    runs, asked = page.by_model(RUNS), page.by_model(ASKED)
     alone = {name: min(1.0, runs[name] / count) for name, count in asked.items() if count}
     on_gpu: set[str] = set()
     for key, value in page.values.get(BUSY[1], {}).items():
         labels = dict(key)
         if "gpu_uuid" in labels:
-            on_gpu.add(name := labels["model"])
+            on_gpu.add(name := labels.get("model", ""))
             models[name].gpu_seconds += value * MICRO * alone.get(name, 0)
     for name, value in page.by_model("dispatcher_memory_bytes").items():
         if name:
@@ -191,7 +210,7 @@ def add_processors(traffic: Traffic, page: Page, cores: float) -> None:
         for name, use in models.items():
             use.cpu_seconds = cpu[name] + (front * use.seconds / busy if busy else 0)
         return
-    traffic.notes.append(f"CPU seconds are estimated: Triton's compute time, {cores:g} cores each")
+    traffic.notes.append(f"CPU seconds are estimated: Triton's compute time × {cores:g} (--cores)")
     for name, value in page.by_model(*BUSY).items():
         if name not in on_gpu:
             models[name].cpu_seconds = value * MICRO * alone.get(name, 0) * cores
@@ -213,7 +232,7 @@ def read_log(lines: Iterable[str], where: str, cores: float, seconds: float = 0.
     models: defaultdict[str, Use] = defaultdict(Use)
     first, last = float("inf"), float("-inf")
     notes = [
-        f"CPU seconds are estimated: a client's own time, and {cores:g} cores during inference",
+        f"CPU seconds are estimated: a client's own time + inference × {cores:g} (--cores)",
         "a log has no memory: instances are chosen by load alone",
     ]
     for number, line in enumerate(lines, 1):
@@ -227,10 +246,10 @@ def read_log(lines: Iterable[str], where: str, cores: float, seconds: float = 0.
                 continue
             if request["status"] == UNKNOWN:
                 continue  # the name may be made up
+            add_request(models, request, cores)
             begin = datetime.fromisoformat(request["time"]).timestamp()
             first, last = min(first, begin), max(last, begin + request["total_s"])
-            add_request(models, request, cores)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Trouble(
                 f"line {number} of {where} is cut off or no line of this log "
                 f"({type(error).__name__}: {str(error)[:60]}); remove it, or save the whole log "
@@ -240,14 +259,17 @@ def read_log(lines: Iterable[str], where: str, cores: float, seconds: float = 0.
 
 
 def asks(route: str) -> bool:
-    return route.endswith(ASKING) or route in BY_NAME
+    return route.endswith(ASKING)
 
 
 def add_request(models: defaultdict[str, Use], request: dict[str, object], cores: float) -> None:
     """Add a request to its models; one for several counts for each as an equal part."""
 
     def number(name: str) -> float:
-        return float(request.get(name, 0.0))  # type: ignore[arg-type]
+        value = request.get(name, 0.0)
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"{name} is {value!r}")
+        return float(value)
 
     names = str(request["model"]).split(",")
     ok = request["status"] == OK

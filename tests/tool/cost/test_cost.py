@@ -18,6 +18,7 @@ from tests.support.telemetry import difference, scraped, settled, value
 from tests.tool.cost.conftest import Cost
 from tool.__main__ import main
 from tool.cost import cost as command
+from tool.cost.read import asks
 
 HERE = Path(__file__).parent
 GIB = 2**30
@@ -244,7 +245,7 @@ def commands() -> list[tuple[str, str]]:
     """Return the commands of the page with what it shows of each."""
     text = (PROJECT / "docs" / "cost.md").read_text()
     return re.findall(
-        r"```sh\n(dispatcher cost --metrics .*)\n```\n\n```\n(.*?)```", text, re.DOTALL
+        r"```sh\n(dispatcher cost --metrics [^\n]*)\n```\n\n```\n(.*?)```", text, re.DOTALL
     )
 
 
@@ -274,3 +275,14 @@ def test_the_page_has_the_arithmetic_of_its_examples() -> None:
                 *(f"{hourly * number * hours * days:.2f}" for days in (1, 30)),
             ]
             assert row.split()[-3:] == expected
+
+
+def test_every_route_that_asks_a_model_is_counted() -> None:
+    """As documented: those that take a model's input, and no others."""
+    routes = json.loads((PROJECT / "dispatcher" / "routes" / "openapi.json").read_text())["paths"]
+    asking = {re.sub(r"{(\w+)}", r"<\1>", path) for path in routes}
+    refused = {"/endpoints/<name>/<call>"}
+    words = ("invocations", "predict", "infer", "invoke", "generate")
+    assert {path for path in asking if asks(path)} == {
+        path for path in asking - refused if any(word in path for word in words)
+    }

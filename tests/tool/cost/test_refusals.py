@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import free_ports
+from tests.conftest import Endpoint, free_ports
 from tests.tool.cost.conftest import PRICES
 from tool.__main__ import main
 
@@ -44,6 +44,13 @@ def test_no_container(capsys: pytest.CaptureFixture[str]) -> None:
     assert "does not answer" in said
     assert "is the container running" in said
     assert "expected an address such as" in refused(capsys, "ftp://x")
+
+
+def test_a_server_that_has_no_metrics(
+    endpoint: Endpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, f"http://127.0.0.1:{endpoint.port}/nowhere", "--seconds", 1)
+    assert "/nowhere/metrics answers 404; is it this container's port?" in said
 
 
 @pytest.mark.parametrize(
@@ -105,6 +112,7 @@ def changed(**fields: Any) -> dict[str, Any]:
         (changed(usd_per_hour="1"), 'usd_per_hour of small is "1"'),
         (changed(usd_per_hour=float("nan")), "usd_per_hour of small is NaN"),
         (changed(usd_per_hour="gone"), "usd_per_hour of small is null"),
+        (changed(vcpus=10**400), "vcpus of small is 1000"),
         (changed(vcpus=0), "vcpus of small is 0; expected a whole number above 0"),
         (changed(vcpus=True), "vcpus of small is true"),
         (changed(memory_gib=0.5), "needs an instance with 1.4 GiB"),
@@ -135,7 +143,15 @@ REQUEST = (
 
 
 @pytest.mark.parametrize(
-    "line", [REQUEST[:60], REQUEST.replace('"total_s": 0.2', '"total_s": "?"'), "{}[]", '{"a": ']
+    "line",
+    [
+        REQUEST.replace("0.2", "NaN"),
+        '{"model":' * 5000,
+        REQUEST[:60],
+        REQUEST.replace('"total_s": 0.2', '"total_s": "?"'),
+        "{}[]",
+        '{"a": ',
+    ],
 )
 def test_a_log_with_a_line_that_is_cut_off(
     line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
