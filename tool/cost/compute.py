@@ -110,7 +110,7 @@ def read_prices(path: Path) -> Prices:
         document: Any = json.loads(text_of(path), parse_float=Decimal)
     except OSError as error:
         raise Trouble(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Trouble(f"{path} is not JSON: {error}; {EXAMPLE}") from error
     given = document.get("instances") if isinstance(document, dict) else None
     if not isinstance(given, dict) or not given:
@@ -195,9 +195,7 @@ def bill(traffic: Traffic, prices: Prices, chosen: str = "") -> Bill:
         Trouble: nothing was asked, or no instance fits.
 
     """
-    asked = {
-        name: use for name, use in sorted(traffic.models.items()) if use.requests or use.answers
-    }
+    asked = {name: use for name, use in sorted(traffic.models.items()) if use.was_asked}
     if not asked or not traffic.seconds:
         raise Trouble(
             "no request to a model was counted, so there is nothing to divide the price by: send "
