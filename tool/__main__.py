@@ -36,6 +36,10 @@ COMMANDS = {  # the module of each, and what it does
         "tool.commands.emulate",
         "run a container as Amazon SageMaker does, and answer boto3 in its place",
     ),
+    "cost": (
+        "tool.cost.cost",
+        "compare one endpoint for all models with one for each, by real traffic",
+    ),
     "invoke": ("tool.commands.invoke", "ask a model of a running endpoint"),
     "quantize": (
         "tool.engines.quantize",

@@ -12,7 +12,6 @@ import fcntl
 import logging
 import math
 import os
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -26,7 +25,7 @@ from clients.repository.files import text_of
 from clients.repository.model_folders import CONFIG, authors_folder
 from dispatcher.errors import OutOfMemory
 from dispatcher.model_control.load_unload import ModelLoader, needed_memory
-from dispatcher.readiness.instances import STUB
+from dispatcher.readiness.instances import model_processes, process_memory
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +34,6 @@ LOOK_S = 0.05
 ROOM_LOOK_S = 0.25  # to measure ten models takes 10 ms
 TIDY_S = 5.0
 MIB = 2**20
-PSS = re.compile(r"^Pss:\s+(\d+) kB$", re.MULTILINE)
 
 
 class Locked(Exception):
@@ -186,14 +184,9 @@ class ModelMemory:
     def measured(self) -> Counter[str]:
         """Return the bytes of the processes of each model."""
         found: Counter[str] = Counter()
-        triton = self.triton()
-        for children in (self.proc / str(triton) / "task").glob("*/children") if triton else ():
-            for pid in children.read_text().split():
-                with suppress(OSError):
-                    stub = STUB.search((self.proc / pid / "cmdline").read_bytes())
-                    pss = PSS.search((self.proc / pid / "smaps_rollup").read_text())
-                    if stub and pss:
-                        found[stub[1].decode(errors="replace")] += int(pss[1]) * 1024
+        for model, pid in model_processes(self.triton(), self.proc):
+            if size := process_memory(pid, self.proc):
+                found[model] += size
         return found
 
 

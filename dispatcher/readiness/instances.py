@@ -13,7 +13,8 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 
 STUB = re.compile(rb"triton_python_backend_stub\0[^\0]*/([^/\0]+)/\d+/")
 """The command line: the program, and the model's file in `<model>/<version>/`."""
+
+PSS = re.compile(r"^Pss:\s+(\d+) kB$", re.MULTILINE)
 
 IN_ORDER = "exit code 0"
 
@@ -117,6 +120,39 @@ class ModelProcesses:
             return (self.proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             return []
+
+
+def model_processes(triton: int, proc: Path = Path("/proc")) -> Iterator[tuple[str, int]]:
+    """Yield the model and the process id of each process that runs a model now.
+
+    Args:
+        triton: Triton's process id; 0 where it is not known.
+        proc: the folder.
+
+    """
+    for children in (proc / str(triton) / "task").glob("*/children") if triton else ():
+        with suppress(OSError):
+            for pid in children.read_text().split():
+                with suppress(OSError):
+                    if found := STUB.search((proc / pid / "cmdline").read_bytes()):
+                        yield found[1].decode(errors="replace"), int(pid)
+
+
+def process_memory(pid: int, proc: Path = Path("/proc")) -> int:
+    """Return the bytes of a process (PSS: what processes share counts once); 0 if it has ended."""
+    with suppress(OSError):
+        if found := PSS.search((proc / str(pid) / "smaps_rollup").read_text()):
+            return int(found[1]) * 1024
+    return 0
+
+
+def process_cpu(pid: int, proc: Path = Path("/proc")) -> float:
+    """Return the CPU seconds of a process and its ended children; 0 if it has ended."""
+    with suppress(OSError):
+        fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        used = sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
+        return used / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 class InstanceCounts:

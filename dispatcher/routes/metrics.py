@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.model_control.listing import ModelListing
 from dispatcher.observability.telemetry import Metrics
+from dispatcher.readiness.instances import model_processes, process_cpu, process_memory
 from dispatcher.readiness.status import Readiness
 from dispatcher.settings import Settings
 from dispatcher.version import VERSION, revision
@@ -102,7 +103,33 @@ class CurrentState(Collector):
         )
         for pid, size in worker_memory():
             memory.add_metric((pid,), size)
-        yield memory
+        yield from (memory, *self.processes())
+
+    def processes(self) -> tuple[Metric, Metric]:
+        """Return what the programs and the models use, by their living processes."""
+        labels = ("program", "model")
+        cpu = CounterMetricFamily(
+            "dispatcher_cpu_seconds",
+            "CPU seconds of the processes of a program, or of one of its models.",
+            labels=labels,
+        )
+        memory = GaugeMetricFamily(
+            "dispatcher_memory_bytes",
+            "Memory of those processes; what they share counts once.",
+            labels=labels,
+        )
+        triton = self.readiness.supervisor().triton_pid
+        # gunicorn's own process has the CPU seconds of the workers that ended.
+        workers = [int(pid) for pid, _ in worker_memory()]
+        pids = {("gunicorn", ""): [os.getppid(), *workers]}
+        if triton:
+            pids["triton", ""] = [triton]
+        for model, pid in model_processes(triton):
+            pids.setdefault(("triton", model), []).append(pid)
+        for key, found in pids.items():
+            cpu.add_metric(key, sum(map(process_cpu, found)))
+            memory.add_metric(key, sum(map(process_memory, found)))
+        return cpu, memory
 
     def engines(self) -> tuple[Metric, Metric]:
         """Return the metrics about the engines of ready models."""

@@ -108,7 +108,7 @@ def address(url: str) -> str:
     with contextlib.suppress(ValueError):
         host = urllib.parse.urlsplit(url).hostname
     if not host or not url.startswith(("http://", "https://")):
-        raise Trouble(f"--url is {url!r}; expected an address such as {URL}")
+        raise Trouble(f"the URL is {url!r}; expected an address such as {URL}")
     return url.rstrip("/")
 
 

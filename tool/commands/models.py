@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -98,7 +98,8 @@ def cells(row: Row) -> tuple[str, ...]:
     return (", ".join((row.name, *row.aliases)), row.model, row.client, row.source)
 
 
-def table(lines: list[tuple[str, ...]]) -> str:
+def table(lines: Sequence[tuple[str, ...]]) -> str:
+    """Return rows of cells as text, in columns."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
