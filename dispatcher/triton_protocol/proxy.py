@@ -11,7 +11,7 @@ from typing import Any
 
 from flask import g, request
 
-from clients.errors import DeadlineExceeded, ModelFailed, TensorsRefused
+from clients.errors import DeadlineExceeded, ModelFailed
 from clients.request import Timings
 from clients.triton.errors import no_slot
 from clients.triton.inference import CACHED, missing_output
@@ -35,7 +35,13 @@ from dispatcher.execution.slots import STARTS, Caller
 from dispatcher.execution.watchdog import shut_down
 from dispatcher.observability.request_log import RequestRecord
 from dispatcher.settings import Settings
-from dispatcher.triton_protocol.checks import in_sequence, refuse_what_harms, tensors_of
+from dispatcher.triton_protocol.checks import (
+    in_sequence,
+    naming_tensors,
+    refuse_no_answer,
+    refuse_state,
+    refuse_what_harms,
+)
 from dispatcher.triton_protocol.connection import TritonHttp, TritonResponse, path_of
 
 PIECE = 2**16
@@ -128,20 +134,18 @@ class TritonProxy:
         deadline: float,
     ) -> TritonResponse:
         """Check a request as far as Triton does not, and run it; arguments as of `run`."""
-        if call != "infer":
-            path = f"{path_of(model, g.record.version)}/{call}"
-            return self.http.call("POST", path, body, {}, deadline)
         signature = self.signature(model, deadline)
-        try:
+        with naming_tensors(signature):
+            if call != "infer":
+                refuse_state(model, signature)
+                path = f"{path_of(model, g.record.version)}/{call}"
+                return refuse_no_answer(self.http.call("POST", path, body, {}, deadline))
             refuse_what_harms(document, signature)
             sequence, header = in_sequence(document, metadata, model, signature)
             if header is not None:
                 body = header + (b"" if length is None else body[length:])
                 length = None if length is None else len(header)
             response = self.run(model, signature, document, body, length, deadline)
-        except TensorsRefused as error:
-            hint = error.hint or tensors_of(signature)
-            raise TensorsRefused(error.message, hint=hint) from error
         return replace(response, sequence=sequence)
 
     def begin(self, metadata: Metadata) -> tuple[str, float]:
@@ -229,9 +233,13 @@ class TritonProxy:
         held.callback(slot.release)
         try:
             model = self.model(asked, record.since + each)
-            held.enter_context(self.using(model, record.since + each))
+            until = record.since + each
+            held.enter_context(self.using(model, until))
+            signature = self.signature(model, until)
+            refuse_state(model, signature)
             path = f"{path_of(model, record.version)}/generate_stream"
-            connection, response = self.http.begin("POST", path, body, {}, record.since + each)
+            with naming_tensors(signature):
+                connection, response = self.http.begin("POST", path, body, {}, until)
         except BaseException:
             held.close()
             raise

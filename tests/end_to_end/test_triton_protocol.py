@@ -258,10 +258,10 @@ def test_a_mistake_is_400_with_a_text_and_triton_goes_on(endpoint: Endpoint, mis
         ("nosuch/infer", 404, "there is no model 'nosuch'; the served models are: "),
         ("plus_one/versions/3/infer", 404, "no version '3'; versions that are served: 1, 2"),
         ("plus_one/versions/x/infer", 400, "`modelversion` is 'x'"),
-        ("plus_one%2f..%2fplus_one/infer", 404, "not found"),
+        ("plus_one%2f..%2fplus_one/infer", 404, "there is no route"),
         ("plus_one/infer?timeout_ms=x", 400, "`timeout_ms`"),
-        ("plus_one/generate", 404, "not found"),
-        ("plus_one/trace/setting", 404, "not found"),
+        ("plus_one/generate", 400, "the model takes `x` FP32"),
+        ("plus_one/trace/setting", 404, "there is no route"),
     ],
 )
 def test_a_wrong_path_says_so(endpoint: Endpoint, path: str, status: int, words: str) -> None:

@@ -149,7 +149,8 @@ class ModelCheck:
         for tensor in message.messages("input") if scheduled and most > 1 else ():
             ragged = tensor.text("allow_ragged_batch").lower() in TRUE
             if message.text("backend") == "python" and is_file(tensor) and not ragged:
-                what = f"runs no two files of `{tensor.text('name')}` together, for they differ in length"
+                name = tensor.text("name")
+                what = f"never runs two files of `{name}` together, for they differ in length"
                 fix = "write allow_ragged_batch: true at that input"
                 config.warning("dynamic_batching", scheduled, what, fix)
         for group in message.messages("instance_group"):
