@@ -295,7 +295,7 @@ def test_a_killed_one_costs_no_request_and_comes_back(
     for caller in callers:
         caller.join()
     assert set(statuses) == {200}
-    assert len(statuses) > 20, "some were running when it died"
+    assert len(statuses) > 8, "some were running when it died"
     assert ping(house).status == 200
 
     b.process.kill()
