@@ -90,6 +90,8 @@ def test_a_wrong_json_header_size_is_refused_in_the_usual_form(
         (418, b"<html>", 502, "<html>"),
         (500, b"", 502, "Triton answered 500"),
         (400, b'{"error": "[request id: <id_unknown>] bad"}', 400, "bad"),
+        (400, b'{"error": "Stub process \'add_0_0\' is not healthy."}', 502, "the process of"),
+        (400, b'data: {"error": "of generate_stream"}', 400, "of generate_stream"),
     ],
 )
 def test_triton_s_errors_have_the_statuses_of_the_table(
