@@ -1,7 +1,7 @@
 """Write a DenseNet of two layers, which says how red, green and blue a picture is.
 
-Each layer gets what all before it have made, as in DenseNet-121. The weights are not trained: those of the
-layers are averages, and the last ones weigh the mean of each colour.
+Each layer gets what all before it have made, as in DenseNet-121. The weights are not trained: those
+of the layers are averages, and the last ones weigh the mean of each colour.
 """
 
 from pathlib import Path
