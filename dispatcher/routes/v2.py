@@ -78,7 +78,10 @@ def inference_of_v2(settings: Settings, proxy: TritonProxy, readiness: Readiness
     @routes.post("/v2/models/<model>/versions/<version>/generate_stream")
     def generate_stream(model: str, version: str = "") -> Response:
         """Run a model as `generate`; it gives any number of answers, each an event."""
-        return streamed_response(proxy.generate_stream(read(model, version)), EVENTS)
+        pieces, end = proxy.generate_stream(read(model, version))
+        response = streamed_response(pieces, EVENTS)
+        response.call_on_close(end)
+        return response
 
     def read(model: str, version: str) -> Metadata:
         decompress_body(request, settings.max_body)

@@ -206,16 +206,23 @@ class TritonProxy:
         """
         return self.infer(metadata, None, "", "generate")
 
-    def generate_stream(self, metadata: Metadata) -> Iterator[bytes]:
-        """Yield the answers of a model as Triton's `generate_stream` sends them: as events.
+    def generate_stream(self, metadata: Metadata) -> tuple[Iterator[bytes], Callable[[], None]]:
+        """Return the answers of a model as Triton's `generate_stream` sends them: as events.
 
-        A slot of a job is held until the last one. Triton is left where the caller is gone, or the
-        next answer does not come in time.
+        A slot of a job is held until what is returned as second is called. Triton is left where
+        the caller is gone, or the next answer does not come in time.
 
         Raises:
             InferenceError: the request is wrong, or the model did not answer it.
 
         """
+        done = self.admission.bodies.take(request.content_length or 0)
+        try:
+            return self.begin_stream(metadata)
+        finally:
+            done()
+
+    def begin_stream(self, metadata: Metadata) -> tuple[Iterator[bytes], Callable[[], None]]:
         record: RequestRecord = g.record
         asked, each = self.begin(metadata)
         limit = TimeLimit(record.since + self.settings.stream_timeout, each)
@@ -240,6 +247,7 @@ class TritonProxy:
             path = f"{path_of(model, record.version)}/generate_stream"
             with naming_tensors(signature):
                 connection, response = self.http.begin("POST", path, body, {}, until)
+            held.callback(connection.close)
         except BaseException:
             held.close()
             raise
@@ -258,11 +266,8 @@ class TritonProxy:
             except (OSError, http.client.HTTPException):
                 error = {"error": "the model's next answer did not come in time"}
                 yield f"data: {dumps(error)}\n\n".encode()
-            finally:
-                connection.close()
-                held.close()
 
-        return pieces()
+        return pieces(), held.close
 
     def model(self, asked: str, until: float | None = None) -> str:
         """Return the model that a name or alias means; load it where there is a deadline.

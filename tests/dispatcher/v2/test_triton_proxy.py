@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import pytest
 from flask.testing import FlaskClient
+from werkzeug.test import EnvironBuilder
 
 from clients.errors import ModelUnavailable
 from clients.triton.server import TensorSpec
@@ -289,3 +290,13 @@ def test_what_a_restart_would_lose_is_refused(
     answer = client.post(f"/v2/repository/models/add/{action}", data=body)
     assert answer.status_code == status
     assert "parameters" in (answer.json or {})["error"]
+
+
+def test_a_stream_that_nobody_reads_leaves_its_slot(client: FlaskClient) -> None:
+    """As of a caller who is gone before the first byte is sent."""
+    statuses: list[str] = []
+    for _ in range(9):
+        builder = EnvironBuilder("/v2/models/add/generate_stream", method="POST", data=b"{}")
+        sent = client.application(builder.get_environ(), lambda status, _: statuses.append(status))
+        sent.close()
+    assert set(statuses) == {"200 OK"}
