@@ -1,4 +1,4 @@
-"""What docs/adding-a-model.md shows of classes and of the tool is run here as it stands there."""
+"""What the docs show of classes and of the tool is run here as it is written there."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tool.commands.new_client import contents
 __all__ = ["noting"]  # the fixture
 
 PAGE = (PROJECT / "docs" / "adding-a-model.md").read_text()
-SECTION = PAGE[PAGE.index("## A class") :]
+SECTION = PAGE[PAGE.index("## A class") :] + (PROJECT / "docs" / "classes.md").read_text()
 
 
 def blocks(language: str) -> list[str]:
-    """Return the code blocks of the page's sections on classes and the tool, in order."""
+    """Return the code blocks about classes and the tool, in order."""
     found = re.findall(rf"^( *)```{language}\n(.*?)^ *```$", SECTION, re.DOTALL | re.MULTILINE)
     return [re.sub(rf"^{indent}", "", text, flags=re.MULTILINE) for indent, text in found]
 

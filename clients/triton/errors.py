@@ -89,6 +89,9 @@ NOT_BEGUN = "must specify the START flag on the first request of the sequence"
 
 DECOUPLED = "doesn't support models with decoupled transaction policy"
 
+STUB_DIED = re.compile(r"Stub process '[^']*' is not healthy\.?")
+DIED = "the process of the model died before it answered"
+
 NO_ID = "[request id: <id_unknown>] "
 FIX = " To mend it: "  # as in container/triton_backends/model_config.py
 
@@ -122,7 +125,7 @@ def http_error(status: int, body: bytes, version: str) -> InferenceError:
 
     """
     try:
-        text = first_line(json.loads(body)["error"])
+        text = first_line(json.loads(body.removeprefix(b"data: "))["error"])
     except (ValueError, KeyError, TypeError):
         text = first_line(body.decode(errors="replace")) or f"Triton answered {status}"
     if DECOUPLED in text:
@@ -134,6 +137,8 @@ def http_error(status: int, body: bytes, version: str) -> InferenceError:
         return unknown_sequence()
     if UNREADABLE.match(text):
         kind = TensorsRefused
+    if DIED in text:  # which `generate` answers with status 400
+        kind = ModelFailed
     return kind(text)
 
 
@@ -195,7 +200,7 @@ def reason_and_fix(text: str) -> tuple[str, str]:
 
 def first_line(text: object) -> str:
     """Return an error's first line, without the traceback and the unset request id."""
-    return str(text or "").partition("\n")[0].strip().replace(NO_ID, "")
+    return STUB_DIED.sub(DIED, str(text or "").partition("\n")[0].strip().replace(NO_ID, ""))
 
 
 def too_late(model: str, timeout: float) -> DeadlineExceeded:

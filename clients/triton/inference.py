@@ -202,7 +202,7 @@ class TritonInference(Connection, Inference):
             raise TensorsRefused(
                 f"the model {model!r} is an ensemble, whose answers cannot be streamed: to cancel "
                 "it would end Triton",
-                hint="ask its decoupled step by itself",
+                hint=f"POST /v2/models/{model}/generate_stream, or ask its decoupled step",
             )
         parameters = time_parameters(timeout) | sequence_parameters(sequence, model, signature)
         request = infer_request(model, version, inputs, outputs, parameters)

@@ -117,7 +117,7 @@ def parse_object(
     try:
         document = parse_json(body, deadline, pairs)
     except (ValueError, RecursionError) as error:
-        came = f"{len(body)} bytes that begin with {body[:16]!r}" if body else "nothing"
+        came = f"{len(body)} bytes that begin with {body[:16]!r}" if body else "empty"
         hint = SEVERAL_HINT if is_concatenated(error) else hint
         raise BadBody(f"the body is not JSON ({error}); it is {came}", hint=hint) from error
     if not isinstance(document, dict):

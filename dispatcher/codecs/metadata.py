@@ -100,7 +100,8 @@ class Metadata:
             raise BadBody(
                 "no model is named",
                 hint="name it in the path (/infer/resnet), the query (?modelname=resnet) or the "
-                "header X-Amzn-SageMaker-Custom-Attributes: modelname=resnet",
+                "header X-Amzn-SageMaker-Custom-Attributes: modelname=resnet; or set "
+                "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME",
             )
         return name
 

@@ -78,7 +78,10 @@ def inference_of_v2(settings: Settings, proxy: TritonProxy, readiness: Readiness
     @routes.post("/v2/models/<model>/versions/<version>/generate_stream")
     def generate_stream(model: str, version: str = "") -> Response:
         """Run a model as `generate`; it gives any number of answers, each an event."""
-        return streamed_response(proxy.generate_stream(read(model, version)), EVENTS)
+        pieces, end = proxy.generate_stream(read(model, version))
+        response = streamed_response(pieces, EVENTS)
+        response.call_on_close(end)
+        return response
 
     def read(model: str, version: str) -> Metadata:
         decompress_body(request, settings.max_body)
@@ -221,6 +224,11 @@ def refuse_parameters() -> None:
     if not isinstance(parameters, dict):
         raise BadBody(f"`parameters` is {brief(parameters)}", hint="expected an object, or none")
     if given := [name for name, value in parameters.items() if value]:
+        if given[0] == "unload_dependents":
+            raise BadBody(
+                "`parameters` has 'unload_dependents', which is not taken",
+                hint="unload each model by itself, an ensemble before its steps",
+            )
         raise BadBody(
             f"`parameters` has {brief(given[0])}, which is not taken: a restart would lose it",
             hint="edit the model's folder (config.pbtxt and its files), then load the model",

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from clients.errors import TensorsRefused
+from clients.errors import BadRequest, TensorsRefused
 from clients.request import SequencePart
 from clients.tensors.signature import described
+from clients.triton.errors import first_line
 from clients.triton.requests import refuse_no_items_or_classes, sequence_parameters
 from clients.triton.server import Signature
 from dispatcher.codecs.binary_tensors import named_tensors, parameters_of, with_parameters
 from dispatcher.codecs.metadata import Metadata, is_sequence_id, names_sequence, read_sequence
+from dispatcher.triton_protocol.connection import TritonResponse
 
 
 def in_sequence(
@@ -64,6 +68,38 @@ def refuse_what_harms(document: Mapping[str, Any], signature: Signature) -> None
                 f"classes are wanted of the output `{spec.name}`, which may be empty",
                 hint="POST /infer/{model} answers this request, in JSON",
             )
+
+
+def refuse_state(model: str, signature: Signature) -> None:
+    """Raise BadRequest for `generate` of a model that keeps state: it names no sequence."""
+    if signature.sequence:
+        raise BadRequest(
+            f"the model {model!r} keeps state, and `generate` names no sequence",
+            hint='POST its /infer with "parameters": {"sequence_id": 7, "sequence_start": true}, '
+            "or ask it by /invocations",
+        )
+
+
+def refuse_no_answer(came: TritonResponse) -> TritonResponse:
+    """Return what `generate` gave.
+
+    Raises:
+        BadRequest: the model gave no answer or several, for which Triton's status is 200.
+
+    """
+    if came.body.startswith(b'{"error":"generate expects'):
+        text = first_line(json.loads(came.body)["error"])
+        raise BadRequest(text, hint="POST its /generate_stream, or ask it by /invocations")
+    return came
+
+
+@contextmanager
+def naming_tensors(signature: Signature) -> Iterator[None]:
+    """Say which tensors a model has where it refuses those that came."""
+    try:
+        yield
+    except TensorsRefused as error:
+        raise TensorsRefused(error.message, hint=error.hint or tensors_of(signature)) from error
 
 
 def tensors_of(signature: Signature) -> str:

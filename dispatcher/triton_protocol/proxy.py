@@ -11,7 +11,7 @@ from typing import Any
 
 from flask import g, request
 
-from clients.errors import DeadlineExceeded, ModelFailed, TensorsRefused
+from clients.errors import DeadlineExceeded, ModelFailed
 from clients.request import Timings
 from clients.triton.errors import no_slot
 from clients.triton.inference import CACHED, missing_output
@@ -35,7 +35,13 @@ from dispatcher.execution.slots import STARTS, Caller
 from dispatcher.execution.watchdog import shut_down
 from dispatcher.observability.request_log import RequestRecord
 from dispatcher.settings import Settings
-from dispatcher.triton_protocol.checks import in_sequence, refuse_what_harms, tensors_of
+from dispatcher.triton_protocol.checks import (
+    in_sequence,
+    naming_tensors,
+    refuse_no_answer,
+    refuse_state,
+    refuse_what_harms,
+)
 from dispatcher.triton_protocol.connection import TritonHttp, TritonResponse, path_of
 
 PIECE = 2**16
@@ -128,20 +134,18 @@ class TritonProxy:
         deadline: float,
     ) -> TritonResponse:
         """Check a request as far as Triton does not, and run it; arguments as of `run`."""
-        if call != "infer":
-            path = f"{path_of(model, g.record.version)}/{call}"
-            return self.http.call("POST", path, body, {}, deadline)
         signature = self.signature(model, deadline)
-        try:
+        with naming_tensors(signature):
+            if call != "infer":
+                refuse_state(model, signature)
+                path = f"{path_of(model, g.record.version)}/{call}"
+                return refuse_no_answer(self.http.call("POST", path, body, {}, deadline))
             refuse_what_harms(document, signature)
             sequence, header = in_sequence(document, metadata, model, signature)
             if header is not None:
                 body = header + (b"" if length is None else body[length:])
                 length = None if length is None else len(header)
             response = self.run(model, signature, document, body, length, deadline)
-        except TensorsRefused as error:
-            hint = error.hint or tensors_of(signature)
-            raise TensorsRefused(error.message, hint=hint) from error
         return replace(response, sequence=sequence)
 
     def begin(self, metadata: Metadata) -> tuple[str, float]:
@@ -202,16 +206,23 @@ class TritonProxy:
         """
         return self.infer(metadata, None, "", "generate")
 
-    def generate_stream(self, metadata: Metadata) -> Iterator[bytes]:
-        """Yield the answers of a model as Triton's `generate_stream` sends them: as events.
+    def generate_stream(self, metadata: Metadata) -> tuple[Iterator[bytes], Callable[[], None]]:
+        """Return the answers of a model as Triton's `generate_stream` sends them: as events.
 
-        A slot of a job is held until the last one. Triton is left where the caller is gone, or the
-        next answer does not come in time.
+        A slot of a job is held until what is returned as second is called. Triton is left where
+        the caller is gone, or the next answer does not come in time.
 
         Raises:
             InferenceError: the request is wrong, or the model did not answer it.
 
         """
+        done = self.admission.bodies.take(request.content_length or 0)
+        try:
+            return self.begin_stream(metadata)
+        finally:
+            done()
+
+    def begin_stream(self, metadata: Metadata) -> tuple[Iterator[bytes], Callable[[], None]]:
         record: RequestRecord = g.record
         asked, each = self.begin(metadata)
         limit = TimeLimit(record.since + self.settings.stream_timeout, each)
@@ -229,9 +240,14 @@ class TritonProxy:
         held.callback(slot.release)
         try:
             model = self.model(asked, record.since + each)
-            held.enter_context(self.using(model, record.since + each))
+            until = record.since + each
+            held.enter_context(self.using(model, until))
+            signature = self.signature(model, until)
+            refuse_state(model, signature)
             path = f"{path_of(model, record.version)}/generate_stream"
-            connection, response = self.http.begin("POST", path, body, {}, record.since + each)
+            with naming_tensors(signature):
+                connection, response = self.http.begin("POST", path, body, {}, until)
+            held.callback(connection.close)
         except BaseException:
             held.close()
             raise
@@ -250,11 +266,8 @@ class TritonProxy:
             except (OSError, http.client.HTTPException):
                 error = {"error": "the model's next answer did not come in time"}
                 yield f"data: {dumps(error)}\n\n".encode()
-            finally:
-                connection.close()
-                held.close()
 
-        return pieces()
+        return pieces(), held.close
 
     def model(self, asked: str, until: float | None = None) -> str:
         """Return the model that a name or alias means; load it where there is a deadline.

@@ -1,4 +1,4 @@
-"""Four models from the lines in docs/adding-a-model.md, in the real container."""
+"""Four models from the lines in the docs, in the real container."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ from tests.conftest import (
 )
 from tests.support.fake_triton import FakeTriton
 
-PAGE = (PROJECT / "docs" / "adding-a-model.md").read_text()
+PAGE = "".join(
+    (PROJECT / "docs" / f"{name}.md").read_text() for name in ("adding-a-model", "classes")
+)
 # A block whose first line is a comment with the path of the file that it is.
 FILES = [(path, text) for path, text in re.findall(r"(?ms)^```\w*\n# (\S+/\S+)\n(.*?)^```$", PAGE)]
 LABELS = (PROJECT / "model_repository" / "resnet" / "labels.txt").read_text().splitlines()

@@ -173,7 +173,12 @@ def test_one_answer_below_v2_says_where_all_are_given(endpoint: Endpoint) -> Non
     path = "/v2/models/countdown/generate"
     answer = endpoint.call(path, '{"FROM": 1}', headers=KEYS["alice"])
     assert answer.json == {"LEFT": 1, "model_name": "countdown", "model_version": "1"}
+    several = endpoint.call(path, '{"FROM": 2}', headers=KEYS["alice"])
+    assert (several.status, "/generate_stream" in several.json["error"]) == (400, True)
     for call in ("generate", "generate_stream"):
+        keeps_state = f"/v2/models/total/{call}"
+        answer = endpoint.call(keeps_state, '{"X": 1}', headers=KEYS["alice"])
+        assert (answer.status, "sequence_id" in answer.json["error"]) == (400, True)
         path = f"/v2/models/countdown/{call}"
         answer = endpoint.call(path, '{"TO": 1}', headers=KEYS["alice"])
         assert (answer.status, "FROM" in answer.json["error"]) == (400, True)

@@ -260,6 +260,7 @@ def test_a_mistake_is_400_with_a_text_and_triton_goes_on(endpoint: Endpoint, mis
         ("plus_one/versions/x/infer", 400, "`modelversion` is 'x'"),
         ("plus_one%2f..%2fplus_one/infer", 404, "there is no route"),
         ("plus_one/infer?timeout_ms=x", 400, "`timeout_ms`"),
+        ("plus_one/generate", 400, "the model takes `x` FP32"),
         ("plus_one/trace/setting", 404, "there is no route"),
     ],
 )

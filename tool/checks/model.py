@@ -146,6 +146,13 @@ class ModelCheck:
             what = "has no effect where max_batch_size is 0"
             fix = "set max_batch_size to 1 or more, or leave dynamic_batching out"
             config.warning("dynamic_batching", scheduled, what, fix)
+        for tensor in message.messages("input") if scheduled and most > 1 else ():
+            ragged = tensor.text("allow_ragged_batch").lower() in TRUE
+            if message.text("backend") == "python" and is_file(tensor) and not ragged:
+                name = tensor.text("name")
+                what = f"never runs two files of `{name}` together, for they differ in length"
+                fix = "write allow_ragged_batch: true at that input"
+                config.warning("dynamic_batching", scheduled, what, fix)
         for group in message.messages("instance_group"):
             for count in group.all("count"):
                 if whole(str(count.value)) < 1:
@@ -154,12 +161,7 @@ class ModelCheck:
 
     def answering(self, config: ConfigFindings, message: Message) -> None:
         """Note answers that a family cannot pass on, and ids of sequences that are too short."""
-        decoupled = [
-            one
-            for policy in message.messages("model_transaction_policy")
-            for one in policy.all("decoupled")
-            if str(one.value).lower() in TRUE
-        ]
+        decoupled = switched_on(message, "model_transaction_policy", "decoupled")
         try:
             family = str(read_table(self.folder / FILE).get("family", Keys.family))
         except ClientDisabled:  # there is none, or it is reported elsewhere
@@ -187,12 +189,7 @@ class ModelCheck:
 
     def caching(self, config: ConfigFindings, message: Message) -> None:
         """Warn where Triton's response cache mixes up requests: it compares the bytes alone."""
-        enabled = [
-            field
-            for cache in message.messages("response_cache")
-            for field in cache.all("enable")
-            if str(field.value).lower() in TRUE
-        ]
+        enabled = switched_on(message, "response_cache", "enable")
         sizes = [tensor.texts("dims") for tensor in message.messages("input")]
         if enabled and any("-1" in dims for dims in sizes):
             config.warning(
@@ -224,6 +221,12 @@ class ModelCheck:
             elif not any(exists(folder / name) for folder in (self.folder.parent, BUILT_IN)):
                 what = f'is "{name}", which is not there'
                 config.error(key, [field], what, "put that model beside this one")
+            elif model and switched_on(model, "model_transaction_policy", "decoupled"):
+                what = (
+                    f'is "{name}", which is decoupled: /invocations and /infer refuse the ensemble'
+                )
+                fix = f"ask it by POST /v2/models/{self.name}/generate_stream"
+                config.warning(key, [field], what, fix)
         self.refused(of_asked_models(message, known), config.text)
 
     def engine(self, config: ConfigFindings, message: Message) -> None:
@@ -283,6 +286,17 @@ class ModelCheck:
                         f"{classes} classes",
                         f"give it {classes} lines, in the order in which the model was trained",
                     )
+
+
+def switched_on(message: Message, group: str, key: str) -> list[Field]:
+    """Return the fields of groups that switch something on."""
+    fields = [one for found in message.messages(group) for one in found.all(key)]
+    return [one for one in fields if str(one.value).lower() in TRUE]
+
+
+def is_file(tensor: Message) -> bool:
+    """Whether a tensor is made for the bytes of a file."""
+    return tensor.text("data_type") == "TYPE_UINT8" and tensor.texts("dims") == ["-1"]
 
 
 def entries(message: Message, key: str) -> list[Field]:

@@ -33,7 +33,7 @@ def test_it_has_new_processes_and_others_keep_theirs(tmp_path: Path, asked: bool
                 os.kill(pid, signal.SIGKILL)
             time.sleep(0.5)
             if asked:
-                with pytest.raises(ModelFailed, match="not healthy"):
+                with pytest.raises(ModelFailed, match="died before it answered"):
                     client.infer("bare", X, timeout=10)
             client.reload("bare", timeout=60)
             assert client.infer("bare", X, timeout=30)["y"].tolist() == [[1, 1, 1]]

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import pytest
 from flask.testing import FlaskClient
+from werkzeug.test import EnvironBuilder
 
 from clients.errors import ModelUnavailable
 from clients.triton.server import TensorSpec
@@ -90,6 +91,8 @@ def test_a_wrong_json_header_size_is_refused_in_the_usual_form(
         (418, b"<html>", 502, "<html>"),
         (500, b"", 502, "Triton answered 500"),
         (400, b'{"error": "[request id: <id_unknown>] bad"}', 400, "bad"),
+        (400, b'{"error": "Stub process \'add_0_0\' is not healthy."}', 502, "the process of"),
+        (400, b'data: {"error": "of generate_stream"}', 400, "of generate_stream"),
     ],
 )
 def test_triton_s_errors_have_the_statuses_of_the_table(
@@ -287,3 +290,13 @@ def test_what_a_restart_would_lose_is_refused(
     answer = client.post(f"/v2/repository/models/add/{action}", data=body)
     assert answer.status_code == status
     assert "parameters" in (answer.json or {})["error"]
+
+
+def test_a_stream_that_nobody_reads_leaves_its_slot(client: FlaskClient) -> None:
+    """As of a caller who is gone before the first byte is sent."""
+    statuses: list[str] = []
+    for _ in range(9):
+        builder = EnvironBuilder("/v2/models/add/generate_stream", method="POST", data=b"{}")
+        sent = client.application(builder.get_environ(), lambda status, _: statuses.append(status))
+        sent.close()
+    assert set(statuses) == {"200 OK"}
