@@ -41,6 +41,7 @@ from dispatcher.settings import (
     AUTO,
     FAILING,
     INNER_PORTS,
+    JOBS,
     PUBLIC_PORTS,
     RUN_PATH,
     SUPERVISOR,
@@ -203,6 +204,8 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         ).run()
     finally:
         listener.close()
+        if lost := len(list((run_dir / JOBS / "waiting").glob("*"))):  # those outside are kept
+            say(f"{lost} asynchronous requests are lost: JOBS_DIR would keep them", WARNING)
         for program in programs:
             program.clean()
 

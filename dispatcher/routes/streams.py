@@ -9,7 +9,7 @@ from flask import Response, g
 
 from clients.errors import DeadlineExceeded, InferenceError
 from dispatcher.codecs.error_responses import encode_results
-from dispatcher.codecs.metadata import Metadata
+from dispatcher.codecs.metadata import ATTRIBUTES, Metadata, format_attributes, session_headers
 from dispatcher.codecs.responses import JSON, LINES, encode, lines_response, negotiate
 from dispatcher.errors import CallerGone
 from dispatcher.execution.executor import Job
@@ -65,3 +65,11 @@ def wants_lines(metadata: Metadata) -> bool:
 def first_model(model_requests: Sequence[ModelRequest | InferenceError]) -> str:
     """Return the model that a request for several counts for."""
     return next((one.modelname for one in model_requests if isinstance(one, ModelRequest)), "")
+
+
+def with_attributes(response: Response, prepared: PreparedRequest) -> Response:
+    """Add the custom attributes that the client has set."""
+    if attributes := prepared.request.response_attributes:
+        response.headers[ATTRIBUTES] = format_attributes(attributes)
+    response.headers.update(session_headers(prepared.request.sequence))
+    return response
