@@ -195,7 +195,7 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
     executor = Executor(lookup, admission.calls, grace_period(settings.client_timeout))
     triton = TritonProxy(settings, lookup, admission, control.using)
     s3 = by_key(settings)
-    later = jobs and Later(jobs, settings, s3)
+    later = Later(jobs, settings, s3) if jobs else None
     return create_app(
         settings.max_body,
         telemetry,

@@ -301,10 +301,9 @@ class Settings(JobSettings, StorageSettings, ModelSettings):
 
 def rows() -> Iterator[Row]:
     """Yield a row for each setting: those of this table, of models, of S3, and of jobs."""
-    parts = [
-        {f.name for f in fields(part)} for part in (ModelSettings, StorageSettings, JobSettings)
-    ]
-    for f in sorted(fields(Settings), key=lambda f: [f.name in part for part in parts[::-1]]):
+    last = (JobSettings, StorageSettings, ModelSettings)
+    parts = [{f.name for f in fields(part)} for part in last]
+    for f in sorted(fields(Settings), key=lambda f: [f.name in part for part in parts]):
         yield Row(
             f.name,
             f.metadata["variable"],
