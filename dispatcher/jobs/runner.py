@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.auth.authorization import OF_JOB
-from dispatcher.codecs.error_responses import error_body
+from dispatcher.codecs.error_responses import BUG_MESSAGE, error_body
 from dispatcher.codecs.responses import dumps
-from dispatcher.errors import RETRY_AFTER_S, ROUTING, status_and_code, time_used_up
+from dispatcher.errors import RETRY_AFTER_S, ROUTING, time_used_up
 from dispatcher.execution.admission import Admission
 from dispatcher.jobs.store import BODY, FAILED, RESULT, SUCCEEDED, JobStore, StoredJob, read_json
 
@@ -112,11 +112,14 @@ class Runner:
         if begun >= MAX_BEGUN:
             log.error("the job %s has ended %d web workers", job.request.identity, begun)
             message = f"the web worker has ended {begun} times while it ran this job"
-            error = error_body(None, ROUTING[500][0], message, "the container's log says why")
-            self.finish(job, own_answer(job, 500, error))
+            self.finish(job, own_answer(job, 500, message))
             return
         job.note(begun=begun + 1, refused=refused, started=time.time())
-        answer = replay(self.app, job)
+        try:
+            answer = replay(self.app, job)
+        except Exception:
+            log.exception("the job %s has failed", job.request.identity)
+            answer = own_answer(job, 500, BUG_MESSAGE)
         if answer.status in RETRY_AFTER_S and refused < MAX_REFUSED and not job.has_ended:
             job.note(begun=0, refused=refused + 1)
             self.store.postpone(job, RETRY_AFTER_S[answer.status])
@@ -164,9 +167,7 @@ def replay(app: Wsgi, job: StoredJob) -> JobAnswer:
         except (OSError, http.client.HTTPException):  # it has closed the connection only
             with suppress(TimeoutError):
                 return future.result(LEFT_S)
-            late = time_used_up()
-            status, code = status_and_code(late)
-            return own_answer(job, status, error_body(None, code, late.message, late.hint))
+            return own_answer(job, 504, time_used_up().message)
 
 
 def answer(app: Wsgi, job: StoredJob, connection: socket.socket, future: Future[JobAnswer]) -> None:
@@ -219,10 +220,12 @@ def environ_of(job: StoredJob, connection: socket.socket) -> dict[str, Any]:
     }
 
 
-def own_answer(job: StoredJob, status: int, error: dict[str, Any]) -> JobAnswer:
+def own_answer(job: StoredJob, status: int, message: str) -> JobAnswer:
     """Return an error that the application has not answered itself."""
     file = part_of(job)
-    file.write_text(dumps({"error": {**error, "request_id": job.request.identity}}))
+    code, hint = ROUTING[status]
+    error = {**error_body(None, code, message, hint), "request_id": job.request.identity}
+    file.write_text(dumps({"error": error}))
     return JobAnswer(status, [("Content-Type", "application/json")], file)
 
 

@@ -72,7 +72,7 @@ class JobRequest:
         return folder_name(self.owner, self.identity)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StoredJob:
     """A job in its folder."""
 
