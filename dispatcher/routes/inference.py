@@ -6,7 +6,7 @@ import itertools
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,10 +22,13 @@ from dispatcher.codecs.content_types import LINE_TYPES, decompress_body, read_bo
 from dispatcher.codecs.error_responses import encode_item, encode_results
 from dispatcher.codecs.json_request import read_lines, spool
 from dispatcher.codecs.metadata import (
+    ATTRIBUTES,
     Metadata,
     TimeLimit,
+    format_attributes,
     prefers_async,
     read_metadata,
+    session_headers,
     starts_sequence,
 )
 from dispatcher.codecs.responses import (
@@ -55,12 +58,12 @@ from dispatcher.execution.by_key import (
 from dispatcher.execution.executor import Executor, Job
 from dispatcher.execution.prepared import PreparedRequest, prepare
 from dispatcher.execution.request import ModelRequest, RequestList, SeveralModels
-from dispatcher.execution.slots import STARTS, Caller, Slot
+from dispatcher.execution.slots import STARTS, Caller
 from dispatcher.execution.watchdog import send_timeout, shut_down
 from dispatcher.observability.request_log import RequestRecord
 from dispatcher.observability.telemetry import Telemetry
 from dispatcher.routes.jobs import Later
-from dispatcher.routes.streams import first_model, stream_response, wants_lines, with_attributes
+from dispatcher.routes.streams import first_model, release_slot, stream_response, wants_lines
 from dispatcher.routes.v2 import sagemaker_response
 from dispatcher.settings import Settings
 from dispatcher.storage.objects import Reads
@@ -389,7 +392,9 @@ def end_waiting(record: RequestRecord) -> None:
     record.queue = time.monotonic() - record.since - record.s3
 
 
-def release_slot(slot: Slot) -> None:
-    """Release the slot of a job whose response was sent, or broke off."""
-    with suppress(DeadlineExceeded):
-        slot.release()
+def with_attributes(response: Response, prepared: PreparedRequest) -> Response:
+    """Add the custom attributes that the client has set."""
+    if attributes := prepared.request.response_attributes:
+        response.headers[ATTRIBUTES] = format_attributes(attributes)
+    response.headers.update(session_headers(prepared.request.sequence))
+    return response

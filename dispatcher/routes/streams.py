@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from flask import Response, g
 
 from clients.errors import DeadlineExceeded, InferenceError
 from dispatcher.codecs.error_responses import encode_results
-from dispatcher.codecs.metadata import ATTRIBUTES, Metadata, format_attributes, session_headers
+from dispatcher.codecs.metadata import Metadata
 from dispatcher.codecs.responses import JSON, LINES, encode, lines_response, negotiate
 from dispatcher.errors import CallerGone
 from dispatcher.execution.executor import Job
 from dispatcher.execution.prepared import PreparedRequest
 from dispatcher.execution.request import ModelRequest
+from dispatcher.execution.slots import Slot
 from dispatcher.execution.watchdog import shut_down
 from dispatcher.observability.telemetry import Telemetry
 
@@ -67,9 +69,7 @@ def first_model(model_requests: Sequence[ModelRequest | InferenceError]) -> str:
     return next((one.modelname for one in model_requests if isinstance(one, ModelRequest)), "")
 
 
-def with_attributes(response: Response, prepared: PreparedRequest) -> Response:
-    """Add the custom attributes that the client has set."""
-    if attributes := prepared.request.response_attributes:
-        response.headers[ATTRIBUTES] = format_attributes(attributes)
-    response.headers.update(session_headers(prepared.request.sequence))
-    return response
+def release_slot(slot: Slot) -> None:
+    """Release the slot of a job whose response was sent, or broke off."""
+    with suppress(DeadlineExceeded):
+        slot.release()

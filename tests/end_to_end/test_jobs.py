@@ -227,3 +227,37 @@ class WithKey(Endpoint):
 
     def call(self, path: str, *arguments: Any) -> Answer:
         return Endpoint.call(self, path, None, "GET", {"x-api-key": KEYS["shop"]})
+
+
+@pytest.mark.slow
+def test_jobs_are_there_after_a_restart_and_a_model_that_hangs_is_504(
+    models: None, tmp_path: Path
+) -> None:
+    for name in ("models", "clients", "first", "second", "third"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "models" / "resnet").symlink_to(PROJECT / "model_repository" / "resnet")
+    (tmp_path / "clients" / "slow.py").write_text(SLOW)
+    settings = {
+        "MODEL_REPOSITORY": str(tmp_path / "models"),
+        "CLIENTS_PATH": str(tmp_path / "clients"),
+        "MODEL_SERVER_TIMEOUT": "5",
+    }
+    kept = {**settings, "JOBS_DIR": str(tmp_path / "kept")}
+    with running(tmp_path / "first", **kept) as endpoint:
+        later(endpoint, sleeping(Path("/dev/null"), 60), "hangs")
+        shown = ended(endpoint, "hangs")
+        assert (shown["code"], shown["error"]["code"]) == (504, "deadline_exceeded")
+        assert call(endpoint, "/jobs/hangs/result").status == 504
+        later(endpoint, sleeping(tmp_path / "runs", 4), "runs")
+        later(endpoint, sleeping(tmp_path / "waits", 0), "waits")
+        begun(tmp_path / "runs")
+    assert "are lost" not in endpoint.log.read_text()
+    with running(tmp_path / "second", **kept) as endpoint:
+        assert call(endpoint, "/jobs/hangs").json == shown
+        for identity in ("runs", "waits"):
+            assert ended(endpoint, identity)["status"] == "succeeded"
+    assert len(begun(tmp_path / "runs", 2)) == 2
+    with running(tmp_path / "third", **settings) as endpoint:
+        for identity in ("runs", "waits"):
+            later(endpoint, sleeping(Path("/dev/null"), 4), identity)
+    assert "2 asynchronous requests are lost" in endpoint.log.read_text()
