@@ -152,7 +152,9 @@ class JobStore:
                 self.refuse_too_many(length)
                 # First the entry: a job without one would never be run.
                 self.enter(WAITING, Entry(time.time_ns(), length, request.name))
-                part.rename(self.folder / JOBS / request.name)
+                folder = self.folder / JOBS / request.name
+                shutil.rmtree(folder, ignore_errors=True)  # of one that is over
+                part.rename(folder)
         except Locked as error:
             raise TooManyRequests(
                 "too many jobs come at a time", hint="try again after Retry-After seconds"
@@ -164,7 +166,7 @@ class JobStore:
         finally:
             if part:
                 shutil.rmtree(part, ignore_errors=True)
-        return StoredJob(self.folder / JOBS / request.name, request)
+        return StoredJob(folder, request)
 
     def refuse_too_many(self, length: int) -> None:
         waiting = self.entries(WAITING)
@@ -181,10 +183,12 @@ class JobStore:
     def find(self, owner: str, identity: str) -> StoredJob | None:
         """Return the job of a caller; `None` where there is none any more."""
         job = self.read(folder_name(owner, identity))
-        if job and (end := job.end) and end["ended"] + self.keep < time.time():
-            shutil.rmtree(job.folder, ignore_errors=True)
-            return None
-        return job
+        return None if job is None or self.is_over(job) else job
+
+    def is_over(self, job: StoredJob) -> bool:
+        """Whether a job was kept long enough after its end."""
+        end = job.end
+        return end is not None and end["ended"] + self.keep < time.time()
 
     def read(self, name: str) -> StoredJob | None:
         folder = self.folder / JOBS / name
@@ -254,8 +258,11 @@ class JobStore:
         for entry in self.entries(ENDED):
             if entry.at > time.time_ns():
                 break
-            shutil.rmtree(self.folder / JOBS / entry.name, ignore_errors=True)
-            (self.folder / ENDED / str(entry)).unlink(missing_ok=True)
+            with suppress(Locked), held(self.folder / LOCK, fcntl.LOCK_EX):
+                job = self.read(entry.name)
+                if job is None or self.is_over(job):  # else a newer one has its id
+                    shutil.rmtree(self.folder / JOBS / entry.name, ignore_errors=True)
+                (self.folder / ENDED / str(entry)).unlink(missing_ok=True)
         for part in (self.folder / PARTS).iterdir():
             with suppress(FileNotFoundError):
                 if part.stat().st_mtime < time.time() - ABANDONED_S:
