@@ -18,7 +18,7 @@ from typing import Any
 
 from container.announcement import Announcement
 from container.programs.find_triton import NoTriton, Triton, find_triton
-from container.programs.gunicorn import gunicorn_program
+from container.programs.gunicorn import gunicorn_program, warn_of_lost_jobs
 from container.programs.listening_socket import ListeningSocket
 from container.programs.nginx import NoNginx, find_nginx, nginx_program
 from container.programs.shared_memory import NoSharedMemory, shared_memory_plan
@@ -203,6 +203,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         ).run()
     finally:
         listener.close()
+        warn_of_lost_jobs(run_dir, say)
         for program in programs:
             program.clean()
 
@@ -395,6 +396,5 @@ def usage() -> str:
     """Return the help text, the table of settings included."""
     lines = [USAGE]
     for row in rows():
-        lines.append(f"  {row.variable}={row.default}")
-        lines.append(f"      {row.meaning} ({row.expected})")
+        lines += [f"  {row.variable}={row.default}", f"      {row.meaning} ({row.expected})"]
     return "\n".join(lines)

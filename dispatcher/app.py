@@ -19,7 +19,8 @@ from dispatcher.observability.request_log import RequestRecord
 from dispatcher.observability.telemetry import Telemetry
 
 CHUNK = 2**16
-REQUEST_ID_HEADERS = ("X-Amzn-SageMaker-Inference-Id", "X-Request-Id")
+INFERENCE_ID = "X-Amzn-SageMaker-Inference-Id"
+REQUEST_ID_HEADERS = (INFERENCE_ID, "X-Request-Id")
 VALID_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")  # as in nginx.conf
 START_HEADER = "X-Request-Start"  # when NGINX had the whole request, in seconds since 1970
 

@@ -69,6 +69,14 @@ class AlreadyLoaded(InferenceError):
     """There is a model of this name already."""
 
 
+class JobConflict(InferenceError):
+    """Another job has this id, or a job has no result."""
+
+
+class UnknownJob(InferenceError):
+    """There is no such job of this caller."""
+
+
 class TooManyRequests(InferenceError):
     """The queue is full."""
 
@@ -130,8 +138,10 @@ ANSWERS: Final[dict[type[InferenceError], tuple[int, str]]] = {
     UnknownModel: (404, "unknown_model"),
     UnknownVersion: (404, "unknown_version"),
     ObjectNotFound: (404, "object_not_found"),
+    UnknownJob: (404, "unknown_job"),
     NotAcceptable: (406, "not_acceptable"),
     AlreadyLoaded: (409, "already_loaded"),
+    JobConflict: (409, "job_conflict"),
     # No 404: of a multi-model endpoint that says that the model has to be loaded.
     UnknownSequence: (410, "unknown_sequence"),
     ObjectTooLarge: (413, "object_too_large"),

@@ -29,6 +29,8 @@ from dispatcher.execution.by_key import ByKey
 from dispatcher.execution.executor import Executor
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.watchdog import Watchdog, grace_period, replace_worker
+from dispatcher.jobs.runner import Runner
+from dispatcher.jobs.store import JobStore
 from dispatcher.model_control.control import ModelControl
 from dispatcher.model_control.links import keep_listable
 from dispatcher.model_control.listing import ModelListing
@@ -47,6 +49,7 @@ from dispatcher.readiness.status import Readiness, SupervisorStatus
 from dispatcher.readiness.status_file import StatusReader
 from dispatcher.routes.docs import docs_routes
 from dispatcher.routes.inference import inference_routes
+from dispatcher.routes.jobs import Later, job_routes
 from dispatcher.routes.metrics import metrics_routes
 from dispatcher.routes.models import management_routes
 from dispatcher.routes.v2 import inference_of_v2, models_of_v2
@@ -55,6 +58,7 @@ from dispatcher.settings import (
     ASIDE,
     ENGINES,
     INSTANCES,
+    JOBS,
     SCARCE,
     SUPERVISOR,
     USED,
@@ -111,9 +115,14 @@ def build() -> Flask:
     telemetry = make_telemetry(settings, registry, os.environ)
     keys = load_key_file(settings)
     readiness = Readiness(supervisor, prober.status)
-    return assemble(
-        settings, registry, environment, readiness, admission, reloader, telemetry, keys
+    jobs = job_store(settings)
+    app = assemble(
+        settings, registry, environment, readiness, admission, reloader, telemetry, keys, jobs
     )
+    if jobs:
+        runner = Runner(jobs, app.wsgi_app, admission, lambda: watchdog.leaving)
+        runner.start(settings.jobs_at_a_time)
+    return app
 
 
 def build_alone() -> Flask:
@@ -138,6 +147,7 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
     reloader: Reloader,
     telemetry: Telemetry,
     keys: KeyFile | None,
+    jobs: JobStore | None,
 ) -> Flask:
     """Put the routes and the application together.
 
@@ -150,6 +160,7 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
         reloader: reloads clients; started by the caller.
         telemetry: counts and logs every request.
         keys: the API keys; `None` where none are needed.
+        jobs: what is answered later; run by the caller; `None` where that is switched off.
 
     """
     run_dir = settings.run_dir
@@ -183,12 +194,15 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
     lookup = ModelLookup(registry, environment, readiness.refuse, loader.is_wanted, control.find)
     executor = Executor(lookup, admission.calls, grace_period(settings.client_timeout))
     triton = TritonProxy(settings, lookup, admission, control.using)
+    s3 = by_key(settings)
+    later = Later(jobs, settings, s3) if jobs else None
     return create_app(
         settings.max_body,
         telemetry,
         Authorizer(keys, management=settings.management_routes),
         (
-            inference_routes(settings, executor, admission, telemetry, triton, by_key(settings)),
+            inference_routes(settings, executor, admission, telemetry, triton, s3, later),
+            job_routes(jobs),
             inference_of_v2(settings, triton, readiness),
             models_of_v2(settings, triton, control, admission),
             management_routes(settings, listing, control, readiness, admission.management),
@@ -228,6 +242,15 @@ def by_key(settings: Settings) -> ByKey | None:
     if not settings.s3_is_used:
         return None
     return ByKey(Places(settings), Objects.of(settings), store_all=bool(settings.s3_results_prefix))
+
+
+def job_store(settings: Settings) -> JobStore | None:
+    """Return where jobs are kept; `None` where requests are answered at once only."""
+    folder = settings.jobs_dir or (settings.run_dir and settings.run_dir / JOBS)
+    if not (folder and settings.jobs_queue):
+        return None
+    disk = settings.jobs_disk_mb * 2**20
+    return JobStore(folder, settings.jobs_queue, disk, settings.jobs_keep)
 
 
 def make_admission(settings: Settings) -> Admission:

@@ -29,7 +29,7 @@ ARROWS = {
     # level (settings, errors, version) are there for every room.
     "dispatcher": (
         "clients clients/plugins clients/repository clients/triton dispatcher/auth"
-        " dispatcher/codecs dispatcher/execution dispatcher/model_control"
+        " dispatcher/codecs dispatcher/execution dispatcher/jobs dispatcher/model_control"
         " dispatcher/observability dispatcher/on_demand dispatcher/readiness dispatcher/routes"
         " dispatcher/settings dispatcher/storage dispatcher/triton_protocol"
     ),
@@ -43,6 +43,11 @@ ARROWS = {
         " dispatcher/observability dispatcher/storage"
     ),
     "dispatcher/gunicorn": "dispatcher/observability",
+    # Requests that are answered later: kept on disk, and asked of the application itself.
+    "dispatcher/jobs": (
+        "dispatcher dispatcher/auth dispatcher/codecs dispatcher/execution"
+        " dispatcher/on_demand/memory.py"
+    ),
     "dispatcher/model_control": (
         "clients clients/plugins clients/repository clients/tensors clients/triton dispatcher"
         " dispatcher/settings"
@@ -56,7 +61,7 @@ ARROWS = {
     "dispatcher/routes": (
         "clients clients/plugins clients/tensors dispatcher dispatcher/settings dispatcher/auth"
         " dispatcher/codecs"
-        " dispatcher/execution dispatcher/model_control dispatcher/observability"
+        " dispatcher/execution dispatcher/jobs dispatcher/model_control dispatcher/observability"
         " dispatcher/readiness dispatcher/storage dispatcher/triton_protocol"
     ),
     "dispatcher/storage": (

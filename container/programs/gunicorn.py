@@ -10,9 +10,10 @@ from pathlib import Path
 from container.programs.malloc import ALLOCATOR, FEW_ARENAS
 from container.repository.shared_memory_plan import Plan
 from container.supervisor.http_probe import UnixConnection, ask
+from container.supervisor.log import WARNING, Say
 from container.supervisor.program import Program
 from container.triton_backends.machine.shared_memory import PREFIX
-from dispatcher.settings import PROJECT, SCARCE, Settings
+from dispatcher.settings import JOBS, PROJECT, SCARCE, Settings
 
 THREADS_FOR_HEALTH = 4  # for health routes, besides the threads for models
 IDLE_CONNECTIONS = 1000  # from NGINX to gunicorn, besides as many as there are threads
@@ -88,3 +89,9 @@ def gunicorn_program(
         fault,
         stop_within=max(1.0, settings.stop_timeout * GUNICORN_SHARE),
     )
+
+
+def warn_of_lost_jobs(run_dir: Path, say: Say) -> None:
+    """Log how many asynchronous requests end with RUN_DIR; see `dispatcher/jobs/store.py`."""
+    if lost := len(list((run_dir / JOBS / "waiting").glob("*"))):
+        say(f"{lost} asynchronous requests are lost; JOBS_DIR would have kept them", WARNING)

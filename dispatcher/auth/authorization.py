@@ -9,6 +9,9 @@ from dispatcher.errors import ManagementOff, Unauthorized, WrongScope
 
 HEADER = "X-Api-Key"
 
+# In the WSGI environment of a job's request: the name of the key that it was accepted with.
+OF_JOB = "dispatcher.job"
+
 # Requested by the platform and load balancers, which have no key.
 PUBLIC = frozenset({"management.ping", "management.execution_parameters", "v2.live", "v2.ready"})
 READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -47,6 +50,8 @@ class Authorizer:
             ManagementOff: the route is switched off.
 
         """
+        if (owner := request.environ.get(OF_JOB)) is not None:
+            return str(owner)
         needed = required_scopes(request.endpoint, request.method)
         name = self.name(request, needed) if self.keys and needed else ""
         if needed == (MANAGEMENT,) and not self.management:

@@ -31,6 +31,7 @@ MAX_ATTRIBUTES = 1024  # the platform's own limit, in visible ASCII
 TIMEOUT_PARAMETER = "timeout_ms"
 SEQUENCE_NAMES = ("sequence_id", "sequence_start", "sequence_end")  # as in Triton's protocol
 MAX_SEQUENCE_ID = 128  # characters, as in Triton; the platform's own sessions have at most 256
+PREFER, ASYNC = "Prefer", "respond-async"  # RFC 7240
 MODEL_NAMES = ("modelname", "model_name")
 RESERVED_NAMES = (*MODEL_NAMES, "modelversion", TIMEOUT_PARAMETER)
 
@@ -142,6 +143,12 @@ def read_metadata(  # noqa: PLR0913  each by its name
         session=headers.get(SESSION, ""),
         owner=owner,
     )
+
+
+def prefers_async(headers: Headers) -> bool:
+    """Check whether the caller wants the answer later; what is malformed is ignored."""
+    preferences = re.sub(r'"[^"]*"', "", ",".join(headers.getlist(PREFER))).split(",")
+    return any(one.partition(";")[0].strip().lower() == ASYNC for one in preferences)
 
 
 def names_sequence(parameters: Mapping[str, Any], metadata: Metadata) -> bool:

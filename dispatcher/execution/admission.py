@@ -28,8 +28,12 @@ class Admission:
     """
 
     def __init__(self, calls: int, jobs: int, waiting: int, max_body: int) -> None:
-        waiting_queue = WaitingQueue(waiting)
+        self.waiting = waiting_queue = WaitingQueue(waiting)
         self.calls = Slots(with_others(calls), calls, waiting_queue)
         self.jobs = Slots(with_others(jobs), jobs, waiting_queue)
         self.management = Slots(with_others(MANAGING), MANAGING, waiting_queue)
         self.bodies = LargeBodies(max_body)
+
+    def is_free(self) -> bool:
+        """Whether there is a slot for a call, and no request waits for one."""
+        return self.calls.free > 0 and not self.waiting.count

@@ -6,7 +6,7 @@ import itertools
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from flask import Blueprint, Response, g, request
 from clients.errors import BadRequest, DeadlineExceeded, UnknownModel
 from clients.request import Timings
 from clients.tensors.client import TensorResult
+from dispatcher.auth.authorization import OF_JOB
 from dispatcher.codecs.binary_tensors import SAGEMAKER_TYPE
 from dispatcher.codecs.content_types import LINE_TYPES, decompress_body, read_body
 from dispatcher.codecs.error_responses import encode_item, encode_results
@@ -25,6 +26,7 @@ from dispatcher.codecs.metadata import (
     Metadata,
     TimeLimit,
     format_attributes,
+    prefers_async,
     read_metadata,
     session_headers,
     starts_sequence,
@@ -56,11 +58,12 @@ from dispatcher.execution.by_key import (
 from dispatcher.execution.executor import Executor, Job
 from dispatcher.execution.prepared import PreparedRequest, prepare
 from dispatcher.execution.request import ModelRequest, RequestList, SeveralModels
-from dispatcher.execution.slots import STARTS, Caller, Slot
+from dispatcher.execution.slots import STARTS, Caller
 from dispatcher.execution.watchdog import send_timeout, shut_down
 from dispatcher.observability.request_log import RequestRecord
 from dispatcher.observability.telemetry import Telemetry
-from dispatcher.routes.streams import first_model, stream_response, wants_lines
+from dispatcher.routes.jobs import Later
+from dispatcher.routes.streams import first_model, release_slot, stream_response, wants_lines
 from dispatcher.routes.v2 import sagemaker_response
 from dispatcher.settings import Settings
 from dispatcher.storage.objects import Reads
@@ -74,10 +77,11 @@ def inference_routes(  # noqa: PLR0913, PLR0917  all that they are made of
     telemetry: Telemetry,
     triton: TritonProxy,
     by_key: ByKey | None,
+    later: Later | None,
 ) -> Blueprint:
     """Return the routes that run inference."""
     routes = Blueprint("invocations", __name__)
-    invocation = InferenceHandler(settings, executor, admission, telemetry, triton, by_key)
+    invocation = InferenceHandler(settings, executor, admission, telemetry, triton, by_key, later)
 
     @routes.post("/predict")  # the name in tutorials of FastAPI
     @routes.post("/invocations")
@@ -127,6 +131,7 @@ class InferenceHandler:
         telemetry: counts and logs what was requested.
         triton: takes bodies with binary tensors.
         by_key: reads what requests name in S3; `None` where no bucket is configured.
+        later: accepts what is to be answered later; `None` where that is switched off.
 
     """
 
@@ -138,6 +143,7 @@ class InferenceHandler:
         telemetry: Telemetry,
         triton: TritonProxy,
         by_key: ByKey | None,
+        later: Later | None,
     ) -> None:
         self.settings = settings
         self.max_body, self.client_timeout = settings.max_body, settings.client_timeout
@@ -145,7 +151,7 @@ class InferenceHandler:
         self.admission = admission
         self.telemetry = telemetry
         self.triton = triton
-        self.by_key = by_key
+        self.by_key, self.later = by_key, later
 
     def answer(self, path_model: str) -> Response:
         """Read the request by its content type, wait for a slot, and answer."""
@@ -158,6 +164,8 @@ class InferenceHandler:
             request_id=record.request_id,
             owner=record.key,
         )
+        if self.later and prefers_async(request.headers) and OF_JOB not in request.environ:
+            return self.later.accept(metadata)
         stream = request.mimetype in LINE_TYPES
         metadata = replace(metadata, time_limit=self.time_limit(metadata, stream=stream))
         record.modelname = metadata.modelname(None)
@@ -374,6 +382,7 @@ class InferenceHandler:
 
     def time_limit(self, metadata: Metadata, *, stream: bool) -> TimeLimit:
         """Return the time limit of a request, counted from when NGINX had all of it."""
+        stream = stream or OF_JOB in request.environ  # nobody waits for a job
         each = min(self.client_timeout, metadata.timeout)
         return TimeLimit(g.record.since + (self.settings.stream_timeout if stream else each), each)
 
@@ -381,12 +390,6 @@ class InferenceHandler:
 def end_waiting(record: RequestRecord) -> None:
     """Note how long the request has waited in the queue, and not for S3."""
     record.queue = time.monotonic() - record.since - record.s3
-
-
-def release_slot(slot: Slot) -> None:
-    """Release the slot of a job whose response was sent, or broke off."""
-    with suppress(DeadlineExceeded):
-        slot.release()
 
 
 def with_attributes(response: Response, prepared: PreparedRequest) -> Response:

@@ -30,7 +30,7 @@ ERRORS: Mapping[str, tuple[int, ...]] = {
     "management": WAITING,
     "load": (*WAITING, 409, 507),
     "load_own": (*WAITING, 507),
-    "inference": (*WAITING, 406, 410, 415, 507),
+    "inference": (*WAITING, 406, 409, 410, 415, 507),
     # NGINX refuses the first ones itself, before it knows the path.
     "hosting_service": (400, 405, 408, 414, 501, SERVICE_STATUS),
 }

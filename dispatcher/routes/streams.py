@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from flask import Response, g
@@ -15,6 +16,7 @@ from dispatcher.errors import CallerGone
 from dispatcher.execution.executor import Job
 from dispatcher.execution.prepared import PreparedRequest
 from dispatcher.execution.request import ModelRequest
+from dispatcher.execution.slots import Slot
 from dispatcher.execution.watchdog import shut_down
 from dispatcher.observability.telemetry import Telemetry
 
@@ -65,3 +67,9 @@ def wants_lines(metadata: Metadata) -> bool:
 def first_model(model_requests: Sequence[ModelRequest | InferenceError]) -> str:
     """Return the model that a request for several counts for."""
     return next((one.modelname for one in model_requests if isinstance(one, ModelRequest)), "")
+
+
+def release_slot(slot: Slot) -> None:
+    """Release the slot of a job whose response was sent, or broke off."""
+    with suppress(DeadlineExceeded):
+        slot.release()

@@ -12,6 +12,7 @@ from typing import Any
 from clients.repository.model_folders import can_be_read
 from dispatcher.settings import readers as read
 from dispatcher.settings import remote_triton as remote
+from dispatcher.settings.jobs import JobSettings
 from dispatcher.settings.models import ModelSettings
 from dispatcher.settings.readers import setting
 from dispatcher.settings.storage import StorageSettings
@@ -59,7 +60,7 @@ def with_others(slots: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(StorageSettings, ModelSettings):
+class Settings(JobSettings, StorageSettings, ModelSettings):
     """The settings of one container, read and checked."""
 
     # fmt: off
@@ -299,9 +300,10 @@ class Settings(StorageSettings, ModelSettings):
 
 
 def rows() -> Iterator[Row]:
-    """Yield a row for each setting: those of this table, of models, and of S3."""
-    others = {f.name for f in fields(ModelSettings)}
-    for f in sorted(fields(Settings), key=lambda f: (f.name.startswith("s3_"), f.name in others)):
+    """Yield a row for each setting: those of this table, of models, of S3, and of jobs."""
+    last = (JobSettings, StorageSettings, ModelSettings)
+    parts = [{f.name for f in fields(part)} for part in last]
+    for f in sorted(fields(Settings), key=lambda f: [f.name in part for part in parts]):
         yield Row(
             f.name,
             f.metadata["variable"],

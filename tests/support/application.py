@@ -16,7 +16,7 @@ from dispatcher.observability.telemetry import Metrics, Telemetry
 from dispatcher.readiness.prober import Prober
 from dispatcher.readiness.status import Readiness
 from dispatcher.settings import Settings
-from dispatcher.wsgi import assemble, make_admission
+from dispatcher.wsgi import assemble, job_store, make_admission
 from tests.support.fake_triton import FakeTriton
 
 
@@ -70,4 +70,5 @@ def make_app(
         ),
         telemetry or Telemetry(Metrics(registry.clients)),
         keys,
+        job_store(settings),
     )

@@ -1,0 +1,327 @@
+"""Jobs on disk, for all web workers: requests that are answered later.
+
+    jobs/NAME/                   request.json, body; run.json, lock; result, end.json
+    waiting/TIME.BYTES.NAME      an empty file for each job to be run, not before that time
+    ended/TIME.BYTES.NAME        one for each job that has ended; it is removed at that time
+
+NAME is a hash of the caller's key and the job's id. The worker that runs a job keeps it locked, so
+the job of a worker that was killed is free again. A job has ended as soon as it has an `end.json`,
+which is made once: by the worker, or by who cancels the job.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from dispatcher.errors import JobConflict, OutOfMemory, TooManyRequests
+from dispatcher.on_demand.memory import Locked, held
+
+JOBS, WAITING, ENDED, PARTS = "jobs", "waiting", "ended", "parts"
+REQUEST, BODY, RUN, RESULT, END, LOCK = (
+    "request.json", "body", "run.json", "result", "end.json", "lock",
+)  # fmt: skip
+SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
+CHUNK = 2**16
+ABANDONED_S = 3600.0  # after which what a killed worker had begun to write is removed
+LOCK_S = 10.0
+NS = 10**9
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """A request to be answered later, without its body.
+
+    Args:
+        identity: by which its caller asks for it.
+        owner: the name of the caller's API key; empty where none is needed.
+        path: as WSGI has it.
+        query: the same.
+        headers: those that matter to the answer, by WSGI's names.
+        result: where the answer will be.
+        created: in seconds since 1970.
+        digest: of path, query, headers and body.
+
+    """
+
+    identity: str
+    owner: str
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    result: str
+    created: float = 0.0
+    digest: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the job's folder."""
+        return folder_name(self.owner, self.identity)
+
+
+@dataclass(frozen=True, eq=False)
+class StoredJob:
+    """A job in its folder."""
+
+    folder: Path
+    request: JobRequest
+
+    @property
+    def run(self) -> dict[str, Any]:
+        """How often it was begun and refused, and when it was begun last."""
+        return read_json(self.folder / RUN) or {}
+
+    @property
+    def end(self) -> dict[str, Any] | None:
+        """How it has ended."""
+        return read_json(self.folder / END)
+
+    @property
+    def has_ended(self) -> bool:
+        return (self.folder / END).exists()
+
+    def note(self, **run: Any) -> None:
+        """Write `run`; only who has the lock does so."""
+        write_json(self.folder / RUN, run)
+
+
+class Entry(NamedTuple):
+    """A job in a list."""
+
+    at: int
+    size: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.at:020}.{self.size}.{self.name}"
+
+
+class JobStore:
+    """The jobs of all web workers.
+
+    Args:
+        folder: made where there is none.
+        most: how many may wait or run.
+        most_bytes: of bodies and results.
+        keep: seconds for which a job that has ended is kept.
+
+    """
+
+    def __init__(self, folder: Path, most: int, most_bytes: int, keep: float) -> None:
+        self.folder, self.most, self.most_bytes, self.keep = folder, most, most_bytes, keep
+        for name in (JOBS, WAITING, ENDED, PARTS):
+            (folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def accept(self, asked: JobRequest, body: IO[bytes], length: int) -> StoredJob:
+        """Store a job; return it, or the one that has its id already.
+
+        Args:
+            asked: without its digest and time.
+            body: at most `length` bytes.
+            length: of the body.
+
+        Raises:
+            JobConflict: another request has the same id.
+            TooManyRequests: too many jobs wait, or their disk is full.
+            OutOfMemory: the file system is full.
+
+        """
+        if not self.find(asked.owner, asked.identity):
+            self.refuse_too_many(length)
+        part = None
+        try:
+            part = Path(tempfile.mkdtemp(dir=self.folder / PARTS))
+            request = replace(asked, created=time.time(), digest=stored(asked, body, part / BODY))
+            write_json(part / REQUEST, asdict(request))
+            with held(self.folder / LOCK, fcntl.LOCK_EX, time.monotonic() + LOCK_S):
+                if known := self.find(asked.owner, asked.identity):
+                    return same(known, request)
+                self.refuse_too_many(length)
+                # First the entry: a job without one would never be run.
+                self.enter(WAITING, Entry(time.time_ns(), length, request.name))
+                folder = self.folder / JOBS / request.name
+                shutil.rmtree(folder, ignore_errors=True)  # of one that is over
+                part.rename(folder)
+        except Locked as error:
+            raise TooManyRequests(
+                "too many jobs come at a time", hint="try again after Retry-After seconds"
+            ) from error
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            raise OutOfMemory("there is no room on the disk for another job") from error
+        finally:
+            if part:
+                shutil.rmtree(part, ignore_errors=True)
+        return StoredJob(folder, request)
+
+    def refuse_too_many(self, length: int) -> None:
+        waiting = self.entries(WAITING)
+        if len(waiting) >= self.most:
+            raise TooManyRequests(
+                f"{len(waiting)} jobs wait already", hint="try again after Retry-After seconds"
+            )
+        if sum(one.size for one in (*waiting, *self.entries(ENDED))) + length > self.most_bytes:
+            raise TooManyRequests(
+                f"jobs and their results take {self.most_bytes // 2**20} MiB of disk already",
+                hint="try again later; JOBS_DISK_MB and JOBS_KEEP decide",
+            )
+
+    def find(self, owner: str, identity: str) -> StoredJob | None:
+        """Return the job of a caller; `None` where there is none any more."""
+        job = self.read(folder_name(owner, identity))
+        return None if job is None or self.is_over(job) else job
+
+    def is_over(self, job: StoredJob) -> bool:
+        """Whether a job was kept long enough after its end."""
+        end = job.end
+        return end is not None and end["ended"] + self.keep < time.time()
+
+    def read(self, name: str) -> StoredJob | None:
+        folder = self.folder / JOBS / name
+        request = read_json(folder / REQUEST)
+        return StoredJob(folder, JobRequest(**request)) if request else None
+
+    @contextmanager
+    def taken(self) -> Iterator[StoredJob | None]:
+        """Lock the job that has waited longest; `None` where none waits."""
+        now = time.time_ns()
+        for entry in self.entries(WAITING):
+            if entry.at > now:
+                break
+            if (job := self.read(entry.name)) is None:
+                if entry.at < now - LOCK_S * NS:  # its worker was killed before it had accepted it
+                    self.leave(entry)
+                continue
+            with ExitStack() as until_done:
+                try:
+                    until_done.enter_context(held(job.folder / LOCK, fcntl.LOCK_EX))
+                except (Locked, FileNotFoundError):
+                    continue
+                if job.has_ended:
+                    self.settle(job)
+                    continue
+                yield job
+                return
+        yield None
+
+    def end(self, job: StoredJob, status: str, **more: Any) -> bool:
+        """End a job; return false where it has ended already."""
+        part = job.folder / f"{uuid.uuid4().hex}.part"
+        try:
+            part.write_text(json.dumps({"status": status, "ended": time.time(), **more}))
+            os.link(part, job.folder / END)
+        except FileExistsError:
+            return False
+        finally:
+            part.unlink(missing_ok=True)
+        self.settle(job)
+        return True
+
+    def settle(self, job: StoredJob) -> None:
+        """Move a job that has ended from one list to the other."""
+        if not (end := job.end):
+            return
+        if end["status"] == CANCELLED:
+            (job.folder / RESULT).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            (job.folder / BODY).unlink()
+        result = job.folder / RESULT
+        size = result.stat().st_size if result.exists() else 0
+        until = int((end["ended"] + self.keep) * NS)
+        self.enter(ENDED, Entry(until, size, job.folder.name))
+        for entry in self.entries(WAITING, job.folder.name):
+            self.leave(entry)
+
+    def postpone(self, job: StoredJob, seconds: float) -> None:
+        """Have a job run later."""
+        for entry in self.entries(WAITING, job.folder.name):
+            later = entry._replace(at=time.time_ns() + int(seconds * NS))
+            with suppress(FileNotFoundError):  # it was cancelled
+                (self.folder / WAITING / str(entry)).rename(self.folder / WAITING / str(later))
+
+    def sweep(self) -> None:
+        """Remove what has been kept long enough."""
+        for entry in self.entries(ENDED):
+            if entry.at > time.time_ns():
+                break
+            with suppress(Locked), held(self.folder / LOCK, fcntl.LOCK_EX):
+                job = self.read(entry.name)
+                if job is None or self.is_over(job):  # else a newer one has its id
+                    shutil.rmtree(self.folder / JOBS / entry.name, ignore_errors=True)
+                (self.folder / ENDED / str(entry)).unlink(missing_ok=True)
+        for part in (self.folder / PARTS).iterdir():
+            with suppress(FileNotFoundError):
+                if part.stat().st_mtime < time.time() - ABANDONED_S:
+                    shutil.rmtree(part, ignore_errors=True)
+
+    def entries(self, which: str, name: str = "") -> list[Entry]:
+        """Return a list in order, or what it has of one job."""
+        names = sorted(os.listdir(self.folder / which))  # noqa: PTH208  of ten thousand in 5 ms
+        split = (one.split(".") for one in names)
+        return [Entry(int(at), int(n), of) for at, n, of in split if not name or name == of]
+
+    def enter(self, which: str, entry: Entry) -> None:
+        (self.folder / which / str(entry)).touch()
+
+    def leave(self, entry: Entry) -> None:
+        (self.folder / WAITING / str(entry)).unlink(missing_ok=True)
+
+
+def folder_name(owner: str, identity: str) -> str:
+    return hashlib.sha256(f"{owner}\n{identity}".encode()).hexdigest()
+
+
+def same(known: StoredJob, request: JobRequest) -> StoredJob:
+    """Return a job that was asked for again.
+
+    Raises:
+        JobConflict: it is another one.
+
+    """
+    if known.request.digest != request.digest:
+        raise JobConflict(
+            f"the job {request.identity} has another body, path or headers",
+            hint="send another id with another request",
+        )
+    return known
+
+
+def stored(asked: JobRequest, body: IO[bytes], file: Path) -> str:
+    """Write a body to a file; return the digest of the whole request."""
+    digest = hashlib.sha256(
+        json.dumps([asked.path, asked.query, sorted(asked.headers.items())]).encode()
+    )
+    with file.open("wb") as out:
+        while piece := body.read(CHUNK):
+            digest.update(piece)
+            out.write(piece)
+    return digest.hexdigest()
+
+
+def read_json(file: Path) -> dict[str, Any] | None:
+    """Return the object in a file; `None` where there is none, or where it is not whole."""
+    try:
+        return dict(json.loads(file.read_text()))
+    except (OSError, ValueError):
+        return None
+
+
+def write_json(file: Path, document: Mapping[str, Any]) -> None:
+    """Write a file that others see whole or not at all."""
+    part = file.with_suffix(f".{uuid.uuid4().hex}")
+    part.write_text(json.dumps(document))
+    part.rename(file)

@@ -1,0 +1,178 @@
+"""Asynchronous requests: accepted as jobs, looked at, fetched and cancelled."""
+
+from __future__ import annotations
+
+import io
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+from flask import Blueprint, Response, g, request
+
+from clients.errors import BadRequest
+from dispatcher.app import INFERENCE_ID, VALID_REQUEST_ID
+from dispatcher.codecs.content_types import read_body
+from dispatcher.codecs.json_request import LARGE_BODY
+from dispatcher.codecs.metadata import Metadata
+from dispatcher.codecs.responses import JSON, json_response
+from dispatcher.errors import BadHeader, JobConflict, NotHere, UnknownJob
+from dispatcher.execution.by_key import ByKey, Output
+from dispatcher.execution.request import ModelRequest
+from dispatcher.jobs.store import CANCELLED, CHUNK, RESULT, JobRequest, JobStore, StoredJob
+from dispatcher.observability.request_log import timestamp
+from dispatcher.settings import Settings
+from dispatcher.storage.objects import Reads
+
+ACCEPTED = 202
+# What the answer depends on besides path, query and body. Nothing else is stored, and no key.
+STORED_HEADERS = (
+    "CONTENT_TYPE",
+    "HTTP_CONTENT_ENCODING",
+    "HTTP_ACCEPT",
+    "HTTP_X_AMZN_SAGEMAKER_CUSTOM_ATTRIBUTES",
+    "HTTP_X_AMZN_SAGEMAKER_TARGET_MODEL",
+)
+OWN_HEADERS = {"content-length", "x-request-id", "server-timing"}  # of the answer that is sent now
+
+
+@dataclass(frozen=True)
+class Later:
+    """Accepts requests that are answered later.
+
+    Args:
+        store: of the jobs.
+        settings: of the container.
+        by_key: reads where the answer is to be stored in S3; `None` where no bucket is configured.
+
+    """
+
+    store: JobStore
+    settings: Settings
+    by_key: ByKey | None
+
+    def accept(self, metadata: Metadata) -> Response:
+        """Store the current request, and answer 202.
+
+        Raises:
+            BadHeader: its id cannot be one, or it belongs to a session.
+            InferenceError: as `JobStore.accept`; or the body, if it is small and of JSON, is wrong.
+
+        """
+        identity = request.headers.get(INFERENCE_ID) or uuid.uuid4().hex
+        if not VALID_REQUEST_ID.fullmatch(identity):
+            raise BadHeader(
+                f"the header {INFERENCE_ID} has {identity[:60]!r}",
+                hint="expected an id of at most 128 letters, digits and ._:-",
+            )
+        if metadata.session:
+            raise BadRequest(
+                "a request of a session cannot be answered later: others come after it",
+                hint="leave out `Prefer: respond-async`",
+            )
+        g.record.request_id = identity
+        model, environ, length = metadata.path_model, request.environ, request.content_length or 0
+        body: IO[bytes] = request.stream
+        place = ""
+        packed = request.headers.get("Content-Encoding")
+        if request.mimetype == JSON and length <= LARGE_BODY and not packed:
+            body = io.BytesIO(request.get_data())
+            place = self.place(metadata)
+        asked = JobRequest(
+            identity,
+            g.record.key,
+            f"/infer/{model.encode().decode('latin-1')}" if model else "/invocations",
+            environ.get("QUERY_STRING", ""),
+            {name: environ[name] for name in STORED_HEADERS if environ.get(name)},
+            place or f"/jobs/{identity}/result",
+        )
+        job = self.store.accept(asked, body, length)
+        response = json_response(described(job))
+        response.status_code = ACCEPTED
+        response.headers["Location"] = f"/jobs/{identity}"
+        response.headers["Preference-Applied"] = "respond-async"
+        return response
+
+    def place(self, metadata: Metadata) -> str:
+        """Read the body; return the object in S3 for its answer, empty where there is none."""
+        asked = read_body(request, metadata, self.settings)
+        if self.by_key:
+            asked = self.by_key.read(asked, Reads(self.by_key.objects, g.record))
+        output = asked.output if isinstance(asked, ModelRequest) else None
+        return str(output.location) if isinstance(output, Output) else ""
+
+
+def job_routes(store: JobStore | None) -> Blueprint:
+    """Return the routes of jobs."""
+    routes = Blueprint("jobs", __name__)
+
+    @routes.get("/jobs/<job>")
+    def show(job: str) -> Response:
+        """Return the state of a job."""
+        return json_response(described(found(job)[1]))
+
+    @routes.delete("/jobs/<job>")
+    def cancel(job: str) -> Response:
+        """Cancel a job that has not ended; return its state."""
+        jobs, one = found(job)
+        jobs.end(one, CANCELLED)
+        return json_response(described(one))
+
+    @routes.get("/jobs/<job>/result")
+    def result(job: str) -> Response:
+        """Return the answer to a job's request, with its status."""
+        _, one = found(job)
+        end = one.end
+        if end is None or end["status"] == CANCELLED:
+            raise JobConflict(
+                f"the job {one.request.identity} {'was cancelled' if end else 'has not ended'}",
+                hint=f"GET /jobs/{one.request.identity} shows its status",
+            )
+        try:
+            file = (one.folder / RESULT).open("rb")
+        except FileNotFoundError:  # it was removed since
+            raise unknown(job) from None
+        headers = [(k, v) for k, v in end["headers"] if k.lower() not in OWN_HEADERS]
+        response = Response(pieces(file), end["code"], headers)
+        response.content_length = (one.folder / RESULT).stat().st_size
+        return response
+
+    def found(identity: str) -> tuple[JobStore, StoredJob]:
+        if store is None:
+            raise NotHere(
+                "asynchronous requests are switched off",
+                hint="JOBS_QUEUE switches them on; without `serve`, JOBS_DIR too",
+            )
+        if (job := store.find(g.record.key, identity)) is None:
+            raise unknown(identity)
+        return store, job
+
+    return routes
+
+
+def unknown(identity: str) -> UnknownJob:
+    return UnknownJob(
+        f"there is no job {identity[:100]!r} of this caller",
+        hint="a job is removed JOBS_KEEP seconds after its end, and seen by its own API key only",
+    )
+
+
+def pieces(file: IO[bytes]) -> Iterator[bytes]:
+    with file:
+        while piece := file.read(CHUNK):
+            yield piece
+
+
+def described(job: StoredJob) -> dict[str, Any]:
+    """Return the state of a job as callers see it."""
+    request, run, end = job.request, job.run, job.end
+    identity, begun = request.identity, run.get("started")
+    times = {"created": request.created, "started": begun, "ended": end and end["ended"]}
+    return {
+        "id": identity,
+        "status": end["status"] if end else "running" if begun else "queued",
+        "status_url": f"/jobs/{identity}",
+        "result": request.result,
+        **{name: timestamp(at) for name, at in times.items() if at},
+        **{name: end[name] for name in ("code", "error") if end and name in end},
+    }
