@@ -146,7 +146,7 @@ def test_a_cache_that_is_too_small_ends_the_start(s3: S3Server, tmp_path: Path) 
         s3.environment(), tmp_path, MODEL_REPOSITORY=f"s3://{BUCKET}/large", MODEL_CACHE_MB="1"
     )
     assert code == 2, log
-    assert "has no room for the model a of 2.0 MiB: others take 0.0 MiB of 1.0 MiB" in log
+    assert "has no room for the model a of 2.0 MiB: others take 0.0 MiB, and MODEL_CACHE_MB" in log
     assert "raise MODEL_CACHE_MB" in log
     shutil.rmtree(tmp_path / "cache")
 
