@@ -196,4 +196,6 @@ def test_the_template_is_valid_and_grants_prefixes_alone() -> None:
     for action, prefix in (("s3:GetObject", "ImagesPrefix"), ("s3:PutObject", "ResultsPrefix")):
         resource = f"!Sub arn:${{AWS::Partition}}:s3:::${{Bucket}}/${{{prefix}}}*"
         assert re.search(rf"Action: {action}\n +Resource: {re.escape(resource)}\n", text)
-    assert text.count("Action:") == 2
+    listing = text.partition("Action: s3:ListBucket")[2].partition("Events:")[0]
+    assert 'StringLike: {s3:prefix: !Sub "${ImagesPrefix}*"}' in listing
+    assert text.count("Action:") == 3

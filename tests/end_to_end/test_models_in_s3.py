@@ -66,6 +66,7 @@ def test_a_model_is_fetched_at_its_first_request(served: Endpoint) -> None:
     assert urls["warm"] == f"s3://{BUCKET}/{PREFIX}/warm/"
     aliases = {one["modelName"]: one["aliases"] for one in listed["available"]}
     assert aliases == {"cold": ["frozen"], "far": []}
+    assert listed["available"][0]["modelUrl"] == f"s3://{BUCKET}/{PREFIX}/cold/"
     for name, number in (("local", 1), ("warm", 2), ("frozen", 3), ("cold", 3)):
         assert added(ask_adder(served, name)) == [number] * 3
     assert copies(served) == {"warm", "cold"}
