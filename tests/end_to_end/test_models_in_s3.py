@@ -16,6 +16,7 @@ import pytest
 from tests.conftest import PROJECT, Endpoint, free_ports, running
 from tests.support.models.adders import added, ask_adder, files, write_adder
 from tests.support.s3 import BUCKET, FULL, READER, Relay, S3Server, credentials
+from tests.support.triton import process
 
 PREFIX = "served/models"
 
@@ -164,3 +165,30 @@ def test_an_s3_that_hangs_is_504_for_a_model_that_is_not_fetched(
     relay.hangs = False
     time.sleep(5.5)  # as long as the failure is remembered
     assert added(ask_adder(served, "far")) == [6, 6, 6]
+
+
+@pytest.mark.slow
+def test_a_triton_elsewhere_reads_models_in_s3_itself(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`serve` has the `dispatch.toml`, here only an alias, and Triton has the model."""
+    put(s3, "there", 9)
+    for name, value in (credentials() | {"AWS_DEFAULT_REGION": "us-east-1"}).items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "models").mkdir()
+    client = tmp_path / "local" / "there" / "dispatch.toml"
+    client.parent.mkdir(parents=True)
+    client.write_text('aliases = ["yonder"]\n')
+    repository = f"--model-repository=s3://{s3.url}/{BUCKET}/{PREFIX}"
+    with (
+        process.running(tmp_path, ["there"], options=[repository]) as triton,
+        running(
+            tmp_path,
+            TRITON_URL=f"127.0.0.1:{triton.ports[0]}",
+            MODEL_REPOSITORY=str(tmp_path / "local"),
+        ) as endpoint,
+    ):
+        assert added(ask_adder(endpoint, "yonder")) == [9] * 3
+        put(s3, "late", 4)
+        assert endpoint.call("/load_model/late", method="POST").status == 200
+        assert added(ask_adder(endpoint, "late")) == [4] * 3
