@@ -1,4 +1,4 @@
-"""The models of one S3 prefix of MODEL_REPOSITORY: a folder in RUN_DIR stands for the prefix.
+"""The models of one S3 prefix of MODEL_REPOSITORY: a folder in RUN_DIR represents the prefix.
 
 It has a link for each model that was fetched, to its copy in MODEL_CACHE; and a folder for each
 other one, with its `dispatch.toml` alone, where its aliases are read.
@@ -32,7 +32,7 @@ class RemoteModels:
     """The models of one S3 prefix.
 
     Args:
-        folder: stands for the prefix, and has its URL.
+        folder: represents the prefix, and has its URL.
 
     """
 
