@@ -148,9 +148,10 @@ COPY --from=project /opt/triton-dispatcher/clients clients
 COPY --from=project /opt/triton-dispatcher/dispatcher dispatcher
 COPY --from=project /opt/triton-dispatcher/container container
 COPY --from=project /opt/triton-dispatcher/tool tool
-# Selects the engine of each model for a machine like this one; on others the first start does so.
-# (NVIDIA's image has engines of its own.)
+# Reads the tokenizers, and selects the engine of each model for a machine like this one; on others
+# the first start does so. (NVIDIA's image has engines of its own.)
 RUN ln -s /opt/triton-dispatcher/tool/dispatcher /usr/local/bin/dispatcher \
+ && find model_repository -name tokenizer -exec .venv/bin/python -m clients.text.tokenizer {} + \
  && if .venv/bin/python -c 'import openvino' 2>/dev/null; then \
       dispatcher engines --precision exact && dispatcher engines --precision auto; \
       chmod -R a+rX .venv/engines; \

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from container.checks import check_files
 from container.programs.gunicorn import gunicorn_program
 from container.repository.shared_memory_plan import Plan
 from dispatcher.settings import SettingError, read_settings
@@ -23,6 +24,7 @@ def main() -> None:
         settings = read_settings(os.environ)
         if not settings.triton_url:
             raise SettingError("TRITON_URL is not set; expected: an address")  # noqa: TRY301
+        check_files(settings)
     except SettingError as error:
         sys.stderr.write(f"front: {error}\n")
         sys.exit(MISUSED)

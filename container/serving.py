@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from container.announcement import Announcement
+from container.checks import check_files
 from container.programs.find_triton import NoTriton, Triton, find_triton
 from container.programs.gunicorn import gunicorn_program, warn_of_lost_jobs
 from container.programs.listening_socket import ListeningSocket
@@ -33,7 +34,6 @@ from container.supervisor.posix import Machine
 from container.supervisor.program import Policy
 from container.supervisor.supervisor import Supervisor
 from container.triton_backends.machine.cpu_share import usable_cpus
-from dispatcher.auth.api_keys import BadKeys, load_keys
 from dispatcher.readiness.status_file import StatusWriter
 from dispatcher.settings import (
     ADAPT,
@@ -52,7 +52,7 @@ from dispatcher.settings import (
     read_settings,
     rows,
 )
-from dispatcher.settings.remote_triton import tls_context, without_effect
+from dispatcher.settings.remote_triton import without_effect
 from dispatcher.version import described
 
 USAGE = """usage: serve [serve | --help | --version]
@@ -98,8 +98,7 @@ def main(arguments: list[str]) -> int:
         return MISUSED
     with Log(sys.stderr.fileno(), as_json=settings.log_format == "json") as log:
         try:
-            check_keys(settings)
-            check_certificates(settings)
+            check_files(settings)
             with run_folder(settings.run_dir) as run_dir:
                 return run_with_room(settings, run_dir, log)
         except SettingError as error:
@@ -108,27 +107,6 @@ def main(arguments: list[str]) -> int:
         except NoFolder as error:
             log.say(str(error), ERROR)
             return error.exit_code
-
-
-def check_keys(settings: Settings) -> None:
-    """Raise SettingError where the file of API keys cannot be used."""
-    try:
-        if settings.api_keys_file is not None:
-            load_keys(settings.api_keys_file)
-    except BadKeys as error:
-        raise SettingError(f"API_KEYS_FILE is '{settings.api_keys_file}': {error}") from error
-
-
-def check_certificates(settings: Settings) -> None:
-    """Raise SettingError where the files for TLS to a Triton elsewhere cannot be used."""
-    try:
-        if settings.triton_ca_file or settings.triton_certificate_file:
-            tls_context(settings)
-    except OSError as error:  # of which ssl.SSLError is one
-        raise SettingError(
-            f"TRITON_CA_FILE is '{settings.triton_ca_file}' and TRITON_CERTIFICATE_FILE is "
-            f"'{settings.triton_certificate_file}': {error}; expected: files in PEM"
-        ) from error
 
 
 def run_with_room(settings: Settings, run_dir: Path, log: Log) -> int:

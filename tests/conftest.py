@@ -239,9 +239,10 @@ def shut() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _tokenizers_are_read_once() -> None:
+def _tokenizers_are_read_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep them for other tests: to read one takes a process and a second."""
     tokenizer.in_use = {}
+    tokenizer.KEPT = tmp_path_factory.mktemp("tokenizers")
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,10 @@
 
 The ids of a text depend on all files of the folder and on classes of `transformers`. These need 45
 MB, so they read the folder in a process of its own, and return a tokenizer of the library
-`tokenizers` as JSON to the web worker.
+`tokenizers` as JSON to the web worker. That takes a second, so the JSON is kept in a file for other
+starts, where the virtual environment can be written to.
 
-`python -P clients/text/tokenizer.py FOLDER` is that process. It imports nothing of this project.
+    python -m clients.text.tokenizer FOLDER…    # makes these files, for a read-only image
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -26,6 +30,8 @@ from tokenizers import Tokenizer as Backend
 
 UNBOUNDED = 10**9  # a tokenizer without a limit states a larger number
 READING_S = 60  # mostly it takes one second
+
+KEPT = Path(sys.prefix) / "tokenizers"
 
 # Larger files in the folder are weights, not part of the tokenizer.
 LARGEST_FILE = 2**27
@@ -40,6 +46,8 @@ SAVE_IT = (
     "put tokenizer.json and tokenizer_config.json there, as "
     '`AutoTokenizer.from_pretrained("the model\'s name").save_pretrained("tokenizer")` writes them'
 )
+
+AS_JSON = "--as-json"  # what the other process is called with
 
 KEPT_WORDS = 2**14  # of a vocabulary, each after a certain character
 
@@ -184,7 +192,9 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
     key = digest(folder)
     if (found := in_use.get(key)) is None:
-        fields = read(folder)
+        if (fields := kept(key)) is None:
+            fields = read(folder)
+            keep(key, fields)
         backend = Backend.from_str(fields.pop("backend"))
         backend.encode_special_tokens = fields.pop("encode_special_tokens")
         found = in_use[key] = Tokenizer(backend, **fields)
@@ -202,6 +212,30 @@ def digest(folder: Path) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
+def place(key: str) -> Path:
+    """Return the file for a tokenizer; other versions of what reads it have other files."""
+    made_by = [version("transformers"), version("tokenizers"), Path(__file__).read_text()]
+    return KEPT / f"{hashlib.sha256(json.dumps([key, *made_by]).encode()).hexdigest()}.json"
+
+
+def kept(key: str) -> dict[str, Any] | None:
+    """Return what `read` has returned at an earlier start; `None` where that was not kept."""
+    with suppress(OSError, ValueError):
+        found: dict[str, Any] = json.loads(place(key).read_text())
+        return found
+    return None
+
+
+def keep(key: str, fields: dict[str, Any]) -> None:
+    """Keep what `read` has returned, where that is possible."""
+    with suppress(OSError):
+        KEPT.mkdir(exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=KEPT, delete=False) as made:
+            json.dump(fields, made)
+        Path(made.name).chmod(0o644)  # a container may run as another user
+        Path(made.name).rename(place(key))  # whole, or not there
+
+
 def read(folder: Path) -> dict[str, Any]:
     """Return the fields of a `Tokenizer`, its backend as JSON, from another process.
 
@@ -212,7 +246,7 @@ def read(folder: Path) -> dict[str, Any]:
     try:
         done = subprocess.run(
             # Not by `-m`: this project may not be on the path of that process.
-            [sys.executable, "-P", __file__, str(folder)],
+            [sys.executable, "-P", __file__, AS_JSON, str(folder)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             env={**os.environ, **ALONE},
@@ -228,7 +262,7 @@ def read(folder: Path) -> dict[str, Any]:
     return answer
 
 
-# In the other process
+# In the other process, which imports nothing of this project
 
 
 def main(folder: Path) -> None:
@@ -355,4 +389,8 @@ def damage(folder: Path) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if sys.argv[1:2] == [AS_JSON]:
+        main(Path(sys.argv[2]))
+    else:
+        for one in sys.argv[1:]:
+            load_tokenizer(Path(one))

@@ -214,9 +214,7 @@ def read_model_request(
         parameters=read_optional(document, "parameters", dict, "an object") | of_sequence(document),
         modelversion=read_version(document, metadata),
         shared=shared,
-        output=check_type(document["output"], "output", dict, "an object")
-        if "output" in document
-        else None,
+        output=read_output(document),
     )
 
 
@@ -255,6 +253,18 @@ def check_type(value: Any, name: str, kind: Any, expected: str) -> Any:
     if not isinstance(value, kind) or value == "":
         raise BadBody(f"`{name}` is {brief(value)}; expected {expected}", hint=BODY_HINT)
     return value
+
+
+def read_output(document: dict[str, Any]) -> dict[str, Any] | None:
+    """Return where the answer is to be stored; `None` where the body does not say."""
+    if "output" not in document:
+        return None
+    if not isinstance(output := document["output"], dict):
+        raise BadBody(
+            f"`output` is {brief(output)}; expected an object",
+            hint='write "output": {"s3_key": "results/1.json"}, or "output": {} for a default name',
+        )
+    return output
 
 
 def read_payloads(payloads: list[Any], max_batch: int) -> list[Any]:

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from clients.base import Client, Payload
-from clients.errors import BadPayload, BadRequest, InferenceError
+from clients.errors import BadPayload, BadRequest, InferenceError, UnsupportedMedia
 from clients.plugins.family import Family
 from clients.request import Media
 from clients.tensors.client import TensorClient
 from clients.tensors.nested import unshared
 from dispatcher.codecs.media import UNSPECIFIED_MEDIA, detect_media
 from dispatcher.codecs.responses import encode
-from dispatcher.errors import BadBody
+from dispatcher.errors import BadBody, contract_class
 from dispatcher.execution.request import (
     InferenceRequest,
     ModelRequest,
@@ -189,10 +189,19 @@ def opened(stored: Stored, content: bytes, client: Client) -> dict[str, Any]:
     try:
         media = detect_media(Media(UNSPECIFIED_MEDIA, content), fields)
     except BadBody as error:
-        raise BadPayload(f"{stored.location}: {error.message}", hint=error.hint) from error
+        raise BadPayload(error.message, hint="store texts in UTF-8") from error
     if media.kind not in client.media and media.kind in fields:
         return {**stored.others, fields[media.kind]: media.content}
     return {**stored.others, **client.payload_of(media)}
+
+
+def with_object(error: InferenceError, asked: ModelRequest, position: int = 0) -> InferenceError:
+    """Return the error of a client; where its payload is in S3, a copy that names the object."""
+    is_there = 0 <= position < len(asked.payloads)  # an author's error may have any position
+    payload = asked.payloads[position] if is_there else None
+    if isinstance(payload, Stored) and isinstance(error, BadPayload | UnsupportedMedia):
+        return contract_class(error)(f"{payload.location}: {error.message}", hint=error.hint)
+    return error
 
 
 def with_answer_kept(

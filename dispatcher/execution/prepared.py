@@ -12,7 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from clients.base import Client, Payload
-from clients.errors import BadParameter, BadRequest, InferenceError, TooLargeAtOnce
+from clients.errors import (
+    BadParameter,
+    BadPayload,
+    BadRequest,
+    InferenceError,
+    TooLargeAtOnce,
+    UnsupportedMedia,
+)
 from clients.plugins.family import Family
 from clients.request import Media, Once, Request, Timings, current
 from clients.tensors.client import TensorClient, TensorResult
@@ -20,7 +27,7 @@ from clients.tensors.nested import unshared
 from dispatcher.codecs.media import detect_media
 from dispatcher.codecs.metadata import SEQUENCE_NAMES, Metadata, names_sequence
 from dispatcher.errors import BadBody, ClientBug, client_bug, with_position
-from dispatcher.execution.by_key import opened
+from dispatcher.execution.by_key import opened, with_object
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.request import ModelRequest
 from dispatcher.execution.sequences import sequence_of
@@ -136,12 +143,15 @@ class PreparedRequest:
         with self.request.active():
             self.request.timings.begin()
             with client_errors:
-                if isinstance(self.client, TensorClient):
-                    result: Any = self.client.run(self.payloads[0])
-                else:
-                    result = self.client.inference(self.payloads[0])
-                if isinstance(result, Iterator) and not stream:
-                    result = collected(result)
+                try:
+                    if isinstance(self.client, TensorClient):
+                        result: Any = self.client.run(self.payloads[0])
+                    else:
+                        result = self.client.inference(self.payloads[0])
+                    if isinstance(result, Iterator) and not stream:
+                        result = collected(result)
+                except (BadPayload, UnsupportedMedia) as error:
+                    raise with_object(error, self.model_request) from error
             self.request.timings.lap()
             return result
 
@@ -209,7 +219,9 @@ class PreparedRequest:
             except InferenceError as error:
                 if error.position is None:
                     raise
-                raise with_position(error, start + error.position) from error
+                position = start + error.position
+                named = with_object(error, self.model_request, position)
+                raise with_position(named, position) from error
             finally:
                 self.done(start, size)
                 request.timings.lap()
@@ -233,9 +245,9 @@ class PreparedRequest:
                 payloads.append(self.read(one, deadline))
             except InferenceError as error:
                 self.done(start, size)
-                if not self.model_request.is_list:
-                    raise
-                raise with_position(error, position) from error
+                named = with_object(error, self.model_request, position)
+                is_list = self.model_request.is_list
+                raise (with_position(named, position) if is_list else named) from error
         return payloads
 
     def read(self, one: Payload | Stored, deadline: float) -> Payload:

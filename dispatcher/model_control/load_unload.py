@@ -372,6 +372,14 @@ class ModelLoader(RepositoryFolder):
         states = self.server.models(timeout=timeout or self.timeout)
         return [state.state for state in states if state.name == name]
 
+    def needed_memory(self, url: str) -> int:
+        """Return about how many bytes a model from elsewhere takes; 0 where it cannot be read."""
+        try:
+            models = find_models(self.allowed(url))
+            return sum(map(needed_memory, (models.main, *models.parts.values())))
+        except (OSError, InferenceError):  # loading it says why
+            return 0
+
     def refuse_too_large(self, *sources: Path) -> None:
         """Raise OutOfMemory where the models do not fit into the free memory."""
         needed, free = sum(map(needed_memory, sources)), free_memory()

@@ -89,6 +89,8 @@ def load_error(what: str, error: ModelFailed) -> InferenceError:
     if isinstance(error, TooLargeAtOnce):
         hint = "unload another model first, or start the container with more /dev/shm"
         return OutOfMemory(message, hint=hint)
+    if "explicit model load" in error.message:
+        return BadModel(message, hint="start that Triton with --model-control-mode=explicit")
     return BadModel(message, hint=error.hint)
 
 

@@ -158,6 +158,21 @@ class OnDemand(ModelControl):
         except InferenceError as error:
             raise copy.copy(error) from error  # each request has its own
 
+    def load(self, name: str, url: str, *, with_aliases: bool) -> None:
+        """Load a model from elsewhere; others are unloaded where it needs their memory.
+
+        Raises:
+            OutOfMemory: there is no room for it.
+            InferenceError: as `ModelControl.load`.
+
+        """
+        with ExitStack() as room:
+            if NAME.fullmatch(name) and not self.loader.is_wanted(name):  # else it is refused
+                until = time.monotonic() + self.memory.keep + MARGIN_S
+                need = self.loader.needed_memory(url)
+                room.enter_context(self.memory.room(name, until, need))
+            super().load(name, url, with_aliases=with_aliases)
+
     def load_own(self, name: str) -> None:
         """Load or reload a model of the repository, its newest version in S3."""
         if self.loader.is_wanted(name):

@@ -71,8 +71,13 @@ class ModelMemory:
         self.pinned, self.triton, self.proc = pinned, triton, proc
 
     @contextmanager
-    def room(self, model: str, until: float) -> Iterator[None]:
+    def room(self, model: str, until: float, need: int | None = None) -> Iterator[None]:
         """Unload models until another one fits; its room is taken meanwhile.
+
+        Args:
+            model: its name.
+            until: when to give up, on the clock of `time.monotonic()`.
+            need: the bytes that it takes; by default what it took last, else an estimate.
 
         Raises:
             OutOfMemory: it does not fit beside the pinned models, or all others were in use.
@@ -81,7 +86,7 @@ class ModelMemory:
         if math.isinf(self.most):
             yield
             return
-        need = self.need(model)
+        need = self.need(model) if need is None else need
         pinned = self.pinned()
         fixed = sum(size for name, size in self.sizes().items() if name in pinned)
         if need + fixed > self.most:

@@ -13,7 +13,7 @@ from typing import Any
 
 from flask import Blueprint, Response, g, request
 
-from clients.errors import BadRequest, DeadlineExceeded, UnknownModel
+from clients.errors import BadRequest, DeadlineExceeded, ModelUnavailable, UnknownModel
 from clients.request import Timings
 from clients.tensors.client import TensorResult
 from dispatcher.auth.authorization import OF_JOB
@@ -192,7 +192,8 @@ class InferenceHandler:
         if self.by_key and reads:
             asked = self.by_key.read(asked, reads)
             if isinstance(asked, ModelRequest) and first_stored(asked):
-                self.executor.lookup.client(asked)  # an unknown model has nothing read
+                with suppress(ModelUnavailable):  # one to be loaded is loaded in its slot
+                    self.executor.lookup.client(asked)  # an unknown model has nothing read
         if not isinstance(asked, ModelRequest):
             return self.several(asked, metadata)
         if asked.is_list:

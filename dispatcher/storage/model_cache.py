@@ -207,7 +207,8 @@ class ModelCache:
                     return
         if needed > free:
             raise self.no_room(model, f"its disk has {mib(free)} left")
-        raise self.no_room(model, f"others take {mib(sum(sizes.values()))} of {mib(self.most)}")
+        others = mib(sum(sizes.values()))
+        raise self.no_room(model, f"others take {others}, and MODEL_CACHE_MB is {mib(self.most)}")
 
     def no_room(self, model: StoredModel, why: str) -> OutOfMemory:
         return OutOfMemory(

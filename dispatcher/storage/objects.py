@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -160,6 +160,10 @@ class Stored:
     others: Mapping[str, Any]
     reads: Reads
     shared: Shared | None = None
+    begun: bool = False
+
+    def __post_init__(self) -> None:
+        self.reads.expect(self.location)
 
     def content(self, deadline: float) -> bytes:
         """Return the object's content.
@@ -201,7 +205,13 @@ class Reads:
     objects: Objects
     record: RequestRecord
     _under_way: dict[Location, Shared] = field(default_factory=dict)
+    _to_come: Counter[Location] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def expect(self, location: Location) -> None:
+        """Note that a payload, perhaps of another model, has an object that is to be read."""
+        with self._lock:
+            self._to_come[location] += 1
 
     def begin(
         self, payloads: Sequence[Stored], deadline: float, until: float | None = None
@@ -214,9 +224,14 @@ class Reads:
             until: how long to wait for room; by default until the deadline.
 
         """
-        new = {one.location for one in payloads if one.shared is None} - self._under_way.keys()
-        if not self.objects.room.take(len(new), deadline if until is None else until):
-            return False
+        asked = {one.location for one in payloads if one.shared is None}
+        new = asked - self._under_way.keys()
+        if not self.objects.room.take(len(new), until=0):
+            with self._lock:
+                for location in self._kept().difference(asked):
+                    self._free(location)
+            if not self.objects.room.take(len(new), deadline if until is None else until):
+                return False
         taken = len(new)
         with self._lock:
             for one in payloads:
@@ -227,7 +242,8 @@ class Reads:
                     self._under_way[one.location] = shared
                     taken -= 1
                 shared.users += 1
-                one.shared = shared
+                self._to_come[one.location] -= not one.begun
+                one.shared, one.begun = shared, True
         self.objects.room.give(taken)  # for what other threads have begun, or ended, meanwhile
         return True
 
@@ -244,14 +260,20 @@ class Reads:
         self.record.s3 += time.monotonic() - since
 
     def done(self, payloads: Iterable[Stored]) -> None:
-        """Free objects that are not used any more."""
+        """Free objects that are not used any more; keep some that other models are yet to use."""
         with self._lock:
             for one in payloads:
                 shared, one.shared = one.shared, None
                 if shared:
                     shared.users -= 1
-                    if not shared.users and self._under_way.get(one.location) is shared:
+                    if shared.users or self._under_way.get(one.location) is not shared:
+                        continue
+                    is_full = len(self._kept()) > self.objects.at_a_time
+                    if is_full or self._to_come[one.location] <= 0:
                         self._free(one.location)
+
+    def _kept(self) -> set[Location]:
+        return {location for location, one in self._under_way.items() if not one.users}
 
     def close(self) -> None:
         """Free all objects, when the response was sent or the request has failed."""

@@ -35,7 +35,10 @@ class Places:
         self.results = settings.s3_results_prefix or DEFAULT_RESULTS
         own = (self.bucket,) if self.bucket else ()
         self.inputs = settings.s3_allowed_inputs or own
-        self.outputs = settings.s3_allowed_outputs or tuple(f"{one}/{self.results}" for one in own)
+        results = tuple(f"{one}/{self.results}" for one in own)
+        self.outputs = settings.s3_allowed_outputs or results
+        if settings.s3_results_prefix:
+            self.outputs += results
 
     def input(self, fields: Mapping[str, Any]) -> Location:
         """Return the object that a payload names.
@@ -61,9 +64,12 @@ class Places:
 
         Raises:
             BadPayload: there is no bucket for it, or its key would be too long.
+            ObjectForbidden: the settings do not allow it.
 
         """
-        return Location(self.own_bucket(), checked(f"{self.results}{key}_{model}_inference.json"))
+        place = checked(f"{self.results}{key}_{model}_inference.json")
+        location = Location(self.own_bucket(), place)
+        return allowed(location, self.outputs, "written", "S3_ALLOWED_OUTPUTS")
 
     def read(self, fields: Mapping[str, Any]) -> Location:
         if all(name in fields for name in FIELDS):

@@ -1,4 +1,4 @@
-"""The models of one S3 prefix of MODEL_REPOSITORY: a folder in RUN_DIR stands for the prefix.
+"""The models of one S3 prefix of MODEL_REPOSITORY: a folder in RUN_DIR represents the prefix.
 
 It has a link for each model that was fetched, to its copy in MODEL_CACHE; and a folder for each
 other one, with its `dispatch.toml` alone, where its aliases are read.
@@ -6,6 +6,7 @@ other one, with its `dispatch.toml` alone, where its aliases are read.
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import uuid
@@ -18,7 +19,7 @@ from clients.errors import UnknownModel
 from clients.plugins.dispatch_toml import FILE as CLIENT_FILE
 from dispatcher.errors import StorageUnavailable
 from dispatcher.settings import ASIDE, MODELS, Settings
-from dispatcher.storage.model_cache import MIB, ModelCache, StoredModel
+from dispatcher.storage.model_cache import MIB, RECORD, ModelCache, StoredModel
 from dispatcher.storage.s3 import S3, Location
 
 SOURCE = ".s3"  # in the folder: the URL of the prefix
@@ -31,7 +32,7 @@ class RemoteModels:
     """The models of one S3 prefix.
 
     Args:
-        folder: stands for the prefix, and has its URL.
+        folder: represents the prefix, and has its URL.
 
     """
 
@@ -65,6 +66,7 @@ class RemoteModels:
             if name not in known:
                 made = self.aside()
                 made.mkdir()
+                (made / RECORD).write_text(json.dumps(model.record))  # its place, for GET /models
                 if client_file := model.objects.get(CLIENT_FILE):
                     text = cache.s3.get(client_file.location, deadline, MOST_CLIENT_FILE)
                     (made / CLIENT_FILE).write_bytes(text)

@@ -27,7 +27,7 @@ ACTIONS: Final[Mapping[str, str]] = {
     "ListObjectsV2": "s3:ListBucket",
 }
 
-AGAIN: Final = "try again after Retry-After seconds"
+AGAIN: Final = "try again in a few seconds"
 LATER: Final = "try again; S3_TIMEOUT is the time for one object"
 CREDENTIALS: Final = (
     "check the container's AWS credentials: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and "

@@ -110,11 +110,29 @@ def children(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
-def test_it_wants_the_address_of_a_triton() -> None:
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({}, "front: TRITON_URL is not set"),
+        ({"TRITON_URL": "a:1", "API_KEYS_FILE": "/no"}, "front: API_KEYS_FILE is '/no': it cannot"),
+        (
+            {"TRITON_URL": "grpcs://a:1", "TRITON_CA_FILE": __file__},
+            f"front: TRITON_CA_FILE is '{__file__}'",
+        ),
+    ],
+)
+def test_what_is_wrong_with_the_settings_is_one_line(settings: dict[str, str], line: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "container.front"], cwd=PROJECT, capture_output=True, check=False
+        [sys.executable, "-m", "container.front"],
+        cwd=PROJECT,
+        env=os.environ | settings,
+        capture_output=True,
+        check=False,
+        timeout=60,
     )
-    assert (done.returncode, b"TRITON_URL is not set" in done.stderr) == (2, True)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(line.encode())
+    assert done.stderr.count(b"\n") == 1
 
 
 def event(path: str, body: bytes | None = None, content_type: str = "") -> dict[str, Any]:
@@ -196,4 +214,6 @@ def test_the_template_is_valid_and_grants_prefixes_alone() -> None:
     for action, prefix in (("s3:GetObject", "ImagesPrefix"), ("s3:PutObject", "ResultsPrefix")):
         resource = f"!Sub arn:${{AWS::Partition}}:s3:::${{Bucket}}/${{{prefix}}}*"
         assert re.search(rf"Action: {action}\n +Resource: {re.escape(resource)}\n", text)
-    assert text.count("Action:") == 2
+    listing = text.partition("Action: s3:ListBucket")[2].partition("Events:")[0]
+    assert 'StringLike: {s3:prefix: !Sub "${ImagesPrefix}*"}' in listing
+    assert text.count("Action:") == 3

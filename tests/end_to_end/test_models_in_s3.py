@@ -16,6 +16,7 @@ import pytest
 from tests.conftest import PROJECT, Endpoint, free_ports, running
 from tests.support.models.adders import added, ask_adder, files, write_adder
 from tests.support.s3 import BUCKET, FULL, READER, Relay, S3Server, credentials
+from tests.support.triton import process
 
 PREFIX = "served/models"
 
@@ -66,6 +67,7 @@ def test_a_model_is_fetched_at_its_first_request(served: Endpoint) -> None:
     assert urls["warm"] == f"s3://{BUCKET}/{PREFIX}/warm/"
     aliases = {one["modelName"]: one["aliases"] for one in listed["available"]}
     assert aliases == {"cold": ["frozen"], "far": []}
+    assert listed["available"][0]["modelUrl"] == f"s3://{BUCKET}/{PREFIX}/cold/"
     for name, number in (("local", 1), ("warm", 2), ("frozen", 3), ("cold", 3)):
         assert added(ask_adder(served, name)) == [number] * 3
     assert copies(served) == {"warm", "cold"}
@@ -146,7 +148,7 @@ def test_a_cache_that_is_too_small_ends_the_start(s3: S3Server, tmp_path: Path) 
         s3.environment(), tmp_path, MODEL_REPOSITORY=f"s3://{BUCKET}/large", MODEL_CACHE_MB="1"
     )
     assert code == 2, log
-    assert "has no room for the model a of 2.0 MiB: others take 0.0 MiB of 1.0 MiB" in log
+    assert "has no room for the model a of 2.0 MiB: others take 0.0 MiB, and MODEL_CACHE_MB" in log
     assert "raise MODEL_CACHE_MB" in log
     shutil.rmtree(tmp_path / "cache")
 
@@ -163,3 +165,30 @@ def test_an_s3_that_hangs_is_504_for_a_model_that_is_not_fetched(
     relay.hangs = False
     time.sleep(5.5)  # as long as the failure is remembered
     assert added(ask_adder(served, "far")) == [6, 6, 6]
+
+
+@pytest.mark.slow
+def test_a_triton_elsewhere_reads_models_in_s3_itself(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`serve` has the `dispatch.toml`, here only an alias, and Triton has the model."""
+    put(s3, "there", 9)
+    for name, value in (credentials() | {"AWS_DEFAULT_REGION": "us-east-1"}).items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "models").mkdir()
+    client = tmp_path / "local" / "there" / "dispatch.toml"
+    client.parent.mkdir(parents=True)
+    client.write_text('aliases = ["yonder"]\n')
+    repository = f"--model-repository=s3://{s3.url}/{BUCKET}/{PREFIX}"
+    with (
+        process.running(tmp_path, ["there"], options=[repository]) as triton,
+        running(
+            tmp_path,
+            TRITON_URL=f"127.0.0.1:{triton.ports[0]}",
+            MODEL_REPOSITORY=str(tmp_path / "local"),
+        ) as endpoint,
+    ):
+        assert added(ask_adder(endpoint, "yonder")) == [9] * 3
+        put(s3, "late", 4)
+        assert endpoint.call("/load_model/late", method="POST").status == 200
+        assert added(ask_adder(endpoint, "late")) == [4] * 3

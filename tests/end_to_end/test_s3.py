@@ -21,13 +21,15 @@ CAT = "images/chelsea.png"
 def by_key(
     models: None, s3: S3Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Endpoint]:
-    """The container with ResNet-50 alone, and a bucket."""
+    """The container with ResNet-50 alone, loaded by the first request, and a bucket."""
     folder = tmp_path_factory.mktemp("by_key")
     (folder / "models").mkdir()
     (folder / "models" / "resnet").symlink_to(PROJECT / "model_repository" / "resnet")
     s3.put(CAT, (PICTURES / "chelsea.png").read_bytes())
     settings = s3.environment(
-        MODEL_REPOSITORY=str(folder / "models"), MODEL_SERVER_LOG_LEVEL="debug"
+        MODEL_REPOSITORY=str(folder / "models"),
+        LOAD_ON_DEMAND="true",
+        MODEL_SERVER_LOG_LEVEL="debug",
     )
     with running(folder, **settings) as endpoint:
         yield endpoint
@@ -36,10 +38,11 @@ def by_key(
 def test_a_picture_by_key_has_the_result_of_the_picture_itself(
     by_key: Endpoint, s3: S3Server
 ) -> None:
+    named = by_key.ask(modelname="resnet", payload={"s3_key": CAT})
+    assert named.status == 200, named.json
     sent = by_key.ask(modelname="resnet", payload={"img": picture(PICTURES / "chelsea.png")})
     assert "Egyptian cat" in sent.json["result"][0], sent.json
-    named = by_key.ask(modelname="resnet", payload={"s3_key": CAT})
-    assert (named.status, named.json) == (200, sent.json)
+    assert named.json == sent.json
     body = json.dumps({"s3_key": CAT, "output": {}})
     stored = by_key.call("/infer/resnet", body, headers={"Content-Type": "application/json"})
     place = f"results/{CAT}_resnet_inference.json"

@@ -98,6 +98,29 @@ def test_a_process_that_fails_is_no_tokenizer(
         load_tokenizer(tmp_path)
 
 
+def test_another_start_needs_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words, kept = tmp_path / "words", tmp_path / "kept"
+    words.mkdir()
+    bert_of_words(words)
+    monkeypatch.setattr(tokenizer, "KEPT", kept)
+
+    def ids(python: str = sys.executable) -> list[int]:
+        monkeypatch.setattr(sys, "executable", python)  # what the process is started with
+        monkeypatch.setattr(tokenizer, "in_use", {})
+        return list(load_tokenizer(words).backend.encode("the world").ids)
+
+    no_process = shutil.which("false") or ""
+    python, first = sys.executable, ids()
+    assert ids(no_process) == first
+    (file,) = kept.iterdir()
+    assert file.stat().st_mode & 0o777 == 0o644
+    file.write_text('{"backend": ')  # damaged: it is made again
+    assert ids(python) == ids(no_process) == first
+    bert(words, {**BERT_CONFIG, "do_lower_case": False})
+    with pytest.raises(NotReadable, match="not read by the process"):
+        ids(no_process)  # other files have another
+
+
 def test_models_with_the_same_tokenizer_share_it_while_one_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

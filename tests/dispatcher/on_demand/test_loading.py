@@ -13,6 +13,7 @@ import pytest
 
 from clients.errors import ModelUnavailable, UnknownModel
 from clients.plugins.registry import Registry
+from dispatcher.errors import BadModel, OutOfMemory
 from dispatcher.on_demand.loading import LoadingServer, OnDemand
 from dispatcher.on_demand.memory import Locked, held
 from tests.dispatcher.on_demand.test_memory import Models
@@ -102,6 +103,25 @@ def test_a_load_that_fails_is_not_tried_by_each_request(models: Models) -> None:
         ):
             pass
         models.server.refuse_to_load = ""  # it would succeed now
+
+
+def test_a_model_from_elsewhere_gets_its_room(models: Models, tmp_path: Path) -> None:
+    """It is estimated at 150 MiB; `old` and `used` take 10 each."""
+    for name, used in (("old", 300), ("used", 100)):
+        models.add(name, used=used)
+    (tmp_path / "elsewhere" / "1").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "config.pbtxt").write_text('backend: "python"')
+    models.server.models_run["new"] = dict
+    reloader: Any = Clients()
+    control = OnDemand(models.memory(most=165, keep=0), models.loader, reloader)
+    control.load("new", str(tmp_path / "elsewhere"), with_aliases=False)
+    assert models.loaded() == {"used", "new"}
+    with pytest.raises(BadModel, match="model_name"):
+        control.load("../used/x", str(tmp_path / "elsewhere"), with_aliases=False)
+    control = OnDemand(models.memory(most=100, keep=0), models.loader, reloader)
+    with pytest.raises(OutOfMemory, match="MODEL_MEMORY_MB is 100"):
+        control.load("other", str(tmp_path / "elsewhere"), with_aliases=False)
+    assert models.loaded() == {"used", "new"}
 
 
 def test_an_unknown_name_makes_no_file(models: Models) -> None:

@@ -107,6 +107,21 @@ def test_an_error_in_a_list_says_which_payload(client: FlaskClient) -> None:
     assert_error(response, 404, "object_not_found", "payload[1]", BUCKET, "images/nothing.png")
 
 
+def test_what_is_wrong_with_an_object_names_it(client: FlaskClient, pictures: S3Server) -> None:
+    pictures.put("images/half.png", png("red")[:40])
+    pictures.put("texts/latin.txt", "café".encode("latin-1"))
+    half, latin = (f"s3://{BUCKET}/{name}" for name in ("images/half.png", "texts/latin.txt"))
+    response = client.post("/infer/resnet", json={"s3_key": "images/half.png"})
+    assert_error(response, 400, "bad_payload", f"{half}: `img` is not a picture")
+    body = {"modelname": "resnet", "payload": [key("red"), key("half")]}
+    response = client.post("/invocations", json=body)
+    assert_error(response, 400, "bad_payload", f"payload[1]: {half}: `img`")
+    response = client.post("/infer/bert_base", json={"s3_key": "texts/latin.txt"})
+    assert_error(response, 400, "bad_payload", f"{latin}: the text is not UTF-8", "store texts")
+    response = client.post("/infer/bert_base", json={"s3_key": "images/red.png"})
+    assert_error(response, 415, "unsupported_media", "images/red.png: a picture came")
+
+
 def test_a_key_asked_by_two_models_is_read_once(client: FlaskClient) -> None:
     with patch.object(S3, "get", autospec=True, side_effect=S3.get) as get:
         came = ask(client, ["resnet", "colour", "slow"], key("red"))["results"]
@@ -116,6 +131,16 @@ def test_a_key_asked_by_two_models_is_read_once(client: FlaskClient) -> None:
         requests = [{"modelname": name, **key("lime")} for name in ("colour", "slow")]
         client.post("/invocations", json={"requests": requests})
         assert get.call_count == 2
+
+
+def test_a_list_for_several_models_is_read_once(make: MakeClient) -> None:
+    """The first model is done with the last object long before the second asks for it."""
+    client = make(S3_MAX_CONCURRENCY="2")
+    payloads = [key(name) for name in ("red", "lime", "blue")]
+    with patch.object(S3, "get", autospec=True, side_effect=S3.get) as get:
+        came = ask(client, ["colour", "slow"], payloads)["results"]
+        assert [one["pixel"] for one in came["slow"]["result"]] == [RED, LIME, BLUE]
+        assert get.call_count == 3
 
 
 def test_the_next_objects_are_read_while_a_model_runs(make: MakeClient) -> None:

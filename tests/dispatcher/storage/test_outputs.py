@@ -97,7 +97,7 @@ def test_each_line_has_its_own_output(client: FlaskClient, pictures: S3Server) -
         ),
         ({"s3_uri": "https://evil.example/a"}, 400, "bad_payload", "s3://BUCKET/KEY"),
         ({"key": "a"}, 400, "bad_payload", "s3_key"),
-        ("results/a", 400, "bad_body", "an object"),
+        ("results/a", 400, "bad_body", '"output": {"s3_key": "results/1.json"}'),
         (None, 400, "bad_body", "an object"),
     ],
 )
@@ -115,6 +115,10 @@ def test_outputs_may_be_allowed_elsewhere(make: MakeClient, pictures: S3Server) 
     uri = f"s3://{OTHER_BUCKET}/jobs/1.json"
     assert client.post("/infer/colour", json={**RED, "output": {"s3_uri": uri}}).status_code == 200
     assert read(pictures, "jobs/1.json", OTHER_BUCKET) == STORED
+    response = client.post("/infer/colour", json={**RED, "output": {}})
+    assert_error(response, 403, "object_forbidden", "results/images/red.png", "S3_ALLOWED_OUTPUTS")
+    client = make(S3_ALLOWED_OUTPUTS=f"{OTHER_BUCKET}/jobs/", S3_RESULTS_PREFIX="answers/")
+    assert client.post("/infer/colour", json=RED).json["output"]["s3_key"].startswith("answers/")
 
 
 def test_a_name_is_needed_where_there_is_no_key(client: FlaskClient) -> None:
