@@ -218,7 +218,7 @@ class RepositoryFolder:
 
     def own_folders(self) -> dict[str, Path]:
         """Return the folders of the repository's models, by name."""
-        linked = {path.name: path for path in self.repository.iterdir() if has_files(path)}
+        linked = {path.name: path for path in self.repository.glob("*") if has_files(path)}
         return {**self.folders(), **linked}
 
     def take_in(self, name: str) -> bool:
