@@ -6,10 +6,9 @@ import itertools
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from flask import Blueprint, Response, g, request
 
@@ -53,7 +52,6 @@ from dispatcher.execution.by_key import (
     first_stored,
     refuse_to_keep,
     wait_for_objects,
-    with_answer_kept,
 )
 from dispatcher.execution.executor import Executor, Job
 from dispatcher.execution.prepared import PreparedRequest, prepare
@@ -63,7 +61,13 @@ from dispatcher.execution.watchdog import send_timeout, shut_down
 from dispatcher.observability.request_log import RequestRecord
 from dispatcher.observability.telemetry import Telemetry
 from dispatcher.routes.jobs import Later
-from dispatcher.routes.streams import first_model, release_slot, stream_response, wants_lines
+from dispatcher.routes.streams import (
+    first_model,
+    keep_answer,
+    release_slot,
+    stream_response,
+    wants_lines,
+)
 from dispatcher.routes.v2 import sagemaker_response
 from dispatcher.settings import Settings
 from dispatcher.storage.objects import Reads
@@ -235,18 +239,8 @@ class InferenceHandler:
             else:
                 response = Response(prepared.drawn(result, chosen), mimetype=chosen)
         if chosen == JSON and model_request.output is not None:
-            response = json_response(self.kept(model_request, answer, deadline))
+            response = json_response(keep_answer(model_request, answer, deadline))
         return with_attributes(response, prepared)
-
-    def kept(
-        self, model_request: ModelRequest, answer: dict[str, Any], deadline: float
-    ) -> dict[str, Any]:
-        """Store an answer, and return it with its place."""
-        since = time.monotonic()
-        try:
-            return with_answer_kept(model_request.output, answer, deadline)
-        finally:
-            g.record.s3 += time.monotonic() - since
 
     def streamed(self, model_request: ModelRequest, metadata: Metadata) -> Response:
         """Answer with the results of one payload as the model gives them, if it gives several."""
@@ -298,7 +292,7 @@ class InferenceHandler:
                 return lines_response(one.text for one in items)
             body = prepared.body(list(itertools.chain(first, *batches)))
             if model_request.output is not None:
-                body = self.kept(model_request, body, job.time_limit.deadline())
+                body = keep_answer(model_request, body, job.time_limit.deadline())
             return with_attributes(json_response(body), prepared)
 
         return self.as_job(model_request.modelname, metadata, answer, stream=stream)

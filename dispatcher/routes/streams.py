@@ -1,7 +1,8 @@
-"""Answers in several parts: results as the model gives them, and lines."""
+"""Answers in several parts, and answers that are stored in S3."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -13,6 +14,7 @@ from dispatcher.codecs.error_responses import encode_results
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.codecs.responses import JSON, LINES, encode, lines_response, negotiate
 from dispatcher.errors import CallerGone
+from dispatcher.execution.by_key import with_answer_kept
 from dispatcher.execution.executor import Job
 from dispatcher.execution.prepared import PreparedRequest
 from dispatcher.execution.request import ModelRequest
@@ -73,3 +75,14 @@ def release_slot(slot: Slot) -> None:
     """Release the slot of a job whose response was sent, or broke off."""
     with suppress(DeadlineExceeded):
         slot.release()
+
+
+def keep_answer(
+    model_request: ModelRequest, answer: dict[str, Any], deadline: float
+) -> dict[str, Any]:
+    """Store an answer where the request names a place; return it with its place."""
+    since = time.monotonic()
+    try:
+        return with_answer_kept(model_request.output, answer, deadline)
+    finally:
+        g.record.s3 += time.monotonic() - since
