@@ -36,6 +36,10 @@ COMMANDS = {  # the module of each, and what it does
         "tool.commands.emulate",
         "run a container as Amazon SageMaker does, and answer boto3 in its place",
     ),
+    "conformance": (
+        "tool.commands.conformance",
+        "check a container against what Amazon SageMaker asks of one, and report each point",
+    ),
     "invoke": ("tool.commands.invoke", "ask a model of a running endpoint"),
     "quantize": (
         "tool.engines.quantize",

@@ -41,6 +41,7 @@ class Start:
         model: the folder that becomes /opt/ml/model.
         models: the folder with the models of a multi-model endpoint.
         stop_s: between SIGTERM and SIGKILL.
+        options: further ones of `docker create`.
 
     """
 
@@ -50,6 +51,7 @@ class Start:
     model: Path | None = None
     models: Path | None = None
     stop_s: float = 30.0
+    options: tuple[str, ...] = ()
 
 
 class Container(ABC):
@@ -203,18 +205,21 @@ class Image(Program):
                 options += ["--volume", f"{folder.resolve()}:{place}:ro"]
         for name, value in environment.items():
             options += ["--env", f"{name}={value}"]
+        options += self.how.options
         if not docker("image", "inspect", "--format", "{{.Id}}", self.image, may_fail=True):
             self.how.log("the image is not here; pulling it")
         self.created = True  # even if Ctrl-C comes before Docker's answer
         docker("create", *options, self.image, "serve", seconds=None)
         self.launch(["docker", "start", "--attach", self.name], os.environ)
-        published = ""
-        while not published and not self.ended():
+        while not (address := self.found(port)) and not self.ended():
             time.sleep(0.1)
-            published = docker("port", self.name, port, may_fail=True).strip()
         # Where it ended at once, its end is found as any other.
-        found = published.splitlines()[0].rpartition(":")[2] if published else "0"
-        self.address = Address("127.0.0.1", int(found))
+        self.address = address or Address("127.0.0.1", 0)
+
+    def found(self, port: str) -> Address | None:
+        """Return where a port of the container is reached; None until it runs."""
+        published = docker("port", self.name, port, may_fail=True).split()
+        return Address("127.0.0.1", int(published[0].rpartition(":")[2])) if published else None
 
     def exit_code(self) -> int:
         """Return the container's own code: that of `docker start` is 1 where it cannot start."""
