@@ -15,9 +15,9 @@ from tool.commands.emulate import (
     variables,
     work_folder,
 )
+from tool.conformance.exchange import Request, Settings
 from tool.conformance.report import FAIL, Result, as_json, as_junit, summary
 from tool.conformance.run import Examination
-from tool.conformance.subject import Request, Settings
 from tool.emulate.host.limits import Limits
 from tool.trouble import Trouble
 

@@ -7,10 +7,11 @@ import signal
 import socket
 import time
 
-from tool.conformance import processes
+from tool.conformance.exchange import Failed, NotApplicable, Reply
 from tool.conformance.report import Check
 from tool.conformance.starting import must_be_started_here
-from tool.conformance.subject import AGAIN_S, Failed, NotApplicable, Reply, Subject
+from tool.conformance.subject import AGAIN_S, Subject
+from tool.emulate.host import processes
 from tool.emulate.host.calls import CONNECT_S, NoAnswer
 
 TIMES = 5
@@ -19,7 +20,7 @@ WATCHED_S = 15.0
 
 
 def ping_is_in_time(subject: Subject) -> str:
-    """Pings are answered with 200 within 2 s."""
+    """See that pings are answered with 200 within 2 s."""
     slowest = 0.0
     for _ in range(TIMES):
         try:
@@ -35,7 +36,7 @@ def ping_is_in_time(subject: Subject) -> str:
 
 
 def connection_is_in_time(subject: Subject) -> str:
-    """Connections are accepted within 250 ms."""
+    """See that connections are accepted within 250 ms."""
     slowest = 0.0
     for _ in range(TIMES):
         begin = time.monotonic()
@@ -51,7 +52,7 @@ def connection_is_in_time(subject: Subject) -> str:
 
 
 def ping_is_true_while_loading(subject: Subject) -> str:
-    """Once a ping was 200, a request is answered well."""
+    """See that once a ping was 200, a request is answered well."""
     must_be_started_here(subject)
     subject.good_request()
     if isinstance(subject.first, Reply) and subject.first.good:
@@ -63,7 +64,7 @@ def ping_is_true_while_loading(subject: Subject) -> str:
 
 
 def ping_is_true_when_broken(subject: Subject) -> str:
-    """When a process of it is killed, pings fail as long as requests do."""
+    """See that when a process of it is killed, pings fail as long as requests do."""
     must_be_started_here(subject)
     subject.good_request()
     if not subject.pid:

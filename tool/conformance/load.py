@@ -8,9 +8,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from tool.conformance.exchange import Failed, NotApplicable, Reply, Request
 from tool.conformance.report import Check
 from tool.conformance.starting import must_be_started_here
-from tool.conformance.subject import AGAIN_S, Failed, NotApplicable, Reply, Request, Subject
+from tool.conformance.subject import AGAIN_S, Subject
 from tool.emulate.host.calls import NoAnswer
 
 ROUNDS = 2  # requests of each caller
@@ -76,7 +77,7 @@ def slowest(replies: list[Reply | str]) -> float:
 
 
 def parallel_requests_are_answered(subject: Subject) -> str:
-    """Requests at the same time are all answered well."""
+    """See that requests at the same time are all answered well."""
     found, count = load(subject), subject.settings.parallel
     if found.faults:
         raise Failed(f"{len(found.faults)} of {ROUNDS * count} requests: {found.faults[0]}")
@@ -84,7 +85,7 @@ def parallel_requests_are_answered(subject: Subject) -> str:
 
 
 def pings_are_quick_meanwhile(subject: Subject) -> str:
-    """Pings are answered in time while requests are."""
+    """See that pings are answered in time while requests are."""
     found = load(subject)
     if subject.failed("ping.time"):
         raise NotApplicable("see ping.time")
@@ -96,7 +97,7 @@ def pings_are_quick_meanwhile(subject: Subject) -> str:
 
 
 def slow_request_ends(subject: Subject) -> str:
-    """A request that takes long is answered, or ended, within 60 s."""
+    """See that a request that takes long is answered, or ended, within 60 s."""
     if not subject.settings.slow:
         raise NotApplicable("no request takes long; give one with --slow-body")
     begin = time.monotonic()
@@ -115,7 +116,7 @@ def slow_request_ends(subject: Subject) -> str:
 
 
 def abandoned_requests_harm_nobody(subject: Subject) -> str:
-    """Callers that go away before their answer leave the server as it was."""
+    """See that callers that go away before their answer leave the server as it was."""
     request = subject.good_request()
     for _ in range(ABANDONED):
         connection = sent(subject, request, len(request.body))
@@ -125,7 +126,7 @@ def abandoned_requests_harm_nobody(subject: Subject) -> str:
 
 
 def stalled_request_harms_nobody(subject: Subject) -> str:
-    """A caller that stops in the middle of its body does not keep others waiting."""
+    """See that a caller that stops in the middle of its body does not keep others waiting."""
     if subject.failed("concurrency.ping") or subject.failed("concurrency.parallel"):
         raise NotApplicable("see concurrency")
     request = subject.good_request()
@@ -177,7 +178,7 @@ class Flight(threading.Thread):
 
 
 def ends_at_sigterm(subject: Subject) -> str:
-    """It ends within 30 s of SIGTERM; requests are in flight where one is known that lasts."""
+    """See that it ends within 30 s of SIGTERM, which comes while requests are in flight."""
     must_be_started_here(subject)
     request = subject.slow or subject.stream or subject.request
     alone = subject.failed("concurrency.ping")
@@ -200,7 +201,7 @@ def ends_at_sigterm(subject: Subject) -> str:
 
 
 def requests_in_flight_finish(subject: Subject) -> str:
-    """What was being answered at SIGTERM is answered to the end."""
+    """See that what was being answered at SIGTERM is answered to the end."""
     must_be_started_here(subject)
     flights: list[Flight] = subject.kept.get("flights", [])
     if not flights:
@@ -214,7 +215,7 @@ def requests_in_flight_finish(subject: Subject) -> str:
 
 
 def exit_code_is_zero(subject: Subject) -> str:
-    """It ends with exit code 0."""
+    """See that it ends with exit code 0."""
     must_be_started_here(subject)
     if subject.failed("stop.sigterm") or subject.code is None:
         raise NotApplicable("it did not end by itself")

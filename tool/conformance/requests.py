@@ -10,9 +10,10 @@ import time
 from collections.abc import Mapping
 from http import HTTPStatus
 
+from tool.conformance.exchange import Failed, NotApplicable, Reply, Request
 from tool.conformance.report import Check
 from tool.conformance.starting import must_be_an_image
-from tool.conformance.subject import Failed, NotApplicable, Reply, Request, Subject
+from tool.conformance.subject import Subject
 from tool.emulate.contract import (
     CUSTOM_ATTRIBUTES,
     INFERENCE_ID,
@@ -45,7 +46,7 @@ GARBAGE = (
 
 
 def answered(subject: Subject) -> str:
-    """A request that should be answered well is."""
+    """See that a request that should be answered well is."""
     if subject.request is None:
         subject.good_request()
     if isinstance(subject.later, Reply) and subject.later.good:
@@ -70,13 +71,13 @@ def same_with(subject: Subject, headers: Mapping[str, str]) -> Reply:
 
 
 def unknown_headers_are_ignored(subject: Subject) -> str:
-    """Headers that it does not know change nothing."""
+    """See that headers that it does not know change nothing."""
     same_with(subject, UNKNOWN)
     return f"{subject.usual_status}, as without them"
 
 
 def long_attributes_are_taken(subject: Subject) -> str:
-    """The service's own headers are taken at their full length."""
+    """See that the service's own headers are taken at their full length."""
     headers = {
         CUSTOM_ATTRIBUTES: ("trace-0123456789~" * 61)[:MOST_ATTRIBUTES],
         INFERENCE_ID: "i" * 64,
@@ -98,7 +99,7 @@ def padded(request: Request, size: int) -> Request:
 
 
 def largest_body_is_taken(subject: Subject) -> str:
-    """A body of 25 MB is read and answered."""
+    """See that a body of 25 MB is read and answered."""
     limit = subject.limits.max_body
     try:
         reply = subject.invoke(padded(subject.any_request(), limit))
@@ -112,7 +113,7 @@ def largest_body_is_taken(subject: Subject) -> str:
 
 
 def larger_body_is_refused(subject: Subject) -> str:
-    """A larger body gets an answer, and harms nobody."""
+    """See that a larger body gets an answer, and harms nobody."""
     if subject.failed("sizes.largest"):
         raise NotApplicable("see sizes.largest")
     size = subject.limits.max_body + MORE_BYTES
@@ -127,7 +128,7 @@ def larger_body_is_refused(subject: Subject) -> str:
 
 
 def garbage_is_answered(subject: Subject) -> str:
-    """Bodies that cannot be right are answered, and harm nobody."""
+    """See that bodies that cannot be right are answered, and harm nobody."""
     subject.any_request()
     errors = []
     for request in GARBAGE:
@@ -143,7 +144,7 @@ def garbage_is_answered(subject: Subject) -> str:
 
 
 def errors_are_short(subject: Subject) -> str:
-    """Errors fit into what a caller is shown."""
+    """See that errors fit into what a caller is shown."""
     errors: list[Reply] = subject.kept.get("errors", [])
     if not errors:
         raise NotApplicable("no error could be provoked")
@@ -154,7 +155,7 @@ def errors_are_short(subject: Subject) -> str:
 
 
 def stream_is_not_buffered(subject: Subject) -> str:
-    """The first bytes of a stream come long before the last."""
+    """See that the first bytes of a stream come long before the last."""
     given = subject.settings.stream is not None
     request = subject.stream or subject.good_request()
     try:
@@ -205,7 +206,7 @@ def right_parameters(found: Mapping[str, object]) -> bool:
 
 
 def bidirectional_route_and_label_agree(subject: Subject) -> str:
-    """The label is there if a WebSocket is, and only then."""
+    """See that the label is there if a WebSocket is, and only then."""
     must_be_an_image(subject)
     headers = {
         "Connection": "Upgrade",

@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tool.conformance import processes
+from tool.conformance.exchange import Failed, NotApplicable, Settings
 from tool.conformance.health import BROKEN, PING
 from tool.conformance.load import LOAD, STOP
 from tool.conformance.multi_model import MULTI_MODEL, unpacked
 from tool.conformance.report import FAIL, NOT_APPLICABLE, PASS, Check, Result
 from tool.conformance.requests import REQUESTS
 from tool.conformance.starting import ALONE, LOGS, START
-from tool.conformance.subject import Failed, NotApplicable, Settings, Subject
+from tool.conformance.subject import Subject
+from tool.emulate.host import processes
 from tool.trouble import Trouble
 
 VARIABLE = "SAGEMAKER_MULTI_MODEL"

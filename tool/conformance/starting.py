@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tool.conformance import processes
+from tool.conformance.exchange import Failed, NotApplicable
 from tool.conformance.report import Check
-from tool.conformance.subject import CAPABILITIES, Failed, NotApplicable, Subject
+from tool.conformance.subject import CAPABILITIES, Subject
+from tool.emulate.host import processes
 from tool.emulate.host.containers import NEEDED_PORTS, NO_SERVE, Image
 from tool.emulate.host.health import hint_for
 
@@ -26,7 +27,7 @@ def must_be_an_image(subject: Subject) -> None:
 
 
 def serve_in_exec_form(subject: Subject) -> str:
-    """The entry point takes the word `serve`, and no shell or `tini` is in its place."""
+    """See that the entry point takes the word `serve`, and no shell or `tini` is in its place."""
     must_be_an_image(subject)
     entry = subject.configuration.get("Entrypoint") or []
     if not entry:
@@ -40,7 +41,7 @@ def serve_in_exec_form(subject: Subject) -> str:
 
 
 def becomes_ready(subject: Subject) -> str:
-    """It answers a ping with 200 in time."""
+    """See that it answers a ping with 200 in time."""
     must_be_started_here(subject)
     reason = subject.not_ready
     if reason and wants_to_write(subject):
@@ -59,7 +60,7 @@ def wants_to_write(subject: Subject) -> str:
 
 
 def model_is_read_only(subject: Subject) -> str:
-    """It starts with /opt/ml/model mounted read-only."""
+    """See that it starts with /opt/ml/model mounted read-only."""
     must_be_an_image(subject)
     if not subject.settings.model:
         raise NotApplicable("no model is mounted; give one with --model")
@@ -71,7 +72,7 @@ def model_is_read_only(subject: Subject) -> str:
 
 
 def port_is_kept_to(subject: Subject) -> str:
-    """It listens where SAGEMAKER_BIND_TO_PORT says."""
+    """See that it listens where SAGEMAKER_BIND_TO_PORT says."""
     must_be_started_here(subject)
     if subject.is_image and not subject.labelled("accept-bind-to-port"):
         raise NotApplicable("the image has no label accept-bind-to-port: it gets 8080")
@@ -83,7 +84,7 @@ def port_is_kept_to(subject: Subject) -> str:
 
 
 def further_ports_are_in_range(subject: Subject) -> str:
-    """Each further port that it listens on is in SAGEMAKER_SAFE_PORT_RANGE."""
+    """See that each further port that it listens on is in SAGEMAKER_SAFE_PORT_RANGE."""
     must_be_started_here(subject)
     if subject.is_image and not subject.labelled("accept-bind-to-port"):
         raise NotApplicable("the image has no label accept-bind-to-port: it gets no range")
@@ -103,7 +104,7 @@ def further_ports_are_in_range(subject: Subject) -> str:
 
 
 def labels_are_known(subject: Subject) -> str:
-    """Labels of capabilities have names and values that the service knows."""
+    """See that labels of capabilities have names and values that the service knows."""
     must_be_an_image(subject)
     found = {
         name.removeprefix(CAPABILITIES): value
@@ -120,7 +121,7 @@ def labels_are_known(subject: Subject) -> str:
 
 
 def size_is_allowed(subject: Subject) -> str:
-    """The image is small enough for serverless endpoints."""
+    """See that the image is small enough for serverless endpoints."""
     must_be_an_image(subject)
     text = f"{subject.image_bytes / GB:.2f} GB unpacked"
     if subject.image_bytes > MOST_BYTES:
@@ -129,14 +130,14 @@ def size_is_allowed(subject: Subject) -> str:
 
 
 def no_network_is_needed(subject: Subject) -> str:
-    """It gets ready on a network that leads nowhere."""
+    """See that it gets ready on a network that leads nowhere."""
     if subject.not_ready:
         raise Failed(f"without a way out: {subject.not_ready}")
     return f"the first 200 after {subject.ready_s:.1f} s, on a network that leads nowhere"
 
 
 def something_is_logged(subject: Subject) -> str:
-    """It writes lines to stdout or stderr."""
+    """See that it writes lines to stdout or stderr."""
     must_be_started_here(subject)
     if not subject.lines:
         raise Failed("no line came from the start to the end")
@@ -144,7 +145,7 @@ def something_is_logged(subject: Subject) -> str:
 
 
 def logs_are_not_buffered(subject: Subject) -> str:
-    """Lines come while it runs, not all at its end."""
+    """See that lines come while it runs, not all at its end."""
     must_be_started_here(subject)
     if not subject.lines:
         raise NotApplicable("it wrote nothing")
