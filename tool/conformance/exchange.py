@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tool.emulate.host.limits import Limits
 
+SHOWN = 200  # bytes of an answer
+
 
 class Failed(Exception):
     """A check has failed; the text is what came."""
@@ -57,7 +59,7 @@ class Reply:
         return 200 <= self.status < 300
 
     def __str__(self) -> str:
-        text = self.body[:200].decode(errors="replace").strip()
+        text = " ".join(self.body[:SHOWN].decode(errors="replace").split())
         return f"{self.status} {text}".strip()
 
 

@@ -177,18 +177,30 @@ class Flight(threading.Thread):
         self.done = True
 
 
+def begun(subject: Subject) -> list[Flight]:
+    """Send some requests that last; return those that are not answered yet.
+
+    They are few enough to be answered within 30 s, even one after the other.
+    """
+    request = subject.slow or subject.request
+    reply = tried(subject, request) if request else ""
+    if request is None or not isinstance(reply, Reply) or not reply.good:
+        return []
+    most = 1 if subject.failed("concurrency.ping") else IN_FLIGHT
+    count = min(most, int(subject.limits.stop_s / 2 / reply.last_s))
+    flights = [Flight(subject, request) for _ in range(count)]
+    for one in flights:
+        one.start()
+    if reply.last_s > BEGUN_S:
+        time.sleep(BEGUN_S)
+    return [one for one in flights if not one.done and reply.last_s > BEGUN_S]
+
+
 def ends_at_sigterm(subject: Subject) -> str:
     """See that it ends within 30 s of SIGTERM, which comes while requests are in flight."""
     must_be_started_here(subject)
-    request = subject.slow or subject.stream or subject.request
-    alone = subject.failed("concurrency.ping")
-    count = 0 if not request or not 200 <= subject.usual_status < 300 else 1 if alone else IN_FLIGHT
-    flights = [Flight(subject, request) for _ in range(count)] if request else []
-    for one in flights:
-        one.start()
-    if flights:
-        time.sleep(BEGUN_S)
-    subject.kept["flights"] = flights = [one for one in flights if not one.done]
+    flights = begun(subject)
+    subject.kept["flights"] = flights
     begin = time.monotonic()
     subject.stop()
     for one in flights:
