@@ -16,10 +16,11 @@ from tool.conformance.multi_model import MULTI_MODEL, unpacked
 from tool.conformance.report import FAIL, NOT_APPLICABLE, PASS, Check, Result
 from tool.conformance.requests import REQUESTS
 from tool.conformance.starting import ALONE, LOGS, START
-from tool.conformance.subject import Subject
+from tool.conformance.subject import AGAIN_S, Subject
 from tool.emulate.host import processes
 from tool.trouble import Trouble
 
+ENDING_S = 1.0
 VARIABLE = "SAGEMAKER_MULTI_MODEL"
 ALL = (*START, *PING, *REQUESTS, *LOAD, *STOP, *LOGS, *ALONE, *BROKEN, *MULTI_MODEL)
 
@@ -54,7 +55,7 @@ class Examination:
         return self.results
 
     def first_life(self) -> None:
-        """As the service runs it, from the start to SIGTERM."""
+        """Run it as the service does, from the start to SIGTERM."""
         subject = self.subject
         subject.begin()
         alive = "it never got ready" if subject.not_ready else ""
@@ -65,7 +66,7 @@ class Examination:
             subject.learn()
         for one in (*PING, *REQUESTS, *LOAD):
             self.check([one], alive)
-            if not alive and (ended := subject.container.ended()):
+            if not alive and (ended := self.ended()):
                 self.restart(ended)
                 alive = subject.not_ready and f"it does not start again: {subject.not_ready}"
         self.children = bool(subject.pid) and len(processes.tree(subject.pid)) > 1
@@ -74,6 +75,13 @@ class Examination:
             subject.stop()
         self.check(LOGS)
         self.dead = alive
+
+    def ended(self) -> str:
+        """Return how it ended; a process needs a moment to end after its last connection."""
+        until = time.monotonic() + (ENDING_S if self.results[-1].outcome == FAIL else 0)
+        while not (ended := self.subject.container.ended()) and time.monotonic() < until:
+            time.sleep(AGAIN_S)
+        return ended
 
     def restart(self, ended: str) -> None:
         """Start it again after a check that it did not survive, which has failed by that."""
@@ -86,7 +94,7 @@ class Examination:
         self.subject.begin()
 
     def second_life(self) -> None:
-        """Without a network, where that can be; and with a process killed."""
+        """Run it without a network, where that can be; and with a process killed."""
         subject = self.subject
         reason = self.dead
         if not subject.is_image:
@@ -107,7 +115,7 @@ class Examination:
         self.check(BROKEN, reason or "it is one process, and cannot be broken from outside")
 
     def multi_model_life(self) -> None:
-        """As one of the containers of a multi-model endpoint."""
+        """Run it as one of the containers of a multi-model endpoint."""
         subject, source = self.subject, self.subject.settings.models
         if not source and not subject.labelled("multi-models"):
             self.check(MULTI_MODEL, "no label multi-models, and no --multi-model FOLDER")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
@@ -337,13 +337,21 @@ class Subject:
         """Return the smallest example in /openapi.json for /invocations; None where none is."""
         try:
             document = json.loads(self.ask("GET", "/openapi.json", seconds=PATIENT_S).body)
-            content = document["paths"]["/invocations"]["post"]["requestBody"]["content"]
-            media = content["application/json"]
+            media = followed(document, ("paths", "/invocations", "post", "requestBody"))
+            media = media["content"]["application/json"]
             found = [one["value"] for one in media.get("examples", {}).values()]
             found += [media["example"]] if "example" in media else []
             return min(found, key=lambda one: len(json.dumps(one)))
         except (NoAnswer, ValueError, KeyError, TypeError, AttributeError):
             return None
+
+
+def followed(document: Any, path: Sequence[str]) -> Any:
+    """Return a part of an OpenAPI document; a reference there is followed."""
+    part = document
+    for name in path:
+        part = part[name]
+    return followed(document, part["$ref"].split("/")[1:]) if "$ref" in part else part
 
 
 def json_request(value: Any) -> Request:

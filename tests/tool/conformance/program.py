@@ -49,7 +49,7 @@ class Handler(BaseHTTPRequestHandler):
         name = self.path.removeprefix("/models/")
         if self.path == "/ping":
             if FAULT == "slow ping":
-                time.sleep(1.3)
+                time.sleep(0.7)
             well = is_loaded() or FAULT == "constant ping"
             well = well and (worker is None or worker.poll() is None or FAULT == "dead worker")
             self.answer(200 if well else 503)
@@ -75,11 +75,10 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(size)
         if FAULT == "unknown header" and "X-Request-Something" in self.headers:
             ending.wait(30)
-        if len(self.headers.get("X-Amzn-SageMaker-Custom-Attributes", "")) > 255:
-            if FAULT == "short attributes":
-                self.refuse(431, "a header is too long")
-                return
-        if size > MOST:
+        attributes = self.headers.get("X-Amzn-SageMaker-Custom-Attributes", "")
+        if FAULT == "short attributes" and len(attributes) > 255:
+            self.refuse(431, "a header is too long")
+        elif size > MOST:
             self.refuse(413, "the body is larger than 26 MB")
         elif self.path == "/models":
             self.load(**json.loads(body))
