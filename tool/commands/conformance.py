@@ -76,6 +76,8 @@ def run(options: argparse.Namespace) -> int:
     with interrupted_by_signals(), ExitStack() as stack:
         if "://" in options.what and (options.model or options.env):
             raise Trouble(f"{options.what} runs already: --model and --env are for what is started")
+        if options.multi_model and not options.multi_model.is_dir():
+            raise Trouble(f"--multi-model is {str(options.multi_model)!r}, no folder")
         settings = read(options, work_folder(stack))
         if options.junit:
             options.junit.touch()  # that it cannot be written is known before a long run

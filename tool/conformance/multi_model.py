@@ -14,7 +14,6 @@ from tool.conformance.report import Check
 from tool.conformance.subject import Subject
 from tool.emulate.contract import TARGET_MODEL
 from tool.emulate.host.calls import NoAnswer
-from tool.emulate.host.containers import MODELS_DIR
 from tool.emulate.multi_model import PACKED, unpack_archive
 from tool.trouble import Trouble
 
@@ -75,8 +74,7 @@ def loaded(subject: Subject) -> dict[str, str]:
 
 
 def load(subject: Subject, name: str) -> Reply:
-    folder = subject.models_folder or Path(MODELS_DIR)
-    url = subject.container.path_of(folder / name)
+    url = subject.container.path_of(subject.models_folder / name)
     return asked(subject, "POST", "/models", {"model_name": name, "url": url})
 
 
@@ -127,9 +125,9 @@ def invoked(subject: Subject, name: str) -> Reply:
 
 def models_are_loaded(subject: Subject) -> str:
     """See that POST /models loads each model, or says by 507 that memory is full."""
-    if subject.models_folder is None:
-        raise NotApplicable("no model is known; give some with --multi-model FOLDER")
     names = sorted(one.name for one in subject.models_folder.iterdir())
+    if not names:
+        raise NotApplicable("no model is known; give some with --multi-model FOLDER")
     done: dict[str, str] = {}
     subject.kept["loaded"] = done
     for name in names:

@@ -58,23 +58,24 @@ class Examination:
         """Run it as the service does, from the start to SIGTERM."""
         subject = self.subject
         subject.begin()
-        alive = "it never got ready" if subject.not_ready else ""
+        dead = "it never got ready" if subject.not_ready else ""
         self.check(START)
-        if alive and not subject.is_started_here:
+        if dead and not subject.is_started_here:
             raise Trouble(f"{subject.what} does not answer: {subject.not_ready}")
-        if not alive:
+        if not dead:
             subject.learn()
         for one in (*PING, *REQUESTS, *LOAD):
-            self.check([one], alive)
-            if not alive and (ended := self.ended()):
+            self.check([one], dead)
+            if not dead and (ended := self.ended()):
                 self.restart(ended)
-                alive = subject.not_ready and f"it does not start again: {subject.not_ready}"
+                again = f"it does not start again: {subject.not_ready}"
+                dead = again * bool(subject.not_ready)
         self.children = bool(subject.pid) and len(processes.tree(subject.pid)) > 1
-        self.check(STOP, alive)
-        if alive:
+        self.check(STOP, dead)
+        if dead:
             subject.stop()
         self.check(LOGS)
-        self.dead = alive
+        self.dead = dead
 
     def ended(self) -> str:
         """Return how it ended; a process needs a moment to end after its last connection."""
@@ -125,7 +126,7 @@ class Examination:
             work.chmod(0o755)
             if source:
                 unpacked(source, work)
-            subject.models_folder = work if source else None
+            subject.models_folder = work
             with self.life({VARIABLE: "true"}, work):
                 reason = f"it does not start with {VARIABLE}=true: {subject.not_ready}"
                 self.check(MULTI_MODEL[:1], reason * bool(subject.not_ready), FAIL)

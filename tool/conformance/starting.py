@@ -149,6 +149,8 @@ def logs_are_not_buffered(subject: Subject) -> str:
     must_be_started_here(subject)
     if not subject.lines:
         raise NotApplicable("it wrote nothing")
+    if not subject.stopped:
+        raise NotApplicable("it ended before SIGTERM")
     if not subject.lines_before_stop:
         raise Failed(f"all {len(subject.lines)} lines came only after SIGTERM")
     return f"{subject.lines_before_stop} of {len(subject.lines)} lines came before SIGTERM"

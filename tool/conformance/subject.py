@@ -55,7 +55,7 @@ class Subject:
         self.usual_status = 0  # of its answer; 0 where none came
         self.first: Reply | str = ""  # the answer after the first good ping, or why none came
         self.later: Reply | str = ""  # when it was repeated
-        self.models_folder: Path | None = None  # of a multi-model endpoint
+        self.models_folder = Path()  # of a multi-model endpoint, with a folder for each model
         self.lives = 0
         self.forget()
 
@@ -124,14 +124,13 @@ class Subject:
 
         """
         self.forget()
-        self.lives += 1
         given, options = dict(more or {}), []
         if self.labelled("accept-bind-to-port"):
             last = OTHER_PORT + NEEDED_PORTS - 1
             given |= {BIND_TO_PORT: str(OTHER_PORT), SAFE_PORTS: f"{OTHER_PORT + 1}-{last}"}
             options = ["--publish", f"127.0.0.1::{DEFAULT_PORT}"]  # where it does not mind it
         how = Start(
-            f"conformance{self.lives}",
+            f"conformance{self.lives + 1}",
             self.lines.append,
             {**given, **self.settings.environment},
             self.settings.model,
@@ -142,6 +141,7 @@ class Subject:
         self.container: Container = (
             IsolatedImage(self.what, how) if alone else container_of(self.what, how)
         )
+        self.lives += 1  # from here on something may have to be taken away
         self.container.start()
         environment = how.environment
         self.given_port = int(environment.get(BIND_TO_PORT, self.container.address.port))
@@ -150,6 +150,7 @@ class Subject:
     def wait(self) -> None:
         """Wait for the first good ping, however long each takes."""
         begin = time.monotonic()
+        limit = self.limits.start_s if self.is_started_here else PATIENT_S
         while True:
             if ended := self.container.ended():
                 self.not_ready = ended
@@ -160,7 +161,7 @@ class Subject:
                 return
             if "no connection" in self.not_ready or "closed without" in self.not_ready:
                 self.look_elsewhere()
-            if self.ready_s > self.limits.start_s:
+            if self.ready_s > limit:
                 return
             time.sleep(AGAIN_S)
 
