@@ -125,7 +125,7 @@ class Subject:
         """
         self.forget()
         given, options = dict(more or {}), []
-        if self.labelled("accept-bind-to-port"):
+        if self.labelled("accept-bind-to-port") and not self.failed("ports.bind"):
             last = OTHER_PORT + NEEDED_PORTS - 1
             given |= {BIND_TO_PORT: str(OTHER_PORT), SAFE_PORTS: f"{OTHER_PORT + 1}-{last}"}
             options = ["--publish", f"127.0.0.1::{DEFAULT_PORT}"]  # where it does not mind it

@@ -17,6 +17,52 @@ from tool.__main__ import main
 pytestmark = pytest.mark.image
 
 IMAGES = Path(__file__).parent / "images"
+SERVE = r"""#!/bin/sh
+{first}
+exec perl -e '
+use IO::Socket::INET;
+$SIG{{TERM}} = sub {{ exit 0 }};
+my $server = IO::Socket::INET->new(LocalPort => 8080, Listen => 64, ReuseAddr => 1) or die;
+$| = 1;
+print "it listens\n";
+while (1) {{
+    my $caller = $server->accept or next;
+    my ($length, $path) = (0, "");
+    while (my $line = <$caller>) {{
+        $path ||= (split " ", $line)[1];
+        $length = $1 if $line =~ /^content-length: *(\d+)/i;
+        last if $line eq "\r\n";
+    }}
+    read $caller, my $body, $length if $length;
+    my $status = $path =~ /^.(ping|invocations)$/ ? "200 OK" : "404 Not Found";
+    print $caller "HTTP/1.1 $status\r\nContent-Length: 0\r\n\r\n";
+    close $caller;
+}}'
+"""
+PLANTED = {  # what `serve` does first, a line of the Dockerfile, and the check that finds it
+    "": ("", "", set[str]()),
+    "writes": ("echo > /opt/ml/model/cache || exit 1", "", {"start.read-only-model"}),
+    "downloads": (
+        "timeout 3 bash -c '</dev/tcp/ELSEWHERE/8080' || exit 1",
+        "",
+        {"start.no-network"},
+    ),
+    "label": (
+        "",
+        "LABEL com.amazonaws.sagemaker.capabilities.multi-model=true",
+        {"image.labels"},
+    ),
+    "bidirectional": (
+        "",
+        "LABEL com.amazonaws.sagemaker.capabilities.bidirectional-streaming=true",
+        {"bidirectional.label"},
+    ),
+    "port": (
+        "",
+        "LABEL com.amazonaws.sagemaker.capabilities.accept-bind-to-port=true",
+        {"ports.bind"},
+    ),
+}
 REQUEST = '{"x": 1}'
 SLOW = '{"x": 3}'
 
@@ -50,6 +96,40 @@ def examined(
 
 def failed(outcomes: dict[str, str]) -> set[str]:
     return {name for name, outcome in outcomes.items() if outcome == "fail"}
+
+
+def write_image(folder: Path, first: str = "", line: str = "") -> Path:
+    (folder / "serve").write_text(SERVE.format(first=first))
+    (folder / "serve").chmod(0o755)
+    (folder / "Dockerfile").write_text(
+        f"FROM debian:bookworm-slim\nCOPY serve /usr/local/bin/serve\n{line}\n"
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def elsewhere(built: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server that a container reaches unless it has no network."""
+    image = built("elsewhere", write_image(tmp_path_factory.mktemp("elsewhere")))
+    name = docker("run", "--detach", image, "serve").strip()
+    yield docker("inspect", "--format", "{{.NetworkSettings.IPAddress}}", name).strip()
+    docker("rm", "--force", name)
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_fault_of_an_image(
+    fault: str,
+    built: Any,
+    elsewhere: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first, line, expected = PLANTED[fault]
+    write_image(tmp_path, first.replace("ELSEWHERE", elsewhere), line)
+    (tmp_path / "model").mkdir()
+    image = built(f"planted-{fault or 'nothing'}", tmp_path)
+    code, outcomes = examined(capsys, image, "--model", tmp_path / "model", "--start-timeout=30")
+    assert (code, failed(outcomes)) == (int(bool(expected)), expected)
 
 
 @pytest.mark.parametrize(

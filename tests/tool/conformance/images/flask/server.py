@@ -9,7 +9,7 @@ app = flask.Flask(__name__)
 model = []
 
 
-def load():
+def load() -> None:
     time.sleep(3)
     model.append(lambda x: 2 * x)
 
@@ -18,12 +18,12 @@ threading.Thread(target=load).start()
 
 
 @app.get("/ping")
-def ping():
+def ping() -> str:
     return ""
 
 
 @app.post("/invocations")
-def invocations():
+def invocations() -> dict[str, int]:
     return {"y": model[0](flask.request.get_json()["x"])}
 
 
