@@ -162,3 +162,9 @@ def test_this_project_s_image_keeps_the_contract(
     assert {name for name, outcome in outcomes.items() if outcome != "pass"} == {
         *("start.read-only-model", "bidirectional.label", "deadlines.slow", "multi-model.full")
     }
+
+
+def test_an_image_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    skip_without_engine()
+    assert main(["conformance", "no-such-image-here:1"]) == 2
+    assert "there is no image 'no-such-image-here:1' here" in capsys.readouterr().err

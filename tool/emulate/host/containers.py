@@ -307,9 +307,10 @@ def in_plain_words(arguments: tuple[str, ...], errors: str) -> str:
             f"no Docker engine answers ({why}); start it, or set DOCKER_HOST, or give the URL of a "
             "running server, or `.` for this checkout"
         )
-    if arguments[0] == "create" and "Unable to find image" in errors:
+    if arguments[0] == "pull" or "Unable to find image" in errors:
+        image = arguments[-1] if arguments[0] == "pull" else arguments[-2]
         return (
-            f"there is no image {arguments[-2]!r} here, and it cannot be pulled ({why}); build it, "
+            f"there is no image {image!r} here, and it cannot be pulled ({why}); build it, "
             "or look up its name with `docker images`"
         )
     return f"`docker {arguments[0]}` failed: {why}"
