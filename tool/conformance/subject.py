@@ -34,7 +34,7 @@ OTHER_PORT = 9110  # what an image is given where it says that it takes one
 PATIENT_S = 10.0  # for a ping of which only the status matters
 AGAIN_S = 0.1  # between pings
 LOADING_S, REFUSED_S = 60.0, 5.0  # how long a first request is repeated: no answer or 5xx; 4xx
-MANY = 48  # requests in one body, which keep a container busy for a while
+MANY = 120  # requests in one body, which keep a container busy for a while
 
 
 class Subject:
