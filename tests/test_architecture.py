@@ -133,11 +133,13 @@ ARROWS = {
     ),
     "tool/commands": (
         "clients/plugins clients/repository clients/triton container/triton_backends"
-        " dispatcher/auth/api_keys.py dispatcher/settings tool tool/checks tool/emulate"
-        " tool/emulate/host tool/engines"
+        " dispatcher/auth/api_keys.py dispatcher/settings tool tool/checks tool/conformance"
+        " tool/emulate tool/emulate/host tool/engines"
     ),
     # It knows a container by its metrics and its log alone.
     "tool/cost": "clients/repository tool tool/commands",
+    # The hosting service's contract as checks of any container.
+    "tool/conformance": "tool tool/emulate tool/emulate/host",
     # The hosting service on a laptop: of containers it knows what anyone's have in common.
     "tool/emulate": "tool tool/checks tool/emulate/host",
     "tool/emulate/host": "dispatcher/exit_codes.py tool",

@@ -40,6 +40,10 @@ COMMANDS = {  # the module of each, and what it does
         "tool.cost.cost",
         "compare one endpoint for all models with one for each, by real traffic",
     ),
+    "conformance": (
+        "tool.commands.conformance",
+        "check a container against what Amazon SageMaker asks of one, and report each point",
+    ),
     "invoke": ("tool.commands.invoke", "ask a model of a running endpoint"),
     "quantize": (
         "tool.engines.quantize",

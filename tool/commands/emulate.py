@@ -10,7 +10,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -178,11 +178,8 @@ class Running:
         stack.callback(self.view.close)
         if not options.transform:  # a port that is taken is known before a long start
             self.listening = stack.enter_context(listen(options.host, options.port))
-        self.folder = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="dispatcher-emulate-"))
-        ).resolve()
-        self.folder.chmod(0o755)
-        self.model = self.model_folder()
+        self.folder = work_folder(stack)
+        self.model = model_folder(options.model, self.folder)
         self.environment = self.variables()
         # What is wrong with S3 or the input is known before a long start, too.
         self.async_calls = self.asynchronous()
@@ -214,18 +211,6 @@ class Running:
                 raise Trouble(f"the weight of --variant {name} is {error}") from error
         return found
 
-    def model_folder(self) -> Path | None:
-        """Return the folder for /opt/ml/model; an archive is unpacked."""
-        path: Path | None = self.options.model
-        if path is None or path.is_dir():
-            return path and path.resolve()
-        if not path.is_file():
-            raise Trouble(f"--model is {str(path)!r}, where there is no folder and no archive")
-        folder = self.folder / "model"
-        folder.mkdir()
-        unpack_archive(path, folder)
-        return folder
-
     def variables(self) -> dict[str, str]:
         """Return the environment of the containers."""
         found = self.job.environment() if self.options.transform else {}
@@ -233,12 +218,7 @@ class Running:
             if not self.options.multi_model.is_dir():
                 raise Trouble(f"--multi-model is {str(self.options.multi_model)!r}, no folder")
             found[MULTI_MODEL] = "true"
-        for one in self.options.env:
-            name, equals, value = one.partition("=")
-            if not name or not equals:
-                raise Trouble(f"--env is {one!r}; expected NAME=VALUE")
-            found[name] = value
-        return found
+        return found | variables(self.options.env)
 
     def variant(self, name: str, weight: float, what: str) -> Variant:
         """Start a container; it is stopped at the end."""
@@ -349,6 +329,37 @@ class Running:
             if one.health.reason and one.health.state != CREATING:
                 parts.append(one.health.reason)
         return " | ".join(parts)
+
+
+def work_folder(stack: ExitStack) -> Path:
+    """Return a temporary folder that any user of a container can read."""
+    name = stack.enter_context(tempfile.TemporaryDirectory(prefix="dispatcher-emulate-"))
+    folder = Path(name).resolve()
+    folder.chmod(0o755)
+    return folder
+
+
+def model_folder(path: Path | None, work: Path) -> Path | None:
+    """Return the folder for /opt/ml/model; an archive is unpacked into a folder for work."""
+    if path is None or path.is_dir():
+        return path and path.resolve()
+    if not path.is_file():
+        raise Trouble(f"--model is {str(path)!r}, where there is no folder and no archive")
+    folder = work / "model"
+    folder.mkdir()
+    unpack_archive(path, folder)
+    return folder
+
+
+def variables(given: Sequence[str]) -> dict[str, str]:
+    """Return what `--env NAME=VALUE` gives a container."""
+    found = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not name or not equals:
+            raise Trouble(f"--env is {one!r}; expected NAME=VALUE")
+        found[name] = value
+    return found
 
 
 def listen(host: str, port: int) -> socket.socket:

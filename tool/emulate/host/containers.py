@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dispatcher.exit_codes import in_words
@@ -27,6 +27,7 @@ NO_SERVE = (
     "the service runs `docker run IMAGE serve`: the image needs a program `serve` on PATH, or an "
     'ENTRYPOINT in exec form (["program"]) that takes this word'
 )
+OWN_ADDRESS = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
 ENGINE_S = 60.0  # for a command of Docker that is not a pull
 
 
@@ -41,6 +42,7 @@ class Start:
         model: the folder that becomes /opt/ml/model.
         models: the folder with the models of a multi-model endpoint.
         stop_s: between SIGTERM and SIGKILL.
+        options: further ones of `docker create`.
 
     """
 
@@ -50,6 +52,7 @@ class Start:
     model: Path | None = None
     models: Path | None = None
     stop_s: float = 30.0
+    options: tuple[str, ...] = ()
 
 
 class Container(ABC):
@@ -203,18 +206,21 @@ class Image(Program):
                 options += ["--volume", f"{folder.resolve()}:{place}:ro"]
         for name, value in environment.items():
             options += ["--env", f"{name}={value}"]
+        options += self.how.options
         if not docker("image", "inspect", "--format", "{{.Id}}", self.image, may_fail=True):
             self.how.log("the image is not here; pulling it")
         self.created = True  # even if Ctrl-C comes before Docker's answer
         docker("create", *options, self.image, "serve", seconds=None)
         self.launch(["docker", "start", "--attach", self.name], os.environ)
-        published = ""
-        while not published and not self.ended():
+        while not (address := self.found(port)) and not self.ended():
             time.sleep(0.1)
-            published = docker("port", self.name, port, may_fail=True).strip()
         # Where it ended at once, its end is found as any other.
-        found = published.splitlines()[0].rpartition(":")[2] if published else "0"
-        self.address = Address("127.0.0.1", int(found))
+        self.address = address or Address("127.0.0.1", 0)
+
+    def found(self, port: str) -> Address | None:
+        """Return where a port of the container is reached; None until it runs."""
+        published = docker("port", self.name, port, may_fail=True).split()
+        return Address("127.0.0.1", int(published[0].rpartition(":")[2])) if published else None
 
     def exit_code(self) -> int:
         """Return the container's own code: that of `docker start` is 1 where it cannot start."""
@@ -238,6 +244,29 @@ class Image(Program):
             if self.process:
                 self.process.wait(ENGINE_S)
         return ""
+
+
+class IsolatedImage(Image):
+    """An image on an internal network; it is reached by its own address, on Linux."""
+
+    def __init__(self, image: str, how: Start) -> None:
+        super().__init__(image, how)
+        self.network = self.name
+        self.how = replace(how, options=(*how.options, "--network", self.network))
+
+    def start(self) -> None:
+        docker("network", "create", "--internal", self.network)
+        super().start()
+
+    def found(self, port: str) -> Address | None:
+        address = docker("inspect", "--format", OWN_ADDRESS, self.name, may_fail=True).strip()
+        return Address(address, int(port)) if address else None
+
+    def stop(self) -> str:
+        try:
+            return super().stop()
+        finally:
+            docker("network", "rm", self.network, may_fail=True)
 
 
 def docker(*arguments: str, seconds: float | None = ENGINE_S, may_fail: bool = False) -> str:
@@ -278,9 +307,10 @@ def in_plain_words(arguments: tuple[str, ...], errors: str) -> str:
             f"no Docker engine answers ({why}); start it, or set DOCKER_HOST, or give the URL of a "
             "running server, or `.` for this checkout"
         )
-    if arguments[0] == "create" and "Unable to find image" in errors:
+    if arguments[0] == "pull" or "Unable to find image" in errors:
+        image = arguments[-1] if arguments[0] == "pull" else arguments[-2]
         return (
-            f"there is no image {arguments[-2]!r} here, and it cannot be pulled ({why}); build it, "
+            f"there is no image {image!r} here, and it cannot be pulled ({why}); build it, "
             "or look up its name with `docker images`"
         )
     return f"`docker {arguments[0]}` failed: {why}"

@@ -1,0 +1,186 @@
+"""A container that keeps the contract, but for the one fault that FAULT names.
+
+It is a program of its own, with the standard library alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
+from typing import Any
+
+FAULT = os.environ.get("FAULT", "")
+MOST = 26 * 2**20
+LOADING_S = 0.8
+CAPACITY = 2
+ending = threading.Event()
+began = time.monotonic()
+loaded: dict[str, str] = {}
+worker: subprocess.Popen[bytes] | None = None
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = 20
+
+    def log_message(self, text: str, *arguments: Any) -> None:
+        say(text % arguments)
+
+    def answer(self, status: int, value: Any = None) -> None:
+        body = b"" if value is None else json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def refuse(self, status: int, reason: str) -> None:
+        long = f"{reason} {'at line 1 of server.py ' * 400}"
+        self.answer(status, {"error": long if FAULT == "long errors" else reason})
+
+    def do_GET(self) -> None:
+        name = self.path.removeprefix("/models/")
+        if self.path == "/ping":
+            if FAULT == "slow ping":
+                time.sleep(0.7)
+            well = is_loaded() or FAULT == "constant ping"
+            well = well and (worker is None or worker.poll() is None or FAULT == "dead worker")
+            self.answer(200 if well else 503)
+        elif self.path == "/models":
+            models = [{"modelName": name, "modelUrl": url} for name, url in loaded.items()]
+            self.answer(200, {"models": models})
+        elif self.path == "/execution-parameters":
+            strategy = "MULTI" if FAULT == "strategy" else "MULTI_RECORD"
+            self.answer(200, {"MaxConcurrentTransforms": 2, "BatchStrategy": strategy})
+        elif name in loaded:
+            self.answer(200, {"modelName": name, "modelUrl": loaded[name]})
+        else:
+            self.answer(404)
+
+    def do_DELETE(self) -> None:
+        name = self.path.removeprefix("/models/")
+        self.answer(200 if loaded.pop(name, None) or FAULT == "no 404" else 404)
+
+    def do_POST(self) -> None:
+        size = int(self.headers.get("Content-Length", 0))
+        if size > 20 * 2**20 and FAULT == "dies of size":
+            os._exit(137)
+        body = self.rfile.read(size)
+        if FAULT == "unknown header" and "X-Request-Something" in self.headers:
+            ending.wait(30)
+        attributes = self.headers.get("X-Amzn-SageMaker-Custom-Attributes", "")
+        if FAULT == "short attributes" and len(attributes) > 255:
+            self.refuse(431, "a header is too long")
+        elif size > MOST:
+            self.refuse(413, "the body is larger than 26 MB")
+        elif self.path == "/models":
+            self.load(**json.loads(body))
+        elif self.path == "/invocations" or self.path.split("/")[2] in loaded:
+            self.invoke(body)
+        else:
+            self.answer(404)
+
+    def load(self, model_name: str, url: str) -> None:
+        if model_name in loaded and FAULT != "no 409":
+            self.answer(409)
+        elif not os.path.isdir(url):  # noqa: PTH112  the standard library's smallest
+            self.answer(400)
+        elif len(loaded) >= CAPACITY:
+            self.answer(500 if FAULT == "no 507" else 507)
+        else:
+            loaded[model_name] = url
+            self.answer(200)
+
+    def invoke(self, body: bytes) -> None:
+        if not is_loaded() or (worker and worker.poll() is not None):
+            self.refuse(503, "there is no model")
+            return
+        try:
+            x = json.loads(body)["x"]
+        except (ValueError, KeyError, TypeError):
+            if FAULT == "silent errors":
+                self.close_connection = True
+                return
+            self.refuse(400, "the body has to be JSON with x")
+            return
+        if x == "stream":
+            self.stream()
+            return
+        time.sleep(1.5 if x == "slow" else 0.4 if FAULT == "one at a time" else 0.01)
+        self.answer(200, {"y": x})
+
+    def stream(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "application/jsonlines")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        pieces = []
+        for number in range(4):
+            pieces.append(b"2\r\n%d\n\r\n" % number)
+            if FAULT != "buffered stream":
+                self.wfile.write(pieces.pop())
+            time.sleep(0.15)
+        self.wfile.write(b"".join([*pieces, b"0\r\n\r\n"]))
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = False  # what is being answered is finished
+    request_queue_size = 128
+
+    def handle_error(self, *_: Any) -> None:
+        say("a caller has gone away")
+
+
+class OneAtATime(HTTPServer):
+    request_queue_size = 128
+    handle_error = Server.handle_error
+
+
+def is_loaded() -> bool:
+    return time.monotonic() - began > LOADING_S
+
+
+def say(text: str) -> None:
+    if FAULT != "silent":
+        sys.stdout.write(f"{text}\n")
+        if FAULT != "buffered logs":
+            sys.stdout.flush()
+
+
+def main() -> None:
+    global worker  # noqa: PLW0603  a small program
+    if FAULT == "dead worker" or "WORKER" in os.environ:
+        worker = subprocess.Popen(["sleep", "600"])
+    port = 0 if FAULT == "other port" else int(os.environ["SAGEMAKER_BIND_TO_PORT"])
+    kind = OneAtATime if FAULT == "one at a time" else Server
+    server = kind(("", port), Handler)
+    further = Server(("", 0), Handler) if FAULT == "further port" else None
+
+    def stop(*_: Any) -> None:
+        say("SIGTERM")
+        ending.set()
+        if FAULT == "drops requests":
+            sys.stdout.flush()
+            os._exit(0)
+        threading.Thread(target=server.shutdown).start()
+
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if FAULT == "deaf" else stop)
+    say(f"{HTTPStatus.OK.phrase}: it listens")
+    server.serve_forever(0.05)
+    server.server_close()  # waits for the requests
+    del further
+    if worker:
+        worker.kill()
+    sys.stdout.flush()
+    os._exit(3 if FAULT == "exit code" else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The processes of a container that run on this machine, as Linux shows them in /proc."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+PROC = Path("/proc")
+LISTENS = "0A"
+PAGE = os.sysconf("SC_PAGE_SIZE")
+DOCKERS_OWN = "0B00007F"  # 127.0.0.11: the resolver of names in a network of Docker
+
+
+def tree(pid: int) -> list[int]:
+    """Return a process and all that it started, the first one first."""
+    children: dict[int, list[int]] = {}
+    for stat in PROC.glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+            children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found = [pid]
+    for one in found:
+        found += children.get(one, [])
+    return found
+
+
+def memory(pid: int) -> int:
+    """Return the bytes of a process in memory; 0 where it has ended."""
+    try:
+        return int((PROC / str(pid) / "statm").read_text().split()[1]) * PAGE
+    except OSError:
+        return 0
+
+
+def listening(pids: Iterable[int]) -> set[int]:
+    """Return the TCP ports that some processes listen on.
+
+    Raises:
+        PermissionError: they are another user's.
+
+    """
+    found = set()
+    for pid in pids:
+        sockets = set()
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for one in (PROC / str(pid) / "fd").iterdir():
+                with suppress(FileNotFoundError, ProcessLookupError):
+                    sockets.add(str(one.readlink()).removeprefix("socket:[").removesuffix("]"))
+        for table in ("tcp", "tcp6"):
+            with suppress(OSError):
+                for line in (PROC / str(pid) / "net" / table).read_text().splitlines()[1:]:
+                    fields = line.split()
+                    host, _, port = fields[1].partition(":")
+                    if fields[3] == LISTENS and fields[9] in sockets and host != DOCKERS_OWN:
+                        found.add(int(port, 16))
+    return found
+
+
+def belongs_to(pid: int, container: str) -> bool:
+    """Return whether a process of this machine is in a container, by the container's id."""
+    try:
+        return container in (PROC / str(pid) / "cgroup").read_text()
+    except OSError:
+        return False
+
+
+def name(pid: int) -> str:
+    """Return the name of a process; its number where it has ended."""
+    try:
+        return (PROC / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return str(pid)
