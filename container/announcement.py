@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 
@@ -10,10 +11,11 @@ from container.supervisor.log import ERROR, Say
 
 CONNECT_S = 3.0  # a web worker connects to Triton within half a second
 ASK_S = 0.25
+LATER_S = 5.0  # after it was said that it is not ready
 
 
 class Announcement:
-    """Logs where to send a request once `/ping` is 200, or why it is not.
+    """Logs where to send a request once `/ping` is 200; before that, once, why it is not.
 
     It asks in a thread of its own, for the supervisor must not wait for an answer.
     """
@@ -22,6 +24,7 @@ class Announcement:
         self.port = port
         self.say = say
         self.asking: threading.Thread | None = None
+        self.settled = False
 
     def __call__(self, took: float) -> bool:
         """Return whether the outcome is known; `took` is the seconds since the start."""
@@ -29,17 +32,18 @@ class Announcement:
             began = time.monotonic() - took
             self.asking = threading.Thread(target=self._ask_on, args=(began,), daemon=True)
             self.asking.start()
-        return not self.asking.is_alive()
+        return self.settled
 
     def _ask_on(self, began: float) -> None:
         # All programs run, and Triton has tried to load every model: only a web worker's connection
-        # to Triton may still be missing.
-        give_up_at = time.monotonic() + CONNECT_S
+        # to Triton may still be missing, and its first requests to the models.
+        say_at = time.monotonic() + CONNECT_S
         while (ping := ask(over_tcp(self.port), "/ping")).status != 200:
-            if time.monotonic() > give_up_at:
+            if time.monotonic() > say_at:
                 reason = ping.error("message") or "no answer"
                 self.say(f"NOT ready, /ping is {ping.status}: {reason}", ERROR)
-                return
-            time.sleep(ASK_S)
+                say_at, self.settled = math.inf, True
+            time.sleep(ASK_S if math.isfinite(say_at) else LATER_S)
         took = time.monotonic() - began
         self.say(f"ready after {took:.1f} s: POST http://127.0.0.1:{self.port}/invocations")
+        self.settled = True
