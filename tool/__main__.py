@@ -24,6 +24,10 @@ COMMANDS = {  # the module of each, and what it does
         "tool.checks.check",
         "look for mistakes in a model repository or a model.tar.gz, and say how to mend them",
     ),
+    "pack": (
+        "tool.pack.command",
+        "pack a model repository as a model.tar.gz, or as an image with the models inside",
+    ),
     "models": (
         "tool.commands.models",
         "show what would be served, by which client, from which file",
@@ -35,6 +39,10 @@ COMMANDS = {  # the module of each, and what it does
     "emulate": (
         "tool.commands.emulate",
         "run a container as Amazon SageMaker does, and answer boto3 in its place",
+    ),
+    "deploy": (
+        "tool.deploy.command",
+        "create, update, show or delete an endpoint of Amazon SageMaker and all that it needs",
     ),
     "invoke": ("tool.commands.invoke", "ask a model of a running endpoint"),
     "quantize": (
