@@ -120,7 +120,7 @@ def accept(findings: Findings, path: Path, say: Callable[[str], None]) -> None:
     for line in report(findings, models).splitlines():
         say(line)
     if findings.errors:
-        raise Trouble(f"{path} has mistakes; mend them, and look by `dispatcher check {path}`")
+        raise Trouble(f"{path} has mistakes; correct them, and check by `dispatcher check {path}`")
 
 
 def place_of(aws: Aws | None, bucket: str) -> str:

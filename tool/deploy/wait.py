@@ -77,7 +77,7 @@ def until_in_service(aws: Aws, endpoint: str, config: str, say: Callable[[str], 
     reason = str(found.get("FailureReason", "AWS gives no reason"))
     for line in log_lines(aws, endpoint):
         say(f"  | {line}")
-    fix = PING_FIX if PING in reason else hint_for(reason) or "mend that, and run it again"
+    fix = PING_FIX if PING in reason else hint_for(reason) or "correct that, and run it again"
     if status == "InService":
         raise EndpointFailed(f"{endpoint} went back to what it served before: {reason}; {fix}")
     raise EndpointFailed(f"{endpoint} is {status or 'gone'}: {reason}; {fix}")

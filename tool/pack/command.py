@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     findings = Findings(folder.resolve(), links_replaced=True)
     sys.stdout.write(report(findings, check_all(findings, clients=not options.no_clients)))
     if findings.errors:
-        sys.stderr.write("nothing was packed; mend the errors first\n")
+        sys.stderr.write("nothing was packed; correct the errors first\n")
         return 1
     sys.stdout.write(described(contents))
     sys.stdout.flush()

@@ -146,7 +146,7 @@ def broken(folder: Path) -> None:
         (in_a_circle, "never ends"),
         (pipe, "net/pipe is neither a file nor a folder"),
         (no_text, "not UTF-8"),
-        (broken, "mend the errors first"),
+        (broken, "correct the errors first"),
     ],
 )
 def test_what_cannot_be_packed(
