@@ -143,6 +143,13 @@ ARROWS = {
     # The hosting service on a laptop: of containers it knows what anyone's have in common.
     "tool/emulate": "tool tool/checks tool/emulate/host",
     "tool/emulate/host": "dispatcher/exit_codes.py tool",
+    "tool/pack": "clients/repository tool tool/checks",
+    # Of the emulated service it takes what both know: places in S3, reasons of failures.
+    "tool/deploy": (
+        "clients/tensors tool tool/checks tool/deploy/resources tool/emulate tool/emulate/host"
+        " tool/pack"
+    ),
+    "tool/deploy/resources": "tool tool/emulate",
     "tool/engines": (
         "clients clients/plugins clients/repository clients/tensors container/triton_backends"
         " container/triton_backends/batching container/triton_backends/onnxruntime"

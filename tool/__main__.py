@@ -24,6 +24,10 @@ COMMANDS = {  # the module of each, and what it does
         "tool.checks.check",
         "look for mistakes in a model repository or a model.tar.gz, and say how to mend them",
     ),
+    "pack": (
+        "tool.pack.command",
+        "pack a model repository as a model.tar.gz, or as an image with the models inside",
+    ),
     "models": (
         "tool.commands.models",
         "show what would be served, by which client, from which file",
@@ -43,6 +47,10 @@ COMMANDS = {  # the module of each, and what it does
     "conformance": (
         "tool.commands.conformance",
         "check a container against what Amazon SageMaker asks of one, and report each point",
+    ),
+    "deploy": (
+        "tool.deploy.command",
+        "create, update, show or delete an endpoint of Amazon SageMaker and all that it needs",
     ),
     "invoke": ("tool.commands.invoke", "ask a model of a running endpoint"),
     "quantize": (

@@ -7,7 +7,7 @@ import json
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -52,22 +52,41 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Check, and print what was found; return 1 where something is wrong, else 0."""
     with folder_of(options.path) as findings:
-        models = check_models(findings)
-        if not options.no_clients:
-            folders = [*options.clients, findings.root / CLIENTS]
-            check_clients(findings, [one for one in folders if one.is_dir()])
+        models = check_all(findings, options.clients, clients=not options.no_clients)
     if options.json:
         found = [asdict(one) for one in findings.found]
         sys.stdout.write(f"{json.dumps({'models': models, 'findings': found}, indent=2)}\n")
     else:
-        for one in findings.found:
-            sys.stdout.write(f"{one}\n")
-        warnings = len(findings.found) - findings.errors
-        sys.stdout.write(
-            f"{len(models)} models ({', '.join(models) or 'none'}): "
-            f"{findings.errors} errors, {warnings} warnings\n"
-        )
+        sys.stdout.write(report(findings, models))
     return 1 if findings.errors else 0
+
+
+def check_all(
+    findings: Findings, folders: Sequence[Path] = (), *, clients: bool = True
+) -> list[str]:
+    """Check models, and the client classes beside them and in `folders`; return the models' names.
+
+    Args:
+        findings: takes what is wrong in its folder.
+        folders: with further client classes.
+        clients: whether client classes are checked, for which their files are imported.
+
+    """
+    models = check_models(findings)
+    if clients:
+        every = [*folders, findings.root / CLIENTS]
+        check_clients(findings, [one for one in every if one.is_dir()])
+    return models
+
+
+def report(findings: Findings, models: Sequence[str]) -> str:
+    """Return the findings as lines, and a last one that counts them."""
+    warnings = len(findings.found) - findings.errors
+    last = (
+        f"{len(models)} models ({', '.join(models) or 'none'}): "
+        f"{findings.errors} errors, {warnings} warnings"
+    )
+    return "".join(f"{one}\n" for one in (*findings.found, last))
 
 
 @contextmanager
@@ -120,7 +139,7 @@ def check_models(findings: Findings) -> list[str]:
 
 
 def check_model(name: str, folder: Path, findings: Findings) -> None:
-    for link, what in links(folder, findings.root):
+    for link, what in () if findings.links_replaced else links(folder, findings.root):
         findings.error(link, what, "put the files themselves there; `cp -rL` follows links")
     if not NAME.fullmatch(name):
         findings.error(folder, f"is not served: {NAMED}", "rename the folder")

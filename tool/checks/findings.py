@@ -39,10 +39,17 @@ class Finding:
 
 @dataclass
 class Findings:
-    """Collects what is found below a folder."""
+    """Collects what is found below a folder.
+
+    Args:
+        root: the folder.
+        links_replaced: links may lead out of it, since their files are packed in their place.
+
+    """
 
     root: Path
     found: list[Finding] = field(default_factory=list)
+    links_replaced: bool = False
 
     def error(self, file: Path, message: str, fix: str, *, key: str = "", line: int = 0) -> None:
         """Note what keeps something from being served."""

@@ -25,12 +25,12 @@ from tool.emulate.places import place_of, s3_client
 from tool.emulate.service import Service, failure_reason, server
 from tool.emulate.transform import LINE, MULTI, NONE, SINGLE, Job, transform
 from tool.emulate.view import View
+from tool.sizes import size
 from tool.trouble import Trouble
 
 PORT = 8090
 SERVERLESS_BODY = 4 * MB
 MULTI_MODEL = "SAGEMAKER_MULTI_MODEL"
-SIZES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 FIRST_VARIANT = "AllTraffic"
 SECOND_S = 1.0
 
@@ -107,14 +107,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     batch.add_argument("--accept", default="", help="the type of the answers")
     batch.add_argument("--max-payload-mb", type=count, default=0, metavar="N", help="(6)")
     batch.add_argument("--max-concurrent", type=count, default=0, metavar="N", help="(1)")
-
-
-def size(text: str) -> int:
-    """Read 4g as bytes."""
-    match = re.fullmatch(r"(\d+)([kmg]?)b?", text.lower())
-    if not match or not int(match[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; expected one such as 500m or 4g")
-    return int(match[1]) * SIZES[match[2]]
 
 
 def seconds(text: str) -> float:

@@ -1,0 +1,232 @@
+"""`dispatcher pack`: what is packed, and that it is the same each time."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import shutil
+import stat
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import picture
+from tests.support.emulate import emulated
+from tests.support.quantize import CONFIG, TOML, conv_net, pictures
+from tool.__main__ import main
+from tool.pack.contents import contents_of
+
+BACKUP = "config.pbtxt~"
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A repository with all that is left out, and links."""
+    folder = tmp_path / "models"
+    net = folder / "net"
+    conv_net(tmp_path / "weights" / "model.onnx")
+    (net / "1").mkdir(parents=True)
+    (net / "1" / "model.onnx").symlink_to(tmp_path / "weights" / "model.onnx")
+    (net / "config.pbtxt").write_text(CONFIG)
+    (net / "dispatch.toml").write_text(TOML)
+    (net / "labels.txt").write_text("a\nb\nc\nd\ne\n")
+    (folder / "copy").mkdir()
+    for path in net.iterdir():
+        (folder / "copy" / path.name).symlink_to(Path("..", "net", path.name))
+    clients = folder / "code" / "clients"
+    (clients / "__pycache__").mkdir(parents=True)
+    (clients / "shared.py").write_text("X = 1\n")
+    (clients / "shared.pyc").write_bytes(b"x")
+    (clients / "bare.pyc").write_bytes(b"x")
+    (clients / "__pycache__" / "shared.cpython-311.pyc").write_bytes(b"x")
+    (folder / ".git").mkdir()
+    (folder / ".git" / "HEAD").write_text("x")
+    for name in (".DS_Store", BACKUP, ".config.pbtxt.swp"):
+        (net / name).write_text("x")
+    (net / ".libs").mkdir()
+    (net / ".libs" / "libx.so").write_bytes(b"x")
+    (net / "start").write_text("#!/bin/sh\n")
+    (net / "start").chmod(0o700)
+    return folder
+
+
+def pack(folder: Path, out: Path, *options: str) -> int:
+    return main(["pack", str(folder), "--out", str(out), "--no-clients", *options])
+
+
+def members(archive: Path) -> dict[str, tarfile.TarInfo]:
+    with tarfile.open(archive) as packed:
+        return {one.name: one for one in packed}
+
+
+def test_links_are_replaced_and_what_is_never_read_is_left_out(
+    models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = models.parent / "model.tar.gz"
+    assert pack(models, out) == 0
+    found = members(out)
+    parts = ("1", "1/model.onnx", "config.pbtxt", "dispatch.toml", "labels.txt")
+    assert sorted(found) == sorted(
+        [
+            *("code", "code/clients", "code/clients/bare.pyc", "code/clients/shared.py"),
+            *("copy", *(f"copy/{one}" for one in parts)),
+            *("net", *(f"net/{one}" for one in parts), "net/.libs", "net/.libs/libx.so"),
+            "net/start",
+        ]
+    )
+    assert all(one.isdir() or one.isfile() for one in found.values())
+    weights = (models.parent / "weights" / "model.onnx").read_bytes()
+    with tarfile.open(out) as packed:
+        assert packed.extractfile("copy/1/model.onnx").read() == weights  # type: ignore[union-attr]
+    said = capsys.readouterr().out
+    for text in ("net/1/model.onnx", ".git", "code/clients/__pycache__", "left out", " kB"):
+        assert text in said
+    assert main(["check", str(out), "--no-clients"]) == 0
+
+
+def test_the_same_bytes_wherever_and_whenever(models: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.tar.gz", tmp_path / "second.tar.gz"
+    assert pack(models, first) == 0
+    other = tmp_path / "elsewhere" / "other"
+    shutil.copytree(models, other)  # follows links
+    for path in other.rglob("*"):
+        os.utime(path, (1, 1))
+        if path.is_file():
+            path.chmod(path.stat().st_mode | stat.S_IRWXG)
+    time.sleep(1.1)  # the second in gzip's header
+    assert pack(other, second) == 0
+    assert first.read_bytes() == second.read_bytes()
+    assert first.read_bytes()[4:8] == bytes(4), "no date"
+    for one in members(first).values():
+        assert (one.mtime, one.uid, one.gid, one.uname, one.gname) == (0, 0, 0, "", "")
+        assert one.mode == (0o755 if one.isdir() or one.name == "net/start" else 0o644)
+    (other / "net" / "labels.txt").write_text("a\nb\nc\nd\nf\n")
+    assert pack(other, second) == 0
+    assert first.read_bytes() != second.read_bytes()
+
+
+def test_an_archive_in_the_folder_is_not_packed_into_itself(models: Path) -> None:
+    out = models / "model.tar.gz"
+    assert pack(models, out) == 0
+    content = out.read_bytes()
+    assert pack(models, out) == 0
+    assert out.read_bytes() == content
+    assert "model.tar.gz" not in members(out)
+
+
+def to_nothing(folder: Path) -> None:
+    (folder / "net" / "labels2.txt").symlink_to("/nowhere/labels.txt")
+
+
+def in_a_circle(folder: Path) -> None:
+    (folder / "net" / "again").symlink_to(folder)
+
+
+def pipe(folder: Path) -> None:
+    os.mkfifo(folder / "net" / "pipe")
+
+
+def no_text(folder: Path) -> None:
+    Path(os.fsdecode(os.fsencode(folder) + b"/net/\xff")).write_text("x")
+
+
+def broken(folder: Path) -> None:
+    (folder / "net" / "1" / "model.onnx").unlink()
+    (folder / "net" / "1" / "model.onnx").write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "text"),
+    [
+        (to_nothing, "net/labels2.txt is a link to /nowhere/labels.txt, where there is no file"),
+        (in_a_circle, "never ends"),
+        (pipe, "net/pipe is neither a file nor a folder"),
+        (no_text, "not UTF-8"),
+        (broken, "correct the errors first"),
+    ],
+)
+def test_what_cannot_be_packed(
+    models: Path, capsys: pytest.CaptureFixture[str], mistake: object, text: str
+) -> None:
+    out = models.parent / "model.tar.gz"
+    mistake(models)  # type: ignore[operator]
+    assert pack(models, out) in {1, 2}
+    assert text in capsys.readouterr().err
+    assert {one.name for one in models.parent.iterdir()} == {"models", "weights"}
+
+
+def test_what_is_too_large(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pack(models, models.parent / "x.tar.gz", "--max-size", "1k") == 2
+    assert "--max-size" in capsys.readouterr().err
+
+
+def test_a_file_that_grows(
+    models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def grown(folder: Path, without: Path | None = None) -> object:
+        found = contents_of(folder, without)
+        (folder / "net" / "labels.txt").write_text("more than before\n" * 9)
+        return found
+
+    monkeypatch.setattr("tool.pack.command.contents_of", grown)
+    monkeypatch.setattr("tool.pack.command.check_all", lambda *_, **__: [])
+    out = models.parent / "model.tar.gz"
+    assert pack(models, out) == 2
+    assert "changed while it was packed" in capsys.readouterr().err
+    assert {one.name for one in models.parent.iterdir()} == {"models", "weights"}
+
+
+def test_an_image_is_built_of_the_same_files(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "docker"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\ncat > {tmp_path}/context.tar\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    options = ["--image", "mine:1", "--base", "ours:2", "--no-clients"]
+    assert main(["pack", str(models), *options]) == 0
+    assert (tmp_path / "asked").read_text().split() == ["build", "--tag", "mine:1", "-"]
+    context = members(tmp_path / "context.tar")
+    with tarfile.open(tmp_path / "context.tar") as packed:
+        dockerfile = packed.extractfile("Dockerfile").read().decode()  # type: ignore[union-attr]
+    assert dockerfile.splitlines() == [
+        "FROM ours:2",
+        "COPY model/ /opt/packed-model/",
+        "ENV MODEL_DIR=/opt/packed-model",
+    ]
+    out = tmp_path / "model.tar.gz"
+    assert pack(models, out) == 0
+    assert set(context) == {"Dockerfile", *(f"model/{one}" for one in members(out))}
+
+    program.write_text("#!/bin/sh\necho no such base >&2\nexit 1\n")
+    assert main(["pack", str(models), *options]) == 2
+
+
+def test_gzip_reads_it_to_its_end(models: Path) -> None:
+    out = models.parent / "model.tar.gz"
+    assert pack(models, out) == 0
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(out.read_bytes()))) as packed:
+        assert len(packed.getmembers()) == len(members(out))
+
+
+def test_the_archive_is_served(models: Path, tmp_path: Path) -> None:
+    """Unpacked as the service does, behind the emulated service, by the real container."""
+    shutil.rmtree(models / "copy")
+    out = tmp_path / "model.tar.gz"
+    assert pack(models, out) == 0
+    (tmp_path / "emulate").mkdir()
+    (shown,) = pictures(tmp_path / "pictures", 1)
+    body = {"modelname": "net", "payload": {"img": picture(shown)}}
+    with emulated(
+        tmp_path / "emulate",
+        *(".", "--model", out, "--env", "MODEL_DIR_USE=instead", "--env", "MODEL_SERVER_WORKERS=1"),
+    ) as endpoint:
+        answer, _ = endpoint.invoke(json.dumps(body).encode(), ContentType="application/json")
+    labels = {one.rpartition(":")[2] for one in json.loads(answer)["result"]}
+    assert labels
+    assert labels <= set("abcde")

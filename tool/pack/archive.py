@@ -1,0 +1,90 @@
+"""Write an archive: the same bytes for the same files, wherever and whenever it is written."""
+
+from __future__ import annotations
+
+import gzip
+import tarfile
+from pathlib import Path
+from typing import IO, BinaryIO
+
+from tool.pack.contents import Contents, Entry
+from tool.progress import Progress
+from tool.trouble import Trouble
+
+FOLDER_MODE, PROGRAM_MODE, FILE_MODE = 0o755, 0o755, 0o644
+LEVEL = 6  # more takes far longer, and weights hardly get smaller
+
+
+def write_archive(contents: Contents, place: Path) -> int:
+    """Write a `model.tar.gz`; return its size in bytes.
+
+    Until it is whole it has another name, and it is removed where that fails.
+    """
+    part = place.with_name(f".{place.name}.part")
+    try:
+        with (
+            part.open("wb") as file,
+            gzip.GzipFile("", "wb", LEVEL, file, mtime=0) as packed,
+        ):
+            write_tar(contents, packed)
+        part.replace(place)
+    finally:
+        part.unlink(missing_ok=True)
+    return place.stat().st_size
+
+
+def write_tar(
+    contents: Contents, out: BinaryIO | IO[bytes] | gzip.GzipFile, prefix: str = ""
+) -> None:
+    """Write a tar file; names begin with `prefix`."""
+    progress = Progress("packing", contents.size)
+    try:
+        with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+            for entry in contents.entries:
+                add(tar, entry, prefix, progress)
+    finally:
+        progress.close()
+
+
+def add(tar: tarfile.TarFile, entry: Entry, prefix: str, progress: Progress) -> None:
+    """Add a file or folder that belongs to root and has no date.
+
+    Raises:
+        Trouble: the file has changed since it was listed.
+
+    """
+    about = tarfile.TarInfo(f"{prefix}{entry.name}")
+    if entry.is_folder:
+        about.type, about.mode = tarfile.DIRTYPE, FOLDER_MODE
+        tar.addfile(about)
+        return
+    about.size = entry.size
+    about.mode = PROGRAM_MODE if entry.is_program else FILE_MODE
+    with entry.path.open("rb") as file:
+        counted = Counted(file, progress)
+        try:
+            tar.addfile(about, counted)
+        except OSError as error:
+            if counted.done < entry.size:
+                raise changed(entry) from error
+            raise
+        if file.read(1):
+            raise changed(entry)
+
+
+def changed(entry: Entry) -> Trouble:
+    return Trouble(f"{entry.name} changed while it was packed; pack again when nobody writes it")
+
+
+class Counted:
+    """A file whose reading is shown."""
+
+    def __init__(self, file: IO[bytes], progress: Progress) -> None:
+        self.file, self.progress = file, progress
+        self.done = 0
+
+    def read(self, size: int = -1) -> bytes:
+        piece = self.file.read(size)
+        self.done += len(piece)
+        self.progress.add(len(piece))
+        return piece

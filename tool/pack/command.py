@@ -1,0 +1,80 @@
+"""`dispatcher pack FOLDER`: an archive or an image as the hosting service takes it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tool.checks.check import check_all, report
+from tool.checks.findings import Findings
+from tool.pack.archive import write_archive
+from tool.pack.contents import Contents, contents_of
+from tool.pack.image import build_image
+from tool.sizes import size, size_text
+from tool.trouble import Trouble
+
+ARCHIVE = Path("model.tar.gz")
+BASE = "triton-dispatcher"
+MOST = "512g"  # the largest volume that the service gives an instance for its models
+MOST_SHOWN = 10
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add = parser.add_argument
+    add("folder", type=Path, metavar="FOLDER", help="a model repository, or one model's folder")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--out",
+        type=Path,
+        default=ARCHIVE,
+        metavar="FILE",
+        help=f"the archive to write (default: {ARCHIVE})",
+    )
+    what.add_argument("--image", default="", metavar="TAG", help="build an image instead")
+    add("--base", default=BASE, metavar="IMAGE", help=f"what --image adds to (default: {BASE})")
+    add("--max-size", type=size, default=size(MOST), metavar="SIZE", help=f"unpacked ({MOST})")
+    add("--no-clients", action="store_true", help="do not import client classes to check them")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check, then pack; return 1 where the check finds errors, else 0."""
+    folder: Path = options.folder
+    if not folder.is_dir():
+        raise Trouble(f"there is no folder {str(folder)!r}; expected a model repository")
+    if not options.image and (options.out.is_dir() or not options.out.parent.is_dir()):
+        raise Trouble(f"--out is {str(options.out)!r}; expected a file in a folder that exists")
+    contents = contents_of(folder, None if options.image else options.out)
+    if contents.size > options.max_size:
+        raise Trouble(
+            f"{folder} has {size_text(contents.size)}, more than {size_text(options.max_size)}; "
+            "pack fewer models, or set --max-size"
+        )
+    findings = Findings(folder.resolve(), links_replaced=True)
+    sys.stdout.write(report(findings, check_all(findings, clients=not options.no_clients)))
+    if findings.errors:
+        sys.stderr.write("nothing was packed; correct the errors first\n")
+        return 1
+    sys.stdout.write(described(contents))
+    sys.stdout.flush()
+    if options.image:
+        build_image(contents, options.image, options.base)
+        sys.stdout.write(f"built {options.image}\n")
+    else:
+        written = write_archive(contents, options.out)
+        sys.stdout.write(f"wrote {options.out}: {size_text(written)}\n")
+    return 0
+
+
+def described(contents: Contents) -> str:
+    """Return what is packed, in lines."""
+    lines = [f"packing {contents.files} files, {size_text(contents.size)}"]
+    for what, names in (
+        ("links replaced by their files", contents.replaced),
+        ("left out, since it is never read", contents.left_out),
+    ):
+        if names:
+            more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+            lines.append(f"{what}: {', '.join(names[:MOST_SHOWN])}{more}")
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,133 @@
+"""What is packed of a folder: its files, with links replaced, without what is never read."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from clients.repository.files import LITTER
+from tool.trouble import Trouble
+
+# Neither Triton nor a client reads these. Other names with a dot stay: packages in an environment
+# keep libraries in folders such as `.libs`.
+NEVER_READ = (
+    *sorted(LITTER),
+    *(".git", ".gitignore", ".gitattributes", ".gitkeep", ".hg", ".svn"),
+    *(".cache", ".*_cache", ".ipynb_checkpoints", ".idea", ".vscode"),
+    *(".DS_Store", "._*", "*~", ".*.sw[op]", "#*#", ".#*"),
+)
+COMPILED = (".pyc", ".pyo")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file or folder of the archive.
+
+    Args:
+        name: in the archive, with `/`.
+        path: of its content on this machine; links are followed.
+        size: bytes; 0 for a folder.
+
+    """
+
+    name: str
+    path: Path
+    is_folder: bool
+    is_program: bool
+    size: int
+
+
+@dataclass
+class Contents:
+    """What is packed, sorted by name, and what is not."""
+
+    entries: list[Entry] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return sum(one.size for one in self.entries)
+
+    @property
+    def files(self) -> int:
+        return sum(not one.is_folder for one in self.entries)
+
+
+def contents_of(folder: Path, without: Path | None = None) -> Contents:
+    """Return what is packed of a folder.
+
+    Args:
+        folder: the model repository.
+        without: a file that is not packed: the archive that is written.
+
+    Raises:
+        Trouble: it holds what cannot be packed.
+
+    """
+    found = Contents()
+    walk(folder.resolve(), "", (), found, without and without.resolve())
+    found.entries.sort(key=lambda one: one.name.split("/"))
+    return found
+
+
+def walk(
+    folder: Path, prefix: str, above: tuple[Path, ...], found: Contents, without: Path | None
+) -> None:
+    """Add what is in a folder; `above` are the folders that it is in, without links."""
+    real = folder.resolve()
+    if real in above:
+        raise Trouble(
+            f"{prefix.rstrip('/')} is a link to a folder that it is in, so that it never ends; "
+            "remove the link"
+        )
+    for path in sorted(folder.iterdir()):
+        name = f"{prefix}{path.name}"
+        if path == without:
+            continue
+        if is_never_read(path):
+            found.left_out.append(name)
+            continue
+        mode = kind_of(path, name)
+        if path.is_symlink():
+            found.replaced.append(name)
+        is_folder = stat.S_ISDIR(mode.st_mode)
+        size = 0 if is_folder else mode.st_size
+        is_program = bool(mode.st_mode & stat.S_IXUSR)
+        found.entries.append(Entry(name, path, is_folder, is_program, size))
+        if is_folder:
+            walk(path, f"{name}/", (*above, real), found, without)
+
+
+def is_never_read(path: Path) -> bool:
+    if path.suffix in COMPILED:  # without its source it is read
+        return path.with_suffix(".py").exists()
+    return any(fnmatchcase(path.name, pattern) for pattern in NEVER_READ)
+
+
+def kind_of(path: Path, name: str) -> os.stat_result:
+    """Return what a path is, behind links.
+
+    Raises:
+        Trouble: it cannot be packed.
+
+    """
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise Trouble(f"the name {name!r} is not UTF-8; rename it") from error
+    try:
+        found = path.stat()
+    except OSError as error:
+        if path.is_symlink():
+            why = f"is a link to {path.readlink()}, where there is no file"
+            raise Trouble(f"{name} {why}; put the file there, or remove the link") from error
+        raise
+    if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
+        raise Trouble(
+            f"{name} is neither a file nor a folder, and the service unpacks no others; remove it"
+        )
+    return found
