@@ -238,6 +238,10 @@ def shut() -> Iterator[Path]:
         path.rmdir()
 
 
+# A shell lets what it starts with `&` ignore Ctrl-C, and so would what the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _tokenizers_are_read_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep them for other tests: to read one takes a process and a second."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
+from time import monotonic, sleep
 
 from tool.deploy.resources.aws import Aws, Refused
 from tool.emulate.host.health import hint_for
@@ -41,9 +41,9 @@ def until_settled(aws: Aws, endpoint: str, say: Callable[[str], None]) -> str:
         Trouble: that takes longer than an hour.
 
     """
-    begin, shown = time.monotonic(), ""
+    begin, shown = monotonic(), ""
     while (status := status_of(aws, endpoint)) and status not in SETTLED:
-        passed = time.monotonic() - begin
+        passed = monotonic() - begin
         if passed > MOST_S:
             raise Trouble(
                 f"{endpoint} is {status} since {MOST_S:.0f} s; look at `dispatcher deploy status "
@@ -56,7 +56,7 @@ def until_settled(aws: Aws, endpoint: str, say: Callable[[str], None]) -> str:
         elif line != shown:
             say(line)
         shown = line
-        time.sleep(POLL_S)
+        sleep(POLL_S)
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")
     return status

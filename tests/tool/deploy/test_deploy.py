@@ -318,7 +318,7 @@ def test_it_waits_while_the_endpoint_is_created(
             cloud.endpoint().endpoint_status = "InService"
 
     cloud.on_change = begin
-    monkeypatch.setattr(wait.time, "sleep", sleep)
+    monkeypatch.setattr(wait, "sleep", sleep)
     code, said = cloud.deploy(*SCALED)
     assert (code, seen) == (0, ["Creating"] * 3)
     assert said.count("mine: Creating") == 1
