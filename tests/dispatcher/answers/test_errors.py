@@ -23,7 +23,7 @@ from tests.support.stand_ins import Red, assert_error, image
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"", ["not JSON", "nothing"]),
+        (b"", ["not JSON", "empty"]),
         (b"{", ["not JSON"]),
         (b"\xff\xfe", ["not JSON"]),
         (b"[" * 100_000, ["not JSON"]),
