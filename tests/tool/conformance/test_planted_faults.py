@@ -50,15 +50,19 @@ def request(x: str) -> Request:
     return Request(b'{"x": "%s"}' % x.encode(), JSON)
 
 
-def examine(folder: Path, fault: str, **environment: str) -> list[Result]:
-    models = folder / "models"
+def made(folder: Path) -> Path:
+    """Return the folder, with the program and its models."""
     for number in range(3):
-        (models / f"model-{number}").mkdir(parents=True)
+        (folder / "models" / f"model-{number}").mkdir(parents=True)
     serve = folder / "serve"
     serve.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -I {PROGRAM}\n")
     serve.chmod(0o755)
+    return folder
+
+
+def examine(folder: Path, fault: str, **environment: str) -> list[Result]:
     settings = Settings(
-        models=models,
+        models=folder / "models",
         environment={"FAULT": fault, **environment},
         request=request("good"),
         stream=request("stream"),
@@ -83,10 +87,10 @@ def examined(
         if isinstance(one, pytest.Function) and "examined" in one.fixturenames
         if hasattr(one, "callspec")
     }
+    # First all files: a process that another thread starts meanwhile would hold one open to write.
+    folders = {one: made(tmp_path_factory.mktemp("program")) for one in wanted}
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        work = {
-            one: pool.submit(examine, tmp_path_factory.mktemp("program"), one) for one in wanted
-        }
+        work = {one: pool.submit(examine, folder, one) for one, folder in folders.items()}
         yield lambda fault: work[fault].result()
 
 
@@ -118,6 +122,6 @@ def test_few_checks_are_not_applicable_to_a_good_program(
 @pytest.mark.slow
 @pytest.mark.parametrize(("fault", "expected"), [("", []), ("dead worker", ["ping.broken"])])
 def test_a_worker_is_killed(tmp_path: Path, fault: str, expected: list[str]) -> None:
-    results = examine(tmp_path, fault, WORKER="1")
+    results = examine(made(tmp_path), fault, WORKER="1")
     assert list(accused(results)) == expected
     assert next(one for one in results if one.check.name == "ping.broken").outcome != NOT_APPLICABLE
