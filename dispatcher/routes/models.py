@@ -21,8 +21,8 @@ from dispatcher.errors import NOT_READY, STUCK, BadBody, BadClient
 from dispatcher.execution.slots import Caller, Slots
 from dispatcher.model_control.control import ModelControl
 from dispatcher.model_control.listing import ModelListing
+from dispatcher.readiness.health import health as state_of
 from dispatcher.readiness.status import Readiness
-from dispatcher.routes.health import health as state_of
 from dispatcher.settings import Settings
 
 READ, WRITE = "look", "change"  # the two kinds of routes, as models to their slots
