@@ -20,8 +20,9 @@ class Announcement:
     It asks in a thread of its own, for the supervisor must not wait for an answer.
     """
 
-    def __init__(self, port: int, say: Say) -> None:
+    def __init__(self, port: int, say: Say, *, page: bool = False) -> None:
         self.port = port
+        self.page = page
         self.say = say
         self.asking: threading.Thread | None = None
         self.settled = False
@@ -45,5 +46,7 @@ class Announcement:
                 say_at, self.settled = math.inf, True
             time.sleep(ASK_S if math.isfinite(say_at) else LATER_S)
         took = time.monotonic() - began
-        self.say(f"ready after {took:.1f} s: POST http://127.0.0.1:{self.port}/invocations")
+        address = f"http://127.0.0.1:{self.port}"
+        page = f", or open {address}/ in a browser" if self.page else ""
+        self.say(f"ready after {took:.1f} s: POST {address}/invocations{page}")
         self.settled = True

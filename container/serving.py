@@ -177,7 +177,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
             ),
             say,
             publisher(run_dir / SUPERVISOR, say),
-            Announcement(settings.port, say),
+            Announcement(settings.port, say, page=settings.shows_page),
         ).run()
     finally:
         listener.close()

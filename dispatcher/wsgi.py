@@ -52,6 +52,7 @@ from dispatcher.routes.inference import inference_routes
 from dispatcher.routes.jobs import Later, job_routes
 from dispatcher.routes.metrics import metrics_routes
 from dispatcher.routes.models import management_routes
+from dispatcher.routes.page import page_routes
 from dispatcher.routes.v2 import inference_of_v2, models_of_v2
 from dispatcher.settings import (
     ADAPT,
@@ -207,6 +208,7 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
             models_of_v2(settings, triton, control, admission),
             management_routes(settings, listing, control, readiness, admission.management),
             docs_routes(settings, registry),
+            page_routes(settings),
             metrics_routes(settings, telemetry.metrics, readiness, keys, listing),
         ),
     )

@@ -12,8 +12,14 @@ HEADER = "X-Api-Key"
 # In the WSGI environment of a job's request: the name of the key that it was accepted with.
 OF_JOB = "dispatcher.job"
 
-# Requested by the platform and load balancers, which have no key.
-PUBLIC = frozenset({"management.ping", "management.execution_parameters", "v2.live", "v2.ready"})
+# Requested by the platform and load balancers, which have no key, and by browsers, which send none
+# for a page.
+PUBLIC = frozenset(
+    {
+        *("management.ping", "management.execution_parameters", "v2.live", "v2.ready"),
+        *("page.index_page", "page.page_file"),
+    }
+)
 READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 READ_BY_POST = frozenset({"v2_models.index"})  # as Triton's protocol has it
 MANAGING = ("management.", "v2_models.")  # how the endpoints begin that change something

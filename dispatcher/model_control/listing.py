@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from clients.base import Client
 from clients.errors import InferenceError
+from clients.parameters import Parameter
 from clients.plugins.dispatch_toml import aliases, authors
 from clients.plugins.registry import Registry
 from clients.repository.model_folders import authors_folder
@@ -109,6 +109,7 @@ class ModelListing:
                 "client": self.described(client) if client else None,
                 "weights": weights(self.repository / model),
                 "parameters": parameters(client) if client else {},
+                "media": dict(client.media) if client else {},
                 "example": client.example if client and has_example(client) else None,
                 "aliases": list(client.aliases) if client else [],
                 "batching": self.batching(model, timeout),
@@ -172,12 +173,19 @@ def weights(folder: Path) -> str:
 
 
 def parameters(client: Client) -> dict[str, Any]:
-    """Describe the parameters that a client declares."""
-    return {
-        name: {
-            key: value
-            for key, value in {**asdict(parameter), "expected": parameter.expected}.items()
-            if key in {"default", "expected", "meaning"}
-        }
-        for name, parameter in client.parameters.items()
+    """Describe the parameters that a client declares, in words and as JSON Schema does."""
+    return {name: schema(parameter) for name, parameter in client.parameters.items()}
+
+
+def schema(parameter: Parameter) -> dict[str, Any]:
+    """Describe a parameter; `minimum` and `maximum` are absent where there is no limit."""
+    entry: dict[str, Any] = {
+        "default": parameter.default,
+        "expected": parameter.expected,
+        "meaning": parameter.meaning,
     }
+    if parameter.choices:
+        return {**entry, "type": "string", "enum": list(parameter.choices)}
+    entry["type"] = "integer" if isinstance(parameter.default, int) else "number"
+    limits = {"minimum": parameter.low, "maximum": parameter.high}
+    return entry | {name: limit for name, limit in limits.items() if math.isfinite(limit)}

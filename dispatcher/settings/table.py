@@ -208,6 +208,9 @@ class Settings(JobSettings, StorageSettings, ModelSettings):
         "is needed")
     management_routes: bool = setting("MANAGEMENT_ROUTES", "true", read.truth,
         "whether models can be loaded, unloaded and reloaded over HTTP; false answers 403")
+    page: str = setting("PAGE", AUTO, read.one_of(AUTO, "on", "off"),
+        "whether / is a page on which models are tried in a browser; auto means on where no API "
+        "key is needed")
     access_log: str = setting("MODEL_SERVER_ACCESS_LOG", "json",
         read.one_of("json", "errors", "off"),
         "log a line for every request, for those that are not answered 2xx, or for none")
@@ -239,6 +242,11 @@ class Settings(JobSettings, StorageSettings, ModelSettings):
         """Bytes of the largest request body."""
         most = MOST_SERVERLESS_MB if self.serverless else sys.maxsize
         return min(most, max(self.max_body_mb, self.batch_payload_mb or 0)) * 2**20
+
+    @property
+    def shows_page(self) -> bool:
+        """Whether / is a page."""
+        return self.page == "on" or (self.page == AUTO and self.api_keys_file is None)
 
     @property
     def max_payload_mb(self) -> int:
