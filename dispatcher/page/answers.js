@@ -1,6 +1,7 @@
 // Answers side by side: a card per model, with its time as a bar and a view that suits its result.
 
 import { el, errorView } from "./api.js";
+import { barsView } from "./bars.js";
 import { areBoxes, boxesView } from "./boxes.js";
 import { codeView } from "./code.js";
 import { areWords, isVector, vectorView, wordsView } from "./words.js";
@@ -13,24 +14,6 @@ const CLASS_TEXT = /^(-?[\d.]+(?:e[+-]?\d+)?|null):(\d+):(.*)$/s; // as Triton w
 const LONGEST = 20_000; // characters of an answer that are shown
 
 export const milliseconds = (time) => (time < 10 ? `${time.toFixed(1)} ms` : time < 10_000 ? `${Math.round(time)} ms` : `${(time / 1000).toFixed(1)} s`);
-
-// Scores as bars. `chosen` makes them a choice, and is called with the place of the chosen one.
-export function barsView(rows, { title, chosen } = {}) {
-  const scores = rows.map(({ score }) => score ?? 0);
-  const shares = scores.every((score) => score >= 0 && score <= 1);
-  const most = shares ? 1 : Math.max(...scores, 1e-9);
-  const name = `bars-${Math.random()}`;
-  return el("ol", { class: "bars", "aria-label": title ?? "Best first" }, rows.map(({ label, score }, at) => {
-    const parts = [
-      el("span", { class: "label" }, label),
-      el("span", { class: "score" }, score === null ? "not finite" : shares ? `${(100 * score).toFixed(score < 0.1 ? 2 : 1)} %` : score.toFixed(3)),
-      el("span", { class: "track" }, el("i", { style: { width: `${Math.max(0, 100 * (score ?? 0) / most)}%` } })),
-    ];
-    return el("li", {}, chosen
-      ? el("label", {}, el("input", { type: "radio", name, checked: at === 0, onchange: () => chosen(at) }), parts)
-      : parts);
-  }));
-}
 
 const areScores = (result) => Array.isArray(result) && result.length > 0
   && result.every((one) => typeof one?.label === "string" && !one.box && (one.score === null || typeof one.score === "number"));

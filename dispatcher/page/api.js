@@ -146,10 +146,11 @@ export async function listModels() {
   }
   // Classes that ask no model of their own name, and examples of models that are not loaded.
   const document_ = await call("openapi.json").catch(() => ({}));
-  for (const [name, { value }] of Object.entries(examples(document_))) {
-    const known = found.find((one) => one.modelName === name);
-    if (!known) found.push({ modelName: name, state: "", client: name, example: value.payload });
-    else known.example ??= value.payload;
+  for (const { value } of Object.values(examples(document_))) {
+    const { modelname, payload } = value;
+    const known = found.find((one) => one.modelName === modelname);
+    if (!known) found.push({ modelName: modelname, state: "", client: modelname, examples: [payload] });
+    else if (!known.example) (known.examples ??= []).push(payload);
   }
   return found;
 }

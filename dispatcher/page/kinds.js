@@ -12,8 +12,7 @@ export function pictureType(value) {
 }
 
 export function examplesOf(entry) {
-  const several = Array.isArray(entry.examples) ? entry.examples : [];
-  return [...several, entry.example].filter((one) => one && typeof one === "object" && !Array.isArray(one));
+  return (entry.examples ?? [entry.example]).filter((one) => one && typeof one === "object" && !Array.isArray(one));
 }
 
 // { picture, text: the payload's fields for them; others: its other fields with their examples;

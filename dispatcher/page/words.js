@@ -1,7 +1,7 @@
 // Words in the place of a mask, and the distance of two texts' vectors.
 
 import { ask, el, errorView } from "./api.js";
-import { barsView } from "./answers.js";
+import { barsView } from "./bars.js";
 
 const isFilled = (list) => Array.isArray(list) && list.length > 0
   && list.every((one) => typeof one?.token === "string" && "score" in one);
