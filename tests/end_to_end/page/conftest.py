@@ -1,0 +1,37 @@
+"""A browser, and a container that starts in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.conftest import Endpoint
+from tests.support.browsing import Visitor, chromium
+from tests.support.front import front
+
+APPLICATION = "tests.support.browsing:build()"
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="package")
+def site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    with front(tmp_path_factory.mktemp("page"), APPLICATION) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def visitor(browser: Browser, site: Endpoint) -> Iterator[Visitor]:
+    """A person with the page open, for whom nothing may go wrong that is not an answer."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    one = Visitor(context.new_page(), site).open()
+    yield one
+    context.close()
+    assert not one.wrong
+    assert not one.elsewhere

@@ -1,0 +1,266 @@
+"""The page in a real Chromium, in front of the real families with a Triton of functions.
+
+`build` is the application for `front`. `chromium` starts the browser, and `Visitor` does on the
+page what a person does.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from flask import Flask
+
+from clients.base import FORMAT, Client, Environment, Parameter
+from clients.errors import ModelFailed
+from clients.plugins.registry import Registry, load_clients
+from clients.triton.server import Signature, Tensors, TensorSpec
+from dispatcher.settings import read_settings
+from dispatcher.wsgi import configure_logging, load_key_file, make_admission, make_telemetry
+from tests.conftest import PICTURES, PROJECT, Endpoint
+from tests.support.application import make_app, quiet
+from tests.support.fake_triton import Arrays, FakeTriton
+from tests.support.stand_ins import bert, resnet
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
+COFFEE = PICTURES / "coffee.png"  # 600×400
+HOSTILE_NAME = "<img src=x onerror=alert(1)>"
+HOSTILE_LABEL = "</span><script>alert(2)</script><b onclick=alert(3)>bold</b>"
+AXE = "axe-core@4.14.1"
+
+# Class of COCO, score, and the middle, width and height in pixels of the letterboxed square. A
+# picture of 600×400 is scaled to 640×427 there, with bars of 106.5 pixels above and below.
+FOUND = ((2, 0.9, 320, 320, 64, 32), (0, 0.6, 160, 300, 100, 200), (16, 0.2, 500, 330, 80, 80))
+
+
+def yolov5(inputs: Tensors) -> Arrays:
+    rows = np.zeros((len(inputs["images"]), 25200, 85), np.float32)
+    for place, (kind, score, *box) in enumerate(FOUND):
+        rows[:, place, :5] = [*box, 1]
+        rows[:, place, 5 + kind] = score
+    return {"output": rows}
+
+
+class Numbers(Client):
+    """Answers numbers times a factor."""
+
+    modelname = "numbers"
+    example = {"numbers": [1, 2]}
+    parameters = {
+        "factor": Parameter(2.0, 0, 10, "what to multiply by"),
+        "rounds": Parameter(1, 1, 3, "how often"),
+        "format": FORMAT,
+    }
+
+    def inference(self, payload: Any) -> Any:
+        asked = self.request.parameters
+        return (self.numbers(payload, "numbers") * asked["factor"] ** asked["rounds"]).tolist()
+
+
+class Embed(Client):
+    """Answers how often each letter is in a text."""
+
+    modelname = "embed"
+    example = {"text": "a cat"}
+    media = {"text": "text"}
+
+    def inference(self, payload: Any) -> Any:
+        text = self.text(payload).lower()
+        return [float(text.count(chr(97 + letter))) for letter in range(26)]
+
+
+class Fails(Client):
+    """Answers that the model failed."""
+
+    modelname = "fails"
+    example = {"text": "a text"}
+    media = {"text": "text"}
+
+    def inference(self, payload: Any) -> Any:
+        raise ModelFailed("it fell over", hint="stand it up again")
+
+
+class Sleeps(Client):
+    """Answers after some seconds."""
+
+    modelname = "sleeps"
+    example = {"seconds": [3]}
+
+    def inference(self, payload: Any) -> Any:
+        time.sleep(self.numbers(payload, "seconds").item())
+        return "awake"
+
+
+class Hostile(Client):
+    """Has a name, a parameter, an example and labels that want to be HTML."""
+
+    modelname = HOSTILE_NAME
+    example = {"text": f"{HOSTILE_LABEL} {HOSTILE_NAME}"}
+    media = {"text": "text"}
+    parameters = {HOSTILE_NAME: Parameter("a", meaning=HOSTILE_LABEL, choices=("a", HOSTILE_LABEL))}
+
+    def inference(self, payload: Any) -> Any:
+        return [{"label": HOSTILE_LABEL, "index": 0, "score": 0.5}]
+
+
+def build() -> Flask:
+    """Return the application, for gunicorn."""
+    settings = read_settings(os.environ)
+    own = (Numbers, Embed, Fails, Sleeps, Hostile)
+    families = {"resnet": resnet, "yolov5": yolov5, "bert_base": bert}
+    server = FakeTriton(
+        {**families, **{one.modelname: dict for one in own}, "add": dict},
+        signatures={
+            "add": Signature(0, (TensorSpec("A", "FP32", (-1, 2)),), (TensorSpec("SUM", "FP32", (-1,)),))
+        },
+    )  # fmt: skip
+    environment = Environment(server, PROJECT / "model_repository")
+    registry = load_clients(environment)
+    registry = Registry({**registry.clients, **{one.modelname: one(environment) for one in own}})
+    configure_logging(settings)
+    return make_app(
+        settings,
+        registry,
+        environment,
+        quiet(server),
+        make_admission(settings),
+        telemetry=make_telemetry(settings, registry, os.environ),
+        keys=load_key_file(settings),
+    )
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Start a browser without a window; skip the test where there is none."""
+    reason = "there is no Chromium: `make test` installs it on Debian, by apt-get install chromium"
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip(reason)
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415  a quarter of a second
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=program,
+            args=[
+                "--no-sandbox",  # which root cannot have
+                "--use-fake-device-for-media-stream",
+                "--use-fake-ui-for-media-stream",
+            ],
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Visitor:
+    """A person on the page.
+
+    Args:
+        page: a tab of the browser.
+        endpoint: the container.
+
+    """
+
+    def __init__(self, page: Page, endpoint: Endpoint) -> None:
+        self.page = page
+        self.address = f"http://127.0.0.1:{endpoint.port}/"
+        self.asked: list[Any] = []  # the bodies of all requests to models
+        self.wrong: list[str] = []  # what the browser refused or could not run
+        self.elsewhere: list[str] = []  # requests to other servers
+        page.set_default_timeout(20_000)
+        page.on("request", self._request)
+        page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        page.on("console", self._console)
+        page.on("dialog", self._dialog)
+
+    def _request(self, request: Any) -> None:
+        if request.method == "POST":
+            self.asked.append(json.loads(request.post_data or "null"))
+        if not request.url.startswith((self.address, "blob:", "data:")):
+            self.elsewhere.append(request.url)
+
+    def _console(self, message: Any) -> None:
+        if message.type == "error" and not message.text.startswith("Failed to load resource"):
+            self.wrong.append(message.text)
+
+    def _dialog(self, dialog: Any) -> None:
+        self.wrong.append(f"a dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def open(self, path: str = "") -> Visitor:
+        self.page.goto(self.address + path)
+        self.page.locator("#choices .choice").first.wait_for()
+        return self
+
+    def choose(self, *models: str) -> Visitor:
+        """Choose these models and no others."""
+        for one in self.page.locator("#choices .choice").all():
+            one.locator("input").set_checked(one.get_attribute("data-name") in models)
+        return self
+
+    def upload(self, name: str, data: bytes, kind: str = "image/png") -> Visitor:
+        file: Any = {"name": name, "mimeType": kind, "buffer": data}
+        self.page.locator("#file").set_input_files(file)
+        return self
+
+    def drop(self, name: str, kind: str, megabytes: int) -> Visitor:
+        """Drop a file of zeros, which the page makes itself."""
+        self.page.evaluate(
+            """([name, type, size]) => {
+              const transfer = new DataTransfer();
+              transfer.items.add(new File([new Uint8Array(size)], name, { type }));
+              for (const event of ["dragenter", "dragover", "drop"]) document.getElementById("drop")
+                .dispatchEvent(new DragEvent(event, { dataTransfer: transfer, bubbles: true, cancelable: true }));
+            }""",
+            [name, kind, megabytes * 2**20],
+        )
+        return self
+
+    def ask(self) -> Visitor:
+        self.page.locator("#submit").click()
+        return self
+
+    def card(self, model: str) -> Locator:
+        """Return the answer of a model, when it is there."""
+        card = self.page.locator("#answers .card").filter(
+            has=self.page.get_by_role("heading", name=model)
+        )
+        card.and_(self.page.locator(":not([aria-busy])")).wait_for()
+        return card
+
+    def texts(self, place: Locator | str) -> list[str]:
+        found = self.page.locator(place) if isinstance(place, str) else place
+        return found.all_inner_texts()
+
+
+def axe(folder: Path) -> str:
+    """Return the script of axe-core, which looks for what keeps people out of a page."""
+    if shutil.which("npm") is None:
+        pytest.skip("there is no npm, by which axe-core is fetched")
+    done = subprocess.run(
+        ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", folder, AXE],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"npm does not give axe-core: {done.stderr[-200:]}")
+    return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text()
+
+
+def encoded(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()
