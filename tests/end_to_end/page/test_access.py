@@ -86,7 +86,8 @@ def test_a_finger_is_wide(browser: Browser, site: Endpoint) -> None:
     viewed = Visitor(context.new_page(), site).open()
     for button in viewed.page.locator("#try button:visible, label.choice, label.button").all():
         box = button.bounding_box()
-        assert box and box["height"] >= 44, button.inner_text()
+        assert box
+        assert box["height"] >= 44, button.inner_text()
     context.close()
 
 

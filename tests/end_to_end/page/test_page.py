@@ -13,7 +13,8 @@ def test_a_picture_is_asked_about_and_its_boxes_are_drawn(visitor: Visitor) -> N
     card, page = visitor.card("yolov5"), visitor.page
     assert visitor.texts(card.locator(".box span")) == ["person 0.60", "car 0.90"]  # best on top
     box, stage = card.locator(".box").last.bounding_box(), card.locator(".stage").bounding_box()
-    assert box and stage
+    assert box
+    assert stage
     # The middle of the letterboxed square is that of the picture; 64 of 640 pixels are a tenth.
     assert box["x"] + box["width"] / 2 - stage["x"] == pytest.approx(stage["width"] / 2, abs=2)
     assert box["y"] + box["height"] / 2 - stage["y"] == pytest.approx(stage["height"] / 2, abs=2)
