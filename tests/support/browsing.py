@@ -6,7 +6,6 @@ page what a person does.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -123,9 +122,11 @@ def build() -> Flask:
     server = FakeTriton(
         {**families, **{one.modelname: dict for one in own}, "add": dict},
         signatures={
-            "add": Signature(0, (TensorSpec("A", "FP32", (-1, 2)),), (TensorSpec("SUM", "FP32", (-1,)),))
+            "add": Signature(
+                0, (TensorSpec("A", "FP32", (-1, 2)),), (TensorSpec("SUM", "FP32", (-1,)),)
+            )
         },
-    )  # fmt: skip
+    )
     environment = Environment(server, PROJECT / "model_repository")
     registry = load_clients(environment)
     registry = Registry({**registry.clients, **{one.modelname: one(environment) for one in own}})
@@ -222,8 +223,9 @@ class Visitor:
             """([name, type, size]) => {
               const transfer = new DataTransfer();
               transfer.items.add(new File([new Uint8Array(size)], name, { type }));
-              for (const event of ["dragenter", "dragover", "drop"]) document.getElementById("drop")
-                .dispatchEvent(new DragEvent(event, { dataTransfer: transfer, bubbles: true, cancelable: true }));
+              const how = { dataTransfer: transfer, bubbles: true, cancelable: true };
+              for (const event of ["dragenter", "dragover", "drop"])
+                document.getElementById("drop").dispatchEvent(new DragEvent(event, how));
             }""",
             [name, kind, megabytes * 2**20],
         )
@@ -260,7 +262,3 @@ def axe(folder: Path) -> str:
     if done.returncode:
         pytest.skip(f"npm does not give axe-core: {done.stderr[-200:]}")
     return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text()
-
-
-def encoded(path: Path) -> str:
-    return base64.b64encode(path.read_bytes()).decode()

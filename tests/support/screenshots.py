@@ -6,7 +6,6 @@ usage: python -m tests.support.screenshots     starts the container, writes docs
 from __future__ import annotations
 
 import io
-import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,4 +77,4 @@ if __name__ == "__main__":
         chromium() as browser,
     ):
         for path in make(browser, endpoint, PLACE):
-            print(path, os.stat(path).st_size)  # noqa: T201  a command
+            print(path, path.stat().st_size)  # noqa: T201  a command

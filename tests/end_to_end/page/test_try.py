@@ -110,7 +110,8 @@ def test_a_picture_can_be_pasted(visitor: Visitor) -> None:
         """(bytes) => {
           const data = new DataTransfer();
           data.items.add(new File([new Uint8Array(bytes)], "pasted.png", { type: "image/png" }));
-          document.body.dispatchEvent(new ClipboardEvent("paste", { clipboardData: data, bubbles: true }));
+          document.body.dispatchEvent(
+            new ClipboardEvent("paste", { clipboardData: data, bubbles: true }));
         }""",
         list(COFFEE.read_bytes()),
     )
