@@ -64,7 +64,7 @@ function jsonView(value) {
 }
 
 export class Card {
-  // `given`: { entry, request, document_, blob, picture, text, textField, mask }.
+  // `given`: { entry, request, document_, picture, text, textField, mask }.
   constructor(given) {
     this.given = given;
     this.progress = el("progress", { max: 1, "aria-label": `Sending to ${given.entry.modelName}` });
@@ -94,7 +94,7 @@ export class Card {
   // What a caller sends for what is shown: only as unsure objects as are wanted.
   codeRequest(view) {
     const { document_, request } = this.given;
-    if (!view?.threshold || request.parameters.confidence === undefined) return this.given;
+    if (!view.threshold || request.sure === undefined) return this.given;
     const confidence = Number(view.threshold().toFixed(2));
     return { ...this.given, document_: { ...document_, parameters: { ...document_.parameters, confidence } } };
   }

@@ -19,9 +19,9 @@ export function boxesView(objects, { picture, sure, low, moved }) {
   const image = el("img", { src: picture.preview, alt: "The picture, with the objects that were found" });
   const layer = el("div", { class: "layer", "aria-hidden": "true" });
   const stage = el("div", { class: "stage" }, image, layer);
-  const list = el("ul", { class: "found" });
+  const list = el("ul", { class: "found", tabindex: "0", "aria-label": "Objects, surest first" });
   const count = el("output", { class: "count" });
-  const slider = el("input", { type: "range", min: String(low ?? 0), max: "1", step: "0.01", oninput: () => {
+  const slider = el("input", { type: "range", "aria-label": "Threshold", min: String(low ?? 0), max: "1", step: "0.01", oninput: () => {
     threshold = Number(slider.value);
     draw();
     moved?.();

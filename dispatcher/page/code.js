@@ -28,13 +28,14 @@ function python(value, indent = "") {
 function formOf(request) {
   const { entry, document_, picture } = request;
   const fields = Object.keys(document_.payload ?? {});
-  if (picture && fields.length === 1 && fields[0] === entry.media?.picture) return "raw";
+  if (picture && fields.length === 1 && fields[0] === entry.media?.picture && attributes(request)) return "raw";
   return picture || text(document_).length > INLINE ? "file" : "json";
 }
 
 const url = (path) => `${root}/${path}`;
 const infer = (request) => url(`infer/${encodeURIComponent(request.entry.modelName)}`);
 
+// The custom attributes of SageMaker's clients; undefined where they cannot hold the names and values.
 function attributes(request) {
   const pairs = Object.entries({ modelname: request.entry.modelName, ...request.document_.parameters });
   const line = pairs.map(([name, value]) => `${name}=${value}`).join(";");
@@ -89,10 +90,8 @@ const WRITERS = {
   },
 
   "boto3"(request, form) {
-    const named = form === "raw" && attributes(request);
-    const send = named ? "raw" : form === "raw" ? "file" : form;
-    const body = send === "json" ? `json.dumps(${python(request.document_, "    ")})`
-      : `open(${text(send === "raw" ? request.picture.name : "request.json")}, "rb")`;
+    const body = form === "json" ? `json.dumps(${python(request.document_, "    ")})`
+      : `open(${text(form === "raw" ? request.picture.name : "request.json")}, "rb")`;
     return [
       "import json",
       "",
@@ -113,8 +112,8 @@ const WRITERS = {
       ] : []),
       "answer = runtime.invoke_endpoint(",
       '    EndpointName="local",',
-      `    ContentType=${text(send === "raw" ? request.picture.type : "application/json")},`,
-      ...(send === "raw" ? [`    CustomAttributes=${text(named)},`] : []),
+      `    ContentType=${text(form === "raw" ? request.picture.type : "application/json")},`,
+      ...(form === "raw" ? [`    CustomAttributes=${text(attributes(request))},`] : []),
       `    Body=${body},`,
       ")",
       'print(json.load(answer["Body"]))',
@@ -144,7 +143,7 @@ const WRITERS = {
 let last = "curl"; // what was chosen for one request is shown first for the next
 let blocks = 0;
 
-// The view of a request: { entry, document_: the JSON body, picture, blob: the body as a file }.
+// The view of a request: { entry, document_: the body, picture }.
 export function codeView(request) {
   const form = formOf(request);
   const code = el("code");
@@ -183,7 +182,7 @@ export function codeView(request) {
   }
   choose(last);
   const needed = form === "raw" ? [request.picture.blob, request.picture.name]
-    : form === "file" ? [request.blob, "request.json"] : null;
+    : form === "file" ? [new Blob([text(request.document_)]), "request.json"] : null;
   return el("div", { class: "code" },
     el("div", { class: "code-head" },
       el("div", { role: "tablist", "aria-label": "Language" }, buttons),

@@ -42,7 +42,7 @@ export class ModelForm {
     const parts = [];
     for (const [name, value] of Object.entries(taken.others)) {
       const text = typeof value === "string" ? value : JSON.stringify(value);
-      const input = el("textarea", { rows: Math.min(8, 1 + Math.floor(text.length / 60)), spellcheck: false });
+      const input = el("textarea", { rows: Math.min(8, 1 + Math.floor(text.length / 60)), spellcheck: "false" });
       input.value = text;
       this.others[name] = { input, plain: typeof value === "string" };
       parts.push(field(name, input, typeof value === "string" ? "a text" : "JSON"));
@@ -125,12 +125,12 @@ class TensorField {
     this.name = name;
     this.datatype = datatype;
     const texts = datatype === "BYTES";
-    this.shape = el("input", { type: "text", inputmode: "numeric", spellcheck: false });
+    this.shape = el("input", { type: "text", inputmode: "numeric", spellcheck: "false" });
     this.shape.value = shape.map((size) => (size < 0 ? 1 : size)).join(", ");
     this.fill = el("select", { onchange: () => this.show() },
       texts ? null : ["zeros", "ones", "random"].map((one) => el("option", { value: one }, one)),
       el("option", { value: "own" }, "my own, as JSON"));
-    this.data = el("textarea", { rows: 3, spellcheck: false });
+    this.data = el("textarea", { rows: 3, spellcheck: "false" });
     this.data.value = texts ? '["a text"]' : "[0]";
     this.own = field(`Elements of ${name}`, this.data, "a list of all elements, flat or nested");
     this.element = el("div", { class: "tensor" },

@@ -5,25 +5,22 @@ import { start as startTry } from "./try.js";
 
 const tabs = [...document.querySelectorAll("[role=tab]")];
 const panels = tabs.map((tab) => document.getElementById(tab.getAttribute("aria-controls")));
-const started = {};
+const views = {}; // what `start` of each tab returned, a promise
 
-// What a tab does when it is shown: the first time it starts, later it looks again.
-async function show(panel) {
-  if (!started[panel.id]) {
-    started[panel.id] = panel.id === "try" ? { start: startTry } : await models(panel);
-    started[panel.id].view = started[panel.id].start(panel);
-  } else {
-    (await started[panel.id].view)?.refresh?.();
-  }
+// The first time that a tab is shown it starts; later it looks again, if it has a `refresh`.
+function show(panel) {
+  if (views[panel.id]) views[panel.id].then((view) => view?.refresh?.());
+  else views[panel.id] = begin(panel);
 }
 
-async function models(panel) {
+async function begin(panel) {
   try {
-    return await import("./models.js");
-  } catch {
-    started[panel.id] = null;
-    return { start: () => panel.replaceChildren(el("p", { class: "trouble" },
-      "This part of the page did not arrive. Load the page again.")) };
+    const start = panel.id === "try" ? startTry : (await import("./models.js")).start;
+    return await start(panel);
+  } catch (error) {
+    views[panel.id] = undefined;
+    panel.append(el("p", { class: "trouble" }, `This part of the page does not work: ${error.message}. Load the page again.`));
+    return undefined;
   }
 }
 

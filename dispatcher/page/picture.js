@@ -21,8 +21,9 @@ export class PictureField {
     addEventListener("drop", (event) => {
       inside = 0;
       drop.classList.remove("over");
-      if (at("picture-field").hidden) return;
-      if (event.dataTransfer?.files.length) this.files(event.dataTransfer.files, event);
+      if (at("try").hidden) return;
+      if (at("picture-field").hidden) this.refuse("None of the chosen models takes a picture.", "Choose one that does, then drop it again.");
+      else if (event.dataTransfer?.files.length) this.files(event.dataTransfer.files, event);
       else this.refuse("What was dropped is no file.", "Save the picture first, then drop the file.");
     });
     at("preview").addEventListener("error", () => {

@@ -11,7 +11,15 @@ const GROUPS = ["A picture", "A text", "A picture and a text", "Other", "Tensors
 const MANY = 8; // models from which on they can be filtered
 const AGAIN = 2000; // milliseconds until a server that does not answer is asked again
 
-const state = { entries: [], shown: "", forms: new Map(), running: null, away: false, textTouched: false };
+const state = {
+  entries: [], // what GET /models says of each model
+  shown: "", // the same as a text
+  forms: new Map(), // of the chosen models, by name
+  running: null, // what ends the requests that are being answered
+  looking: null, // the request for the models, while it lasts
+  away: false, // whether the server did not answer
+  textTouched: false,
+};
 let picture;
 
 const say = (text) => { at("said").textContent = text; };
@@ -23,16 +31,22 @@ function refuse(message, hint = "") {
 
 // ---- Models
 
-async function refresh() {
+function refresh() {
+  state.looking ??= look().finally(() => { state.looking = null; });
+  return state.looking;
+}
+
+async function look() {
   try {
     const entries = await listModels();
     if (state.away) say("The server answers again.");
     state.away = false;
     banner("");
-    state.entries = entries;
     const shown = JSON.stringify(entries);
-    if (shown !== state.shown) showModels();
+    if (shown === state.shown) return;
     state.shown = shown;
+    state.entries = entries.map((one) => ({ ...one, mark: JSON.stringify(one), taken: takes(one) }));
+    showModels();
   } catch (error) {
     banner(error);
     if (!state.entries.length) at("choices").replaceChildren(el("p", { class: "note" }, "No list of models yet."));
@@ -45,7 +59,6 @@ async function refresh() {
 
 function showModels() {
   const chosen = new Set([...state.forms.keys()]);
-  for (const entry of state.entries) entry.taken = takes(entry);
   const groups = GROUPS.map((name) => [name, state.entries.filter((one) => groupOf(one.taken) === name)]);
   at("choices").replaceChildren(...groups.filter(([, list]) => list.length).map(([name, list]) =>
     el("div", { class: "group", role: "group", "aria-label": `Models that take: ${name.toLowerCase()}` },
@@ -55,13 +68,14 @@ function showModels() {
         el("span", { class: "name" }, entry.modelName), badges(entry))))));
   if (!state.entries.length) at("choices").replaceChildren(el("p", { class: "note" }, "No model is served yet."));
   at("filter").hidden = state.entries.length <= MANY;
-  const first = state.entries.find((one) => one.state === "READY" && !one.taken.tensors) ?? state.entries[0];
+  const inOrder = groups.flatMap(([, list]) => list);
+  const first = inOrder.find((one) => one.state === "READY") ?? inOrder[0];
   const again = state.entries.filter((one) => chosen.has(one.modelName));
   const wanted = again.length ? again : first ? [first] : [];
   for (const name of chosen) if (!wanted.some((one) => one.modelName === name)) state.forms.delete(name);
   for (const entry of wanted) {
     box(entry.modelName).checked = true;
-    if (!state.forms.has(entry.modelName)) state.forms.set(entry.modelName, new ModelForm(entry, entry.taken));
+    if (state.forms.get(entry.modelName)?.entry.mark !== entry.mark) state.forms.set(entry.modelName, new ModelForm(entry, entry.taken));
   }
   showFields();
 }
@@ -157,7 +171,7 @@ function insert(mask) {
 
 // ---- Asking
 
-// What is sent to one model: { entry, request, document_, blob, picture, text, textField, mask }.
+// What is sent to one model: { entry, request, document_, json, picture, text, textField, mask }.
 async function prepared(entry, encoded) {
   const { taken } = entry;
   const request = await state.forms.get(entry.modelName).read();
@@ -177,9 +191,10 @@ async function prepared(entry, encoded) {
     }
   }
   if (Object.keys(request.parameters).length) given.document_.parameters = request.parameters;
-  given.blob = new Blob([JSON.stringify(given.document_)], { type: "application/json" });
-  if (given.blob.size > limits.maxBody) {
-    throw new FieldError(`The request to ${entry.modelName} has ${megabytes(given.blob.size)}; the server takes at most `
+  given.json = JSON.stringify(given.document_);
+  const { size } = new Blob([given.json]);
+  if (size > limits.maxBody) {
+    throw new FieldError(`The request to ${entry.modelName} has ${megabytes(size)}; the server takes at most `
       + `${megabytes(limits.maxBody)}. Nothing was sent.`);
   }
   return given;
@@ -205,10 +220,11 @@ async function submit() {
   const cards = all.map((given) => new Card(given));
   at("answers").replaceChildren(...cards.map((card) => card.element));
   at("cancel").hidden = false;
+  if (at("answers").getBoundingClientRect().top > innerHeight * 0.8) at("answers").scrollIntoView();
   say(`Asking ${list.map((one) => one.modelName).join(", ")}`);
   await Promise.all(cards.map(async (card, index) => {
     try {
-      card.fill(await ask(all[index].blob, { signal: running.signal, onProgress: (share) => card.sent(share) }));
+      card.fill(await ask(all[index].json, { signal: running.signal, onProgress: (share) => card.sent(share) }));
     } catch (error) {
       card.fail(error);
       if (error instanceof Unreachable && !state.away) refresh();

@@ -76,7 +76,7 @@ export function vectorView(vector, { text, request }) {
     if (!input.value) return input.focus();
     button.disabled = true;
     try {
-      const { body } = await ask(new Blob([JSON.stringify(request(input.value))]), {});
+      const { body } = await ask(JSON.stringify(request(input.value)), {});
       const second = body.result, alike = cosine(vector, second);
       const word = CLOSE.find(([least]) => alike >= least)[1];
       out.replaceChildren(

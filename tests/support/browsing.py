@@ -39,6 +39,13 @@ HOSTILE_NAME = "<img src=x onerror=alert(1)>"
 HOSTILE_LABEL = "</span><script>alert(2)</script><b onclick=alert(3)>bold</b>"
 AXE = "axe-core@4.14.1"
 
+# The browser itself tells no one about large bodies.
+NOTE_BODIES = """
+  window.bodies = [];
+  const send = XMLHttpRequest.prototype.send;
+  XMLHttpRequest.prototype.send = function (body) { bodies.push(body); return send.call(this, body); };
+"""
+
 # Class of COCO, score, and the middle, width and height in pixels of the letterboxed square. A
 # picture of 600×400 is scaled to 640×427 there, with bars of 106.5 pixels above and below.
 FOUND = ((2, 0.9, 320, 320, 64, 32), (0, 0.6, 160, 300, 100, 200), (16, 0.2, 500, 330, 80, 80))
@@ -178,18 +185,24 @@ class Visitor:
     def __init__(self, page: Page, endpoint: Endpoint) -> None:
         self.page = page
         self.address = f"http://127.0.0.1:{endpoint.port}/"
-        self.asked: list[Any] = []  # the bodies of all requests to models
+        self.sent = 0  # requests to models
         self.wrong: list[str] = []  # what the browser refused or could not run
         self.elsewhere: list[str] = []  # requests to other servers
         page.set_default_timeout(20_000)
+        page.add_init_script(NOTE_BODIES)
         page.on("request", self._request)
         page.on("pageerror", lambda error: self.wrong.append(str(error)))
         page.on("console", self._console)
         page.on("dialog", self._dialog)
 
+    @property
+    def asked(self) -> list[Any]:
+        """The bodies of all requests to models."""
+        return [json.loads(body) for body in self.page.evaluate("bodies")]
+
     def _request(self, request: Any) -> None:
         if request.method == "POST":
-            self.asked.append(json.loads(request.post_data or "null"))
+            self.sent += 1
         if not request.url.startswith((self.address, "blob:", "data:")):
             self.elsewhere.append(request.url)
 

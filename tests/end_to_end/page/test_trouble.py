@@ -28,7 +28,7 @@ def test_a_file_of_200_mb_is_refused_before_it_is_sent(visitor: Visitor) -> None
         "“huge.jpg” has 200.0 MiB; the server takes pictures of at most 18.7 MiB"
     )
     expect(refusal).to_contain_text("MODEL_SERVER_MAX_BODY_MB (now 25)")
-    assert not visitor.asked
+    assert not visitor.sent
     visitor.upload("coffee.png", COFFEE.read_bytes())
     visitor.card("resnet")
     expect(refusal).to_be_hidden()
@@ -59,7 +59,7 @@ def test_a_drawing_with_a_script_runs_nothing(visitor: Visitor) -> None:
 def test_nothing_is_no_picture(visitor: Visitor) -> None:
     visitor.choose("resnet").upload("empty.png", b"")
     expect(visitor.page.locator("#refusal")).to_contain_text("“empty.png” is empty")
-    assert not visitor.asked
+    assert not visitor.sent
 
 
 def test_a_model_that_fails_leaves_the_others_their_answers(visitor: Visitor) -> None:
