@@ -43,7 +43,10 @@ AXE = "axe-core@4.14.1"
 NOTE_BODIES = """
   window.bodies = [];
   const send = XMLHttpRequest.prototype.send;
-  XMLHttpRequest.prototype.send = function (body) { bodies.push(body); return send.call(this, body); };
+  XMLHttpRequest.prototype.send = function (body) {
+    bodies.push(body);
+    return send.call(this, body);
+  };
 """
 
 # Class of COCO, score, and the middle, width and height in pixels of the letterboxed square. A
