@@ -68,7 +68,7 @@ def phone(browser: Browser, endpoint: Endpoint) -> bytes:
         if milliseconds(visitor, "bert_base") < USUAL_MS / 10:
             break
     visitor.page.evaluate("document.activeElement.blur()")
-    taken = visitor.page.screenshot()
+    taken = visitor.page.screenshot(clip={"x": 0, "y": 0, "width": 390, "height": 515})
     context.close()
     return taken
 
