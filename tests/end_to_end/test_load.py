@@ -163,6 +163,8 @@ def test_however_many_stop_in_their_bodies_ping_is_answered(
                 caller.close()
             for path, start in (("/health", b'{"ready":'), ("/metrics", b"# HELP dispatcher")):
                 assert endpoint.call(path).body.startswith(start)
+            for path in ("/ping", "/v2/health/live", "/v2/health/ready"):  # the probes of clusters
+                assert endpoint.call(path).status == 200
             assert endpoint.call("/infer/quick", b'{"payload": {}}').status == 429
         finally:
             for caller in callers:

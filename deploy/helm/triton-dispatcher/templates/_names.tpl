@@ -22,7 +22,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 
 {{- define "metadata" -}}
 name: {{ include "fullname" . }}
-namespace: {{ .Release.Namespace }}
 labels:
   {{- include "labels" . | nindent 2 }}
 {{- end -}}
