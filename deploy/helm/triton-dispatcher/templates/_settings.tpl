@@ -18,6 +18,20 @@
 {{- default (add $start 60 $download) (int .Values.probes.startSeconds) -}}
 {{- end -}}
 
+{{- define "environment" -}}
+{{- range $name, $value := include "derived-settings" . | fromYaml }}
+- name: {{ $name }}
+  value: {{ $value | quote }}
+{{- end }}
+{{- range $name, $value := .Values.settings }}
+- name: {{ $name }}
+  value: {{ include "text" $value | quote }}
+{{- end }}
+{{- with .Values.env }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
 {{/* Triton's own ports, where settings open them: a line for each, its name in the Service and its number. */}}
 {{- define "triton-ports" -}}
 {{- range $name, $variable := dict "triton-http" "TRITON_PUBLIC_HTTP_PORT" "triton-grpc" "TRITON_PUBLIC_GRPC_PORT" "triton-metrics" "TRITON_PUBLIC_METRICS_PORT" -}}
