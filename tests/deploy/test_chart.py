@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -159,12 +156,13 @@ def test_models_come_from_s3(render: Render) -> None:
     environment = rendered.environment()
     assert environment["MODEL_REPOSITORY"] == "s3://my-bucket/models,s3://my-bucket/more"
     settings = read_settings(environment)
-    assert [str(one) for one in settings.repositories] == ["s3://my-bucket/models", "s3://my-bucket/more"]  # fmt: skip
+    assert ",".join(map(str, settings.repositories)) == environment["MODEL_REPOSITORY"]
     # The server fills the folder up to MODEL_CACHE_MB; a pod that exceeds the volume is evicted.
     limit = rendered.volume("cache")["emptyDir"]["sizeLimit"]
     assert int(limit.removesuffix("Mi")) > settings.model_cache_mb
     account = rendered.one("ServiceAccount")["metadata"]["annotations"]
-    assert account == {"eks.amazonaws.com/role-arn": "arn:aws:iam::123456789012:role/triton-dispatcher"}  # fmt: skip
+    (role,) = account.values()
+    assert role == "arn:aws:iam::123456789012:role/triton-dispatcher"
     assert render("all").server()["envFrom"] == [{"secretRef": {"name": "s3-credentials"}}]
 
 
@@ -230,7 +228,11 @@ def test_everything_points_at_the_same_pods(render: Render, name: str) -> None:
         rendered.one("Service")["spec"]["selector"],
         rendered.one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
         *(c["labelSelector"]["matchLabels"] for c in rendered.pod()["topologySpreadConstraints"]),
-        *(one["spec"]["podSelector"]["matchLabels"] for one in rendered if one["kind"] == "NetworkPolicy"),  # fmt: skip  # noqa: E501
+        *(
+            one["spec"]["podSelector"]["matchLabels"]
+            for one in rendered
+            if one["kind"] == "NetworkPolicy"
+        ),  # fmt: skip
     ]
     (test,) = [one for one in rendered if one["kind"] == "Pod"]
     for selector in selectors:
@@ -315,7 +317,8 @@ def test_routes_from_outside_last_as_long_as_an_answer_in_lines(render: Render) 
     assert rule["timeouts"]["request"] == f"{read_settings({}).stream_timeout:.0f}s"
     (back,) = rule["backendRefs"]
     service = render("all").one("Service")
-    assert back == {"name": service["metadata"]["name"], "port": service["spec"]["ports"][0]["port"]}  # fmt: skip
+    assert back["name"] == service["metadata"]["name"]
+    assert back["port"] == service["spec"]["ports"][0]["port"]
     (host,) = render("all").one("Ingress")["spec"]["rules"]
     assert host["host"] == "models.example.com"
 
@@ -324,83 +327,3 @@ def test_the_manifest_for_those_without_helm_is_what_helm_renders(helm: Helm) ->
     done = helm("template", "triton-dispatcher", CHART, "--skip-tests")
     plain = (DEPLOY / "plain.yaml").read_text()
     assert manifests(plain) == manifests(done.stdout), "helm template --skip-tests makes it again"
-
-
-REFUSED: list[tuple[str, str]] = [
-    ("replicaz=2", "Additional property replicaz is not allowed"),
-    ("replicas=two", "replicas: Invalid type. Expected: integer, given: string"),
-    ("models.source=disk", 'models.source must be one of the following: "built-in", "s3", "volume", "image"'),
-    ("sharedMemory=1 GB", "sharedMemory: Does not match pattern"),
-    ("user=0", "user: Must be greater than or equal to 1"),
-    ("settings.log-format=json", "settings: Property name of \"log-format\" does not match"),
-    ("settings.SAGEMAKER_BIND_TO_PORT=80", "SAGEMAKER_BIND_TO_PORT: Must be greater than or equal to 1024"),
-    ("settings.SERVE_STOP_TIMEOUT=long", "SERVE_STOP_TIMEOUT: Does not match pattern"),
-    ("autoscaling.saturation.target=70", "Invalid type. Expected: string"),
-    ("models.source=s3", "models.source is s3; expected: models.s3.places"),
-    ("models.s3.places={my-bucket}", "models.s3.places.0: Does not match pattern"),
-    ("models.source=volume", "expected: models.volume.claim"),
-    ("models.source=image", "expected: models.image.name"),
-    ("apiKeys.secret=a,apiKeys.lines=b", "apiKeys.secret and apiKeys.lines are both set"),
-    ("apiKeys.secret=a,settings.API_KEYS_FILE=/x", "settings.API_KEYS_FILE is set"),
-    ("apiKeys.secret=a,serviceMonitor.enabled=true", "expected: serviceMonitor.apiKeySecret"),
-    ("autoscaling.minReplicas=11", "autoscaling.minReplicas is larger"),
-    ("ingress.enabled=true", "expected: ingress.hosts"),
-    ("httpRoute.enabled=true", "expected: httpRoute.gateways"),
-    ("strategy.maxSurge=0", "both 0"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("values", "sentence"), REFUSED)
-def test_a_wrong_value_is_one_sentence(helm: Helm, values: str, sentence: str) -> None:
-    done = helm("template", "r", CHART, "--set", values)
-    assert done.returncode != 0
-    assert sentence in done.stderr
-    told = [line for line in done.stderr.splitlines() if line.strip()]
-    assert len(told) <= 4, "not a wall of text"
-
-
-def test_the_schema_knows_every_value_and_no_other() -> None:
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
-    schema = json.loads((CHART / "values.schema.json").read_text())
-
-    def compare(values: dict[str, Any], schema: dict[str, Any], where: str) -> None:
-        assert set(schema["properties"]) - {"global"} == set(values), where
-        assert schema["additionalProperties"] is False, where
-        for name, one in values.items():
-            part = schema["properties"][name]
-            if isinstance(one, dict) and part.get("additionalProperties") is False:
-                compare(one, part, name)
-
-    compare(values, schema, "values")
-
-
-@pytest.fixture(scope="module")
-def notes(helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """Render NOTES.txt, which Helm itself shows only where it reaches a cluster."""
-    chart = tmp_path_factory.mktemp("notes") / "chart"
-    shutil.copytree(CHART, chart)
-    file = chart / "templates" / "NOTES.txt"
-    text = f'{{{{ define "notes" }}}}{file.read_text()}{{{{ end }}}}'
-    file.with_name("notes.yaml").write_text(f'{text}notes: {{{{ include "notes" . | quote }}}}\n')
-    file.unlink()
-
-    def rendered(*options: str | Path) -> str:
-        done = helm("template", "r", chart, "--show-only", "templates/notes.yaml", *options)
-        assert done.returncode == 0, done.stderr
-        return str(yaml.safe_load(done.stdout)["notes"])
-
-    return rendered
-
-
-def test_the_notes_say_what_is_open(notes: Callable[..., str]) -> None:
-    text = notes()
-    assert "No API keys are set" in text
-    assert "kubectl rollout status deployment/r-triton-dispatcher" in text
-    assert "curl http://127.0.0.1:8080/models" in text
-    assert "Triton's own ports" not in text
-    assert "one replica" not in text
-    assert "one replica" in notes("--set", "replicas=1")
-    text = notes("--values", CHART / "examples" / "all.yaml")
-    assert "No API keys" not in text
-    assert 'curl -H "x-api-key: $KEY" http' in text
-    assert "Triton's own ports are open" in text
