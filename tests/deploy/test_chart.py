@@ -232,7 +232,7 @@ def test_everything_points_at_the_same_pods(render: Render, name: str) -> None:
             one["spec"]["podSelector"]["matchLabels"]
             for one in rendered
             if one["kind"] == "NetworkPolicy"
-        ),  # fmt: skip
+        ),
     ]
     (test,) = [one for one in rendered if one["kind"] == "Pod"]
     for selector in selectors:

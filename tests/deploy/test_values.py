@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from dispatcher.settings import rows
+from tests.conftest import PROJECT
 from tests.deploy.conftest import CHART, Helm
 
 REFUSED: list[tuple[str, str]] = [
@@ -59,6 +62,26 @@ def test_the_schema_knows_every_value_and_no_other() -> None:
                 compare(one, part, name)
 
     compare(values, schema, "values")
+
+
+def paths(values: dict[str, Any], above: str = "") -> Iterator[str]:
+    for name, one in values.items():
+        yield f"{above}{name}"
+        if isinstance(one, dict):
+            yield from paths(one, f"{above}{name}.")
+
+
+def test_the_page_names_settings_and_values_that_there_are() -> None:
+    page = (PROJECT / "docs" / "kubernetes.md").read_text()
+    comments = (CHART / "values.yaml").read_text() + (CHART / "templates" / "NOTES.txt").read_text()
+    settings = {row.variable for row in rows()}
+    named = set(re.findall(r"settings\.([A-Z][A-Z_]+)", page + comments))
+    named |= set(re.findall(r"`([A-Z0-9]+_[A-Z0-9_]+)`", page))
+    assert {"SERVE_STOP_TIMEOUT", "ENGINE_CACHE", "MANAGEMENT_ROUTES"} <= named <= settings
+    values = set(paths(yaml.safe_load((CHART / "values.yaml").read_text())))
+    dotted = set(re.findall(r"`([a-z]\w+(?:\.[a-z]\w+)+)(?:: \w+)?`", page))
+    assert {"drain.delaySeconds", "models.s3.places"} <= dotted
+    assert dotted <= values
 
 
 @pytest.fixture(scope="module")
