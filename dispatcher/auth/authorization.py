@@ -8,6 +8,7 @@ from dispatcher.auth.api_keys import INFERENCE, MANAGEMENT, SCOPES, KeyFile
 from dispatcher.errors import ManagementOff, Unauthorized, WrongScope
 
 HEADER = "X-Api-Key"
+BEARER = "bearer "  # the other place of a key: `Authorization: Bearer KEY`, as Prometheus sends it
 
 # In the WSGI environment of a job's request: the name of the key that it was accepted with.
 OF_JOB = "dispatcher.job"
@@ -32,6 +33,12 @@ def required_scopes(endpoint: str | None, method: str) -> tuple[str, ...]:
     if endpoint is None or method in READ_METHODS or endpoint in READ_BY_POST:
         return SCOPES
     return (MANAGEMENT,) if endpoint.startswith(MANAGING) else (INFERENCE,)
+
+
+def bearer(authorization: str) -> str:
+    """Return the key in a header `Authorization`; empty for another scheme."""
+    scheme, key = authorization[: len(BEARER)], authorization[len(BEARER) :]
+    return key.strip() if scheme.lower() == BEARER else ""
 
 
 class Authorizer:
@@ -75,12 +82,12 @@ class Authorizer:
             WrongScope: its key has another scope.
 
         """
-        given = request.headers.get(HEADER, "")
+        given = request.headers.get(HEADER) or bearer(request.headers.get("Authorization", ""))
         matching = self.keys.matching(given) if self.keys and given else []
         if not matching:
             raise Unauthorized(
                 "the API key is not known" if given else "there is no API key",
-                hint="send a key in the header x-api-key",
+                hint="send a key in the header x-api-key, or as `Authorization: Bearer KEY`",
             )
         for key in matching:
             if key.scope in needed:

@@ -41,7 +41,7 @@ def document(settings: Settings, registry: Registry) -> dict[str, Any]:
     codes = {code for _, code in ANSWERS.values()} | {code for code, _ in ROUTING.values()}
     values = {
         "@version": VERSION,
-        "@security": [{"key": []}] if settings.api_keys_file else [],
+        "@security": [{"key": []}, {"bearer": []}] if settings.api_keys_file else [],
         "@max_batch": settings.max_batch,
         "@max_payload_mb": settings.max_payload_mb,
         "@error_codes": [*sorted(codes), NOT_READY],

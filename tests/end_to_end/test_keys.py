@@ -67,6 +67,44 @@ def test_without_a_known_key_nobody_enters(closed: Endpoint, route: str) -> None
         assert answer.headers["WWW-Authenticate"] == "ApiKey"
 
 
+@pytest.mark.parametrize(
+    ("authorization", "status"),
+    [
+        (f"Bearer {ASKING}", 200),
+        (f"bearer  {ASKING}", 200),
+        (f"Bearer {MANAGING}", 403),
+        ("Bearer x", 401),
+        ("Bearer ", 401),
+        ("Bearer", 401),
+        (ASKING, 401),
+        (f"Basic {ASKING}", 401),
+    ],
+)
+def test_a_key_may_come_as_prometheus_sends_it(
+    closed: Endpoint, authorization: str, status: int
+) -> None:
+    route = "POST /invocations"
+    assert call(closed, route, None, Authorization=authorization).status == status
+    # What a proxy adds for itself does not matter where there is a key.
+    assert call(closed, route, ASKING, Authorization=authorization).status == 200
+
+
+def test_a_secret_of_kubernetes_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    """The kubelet writes a folder beside the old one, and turns a link to it."""
+    for folder, text in (("1", FILE), ("2", line("inference", "later", "a-key-that-comes"))):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "keys").write_text(text)
+    (tmp_path / "..data").symlink_to("1")
+    (tmp_path / "keys").symlink_to("..data/keys")
+    time = [0.0]
+    keys = KeyFile(tmp_path / "keys", clock=lambda: time[0])
+    (tmp_path / "..new").symlink_to("2")
+    (tmp_path / "..new").rename(tmp_path / "..data")
+    time[0] = 1.5
+    assert [key.name for key in keys.matching("a-key-that-comes")] == ["later"]
+    assert keys.matching(ASKING) == []
+
+
 def test_the_hosting_service_s_own_path_needs_a_key_too(closed: Endpoint) -> None:
     for call_of, key, status in (
         ("invocations", None, 401),

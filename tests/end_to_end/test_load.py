@@ -163,6 +163,15 @@ def test_however_many_stop_in_their_bodies_ping_is_answered(
                 caller.close()
             for path, start in (("/health", b'{"ready":'), ("/metrics", b"# HELP dispatcher")):
                 assert endpoint.call(path).body.startswith(start)
+            # The probes of clusters. (There is no Triton here.)
+            for path, status in (
+                ("/ping", 503),
+                ("/v2/health/live", 200),
+                ("/v2/health/ready", 503),
+            ):
+                answer = endpoint.call(path)
+                assert answer.status == status
+                assert b"receiv" not in answer.body, "of the web worker, not of NGINX"
             assert endpoint.call("/infer/quick", b'{"payload": {}}').status == 429
         finally:
             for caller in callers:

@@ -1,0 +1,37 @@
+{{/* What no schema can say: a sentence for each value that does not go with another. */}}
+{{- define "checks" -}}
+{{- $models := .Values.models -}}
+{{- $derived := include "derived-settings" . | fromYaml -}}
+{{- range $name, $_ := $derived -}}
+{{- if hasKey $.Values.settings $name -}}
+{{- fail (printf "settings.%s is set, but models and apiKeys decide it; leave it out of settings" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq $models.source "s3") (not $models.s3.places) -}}
+{{- fail "models.source is s3; expected: models.s3.places, a list of s3://BUCKET/PREFIX" -}}
+{{- end -}}
+{{- if and (eq $models.source "volume") (not $models.volume.claim) -}}
+{{- fail "models.source is volume; expected: models.volume.claim, the name of a PersistentVolumeClaim" -}}
+{{- end -}}
+{{- if and (eq $models.source "image") (not $models.image.name) -}}
+{{- fail "models.source is image; expected: models.image.name, REGISTRY/NAME:TAG of an image with models" -}}
+{{- end -}}
+{{- if and .Values.apiKeys.secret .Values.apiKeys.lines -}}
+{{- fail "apiKeys.secret and apiKeys.lines are both set; expected: one of them" -}}
+{{- end -}}
+{{- if and (include "has-keys" .) .Values.serviceMonitor.enabled (not .Values.serviceMonitor.apiKeySecret) -}}
+{{- fail "apiKeys are set, so /metrics needs a key; expected: serviceMonitor.apiKeySecret, a Secret with one" -}}
+{{- end -}}
+{{- if gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas) -}}
+{{- fail "autoscaling.minReplicas is larger than autoscaling.maxReplicas; expected: at most as large" -}}
+{{- end -}}
+{{- if and .Values.ingress.enabled (not .Values.ingress.hosts) -}}
+{{- fail "ingress.enabled is true; expected: ingress.hosts, a list of host names" -}}
+{{- end -}}
+{{- if and .Values.httpRoute.enabled (not .Values.httpRoute.gateways) -}}
+{{- fail "httpRoute.enabled is true; expected: httpRoute.gateways, a list of Gateways, each with a name" -}}
+{{- end -}}
+{{- if and (eq (toString .Values.strategy.maxSurge) "0") (eq (toString .Values.strategy.maxUnavailable) "0") -}}
+{{- fail "strategy.maxSurge and strategy.maxUnavailable are both 0; expected: one of them above 0, else nothing can be replaced" -}}
+{{- end -}}
+{{- end -}}

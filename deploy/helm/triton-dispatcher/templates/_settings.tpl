@@ -1,0 +1,66 @@
+{{/* A setting's text. Numbers of a values file are floats: 1048576 would be written 1.048576e+06. */}}
+{{- define "text" -}}
+{{- if and (kindIs "float64" .) (eq (float64 (int64 .)) .) -}}{{ int64 . }}{{- else -}}{{ . }}{{- end -}}
+{{- end -}}
+
+{{/* A setting that the chart reads, or the server's default. */}}
+{{- define "setting" -}}
+{{- $value := get (index . 0).Values.settings (index . 1) -}}
+{{- if kindIs "string" $value -}}{{ default (index . 2) (trim $value) }}{{- else -}}{{ include "text" $value }}{{- end -}}
+{{- end -}}
+
+{{- define "port" -}}{{ include "setting" (list . "SAGEMAKER_BIND_TO_PORT" "8080") }}{{- end -}}
+{{- define "stop-seconds" -}}{{ include "setting" (list . "SERVE_STOP_TIMEOUT" "27") | float64 | ceil | int }}{{- end -}}
+
+{{- define "start-seconds" -}}
+{{- $start := include "setting" (list . "SERVE_START_TIMEOUT" "480") | float64 | ceil | int -}}
+{{- $download := ternary (int .Values.models.s3.downloadSeconds) 0 (eq .Values.models.source "s3") -}}
+{{- default (add $start 60 $download) (int .Values.probes.startSeconds) -}}
+{{- end -}}
+
+{{- define "environment" -}}
+{{- range $name, $value := include "derived-settings" . | fromYaml }}
+- name: {{ $name }}
+  value: {{ $value | quote }}
+{{- end }}
+{{- range $name, $value := .Values.settings }}
+- name: {{ $name }}
+  value: {{ include "text" $value | quote }}
+{{- end }}
+{{- with .Values.env }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Triton's own ports, where settings open them: a line for each, its name in the Service and its number. */}}
+{{- define "triton-ports" -}}
+{{- range $name, $variable := dict "triton-http" "TRITON_PUBLIC_HTTP_PORT" "triton-grpc" "TRITON_PUBLIC_GRPC_PORT" "triton-metrics" "TRITON_PUBLIC_METRICS_PORT" -}}
+{{- with include "setting" (list $ $variable "") }}
+{{ $name }}: {{ . }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "has-keys" -}}
+{{- if or .Values.apiKeys.secret .Values.apiKeys.lines -}}true{{- end -}}
+{{- end -}}
+
+{{- define "uses-s3" -}}
+{{- $s := .Values.settings -}}
+{{- if or (eq .Values.models.source "s3") (get $s "S3_BUCKET_NAME") (get $s "S3_ALLOWED_INPUTS") -}}true{{- end -}}
+{{- end -}}
+
+{{/* What follows from other values; `settings` may not contradict it. */}}
+{{- define "derived-settings" -}}
+{{- with .Values.models -}}
+{{- if eq .source "s3" }}
+MODEL_REPOSITORY: {{ join "," .s3.places | quote }}
+MODEL_CACHE: /cache
+{{- else if ne .source "built-in" }}
+MODEL_REPOSITORY: {{ printf "/models/%s" (trimAll "/" .folder) | trimSuffix "/" | quote }}
+{{- end }}
+{{- end }}
+{{- if include "has-keys" . }}
+API_KEYS_FILE: {{ printf "/keys/%s" (ternary .Values.apiKeys.key "keys" (ne .Values.apiKeys.secret "")) | quote }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,329 @@
+"""What the chart renders agrees with the server: settings, time limits, folders, routes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dispatcher.auth.authorization import required_scopes
+from dispatcher.settings import read_settings, rows
+from dispatcher.version import VERSION
+from tests.conftest import PROJECT
+from tests.deploy.conftest import CHART, DEPLOY, EXAMPLES, Helm, Rendered, manifests
+from tests.test_docs import openapi_app
+
+SETTINGS = {row.variable: row for row in rows()}
+NAMES = ["", *(path.stem for path in EXAMPLES)]
+Render = Callable[..., Rendered]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_helm_finds_nothing(helm: Helm, name: str) -> None:
+    values = ["--values", CHART / "examples" / f"{name}.yaml"] if name else []
+    done = helm("lint", "--strict", "--quiet", CHART, *values)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_its_version_is_the_project_s() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == VERSION
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_server_takes_the_settings_of_the_pod(
+    render: Render, name: str, tmp_path: Path
+) -> None:
+    """Each is a setting of the table, or AWS's own, and has a value that the server reads."""
+    environment = render(name).environment()
+    assert set(environment) <= set(SETTINGS)
+    for variable in ("MODEL_REPOSITORY", "CLIENTS_PATH"):  # folders that only the pod has
+        if environment.get(variable, "").startswith("/"):
+            environment[variable] = str(tmp_path)
+    read_settings(environment)
+
+
+def test_a_large_number_is_written_as_the_server_reads_it(render: Render) -> None:
+    environment = render("s3").environment()
+    assert environment["MODEL_CACHE_MB"] == "1048576"
+    assert environment["LOAD_ON_DEMAND"] == "true"
+    assert read_settings(environment).model_cache_mb == 2**20
+    assert render("keda", "settings.CANARY_INTERVAL=0.5").environment()["CANARY_INTERVAL"] == "0.5"
+
+
+def test_the_defaults_that_the_chart_knows_are_the_server_s() -> None:
+    """Found in the templates, so that a new one is compared too."""
+    text = "".join(path.read_text() for path in (CHART / "templates").rglob("*.*"))
+    known = set(re.findall(r'\(?list [.$] "(\w+)" "(\w*)"\)?', text))
+    assert len(known) == len(re.findall(r'include "setting" \(list [.$] "', text))
+    assert {name for name, _ in known} >= {"SAGEMAKER_BIND_TO_PORT", "SERVE_STOP_TIMEOUT"}
+    for name, default in known:
+        assert SETTINGS[name].default == default
+    for name in re.findall(r'"([A-Z][A-Z_]+_[A-Z_]+)"', text):
+        assert name in SETTINGS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_probes_ask_routes_that_need_no_key(render: Render, name: str) -> None:
+    server = render(name).server()
+    asked = {one: server[one]["httpGet"] for one in ("startupProbe", "livenessProbe")}
+    assert {one["path"] for one in asked.values()} == {"/v2/health/live"}
+    assert server["readinessProbe"]["httpGet"]["path"] == "/ping"
+    routes = openapi_app().url_map.bind("localhost")
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        endpoint, _ = routes.match(server[probe]["httpGet"]["path"], "GET")
+        assert required_scopes(endpoint, "GET") == ()
+        assert server[probe]["httpGet"]["port"] == "http"
+
+
+def seconds(probe: dict[str, int]) -> int:
+    return probe["periodSeconds"] * probe["failureThreshold"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pod_has_the_time_to_start_that_the_server_takes(render: Render, name: str) -> None:
+    rendered = render(name)
+    settings = read_settings(serving(rendered))
+    server, deployment = rendered.server(), rendered.one("Deployment")["spec"]
+    assert seconds(server["startupProbe"]) >= settings.start_timeout + 60
+    if name == "s3":
+        assert seconds(server["startupProbe"]) >= settings.start_timeout + 1800
+    assert deployment["progressDeadlineSeconds"] > seconds(server["startupProbe"])
+    # gunicorn replaces a hanging worker after 15 s, and `serve` a hanging program after some 20.
+    assert seconds(server["livenessProbe"]) >= 60
+
+
+def serving(rendered: Rendered) -> dict[str, str]:
+    folders = ("MODEL_REPOSITORY", "CLIENTS_PATH")
+    return {name: text for name, text in rendered.environment().items() if name not in folders}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pod_has_the_time_to_stop_that_the_server_takes(render: Render, name: str) -> None:
+    rendered = render(name)
+    settings = read_settings(serving(rendered))
+    command = rendered.server()["lifecycle"]["preStop"]["exec"]["command"]
+    assert command == ["sleep", "10"]
+    grace = rendered.pod()["terminationGracePeriodSeconds"]
+    assert grace == 10 + settings.stop_timeout + 3
+    assert grace == {"all": 88}.get(name, 40)
+
+
+def test_the_grace_period_follows_the_settings(render: Render) -> None:
+    rendered = render("", "settings.SERVE_STOP_TIMEOUT=59.5", "drain.delaySeconds=0")
+    assert rendered.pod()["terminationGracePeriodSeconds"] == math.ceil(59.5) + 3
+    assert rendered.server()["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "0"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_what_the_server_writes_to_can_be_written(render: Render, name: str) -> None:
+    rendered = render(name)
+    pod = rendered.pod()
+    for container in (*pod["containers"], *pod.get("initContainers", ())):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] > 0
+    assert pod["automountServiceAccountToken"] is False
+    mounts = rendered.server()["volumeMounts"]
+    written = {one["mountPath"] for one in mounts if not one.get("readOnly")}
+    expected = {"/tmp", "/dev/shm"} | {
+        "s3": {"/cache"}, "all": {"/cache"}, "gpu": {"/engines"}
+    }.get(name, set())  # fmt: skip
+    assert written == expected
+    # The server's own folders that are elsewhere by default, and that it writes to.
+    environment = rendered.environment()
+    if environment.get("MODEL_REPOSITORY", "").startswith("s3://"):
+        assert environment["MODEL_CACHE"] == "/cache"
+
+
+def test_shared_memory_is_memory_and_as_large_as_said(render: Render) -> None:
+    volume = render("", "sharedMemory=2Gi").volume("shared-memory")
+    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "2Gi"}
+    assert render().volume("tmp")["emptyDir"] == {"sizeLimit": "8Gi"}
+    assert render("all").volume("tmp")["emptyDir"] == {"medium": "Memory", "sizeLimit": "2Gi"}
+
+
+def test_models_come_from_s3(render: Render) -> None:
+    rendered = render("s3")
+    environment = rendered.environment()
+    assert environment["MODEL_REPOSITORY"] == "s3://my-bucket/models,s3://my-bucket/more"
+    settings = read_settings(environment)
+    assert ",".join(map(str, settings.repositories)) == environment["MODEL_REPOSITORY"]
+    # The server fills the folder up to MODEL_CACHE_MB; a pod that exceeds the volume is evicted.
+    limit = rendered.volume("cache")["emptyDir"]["sizeLimit"]
+    assert int(limit.removesuffix("Mi")) > settings.model_cache_mb
+    account = rendered.one("ServiceAccount")["metadata"]["annotations"]
+    (role,) = account.values()
+    assert role == "arn:aws:iam::123456789012:role/triton-dispatcher"
+    assert render("all").server()["envFrom"] == [{"secretRef": {"name": "s3-credentials"}}]
+
+
+def test_models_come_from_a_volume(render: Render) -> None:
+    rendered = render("volume")
+    assert rendered.environment()["MODEL_REPOSITORY"] == "/models/models"
+    claim = rendered.volume("models")["persistentVolumeClaim"]
+    assert claim == {"claimName": "models", "readOnly": True}
+    assert render("volume", "models.folder=").environment()["MODEL_REPOSITORY"] == "/models"
+
+
+def test_models_come_from_an_image(render: Render) -> None:
+    rendered = render("image")
+    (copies,) = rendered.pod()["initContainers"]
+    assert copies["image"] == "registry.example/team/models:7"
+    assert copies["command"] == ["cp", "-R", "/models/.", "/copied"]
+    assert copies["volumeMounts"] == [{"name": "models", "mountPath": "/copied"}]
+    assert rendered.volume("models")["emptyDir"] == {"sizeLimit": "20Gi"}
+    assert rendered.environment()["MODEL_REPOSITORY"] == "/models"
+    (mount,) = [m for m in rendered.server()["volumeMounts"] if m["name"] == "models"]
+    assert mount == {"name": "models", "mountPath": "/models", "readOnly": True}
+
+
+def test_the_models_of_the_image_need_no_volume(render: Render) -> None:
+    rendered = render()
+    assert rendered.environment() == {}
+    assert [one["name"] for one in rendered.pod()["volumes"]] == ["tmp", "shared-memory"]
+
+
+def test_keys_come_from_a_secret(render: Render) -> None:
+    rendered = render("all")
+    assert rendered.environment()["API_KEYS_FILE"] == "/keys/keys"
+    secret = rendered.one("Secret")
+    assert rendered.volume("keys")["secret"]["secretName"] == secret["metadata"]["name"]
+    assert secret["stringData"]["keys"].startswith("inference shop e9dcf27f8a06")
+    # With `subPath` a changed Secret would never arrive.
+    (mount,) = [m for m in rendered.server()["volumeMounts"] if m["name"] == "keys"]
+    assert mount == {"name": "keys", "mountPath": "/keys", "readOnly": True}
+    other = render("", "apiKeys.secret=mine", "apiKeys.key=file")
+    assert "Secret" not in other.kinds()
+    assert other.environment()["API_KEYS_FILE"] == "/keys/file"
+    assert other.volume("keys")["secret"]["secretName"] == "mine"
+
+
+def test_ports_follow_the_settings(render: Render) -> None:
+    ports = [one["containerPort"] for one in render("all").server()["ports"]]
+    assert ports == [9000, 9001]
+    assert [one["containerPort"] for one in render().server()["ports"]] == [8080]
+    service = render("all").one("Service")["spec"]
+    assert [(one["name"], one["port"], one["targetPort"]) for one in service["ports"]] == [
+        ("http", 80, "http"),
+        ("triton-grpc", 9001, "triton-grpc"),
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_everything_points_at_the_same_pods(render: Render, name: str) -> None:
+    """And the Pod of `helm test` is none of them."""
+    rendered = render(name)
+    labels = rendered.one("Deployment")["spec"]["template"]["metadata"]["labels"]
+    selectors = [
+        rendered.one("Deployment")["spec"]["selector"]["matchLabels"],
+        rendered.one("Service")["spec"]["selector"],
+        rendered.one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        *(c["labelSelector"]["matchLabels"] for c in rendered.pod()["topologySpreadConstraints"]),
+        *(
+            one["spec"]["podSelector"]["matchLabels"]
+            for one in rendered
+            if one["kind"] == "NetworkPolicy"
+        ),
+    ]
+    (test,) = [one for one in rendered if one["kind"] == "Pod"]
+    for selector in selectors:
+        assert selector.items() <= labels.items()
+        assert not selector.items() <= test["metadata"]["labels"].items()
+    service = rendered.one("Service")["metadata"]["labels"]
+    for one in rendered:
+        if one["kind"] == "ServiceMonitor":
+            assert one["spec"]["selector"]["matchLabels"].items() <= service.items()
+            assert one["spec"]["endpoints"][0]["path"] == "/metrics"
+
+
+def test_a_gpu_is_asked_for_and_its_taint_tolerated(render: Render) -> None:
+    rendered = render("gpu")
+    assert rendered.server()["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert rendered.pod()["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
+    assert rendered.pod()["tolerations"] == [
+        {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    ]
+    assert "tolerations" not in render().pod()
+    assert "nvidia.com/gpu" not in render().server()["resources"]["limits"]
+
+
+def test_an_autoscaler_alone_decides_how_many_pods_there_are(render: Render) -> None:
+    assert render().one("Deployment")["spec"]["replicas"] == 2
+    for example, kind in (("all", "HorizontalPodAutoscaler"), ("keda", "ScaledObject")):
+        rendered = render(example)
+        deployment = rendered.one("Deployment")
+        assert "replicas" not in deployment["spec"]
+        target = rendered.one(kind)["spec"]["scaleTargetRef"]
+        assert target["name"] == deployment["metadata"]["name"]
+    assert not render().kinds() & {"HorizontalPodAutoscaler", "ScaledObject"}
+
+
+def test_saturation_scales_as_the_page_says(render: Render) -> None:
+    """The rule for prometheus-adapter gives the metric that the autoscaler asks for."""
+    (metric,) = render("all").one("HorizontalPodAutoscaler")["spec"]["metrics"]
+    name = metric["pods"]["metric"]["name"]
+    page = (PROJECT / "docs" / "kubernetes.md").read_text()
+    (rules,) = [
+        found
+        for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+        if (found := (yaml.safe_load(block) or {}).get("rules"))
+    ]
+    (rule,) = rules["custom"]
+    assert rule["seriesQuery"].startswith(f"{name}{{")
+    assert metric["pods"]["target"] == {"type": "AverageValue", "averageValue": "0.7"}
+
+
+def test_keda_counts_a_metric_that_there_is(render: Render) -> None:
+    (trigger,) = render("keda").one("ScaledObject")["spec"]["triggers"]
+    query = trigger["metadata"]["query"]
+    (metric,) = re.findall(r"dispatcher_\w+", query)
+    page = (PROJECT / "docs" / "operations.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| `{metric}` |")]
+    assert "`model`" in row
+    assert 'namespace="default",service="r-triton-dispatcher",model!=""' in query
+    assert trigger["metadata"]["threshold"] == "12.5"
+
+
+def test_prometheus_sends_a_key_as_the_server_takes_it(render: Render) -> None:
+    """`Authorization: Bearer KEY`, as tests/end_to_end/test_keys.py sends it."""
+    (endpoint,) = render("all").one("ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["authorization"]["type"] == "Bearer"
+    assert "authorization" not in render("keda").one("ServiceMonitor")["spec"]["endpoints"][0]
+
+
+def test_a_network_policy_lets_in_what_asks_and_out_what_is_needed(render: Render) -> None:
+    policy = render("s3").one("NetworkPolicy")["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    assert policy["ingress"] == [
+        {"from": [{"podSelector": {}}], "ports": [{"port": "http", "protocol": "TCP"}]}
+    ]
+    out = [port["port"] for rule in policy["egress"] for port in rule["ports"]]
+    assert out == [53, 53, 443]
+    without = render("", "networkPolicy.enabled=true").one("NetworkPolicy")["spec"]
+    assert [p["port"] for rule in without["egress"] for p in rule["ports"]] == [53, 53]
+
+
+def test_routes_from_outside_last_as_long_as_an_answer_in_lines(render: Render) -> None:
+    (rule,) = render("all").one("HTTPRoute")["spec"]["rules"]
+    assert rule["timeouts"]["request"] == f"{read_settings({}).stream_timeout:.0f}s"
+    (back,) = rule["backendRefs"]
+    service = render("all").one("Service")
+    assert back["name"] == service["metadata"]["name"]
+    assert back["port"] == service["spec"]["ports"][0]["port"]
+    (host,) = render("all").one("Ingress")["spec"]["rules"]
+    assert host["host"] == "models.example.com"
+
+
+def test_the_manifest_for_those_without_helm_is_what_helm_renders(helm: Helm) -> None:
+    done = helm("template", "triton-dispatcher", CHART, "--skip-tests")
+    plain = (DEPLOY / "plain.yaml").read_text()
+    assert manifests(plain) == manifests(done.stdout), "helm template --skip-tests makes it again"
