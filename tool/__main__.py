@@ -71,6 +71,8 @@ COMMANDS = {  # the module of each, and what it does
     ),
 }
 OWN = {"clients", "container", "dispatcher", "tool"}
+PRIVILEGE_NOT_HELD = 1314  # an error of Windows, for links
+NO_LINKS = "; turn on Developer Mode in the settings of Windows, so that files can be linked"
 OF_UNIX = {"fcntl", "resource"}
 INTERRUPTED = 130
 WRONG = 2  # the exit code of a command that was called wrongly, or could not be carried out
@@ -87,7 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (Trouble, OSError) as error:  # such as a folder that must not be read
-        sys.stderr.write(f"dispatcher {given[0]}: {error}\n")
+        hint = NO_LINKS if getattr(error, "winerror", 0) == PRIVILEGE_NOT_HELD else ""
+        sys.stderr.write(f"dispatcher {given[0]}: {error}{hint}\n")
         return WRONG
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in OWN:  # a fault of this project's
