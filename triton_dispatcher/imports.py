@@ -48,7 +48,7 @@ def is_top_level(part: str) -> bool:
     spec = loaded.__spec__ if loaded else PathFinder.find_spec(part)
     if not spec or spec.name != part or isinstance(spec.loader, Alias):
         return False
-    return bool(spec.origin) and Path(spec.origin).resolve() == ROOT / part / "__init__.py"
+    return Path(spec.origin or "").resolve() == ROOT / part / "__init__.py"
 
 
 def alias(name: str, target: str) -> ModuleSpec | None:

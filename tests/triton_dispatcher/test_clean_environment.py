@@ -91,7 +91,7 @@ def test_a_folder_is_served_without_a_checkout(wheel: Path, tmp_path: Path, vers
         wait_until_announced(endpoint)
         answer = endpoint.ask(modelname="double", payload={"numbers": [1, 2.5]})
         assert answer.json == {"modelname": "double", "result": [2.0, 5.0]}
-        assert [one["modelname"] for one in endpoint.call("/models").json["models"]] == ["double"]
+        assert [one["modelName"] for one in endpoint.call("/models").json["models"]] == ["double"]
         engines = endpoint.log.read_text()
         assert "(OpenVINO in f32 is" in engines or "run by OpenVINO in f32" in engines
         assert not (tmp_path / "intel").exists(), "OpenVINO's telemetry was imported"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from email import message_from_string
 from email.message import Message
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from clients.plugins.discovery import ENTRY_POINTS
 from container.image.distribution import record
 from dispatcher.version import VERSION
 from tests.conftest import PROJECT
@@ -105,6 +107,16 @@ def test_the_server_s_packages_have_the_versions_of_the_image(metadata: Message)
     assert len(found) == len(dict(expected))
     # Elsewhere there is no such wheel, and `serve` says how to go on.
     assert 'sys_platform == "linux"' in str(found["nvidia-pytriton"].marker)
+
+
+def test_the_example_of_the_docs_takes_this_version() -> None:
+    page = (PROJECT / "docs" / "installing.md").read_text()
+    (example,) = re.findall(r"^```toml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    project = tomllib.loads(example)["project"]
+    (wanted,) = map(Requirement, project["dependencies"])
+    assert wanted.name == "triton-dispatcher"
+    assert VERSION in wanted.specifier
+    assert list(project["entry-points"]) == [ENTRY_POINTS]
 
 
 def plug_in(folder: Path, wanted: str) -> Path:

@@ -267,13 +267,14 @@ def _save(file: Path, made: Path) -> None:
 def imported() -> Any:
     """Import OpenVINO, without the package that `pip` installs with it.
 
-    That one would send statistics to OpenVINO's makers at each import.
+    That one would send statistics to OpenVINO's makers at each import. Where a module is None,
+    importing it fails, and OpenVINO does without.
 
     Raises:
         ModelConfigError: OpenVINO is not there.
 
     """
-    sys.modules.setdefault(TELEMETRY, None)  # type: ignore[arg-type]  so it cannot be imported
+    sys.modules.setdefault(TELEMETRY, None)  # type: ignore[arg-type]
     # Only where a file is opened: Triton starts one more process for each model, which completes
     # its configuration and often has nothing to open.
     try:
