@@ -41,8 +41,12 @@ class Files(BuildHookInterface[Any]):
             return
         add = build_data["force_include"]
         add[str(PROJECT / PACKAGE / f"{PACKAGE}.pth")] = f"{PACKAGE}.pth"
-        # Without the folders of versions: weights are 24 MB and more.
-        files = (path for path in PROJECT.glob("model_repository/*/*") if not path.name.isdigit())
+        # Without weights, which take 24 MB and more, and the notes of where they are from.
+        files = (
+            path
+            for path in PROJECT.glob("model_repository/*/*")
+            if not path.name.isdigit() and path.suffix != ".json"
+        )
         for path in (PROJECT / "nginx.conf", PROJECT / "serve", *files):
             add[str(path)] = f"{PACKAGE}/{path.relative_to(PROJECT)}"
 

@@ -65,6 +65,9 @@ def test_programs_can_be_run(files: dict[str, zipfile.ZipInfo]) -> None:
 
 def test_no_weights_are_in_it(wheel: Path, files: dict[str, zipfile.ZipInfo]) -> None:
     models = [name for name in files if name.endswith((".onnx", ".pt", ".bin"))]
+    assert not [name for name in files if name.endswith(".source.json")], (
+        "of a checkout with weights"
+    )
     assert models == ["triton_dispatcher/tool/commands/template/model.onnx"]
     assert "triton_dispatcher/model_repository/resnet/dispatch.toml" in files
     assert wheel.stat().st_size < 3 * 2**20
