@@ -77,7 +77,8 @@ COPY clients clients
 COPY dispatcher dispatcher
 COPY container container
 COPY tool tool
-RUN .venv/bin/python -m compileall -q -j 0 clients container dispatcher tool \
+COPY triton_dispatcher triton_dispatcher
+RUN .venv/bin/python -m compileall -q -j 0 clients container dispatcher tool triton_dispatcher \
  && .venv/bin/python -m container.programs.find_triton \
  && chmod -R a+rX .
 
@@ -109,6 +110,8 @@ COPY --from=front-environment /opt/triton-dispatcher/.venv .venv
 COPY --from=project /opt/triton-dispatcher/clients clients
 COPY --from=project /opt/triton-dispatcher/dispatcher dispatcher
 COPY --from=project /opt/triton-dispatcher/container container
+COPY --from=project /opt/triton-dispatcher/triton_dispatcher triton_dispatcher
+RUN .venv/bin/python -m container.image.distribution
 # Models' folders may be added here, for their dispatch.toml, labels and tokenizers.
 RUN mkdir model_repository
 # The adapter passes requests on as soon as the front answers. With /ping it would let no request in
@@ -148,9 +151,11 @@ COPY --from=project /opt/triton-dispatcher/clients clients
 COPY --from=project /opt/triton-dispatcher/dispatcher dispatcher
 COPY --from=project /opt/triton-dispatcher/container container
 COPY --from=project /opt/triton-dispatcher/tool tool
+COPY --from=project /opt/triton-dispatcher/triton_dispatcher triton_dispatcher
 # Reads the tokenizers, and selects the engine of each model for a machine like this one; on others
 # the first start does so. (NVIDIA's image has engines of its own.)
 RUN ln -s /opt/triton-dispatcher/tool/dispatcher /usr/local/bin/dispatcher \
+ && .venv/bin/python -m container.image.distribution \
  && find model_repository -name tokenizer -exec .venv/bin/python -m clients.text.tokenizer {} + \
  && if .venv/bin/python -c 'import openvino' 2>/dev/null; then \
       dispatcher engines --precision exact && dispatcher engines --precision auto; \

@@ -60,7 +60,7 @@ bench: weights $(VENV)/.dev
 bench-full: weights $(VENV)/.dev
 	$(RUN) bench --full
 
-%/.serve: $(LOCKS) container/image/install
+%/.serve: $(LOCKS) container/image/install dispatcher/version.py
 	container/image/install $* serve triton weights
 	@touch $@
 

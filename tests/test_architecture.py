@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import PROJECT
 
-CODE = ("clients", "dispatcher", "container", "tool", "bench")
+CODE = ("clients", "dispatcher", "container", "tool", "bench", "triton_dispatcher")
 
 # What the files of a room (a folder) may import of others: the files of a room, or one module.
 ARROWS = {
@@ -95,6 +95,8 @@ ARROWS = {
         "clients clients/repository container/triton_backends/machine dispatcher/settings"
         " dispatcher/storage"
     ),
+    # What Hatchling calls, and what records the project where it was not installed.
+    "container/image": "dispatcher/version.py",
     "container/image/licences": "container/image/weights",
     "container/image/weights": "",
     "container/image/weights/converters": "container/image/weights",
@@ -155,6 +157,8 @@ ARROWS = {
         " container/triton_backends/batching container/triton_backends/onnxruntime"
         " container/triton_backends/openvino dispatcher/settings tool tool/checks"
     ),
+    # The wheel's package finds the others by their names alone.
+    "triton_dispatcher": "",
     # The benchmark runs the project's own work beside others.
     "bench": "bench/load bench/servers",
     "bench/load": (

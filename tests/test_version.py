@@ -39,7 +39,7 @@ def test_the_openapi_document_has_it() -> None:
 def test_no_other_file_spells_the_version() -> None:
     """A release changes one line; the package and the image's label are made from it."""
     table = tomllib.loads((PROJECT / "pyproject.toml").read_text())
-    assert table["tool"]["setuptools"]["dynamic"]["version"]["attr"] == "dispatcher.version.VERSION"
+    assert table["tool"]["hatch"]["version"] == {"path": "dispatcher/version.py"}
     assert re.search(r"^ARG VERSION=unknown$", (PROJECT / "Dockerfile").read_text(), re.MULTILINE)
     for name in ("pyproject.toml", "Dockerfile", "Makefile", "compose.yaml"):
         assert f'"{VERSION}"' not in (PROJECT / name).read_text(), name

@@ -32,6 +32,10 @@ COMMANDS = {  # the module of each, and what it does
         "tool.commands.models",
         "show what would be served, by which client, from which file",
     ),
+    "serve": (
+        "tool.commands.serve",
+        "serve the models and classes of a folder, with Triton and NGINX",
+    ),
     "engines": (
         "tool.commands.engines",
         "say which engine runs each model on this machine, how fast and how exactly",
@@ -66,6 +70,10 @@ COMMANDS = {  # the module of each, and what it does
         "fetch and convert the weights of the built-in models",
     ),
 }
+OWN = {"clients", "container", "dispatcher", "tool"}
+PRIVILEGE_NOT_HELD = 1314  # an error of Windows, for links
+NO_LINKS = "; turn on Developer Mode in the settings of Windows, so that files can be linked"
+OF_UNIX = {"fcntl", "resource"}
 INTERRUPTED = 130
 WRONG = 2  # the exit code of a command that was called wrongly, or could not be carried out
 
@@ -81,10 +89,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (Trouble, OSError) as error:  # such as a folder that must not be read
-        sys.stderr.write(f"dispatcher {given[0]}: {error}\n")
+        hint = NO_LINKS if getattr(error, "winerror", 0) == PRIVILEGE_NOT_HELD else ""
+        sys.stderr.write(f"dispatcher {given[0]}: {error}{hint}\n")
+        return WRONG
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in OWN:  # a fault of this project's
+            raise
+        sys.stderr.write(f"dispatcher {given[0]}: {missing(error.name)}\n")
         return WRONG
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def missing(module: str) -> str:
+    """Return what to do where a module is not there that a command needs."""
+    if module in OF_UNIX:
+        return "this command needs Linux or macOS; run it in Docker, with the project's image"
+    return (
+        f"this Python lacks {module.partition('.')[0]}, which this command needs; "
+        "`pip install 'triton-dispatcher[tool]'` brings it"
+    )
 
 
 def called(given: Sequence[str]) -> int:

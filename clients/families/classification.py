@@ -12,8 +12,8 @@ from PIL import Image
 
 from clients.base import FORMAT, Environment, Parameter, Payload
 from clients.images.model_input import FileInput, PictureInput, both, picture_input
-from clients.images.pictures import EXAMPLE, Picture, planes
-from clients.images.resizing import FILTERS, resized
+from clients.images.pictures import EXAMPLE, Picture
+from clients.images.resizing import FILTERS, planes, resized
 from clients.plugins.dispatch_toml import (
     COLOUR,
     FLAG,

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 import pybase64
@@ -352,13 +351,6 @@ def orientation(picture: Image.Image | None) -> int:
         return int(picture.getexif().get(ORIENTATION, 1))
     except Exception:  # damaged EXIF data raise all kinds
         return 1
-
-
-def planes(picture: Picture) -> Picture:
-    """Return [3, height, width] from [height, width, 3]."""
-    whole = np.empty((3, *picture.shape[:2]), np.uint8)
-    cv2.split(picture, list(whole))  # into it
-    return whole
 
 
 def as_rgb(picture: Image.Image) -> Image.Image:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from cykooz_resizer import CropBox, FilterType, ImageData, PixelType, ResizeAlg, ResizeOptions
 from cykooz_resizer import Resizer as Resampler
 
-from clients.images.pictures import Picture, planes
+from clients.images.pictures import Picture
 
 FILTERS: Mapping[str, ResizeAlg] = {
     "nearest": ResizeAlg.nearest(),
@@ -102,6 +102,13 @@ def resampled(picture: Picture, size: tuple[int, int], box: Box, way: ResizeAlg)
     target = ImageData(size[1], size[0], PixelType.U8x3)
     Resampler().resize(source, target, ResizeOptions(way, crop_box=part))
     return np.frombuffer(target.get_buffer(), np.uint8).reshape(*size, 3)
+
+
+def planes(picture: Picture) -> Picture:
+    """Return [3, height, width] from [height, width, 3]."""
+    whole = np.empty((3, *picture.shape[:2]), np.uint8)
+    cv2.split(picture, list(whole))  # into it
+    return whole
 
 
 def inner(side: int, scale: float) -> int:

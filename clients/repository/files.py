@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import fcntl
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -46,6 +45,8 @@ def text_of(path: Path) -> str:
 
 def locked(file: IO[str]) -> bool:
     """Lock a file; return false if another process has locked it."""
+    import fcntl  # noqa: PLC0415  Windows has none
+
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

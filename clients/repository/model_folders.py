@@ -31,7 +31,8 @@ BESIDE = re.compile(r"""\$\$TRITON_MODEL_DIRECTORY(?=(?:/[^"'\s]*)?/\.\.["'/])""
 
 def can_be_read(folder: Path) -> bool:
     """Whether a folder can be listed and entered, unlike `lost+found` on a volume."""
-    return os.access(f"{folder}/.", os.R_OK | os.X_OK, effective_ids=True)
+    effective = os.access in os.supports_effective_ids  # not on Windows
+    return os.access(f"{folder}/.", os.R_OK | os.X_OK, effective_ids=effective)
 
 
 def available(

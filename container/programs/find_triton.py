@@ -86,7 +86,8 @@ def embedded(run_dir: Path) -> Triton:
     if server is None:
         raise NoTriton(
             "no tritonserver found; run this in NVIDIA's image, put tritonserver on PATH, or "
-            "`make serve` to install the embedded one (the nvidia-pytriton wheel)"
+            "install the embedded one (the nvidia-pytriton wheel): `make serve` in a checkout, "
+            "else `pip install 'triton-dispatcher[serve]'`"
         )
     libraries = [str(server.parents[1] / "nvidia_pytriton.libs"), *libpython_folder()]
     backends = prepared_backends()

@@ -42,7 +42,7 @@ def find_nginx(settings: Settings) -> str:
     """
     path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin"
     if (found := shutil.which("nginx", path=path)) is None:
-        raise NoNginx("no nginx found; `make serve`, or `apt-get install nginx-light`, brings it")
+        raise NoNginx("no nginx found; `apt-get install nginx-light`, or `make serve`, brings it")
     if settings.public_grpc_port and not passes_grpc(found):
         raise NoNginx(
             f"TRITON_PUBLIC_GRPC_PORT is {settings.public_grpc_port}, and {found} was built "

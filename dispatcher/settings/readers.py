@@ -98,7 +98,8 @@ def folder(text: str) -> Path:
 def file(text: str) -> Path:
     """Read the path of a file that exists."""
     found: Path = path(text)
-    if not (found.is_file() and os.access(found, os.R_OK, effective_ids=True)):
+    effective = os.access in os.supports_effective_ids  # not on Windows
+    if not (found.is_file() and os.access(found, os.R_OK, effective_ids=effective)):
         raise ValueError(text)
     return found
 
@@ -139,7 +140,7 @@ def run_dir(text: str) -> Path:
 @expects("paths of folders that can be read, separated by colons, or nothing")
 def folders(text: str) -> tuple[Path, ...]:
     """Read several folders, separated as in `PATH`."""
-    return tuple(folder(part) for part in text.split(":") if part)
+    return tuple(folder(part) for part in text.split(os.pathsep) if part)
 
 
 S3_FOLDER = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/[^,]*)?")
@@ -283,5 +284,5 @@ def written(value: object) -> str:
     if isinstance(value, range):
         return f"{value.start}-{value.stop - 1}"
     if isinstance(value, tuple):
-        return (":" if value and isinstance(value[0], Path) else ",").join(map(str, value))
+        return (os.pathsep if value and isinstance(value[0], Path) else ",").join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -107,7 +107,7 @@ def test_what_new_client_writes_passes_its_test_at_once(
         for line in done.stdout.splitlines():
             if line.startswith("wrote "):
                 assert (tmp_path / line.removeprefix("wrote ")).is_file()
-        assert f"MODEL_DIR=mine {PROJECT / 'serve'}" in done.stdout
+        assert "dispatcher serve mine" in done.stdout
     tests = subprocess.run(
         [sys.executable, *runner, "mine/code/tests"],
         cwd=tmp_path,
@@ -130,7 +130,7 @@ def test_what_new_client_says_to_run_can_be_pasted_into_a_shell(
     test = "Ann's models/code/tests/test_double.py"
     assert shlex.split(said["test it"]) == [sys.executable, test]
     assert shlex.split(said["check it"]) == ["dispatcher", "check", "Ann's models"]
-    assert shlex.split(said["serve it"]) == ["MODEL_DIR=Ann's models", str(PROJECT / "serve")]
+    assert shlex.split(said["serve it"]) == ["dispatcher", "serve", "Ann's models"]
 
 
 def test_new_client_overwrites_nothing(called: Call, tmp_path: Path) -> None:

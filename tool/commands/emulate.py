@@ -376,7 +376,8 @@ def interrupted_by_signals() -> Iterator[None]:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    numbers = [signal.SIGTERM, signal.SIGHUP]
+    # Windows has no SIGHUP.
+    numbers = [signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)]
     before = {one: signal.getsignal(one) for one in numbers}
     for one, handler in before.items():
         if handler is not signal.SIG_IGN:  # as `nohup` has it

@@ -9,7 +9,6 @@ import shlex
 import sys
 from pathlib import Path
 
-from dispatcher.settings import PROJECT
 from tool.trouble import Trouble
 
 TEMPLATE = Path(__file__).parent / "template"
@@ -46,7 +45,6 @@ def run(options: argparse.Namespace) -> int:
             root=shlex.quote(str(root)),
             test=shlex.quote(str(root / test)),
             name=options.name,
-            serve="./serve" if Path.cwd() == PROJECT else shlex.quote(str(PROJECT / "serve")),
         )
     )
     return 0
@@ -56,7 +54,7 @@ NEXT = """
 It doubles numbers, and can be served as it is. Change it step by step:
   test it    {python} {test}
   check it   dispatcher check {root}
-  serve it   MODEL_DIR={root} {serve}
+  serve it   dispatcher serve {root}
   ask it     dispatcher invoke {name} --json '{{"numbers": [1, 2.5]}}'
 """
 

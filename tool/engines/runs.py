@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,7 @@ from clients.testing import OnnxModels
 from container.triton_backends.model_config import Signature
 from container.triton_backends.onnxruntime.session import DATA_TYPES
 from container.triton_backends.openvino.properties import computing_in
+from container.triton_backends.openvino.session import imported
 from tool.trouble import Trouble
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -101,7 +101,7 @@ def openvino_run(file: Path, precision: str = "f32") -> Run:
         Exception: it cannot.
 
     """
-    openvino: Any = import_module("openvino")  # which NVIDIA's image has not
+    openvino = imported()  # which NVIDIA's image has not
 
     options = {**computing_in(precision), "INFERENCE_NUM_THREADS": 1}
     model = openvino.Core().compile_model(str(file), "CPU", options)

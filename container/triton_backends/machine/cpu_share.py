@@ -18,6 +18,8 @@ def usable_cpus(cgroups: Path = _CGROUPS, own_cgroup: Path = _OWN_CGROUP) -> int
 
     A quota of one and a half CPUs counts as one: a second thread would be throttled.
     """
+    if not hasattr(os, "sched_getaffinity"):  # macOS, Windows
+        return os.cpu_count() or 1
     cpus = len(os.sched_getaffinity(0))
     quota = _quota(cgroups, own_cgroup)
     return cpus if quota is None else max(1, min(cpus, int(quota)))

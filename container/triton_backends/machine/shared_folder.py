@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from contextlib import contextmanager, suppress
@@ -25,6 +24,8 @@ def shared_folder(environment: Mapping[str, str]) -> Path | None:
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
     """Hold a lock among processes, by a file that is made where it is missing."""
+    import fcntl  # noqa: PLC0415  Windows has none
+
     with file.open("a") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
         yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import hashlib
 import mmap
 import os
@@ -65,6 +64,8 @@ class MappedFile:
         """Remove the file unless another instance has it open; keep its lock."""
         if self._lock is None:
             return
+        import fcntl  # noqa: PLC0415  Windows has none
+
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -83,6 +84,8 @@ def _lock_shared(lock: int, made: Path, make: Callable[[], None]) -> None:
     Nothing waits for the exclusive lock: an instance that made the file meanwhile keeps its shared
     one for as long as it has the model open.
     """
+    import fcntl  # noqa: PLC0415  Windows has none
+
     while True:
         fcntl.flock(lock, fcntl.LOCK_SH)
         if made.exists():
@@ -102,8 +105,10 @@ def forget(weights: Path) -> None:
     Weights are packed for the processor when a model is compiled, or runs first, and mostly not
     read from there any more.
     """
+    if sys.platform != "linux" or not weights.exists():
+        return
     madvise = getattr(ctypes.CDLL(None), "madvise", None)
-    if madvise is None or not weights.exists():
+    if madvise is None:
         return
     maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     for begin, end in re.findall(rf"(?m)^(\w+)-(\w+) r\S+ .*{re.escape(str(weights))}$", maps):

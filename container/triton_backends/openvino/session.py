@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 DEFAULT_FILES = ("model.xml", "model.onnx")
 """Triton writes the first into a configuration that names no file."""
 
+TELEMETRY = "openvino_telemetry"
+
 SAVE_AGAIN = "fetch it again, or save it again with openvino.save_model"
 
 ALL: Mapping[str, Rows] = {}
@@ -83,7 +85,7 @@ class OpenVinoSession:
             except Exception as error:  # it can do without
                 sys.stderr.write(f"'{file}' is not run by rows: {error}\n")
                 self.by_rows, model = (), read(file)
-            self._compiled = _imported().Core().compile_model(model, "CPU", dict(properties))
+            self._compiled = imported().Core().compile_model(model, "CPU", dict(properties))
         except BaseException as error:
             self._mapped.close()
             if isinstance(error, Exception) and not isinstance(error, ModelConfigError):
@@ -198,7 +200,7 @@ def read(file: Path) -> Any:
     if file.suffix == ".xml" and not begin.startswith(b"<"):  # OpenVINO would guess what it is
         raise ModelConfigError(f"'{file}' is no XML, as a model of OpenVINO is.", SAVE_AGAIN)
     try:
-        return _imported().Core().read_model(file)
+        return imported().Core().read_model(file)
     except Exception as error:
         raise unreadable(file, error) from error
 
@@ -249,7 +251,7 @@ def _spec(kind: str, port: Any, file: Path) -> TensorSpec:
 
 def _save(file: Path, made: Path) -> None:
     """Write a model in OpenVINO's own format."""
-    openvino = _imported()
+    openvino = imported()
     part = made.with_suffix(".part.xml")
     try:
         openvino.save_model(read(file), part, compress_to_fp16=False)
@@ -262,7 +264,17 @@ def _save(file: Path, made: Path) -> None:
             left.unlink(missing_ok=True)
 
 
-def _imported() -> Any:
+def imported() -> Any:
+    """Import OpenVINO, without the package that `pip` installs with it.
+
+    That one would send statistics to OpenVINO's makers at each import. Where a module is None,
+    importing it fails, and OpenVINO does without.
+
+    Raises:
+        ModelConfigError: OpenVINO is not there.
+
+    """
+    sys.modules.setdefault(TELEMETRY, None)  # type: ignore[arg-type]
     # Only where a file is opened: Triton starts one more process for each model, which completes
     # its configuration and often has nothing to open.
     try:

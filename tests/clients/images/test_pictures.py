@@ -20,9 +20,9 @@ from clients.images.pictures import (
     EXAMPLE,
     Room,
     decode_picture,
-    planes,
     room,
 )
+from clients.images.resizing import planes
 from clients.request import Request
 from tests.conftest import wait_for
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import mmap
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 PROC = Path("/proc")
 LISTENS = "0A"
-PAGE = os.sysconf("SC_PAGE_SIZE")
 DOCKERS_OWN = "0B00007F"  # 127.0.0.11: the resolver of names in a network of Docker
 
 
@@ -29,7 +28,7 @@ def tree(pid: int) -> list[int]:
 def memory(pid: int) -> int:
     """Return the bytes of a process in memory; 0 where it has ended."""
     try:
-        return int((PROC / str(pid) / "statm").read_text().split()[1]) * PAGE
+        return int((PROC / str(pid) / "statm").read_text().split()[1]) * mmap.PAGESIZE
     except OSError:
         return 0
 

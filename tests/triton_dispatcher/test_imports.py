@@ -1,0 +1,207 @@
+"""Names: the old ones work, a module exists once, and no name is taken from anyone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dispatcher.version import VERSION
+from tests.conftest import PROJECT
+from tests.triton_dispatcher.conftest import Installed
+
+HEAVY = {"cv2", "flask", "grpc", "tritonclient", "gunicorn", "transformers", "boto3"}
+
+SAME = """
+import sys
+{first}
+import clients.base, triton_dispatcher.clients.base
+assert clients.base is triton_dispatcher.clients.base
+assert clients.base.Client is triton_dispatcher.clients.base.Client
+assert clients is triton_dispatcher.clients
+from clients.testing import OnnxModels
+from triton_dispatcher.clients import testing
+assert testing.OnnxModels is OnnxModels
+import triton_dispatcher.clients.errors as ours, clients.errors as theirs
+assert ours.BadPayload is theirs.BadPayload
+import dispatcher.settings, triton_dispatcher.dispatcher.settings
+assert dispatcher.settings.Settings is triton_dispatcher.dispatcher.settings.Settings
+loaded = {{id(one): one for one in sys.modules.values()}}.values()
+files = [one.__file__ for one in loaded if "/clients/" in (getattr(one, "__file__", 0) or "")]
+assert len(files) > 10 and len(set(files)) == len(files), "a file was loaded twice"
+for missing in ("clients.nothing", "triton_dispatcher.clients.nothing", "clients.base.nothing"):
+    try:
+        __import__(missing)
+    except ModuleNotFoundError as error:
+        assert error.name == missing, error.name
+    else:
+        raise AssertionError(missing)
+print(triton_dispatcher.__version__, clients.base.__file__)
+"""
+
+FIRST = ["", "import clients.base", "import triton_dispatcher.clients.base", "import clients"]
+
+
+@pytest.mark.parametrize("first", FIRST)
+def test_a_module_exists_once_by_both_names(
+    installed: Installed, tmp_path: Path, first: str
+) -> None:
+    version, file = installed.script(SAME.format(first=first), tmp_path).split()
+    assert version == VERSION
+    assert Path(file) == installed.packages / "triton_dispatcher" / "clients" / "base.py"
+
+
+def test_a_module_exists_once_in_the_processes_of_the_server(
+    installed: Installed, tmp_path: Path
+) -> None:
+    """There the folder itself is on the path, as it is in the image."""
+    root = installed.packages / "triton_dispatcher"
+    said = installed.script(SAME.format(first=""), tmp_path, PYTHONPATH=str(root))
+    assert said.split()[1] == str(root / "clients" / "base.py")
+
+
+def test_a_module_exists_once_in_a_checkout() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SAME.format(first="import triton_dispatcher.clients.base")],
+        cwd=PROJECT,
+        env={},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [VERSION, str(PROJECT / "clients" / "base.py")]
+
+
+def test_threads_that_import_by_both_names_get_the_same(
+    installed: Installed, tmp_path: Path
+) -> None:
+    said = installed.script(
+        """
+import importlib, threading
+names = ["clients.testing", "triton_dispatcher.clients.testing"] * 4
+found, barrier = [], threading.Barrier(len(names))
+def look(name):
+    barrier.wait()
+    found.append(importlib.import_module(name))
+threads = [threading.Thread(target=look, args=[name], daemon=True) for name in names]
+for thread in threads: thread.start()
+for thread in threads: thread.join(60)
+print(len(found), len(set(map(id, found))))
+""",
+        tmp_path,
+    )
+    assert said == "8 1\n"
+
+
+STRANGERS = {
+    "a package": {"clients/__init__.py": "MINE = 1", "clients/mine.py": "MINE = 1"},
+    "a folder without __init__.py": {"clients/mine.py": "MINE = 1", "tool/mine.py": ""},
+    "a module": {"clients.py": "MINE = 1", "dispatcher.py": "MINE = 1"},
+}
+AMONG_STRANGERS = """
+{theirs}
+from triton_dispatcher.clients.base import Client
+from triton_dispatcher.clients.testing import OnnxModels, answer, clients_in
+{theirs}
+assert "triton_dispatcher" not in (getattr(clients, "__file__", None) or "")
+(Double,) = clients_in({double!r})
+assert issubclass(Double, Client)
+print(answer(Double, {{"numbers": [1, 2.5]}}, OnnxModels({models!r})))
+"""
+
+
+@pytest.fixture(scope="module")
+def double(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A class with its model, as `dispatcher new-client` of the wheel writes them."""
+    folder = tmp_path_factory.mktemp("double")
+    done = installed.run("dispatcher", "new-client", "double", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+@pytest.mark.parametrize("place", ["beside the script", "installed"])
+def test_the_names_of_others_stay_theirs_and_this_project_works_beside_them(
+    installed: Installed, double: Path, tmp_path: Path, kind: str, place: str
+) -> None:
+    folder = tmp_path / "others" if place == "installed" else tmp_path
+    for name, text in STRANGERS[kind].items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"{text}\n")
+    theirs = {
+        "a package": "import clients, clients.mine; assert clients.mine.MINE == clients.MINE",
+        "a folder without __init__.py": "import clients.mine, tool.mine; clients.mine.MINE",
+        "a module": "import clients, dispatcher; clients.MINE, dispatcher.MINE",
+    }[kind]
+    script = AMONG_STRANGERS.format(
+        theirs=theirs, double=str(double / "code/clients/double.py"), models=str(double)
+    )
+    link = installed.packages / "yy-of-a-stranger.pth"  # as an installation of theirs
+    if place == "installed":
+        link.write_text(str(folder))
+    try:
+        assert installed.script(script, tmp_path) == "[2.0, 5.0]\n"
+    finally:
+        link.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("program", [["dispatcher"], ["python", "-m", "triton_dispatcher"]])
+def test_the_command_is_this_project_s_among_strangers(
+    installed: Installed, double: Path, tmp_path: Path, program: list[str]
+) -> None:
+    for name in ("clients", "container", "dispatcher", "tool"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('a stranger')\n")
+    done = installed.run(*program, "check", double, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1 models (double): 0 errors, 0 warnings" in done.stdout
+
+
+def test_nothing_is_loaded_before_it_is_asked_for(installed: Installed, tmp_path: Path) -> None:
+    """Every Python of the environment starts with the file in `triton_dispatcher.pth`."""
+    code = "import sys; print(*sys.modules, sep='\\n')"
+    here, without = (
+        set(installed.run("python", *options, "-c", code, cwd=tmp_path).stdout.split())
+        for options in ([], ["-S"])
+    )
+    assert "triton_dispatcher" in here
+    assert not {"pathlib", "typing", "re", "importlib.util", "clients"} & (here - without)
+
+
+@pytest.mark.parametrize("name", ["clients", "triton_dispatcher.clients"])
+def test_the_contract_loads_neither_opencv_nor_the_server(
+    installed: Installed, tmp_path: Path, name: str
+) -> None:
+    said = installed.script(
+        f"import sys, {name}.base, {name}.testing, {name}.errors\n"
+        f"print(*{{one.partition('.')[0] for one in sys.modules}} & {HEAVY!r})",
+        tmp_path,
+    )
+    assert said == "\n"
+
+
+def test_a_module_that_was_moved_is_found_by_its_old_name(
+    installed: Installed, tmp_path: Path
+) -> None:
+    said = installed.script(
+        """
+import warnings
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    import clients.pictures
+import clients.images.pictures
+assert clients.pictures is clients.images.pictures
+print([str(one.message) for one in said])
+""",
+        tmp_path,
+    )
+    assert said == "['clients.pictures was moved: import clients.images.pictures']\n"
+
+
+def test_the_package_has_no_other_attribute() -> None:
+    import triton_dispatcher  # noqa: PLC0415  the tests of other folders do without its finders
+
+    with pytest.raises(AttributeError, match="has no attribute 'version'"):
+        _ = triton_dispatcher.version

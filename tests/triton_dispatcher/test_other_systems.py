@@ -1,0 +1,104 @@
+"""The tool, and the tests of authors, need nothing that Windows lacks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from tests.conftest import PROJECT
+from tests.support.emulate import emulated
+from tool.__main__ import COMMANDS
+
+WITHOUT_UNIX = str(PROJECT / "tests" / "support" / "without_unix")
+ENVIRONMENT = {"PYTHONPATH": f"{WITHOUT_UNIX}{os.pathsep}{PROJECT}"}
+
+
+def elsewhere(*arguments: str | Path, folder: Path) -> Any:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin", **ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_the_stand_in_takes_away_what_it_says(tmp_path: Path) -> None:
+    code = "import os\nassert not hasattr(os, 'killpg')\nimport fcntl"
+    done = elsewhere("-c", code, folder=tmp_path)
+    assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError: import of fcntl halted")
+
+
+def test_every_command_can_be_loaded(tmp_path: Path) -> None:
+    code = f"""
+import importlib
+for name in {[module for module, _ in COMMANDS.values()]!r}:
+    importlib.import_module(name)
+import clients.base, clients.testing, clients.families.detection
+"""
+    done = elsewhere("-c", code, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_author_s_day(tmp_path: Path) -> None:
+    """A class is written, tested, checked, shown and packed."""
+    code = """
+import runpy, sys, unittest
+from tool.__main__ import main
+for line in (
+    ["new-client", "double"], ["check", "."], ["models"], ["pack", "."],
+):
+    assert main(line) == 0, line
+sys.argv = ["test"]
+runpy.run_path("code/tests/test_double.py", run_name="__main__")
+"""
+    done = elsewhere("-c", code, folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Ran 3 tests" in done.stderr
+    assert "1 models (double): 0 errors" in done.stdout
+
+
+class Echo(BaseHTTPRequestHandler):
+    """A container that runs already."""
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.answer(b"")
+
+    def do_POST(self) -> None:
+        self.answer(b"echo " + self.rfile.read(int(self.headers["Content-Length"])))
+
+    def answer(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_running_container_is_emulated_by_its_url(tmp_path: Path, url: str) -> None:
+    with emulated(tmp_path, url, environment=ENVIRONMENT) as endpoint:
+        body, _ = endpoint.invoke(b"picture")
+    assert body == b"echo picture"

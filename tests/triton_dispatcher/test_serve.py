@@ -1,0 +1,141 @@
+"""`dispatcher serve FOLDER`: what it starts, and what it says where it cannot."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import PROJECT
+from tool.__main__ import main
+from tool.commands import serve
+
+
+class Started(Exception):
+    """What would take the place of this process."""
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def execve(*given: Any) -> None:
+        raise Started(*given)
+
+    monkeypatch.setattr(os, "execve", execve)
+
+
+@pytest.mark.usefixtures("started")
+@pytest.mark.parametrize(
+    ("folders", "models", "classes"),
+    [
+        (["double"], "", []),
+        (["double", "code/clients"], "", ["code/clients"]),
+        (["models", "clients"], "models", ["clients"]),
+        (["models"], "models", []),
+    ],
+)
+def test_a_folder_becomes_settings(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    folders: list[str],
+    models: str,
+    classes: list[str],
+) -> None:
+    for name in folders:
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setenv("CLIENTS_PATH", "/mine")
+    monkeypatch.setenv("MODEL_DIR", "/other")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Started) as called:
+        main(["serve", ".", "--port", "9000"])
+    program, arguments, environment = called.value.args
+    assert (program, arguments) == ("/bin/sh", ["/bin/sh", str(PROJECT / "serve")])
+    assert environment["PYTHON"] == sys.executable
+    assert environment["MODEL_REPOSITORY"] == str(tmp_path / models)
+    assert environment["MODEL_DIR_USE"] == "ignore"
+    expected = [*(str(tmp_path / name) for name in classes), "/mine"]
+    assert environment["CLIENTS_PATH"].split(":") == expected
+    assert environment["SAGEMAKER_BIND_TO_PORT"] == "9000"
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    assert main([str(one) for one in arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_elsewhere_one_sentence_says_how_to_go_on(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    system: str,
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    err = said(capsys, "serve", tmp_path, "--port", "9000")
+    assert err.startswith("dispatcher serve: serving needs Linux")
+    assert f'docker run --rm -p 9000:8080 -v "{tmp_path}:/served" --entrypoint dispatcher' in err
+    assert err.count("\n") == 1
+
+
+def test_what_is_missing_is_named_with_the_command_that_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def find(name: str) -> Any:
+        return None if name == "gunicorn" else importlib.util.find_spec(name)
+
+    monkeypatch.setattr(serve, "find_spec", find)
+    assert "serving needs gunicorn" in (err := said(capsys, "serve", tmp_path))
+    assert "pip install 'triton-dispatcher[serve]'" in err
+
+
+def test_what_is_no_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    err = said(capsys, "serve", tmp_path / "none")
+    assert f"{tmp_path / 'none'} is no folder that can be read" in err
+
+
+@pytest.mark.parametrize(
+    ("module", "fix"),
+    [
+        ("cv2", "this Python lacks cv2, which this command needs; `pip install"),
+        ("tritonclient.grpc", "this Python lacks tritonclient, which this command needs"),
+        ("fcntl", "this command needs Linux or macOS"),
+    ],
+)
+def test_a_command_without_its_packages_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module: str, fix: str
+) -> None:
+    def run(_: object) -> None:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    monkeypatch.setattr("tool.commands.models.run", run)
+    assert fix in said(capsys, "models")
+
+
+def test_windows_without_links_is_said_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Models are linked into one repository to be looked at."""
+    error = OSError("a required privilege is not held by the client")
+    error.winerror = 1314  # type: ignore[attr-defined]  ERROR_PRIVILEGE_NOT_HELD
+
+    def run(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("tool.commands.models.run", run)
+    assert "turn on Developer Mode in the settings of Windows" in said(capsys, "models")
+
+
+def test_a_missing_module_of_this_project_is_a_fault_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run(_: object) -> None:
+        raise ModuleNotFoundError("No module named 'tool.nothing'", name="tool.nothing")
+
+    monkeypatch.setattr("tool.commands.models.run", run)
+    with pytest.raises(ModuleNotFoundError, match="nothing"):
+        main(["models"])

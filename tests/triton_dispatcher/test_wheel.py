@@ -1,0 +1,213 @@
+"""What is in the wheel, what it asks for, and how packages of authors ask for it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from email import message_from_string
+from email.message import Message
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from clients.plugins.discovery import ENTRY_POINTS
+from container.image.distribution import record
+from dispatcher.version import VERSION
+from tests.conftest import PROJECT
+from tests.triton_dispatcher.conftest import Installed
+
+REQUIREMENTS = PROJECT / "container" / "image" / "requirements"
+CODE = ("clients", "container", "dispatcher", "tool")
+
+
+@pytest.fixture(scope="module")
+def files(wheel: Path) -> dict[str, zipfile.ZipInfo]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {one.filename: one for one in archive.infolist()}
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        return message_from_string(
+            archive.read(f"triton_dispatcher-{VERSION}.dist-info/METADATA").decode()
+        )
+
+
+def test_one_name_is_taken_at_the_top(files: dict[str, zipfile.ZipInfo]) -> None:
+    tops = {name.partition("/")[0] for name in files}
+    info = f"triton_dispatcher-{VERSION}.dist-info"
+    assert tops == {"triton_dispatcher", "triton_dispatcher.pth", info}
+
+
+def test_every_file_of_the_code_is_in_it(files: dict[str, zipfile.ZipInfo]) -> None:
+    """And templates, tables and pages beside it."""
+    listed = subprocess.run(
+        ["git", "ls-files", *CODE, "nginx.conf", "serve"],
+        cwd=PROJECT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    tracked = [name for name in listed.stdout.splitlines() if (PROJECT / name).is_file()]
+    assert len(tracked) > 300
+    assert {f"triton_dispatcher/{name}" for name in tracked} <= set(files)
+
+
+def test_programs_can_be_run(files: dict[str, zipfile.ZipInfo]) -> None:
+    for name in ("serve", "container/programs/triton_python_backend_stub"):
+        assert files[f"triton_dispatcher/{name}"].external_attr >> 16 & 0o111 == 0o111
+
+
+def test_no_weights_are_in_it(wheel: Path, files: dict[str, zipfile.ZipInfo]) -> None:
+    models = [name for name in files if name.endswith((".onnx", ".pt", ".bin"))]
+    assert not [name for name in files if name.endswith(".source.json")], (
+        "of a checkout with weights"
+    )
+    assert models == ["triton_dispatcher/tool/commands/template/model.onnx"]
+    assert "triton_dispatcher/model_repository/resnet/dispatch.toml" in files
+    assert wheel.stat().st_size < 3 * 2**20
+
+
+def required(metadata: Message, extra: str) -> dict[str, Requirement]:
+    """Return what is asked for with an extra alone, by name."""
+    found = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
+    return {
+        one.name: one
+        for one in found
+        if (f'extra == "{extra}"' in str(one.marker) if extra else "extra" not in str(one.marker))
+    }
+
+
+def test_without_extras_there_is_no_server(metadata: Message) -> None:
+    assert set(required(metadata, "")) == {
+        *("numpy", "onnxruntime", "pillow", "pybase64", "simplejpeg")
+    }
+    assert metadata.get_all("Provides-Extra") == ["serve", "tool"]
+    assert metadata["Version"] == VERSION
+
+
+def test_the_tool_s_packages_are_those_of_the_web_workers(metadata: Message) -> None:
+    lines = (REQUIREMENTS / "serve.in").read_text().splitlines()
+    expected = {line.partition("#")[0].strip() for line in lines} - {""}
+    found = required(metadata, "tool").values()
+    assert {str(one).partition(";")[0].strip() for one in found} == expected
+
+
+def test_the_server_s_packages_have_the_versions_of_the_image(metadata: Message) -> None:
+    locks = [(REQUIREMENTS / f"{name}.txt").read_text() for name in ("serve", "triton")]
+    expected = set(re.findall(r"^([\w.-]+)==([\w.]+)", "".join(locks), re.MULTILINE))
+    found = required(metadata, "serve")
+    assert {(one.name, str(one.specifier)[2:]) for one in found.values()} >= {
+        one
+        for one in expected
+        if one[0] != "ml-dtypes"  # of two versions, by Python's
+    }
+    assert len(found) == len(dict(expected))
+    # Elsewhere there is no such wheel, and `serve` says how to go on.
+    assert 'sys_platform == "linux"' in str(found["nvidia-pytriton"].marker)
+
+
+def test_the_example_of_the_docs_takes_this_version() -> None:
+    page = (PROJECT / "docs" / "installing.md").read_text()
+    (example,) = re.findall(r"^```toml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    project = tomllib.loads(example)["project"]
+    (wanted,) = map(Requirement, project["dependencies"])
+    assert wanted.name == "triton-dispatcher"
+    assert VERSION in wanted.specifier
+    assert list(project["entry-points"]) == [ENTRY_POINTS]
+
+
+def plug_in(folder: Path, wanted: str) -> Path:
+    """Make the wheel of a package of an author that asks for versions of the contract."""
+    path = folder / "double_for_dispatcher-1.0-py3-none-any.whl"
+    info = "double_for_dispatcher-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(
+            "double_for_dispatcher.py",
+            "from triton_dispatcher.clients.base import Client\n"
+            "class Twice(Client):\n"
+            "    modelname, model, example = 'twice', 'resnet', {'numbers': [1]}\n"
+            "    def inference(self, payload):\n"
+            "        return 2 * payload['numbers']\n",
+        )
+        archive.writestr(
+            f"{info}/METADATA",
+            "Metadata-Version: 2.1\nName: double-for-dispatcher\nVersion: 1.0\n"
+            f"Requires-Dist: {wanted}\n",
+        )
+        archive.writestr(
+            f"{info}/entry_points.txt",
+            "[triton_dispatcher.clients]\ntwice = double_for_dispatcher:Twice\n",
+        )
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return path
+
+
+def uv(made: Installed, command: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run uv's pip, which takes a tenth of the time, for an environment."""
+    return subprocess.run(
+        [Path(sys.executable).with_name("uv"), "pip", command, "--python", made.python, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Installed:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    return Installed(tmp_path / "venv")
+
+
+def test_the_class_of_a_package_is_found(installed: Installed, tmp_path: Path) -> None:
+    """By its entry point, as `docs/classes.md` says."""
+    added = uv(installed, "install", "--no-deps", plug_in(tmp_path, "triton-dispatcher"))
+    assert added.returncode == 0, added.stderr
+    try:
+        done = installed.run("dispatcher", "models", cwd=tmp_path)
+    finally:
+        uv(installed, "uninstall", "double-for-dispatcher")
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("twice"))
+    assert "Twice" in line
+    assert "the entry point 'twice' of double-for-dispatcher" in line
+
+
+def test_a_package_asks_for_a_version_of_the_contract(empty: Installed, tmp_path: Path) -> None:
+    """A checkout and the image have a version, too."""
+    major, minor, _ = VERSION.split(".")
+    now, later = f"{major}.{minor}", f"{major}.{int(minor) + 1}"
+    (empty.packages / "triton_dispatcher-0.0.1.dist-info").mkdir()
+    record(empty.packages)
+    refused = uv(
+        empty, "install", "--no-index", plug_in(tmp_path, f"triton-dispatcher>={later},<99")
+    )
+    assert refused.returncode == 1
+    assert f"triton-dispatcher>={later},<99" in refused.stderr
+    taken = uv(
+        empty, "install", "--no-index", plug_in(tmp_path, f"triton-dispatcher>={now},<{later}")
+    )
+    assert taken.returncode == 0, taken.stderr
+    assert uv(empty, "uninstall", "triton-dispatcher").returncode == 0
+    assert not list(empty.packages.glob("triton_dispatcher*"))
+
+
+def test_an_editable_installation_is_the_checkout(empty: Installed, tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel:editable", "-d", tmp_path]
+    subprocess.run(build, cwd=PROJECT, check=True, capture_output=True)
+    done = uv(empty, "install", "--no-deps", *tmp_path.glob("*.whl"))
+    assert done.returncode == 0, done.stderr
+    assert not list(empty.packages.glob("triton_dispatcher/*"))
+    said = empty.script(
+        "import clients.errors, triton_dispatcher.clients.errors\n"
+        "assert clients is triton_dispatcher.clients\nprint(clients.__file__)",
+        tmp_path,
+    )
+    assert said == f"{PROJECT / 'clients' / '__init__.py'}\n"
+    said = empty.run("dispatcher", "--version", cwd=tmp_path).stdout
+    assert said.startswith(f"triton-dispatcher {VERSION} ")
