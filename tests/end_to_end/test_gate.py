@@ -360,6 +360,14 @@ def test_the_page_may_use_its_own_style_and_nothing_else(gate: Endpoint) -> None
     assert gate.call("/docs").headers["Content-Security-Policy"] != policy
 
 
+def test_no_page_of_another_site_may_read_anything(gate: Endpoint) -> None:
+    asks = {"Origin": "https://shop.example", "Access-Control-Request-Method": "POST"}
+    for method in ("GET", "OPTIONS"):
+        answer = gate.call("/ping", None, method, asks)
+        assert answer.status == 200
+        assert not re.search("access-control|vary", " ".join(answer.headers).lower())
+
+
 def test_no_location_of_nginx_forgets_the_headers() -> None:
     """One `add_header` in a location would switch off all of the server's."""
     configuration = (PROJECT / "nginx.conf").read_text()
