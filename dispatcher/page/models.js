@@ -28,9 +28,9 @@ function ago(seconds) {
 const FIGURES = { // of all models together
   rate: { name: "Requests per second", text: rate },
   inFlight: { name: "Being answered", text: String },
-  p50: { name: "Median", text: ms, note: "of successful answers" },
+  p50: { name: "Median time", text: ms, note: "of successful answers" },
   p99: { name: "99th percentile", text: ms, note: "of successful answers" },
-  queue: { name: "Queue, 99th percentile", text: ms, note: "time until a slot is free" },
+  queue: { name: "In the queue", text: ms, note: "99th percentile" },
   refused: { name: "Refused per second", text: rate, note: "429 and 503", bad: true },
   failed: { name: "Other errors per second", text: rate, bad: true },
 };
