@@ -35,6 +35,11 @@ function formOf(request) {
 const url = (path) => `${root}/${path}`;
 const infer = (request) => url(`infer/${encodeURIComponent(request.entry.modelName)}`);
 
+function query(request) {
+  const pairs = new URLSearchParams(request.document_.parameters).toString();
+  return pairs && `?${pairs}`;
+}
+
 // The custom attributes of SageMaker's clients; undefined where they cannot hold the names and values.
 function attributes(request) {
   const pairs = Object.entries({ modelname: request.entry.modelName, ...request.document_.parameters });
@@ -45,14 +50,14 @@ function attributes(request) {
 
 const WRITERS = {
   curl(request, form) {
-    const keys = needsKey ? ` -H 'x-api-key: ${KEY}'` : "";
-    if (form === "raw") {
-      const query = new URLSearchParams(request.document_.parameters).toString();
-      return `curl --data-binary ${shell(`@${request.picture.name}`)} -H 'Content-Type: ${request.picture.type}'${keys} \\\n  `
-        + shell(infer(request) + (query && `?${query}`));
-    }
-    const data = form === "json" ? `--data-binary ${shell(text(request.document_))}` : "--data-binary @request.json";
-    return `curl ${url("invocations")} -H 'Content-Type: application/json'${keys} \\\n  ${data}`;
+    const raw = form === "raw";
+    const body = raw ? `@${request.picture.name}` : form === "json" ? text(request.document_) : "@request.json";
+    return [
+      `curl ${shell(raw ? infer(request) + query(request) : url("invocations"))}`,
+      `-H ${shell(`Content-Type: ${raw ? request.picture.type : "application/json"}`)}`,
+      ...(needsKey ? [`-H 'x-api-key: ${KEY}'`] : []),
+      `--data-binary ${shell(body)}`,
+    ].join(" \\\n  ");
   },
 
   "Python"(request, form) {
@@ -122,8 +127,7 @@ const WRITERS = {
 
   "JavaScript"(request, form) {
     const type = form === "raw" ? request.picture.type : "application/json";
-    const query = new URLSearchParams(request.document_.parameters).toString();
-    const address = form === "raw" ? infer(request) + (query && `?${query}`) : url("invocations");
+    const address = form === "raw" ? infer(request) + query(request) : url("invocations");
     const body = form === "json"
       ? `JSON.stringify(${JSON.stringify(request.document_, null, 2).replaceAll("\n", "\n  ")})`
       : `await readFile(${text(form === "raw" ? request.picture.name : "request.json")})`;

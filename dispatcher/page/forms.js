@@ -53,12 +53,12 @@ export class ModelForm {
       this.ready = this.readTensors();
     }
     const declared = Object.entries(entry.parameters ?? {});
-    if (declared.length) {
-      parts.push(el("details", {}, el("summary", {}, "Parameters"),
-        el("div", { class: "grid" }, declared.map(([name, one]) => this.parameter(name, one)))));
-    }
-    this.element = parts.length > 0 && el("fieldset", { class: "model-form" },
+    const parameters = declared.length > 0 && el("details", { class: "parameters" },
+      el("summary", {}, `Parameters of ${entry.modelName}`),
+      el("div", { class: "grid" }, declared.map(([name, one]) => this.parameter(name, one))));
+    const fields = parts.length > 0 && el("fieldset", { class: "model-form" },
       el("legend", {}, entry.modelName), parts);
+    this.elements = [fields, parameters].filter(Boolean);
   }
 
   parameter(name, one) {

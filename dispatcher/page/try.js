@@ -98,7 +98,7 @@ function showFields() {
   const list = chosen();
   at("picture-field").hidden = !list.some((one) => one.taken.picture);
   at("text-field").hidden = !list.some((one) => one.taken.text);
-  at("forms").replaceChildren(...list.map((one) => state.forms.get(one.modelName).element).filter(Boolean));
+  at("forms").replaceChildren(...list.flatMap((one) => state.forms.get(one.modelName).elements));
   showSamples(list);
   at("submit").disabled = !list.length;
   at("submit").textContent = list.length > 1 ? `Ask ${list.length} models` : "Ask";
@@ -220,7 +220,7 @@ async function submit() {
   const cards = all.map((given) => new Card(given));
   at("answers").replaceChildren(...cards.map((card) => card.element));
   at("cancel").hidden = false;
-  if (at("answers").getBoundingClientRect().top > innerHeight * 0.8) at("answers").scrollIntoView();
+  if (at("answers").getBoundingClientRect().top > innerHeight / 2) at("answers").scrollIntoView();
   say(`Asking ${list.map((one) => one.modelName).join(", ")}`);
   await Promise.all(cards.map(async (card, index) => {
     try {

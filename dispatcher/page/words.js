@@ -34,7 +34,7 @@ export function wordsView(result, { text, mask }) {
     const title = lists.length > 1 ? `Words for blank ${place + 1}` : "Words, most likely first";
     return el("div", {}, lists.length > 1 && el("p", { class: "note" }, title), barsView(words, { title, chosen: show }));
   });
-  return el("div", {}, sentence, groups);
+  return el("div", { class: "words" }, sentence, groups);
 }
 
 export const isVector = (result, entry) => Array.isArray(result) && result.length > 0
@@ -64,7 +64,7 @@ const CLOSE = [[0.8, "very close"], [0.5, "related"], [0.25, "a little related"]
 
 // A text's vector, and a field for a second text to compare it with.
 export function vectorView(vector, { text, request }) {
-  const out = el("div", { "aria-live": "polite" });
+  const out = el("div", { class: "words", "aria-live": "polite" });
   const input = el("input", { type: "text", value: "", "aria-label": "Second text", placeholder: "a second text" });
   const button = el("button", { type: "button", onclick: compare }, "Compare");
   input.addEventListener("keydown", (event) => {

@@ -66,4 +66,5 @@ def answer(name: str, content: bytes) -> Response:
     """Return a file, or 304 where the browser has it already."""
     response = Response(content, mimetype=TYPES[Path(name).suffix], headers=HEADERS)
     response.add_etag()
-    return response.make_conditional(request)
+    response.make_conditional(request)
+    return response

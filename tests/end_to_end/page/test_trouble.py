@@ -82,7 +82,7 @@ def test_a_request_can_be_cancelled(visitor: Visitor) -> None:
 
 def test_names_and_labels_are_never_html(visitor: Visitor) -> None:
     page = visitor.choose(HOSTILE_NAME).page
-    page.get_by_text("Parameters").click()
+    page.get_by_text("Parameters of").click()
     card = visitor.ask().card(HOSTILE_NAME)
     assert card.locator("h2").inner_text() == HOSTILE_NAME
     assert card.locator(".bars .label").inner_text() == HOSTILE_LABEL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import subprocess
@@ -15,11 +16,15 @@ from playwright.sync_api import Locator, expect
 
 from tests.conftest import Endpoint
 from tests.support.browsing import COFFEE, FOUND, Visitor
+from tests.support.stand_ins import image
+
+SMALL = base64.b64decode(image([255, 0, 0]))
 
 pytestmark = pytest.mark.slow
 
 
 def test_several_models_of_different_kinds_answer_side_by_side(visitor: Visitor) -> None:
+    visitor.page.set_viewport_size({"width": 1600, "height": 1000})
     visitor.choose("yolov5", "embed", "numbers")
     expect(visitor.page.locator("#submit")).to_have_text("Ask 3 models")
     visitor.ask()
@@ -43,7 +48,7 @@ def test_several_models_of_different_kinds_answer_side_by_side(visitor: Visitor)
 
 def test_declared_parameters_are_fields(visitor: Visitor) -> None:
     page = visitor.choose("numbers").page
-    page.get_by_text("Parameters").click()
+    page.get_by_text("Parameters of").click()
     factor = page.get_by_label("factor")
     assert [factor.get_attribute(name) for name in ("type", "min", "max", "step")] == [
         *("number", "0", "10", "any"),
@@ -52,7 +57,7 @@ def test_declared_parameters_are_fields(visitor: Visitor) -> None:
     assert page.get_by_label("format").locator("option").all_inner_texts() == ["compact", "objects"]
     factor.fill("2.5")
     page.get_by_label("rounds").fill("2")
-    page.get_by_label("numbers", exact=True).fill("[4, 8]")
+    page.get_by_role("textbox", name="numbers").fill("[4, 8]")
     visitor.ask()
     assert json.loads(visitor.card("numbers").locator("pre").first.inner_text()) == [25, 50]
     asked = {"factor": 2.5, "rounds": 2, "format": "objects"}
@@ -60,11 +65,11 @@ def test_declared_parameters_are_fields(visitor: Visitor) -> None:
     page.get_by_label("rounds").fill("7")
     visitor.ask()
     expect(visitor.card("numbers").locator(".hint")).to_contain_text("a whole number from 1 to 3")
-    page.get_by_label("numbers", exact=True).fill("[4, ")
+    page.get_by_role("textbox", name="numbers").fill("[4, ")
     before = len(visitor.asked)
     visitor.ask()
     expect(page.locator("#refusal")).to_contain_text("is not JSON")
-    expect(page.get_by_label("numbers", exact=True)).to_be_focused()
+    expect(page.get_by_role("textbox", name="numbers")).to_be_focused()
     assert len(visitor.asked) == before
 
 
@@ -113,7 +118,7 @@ def test_a_picture_can_be_pasted(visitor: Visitor) -> None:
           document.body.dispatchEvent(
             new ClipboardEvent("paste", { clipboardData: data, bubbles: true }));
         }""",
-        list(COFFEE.read_bytes()),
+        list(SMALL),
     )
     visitor.card("resnet")
     expect(visitor.page.locator("#picture-note")).to_contain_text("pasted.png")
@@ -154,7 +159,7 @@ def test_the_code_asks_the_same(visitor: Visitor, tmp_path: Path, kind: str) -> 
         visitor.choose("embed").page.locator("#text").fill('it\'s "a" \\ cat\n$(ls) é 🐈 %s')
         card = visitor.ask().card("embed")
     else:
-        visitor.choose("numbers").page.get_by_text("Parameters").click()
+        visitor.choose("numbers").page.get_by_text("Parameters of").click()
         visitor.page.get_by_label("factor").fill("3")
         card = visitor.ask().card("numbers")
     card.get_by_text("The same request in code").click()
