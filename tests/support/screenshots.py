@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 PLACE = PROJECT / "docs" / "pictures"
+# The first requests have costs of their own, and so has a machine that does other work.
+TRIES, USUAL_MS = 8, 200
 COLOURS = 255  # a palette: a third of the size, and hardly a difference on a page
 
 
@@ -34,16 +36,24 @@ def pictures(browser: Browser, endpoint: Endpoint) -> bytes:
     """Two models that look at a picture, on a desk."""
     context = browser.new_context(viewport={"width": 1240, "height": 850})
     visitor = Visitor(context.new_page(), endpoint).open().choose("yolov5", "resnet")
-    for _ in range(4):  # the first requests have costs of their own
+    for _ in range(TRIES):
         visitor.upload("coffee.png", (PICTURES / "coffee.png").read_bytes())
         for name in ("yolov5", "resnet"):
             visitor.card(name)
+        if milliseconds(visitor, "yolov5") < USUAL_MS:
+            break
     visitor.card("yolov5").get_by_role("slider").fill("0.30")
     visitor.card("resnet").get_by_text("The same request in code").click()
     visitor.page.evaluate("document.activeElement.blur()")
     taken = visitor.page.screenshot()
     context.close()
     return taken
+
+
+def milliseconds(visitor: Visitor, name: str) -> float:
+    """Return how long a model's answer took."""
+    shown, unit = visitor.card(name).locator(".legend strong").inner_text().split()
+    return float(shown) * (1 if unit == "ms" else 1000)
 
 
 def phone(browser: Browser, endpoint: Endpoint) -> bytes:
@@ -53,10 +63,12 @@ def phone(browser: Browser, endpoint: Endpoint) -> bytes:
     )
     visitor = Visitor(context.new_page(), endpoint).open().choose("bert_base")
     visitor.page.locator("#text").fill("He went to the [MASK] to buy bread.")
-    for _ in range(4):
+    for _ in range(TRIES):
         visitor.ask().card("bert_base")
+        if milliseconds(visitor, "bert_base") < USUAL_MS / 10:
+            break
     visitor.page.evaluate("document.activeElement.blur()")
-    taken = visitor.page.screenshot()
+    taken = visitor.page.screenshot(clip={"x": 0, "y": 0, "width": 390, "height": 515})
     context.close()
     return taken
 
