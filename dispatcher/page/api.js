@@ -162,9 +162,5 @@ export async function listModels() {
 }
 
 function examples(described) {
-  for (const one of Object.values(described.components?.requestBodies ?? {})) {
-    const given = one.content?.["application/json"]?.examples;
-    if (given) return given;
-  }
-  return {};
+  return described.components?.requestBodies?.Inference?.content["application/json"].examples ?? {};
 }
