@@ -50,8 +50,9 @@ export class BodyField {
   get isText() { return this.chosenType === JSON_TYPE || isText(this.chosenType); }
   get examples() {
     const own = this.content[this.chosenType]?.examples ?? {};
-    const lines = isLines(this.chosenType) && this.content["application/jsonlines"]?.examples;
-    return Object.keys(own).length ? own : lines || {};
+    if (!isLines(this.chosenType)) return own;
+    const all = Object.values(this.content[JSON_TYPE].examples ?? {}).map(({ value }) => `${JSON.stringify(value)}\n`);
+    return { "a line for each model": { value: all.join("") } };
   }
 
   showType() {

@@ -27,7 +27,9 @@ function field(label, input, note) {
 
 // The field of a parameter in a path, a query or a header.
 function parameterField(one) {
-  const schema = resolve(one.schema), examples = schema.examples ?? [];
+  const schema = resolve(one.schema), isModel = one.in === "path" && one.name === "model";
+  // (Fuzzers take examples too: the document names no model that they would unload.)
+  const examples = isModel ? [...document.querySelectorAll("[data-model]")].map((block) => block.dataset.model) : schema.examples ?? [];
   const input = schema.type === "integer"
     ? el("input", { type: "number", step: "1", min: schema.minimum === undefined ? undefined : String(schema.minimum) })
     : el("input", { type: "text", autocomplete: "off", spellcheck: "false" });

@@ -15,7 +15,6 @@ from clients.base import Client
 from clients.plugins.registry import Registry
 from clients.tensors.client import has_example
 from dispatcher.codecs.error_responses import SERVICE_STATUS
-from dispatcher.codecs.responses import dumps
 from dispatcher.errors import ANSWERS, NOT_READY, ROUTING
 from dispatcher.settings import Settings
 from dispatcher.version import VERSION
@@ -46,10 +45,8 @@ def document(settings: Settings, registry: Registry) -> dict[str, Any]:
         "@max_batch": settings.max_batch,
         "@max_payload_mb": settings.max_payload_mb,
         "@error_codes": [*sorted(codes), NOT_READY],
-        "@models": list(registry.clients),
         "@examples": examples(registry),
         "@texts": texts(registry),
-        "@lines": lines(registry),
         "@parameters": parameters(registry),
     }
     filled: dict[str, Any] = fill_in(TEMPLATE, values)
@@ -81,12 +78,6 @@ def texts(registry: Registry) -> dict[str, Any]:
         and isinstance(client.example, Mapping)
         and isinstance(text := client.example.get(field), str)
     }
-
-
-def lines(registry: Registry) -> dict[str, Any]:
-    """Return all examples as one body in JSON lines."""
-    body = "".join(f"{dumps(one['value'])}\n" for one in examples(registry).values())
-    return {"a line for each model": {"value": body}} if body else {}
 
 
 def parameters(registry: Registry) -> list[dict[str, Any]]:

@@ -216,7 +216,7 @@ def test_the_examples_are_what_their_schemas_say(reader: Visitor) -> None:
                 schema = {**content["schema"], "components": described["components"]}
                 jsonschema.Draft202012Validator(schema).validate(example["value"])
                 count += 1
-    assert count >= 15
+    assert count >= 12
 
 
 @pytest.mark.slow
