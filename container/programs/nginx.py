@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shutil
 import signal
@@ -14,6 +15,7 @@ from container.programs.listening_socket import ListeningSocket
 from container.supervisor.http_probe import ask, over_tcp
 from container.supervisor.program import Program
 from dispatcher.settings import PROJECT, Settings
+from dispatcher.settings.readers import ANY_ORIGIN
 
 MOST_CONNECTIONS = 8192  # each with a second open file where a body or an answer is large
 
@@ -77,10 +79,11 @@ def nginx_program(
             triton_metrics_port=settings.triton_metrics_port,
             files=files,
             max_body_mb=settings.max_body // 2**20,
+            **cors(settings.cors_origins),
             shutdown_ms=round(settings.stop_timeout * NGINX_SHARE * 1000),
             proxy_timeout_ms=round(settings.proxy_timeout * 1000),
             managing_timeout_ms=round(settings.managing_timeout * 1000),
-            access_log="off" if settings.access_log == "off" else "/dev/stderr own if=$own",
+            access_log="off" if settings.access_log == "off" else "/dev/stderr own if=$logged",
             # Started by root, NGINX would switch to another user, who may not enter `run_dir`; and
             # it cannot switch where the container's capabilities are dropped.
             user="user root root;" if os.geteuid() == 0 else "",
@@ -104,6 +107,15 @@ def nginx_program(
         stop_within=settings.stop_timeout * ANSWERS_SHARE,
         instead="gunicorn",
     )
+
+
+def cors(origins: tuple[str, ...]) -> dict[str, str]:
+    """Return the places of the configuration that say which pages may read the answers."""
+    if origins == (ANY_ORIGIN,):
+        return {"any_origin": ANY_ORIGIN, "origins": "", "vary": ""}
+    # Expressions, as NGINX has a limit for the length of what it compares as a whole.
+    lines = [f'"~^{re.escape(origin)}$" $http_origin;' for origin in origins]
+    return {"any_origin": "", "origins": "\n".join(lines), "vary": "Origin" if origins else ""}
 
 
 def counts_requests(executable: str) -> bool:

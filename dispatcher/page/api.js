@@ -129,17 +129,23 @@ export function banner(what) {
   place.replaceChildren(...(what ? [what instanceof Failure ? errorView(what) : el("p", {}, what)] : []));
 }
 
-// All models: loaded ones as `GET /models` has them, and names that are loaded at their first request.
-export async function listModels() {
-  const found = [];
+// The loaded models as `GET /models` has them, and those that can be loaded: { models, available }.
+export async function servedModels() {
+  const models = [];
   let token, page;
   do {
     page = await call(`models${token ? `?next_page_token=${encodeURIComponent(token)}` : ""}`);
-    found.push(...page.models);
+    models.push(...page.models);
     token = page.nextPageToken;
   } while (token);
+  return { models, available: page.available ?? [] };
+}
+
+// All models: loaded ones, and names that are loaded at their first request.
+export async function listModels() {
+  const { models: found, available } = await servedModels();
   const names = new Set(found.map((one) => one.modelName));
-  for (const one of page.available ?? []) {
+  for (const one of available) {
     if (names.has(one.modelName)) continue;
     names.add(one.modelName);
     found.push({ ...one, state: "AVAILABLE" });
@@ -156,9 +162,5 @@ export async function listModels() {
 }
 
 function examples(described) {
-  for (const one of Object.values(described.components?.requestBodies ?? {})) {
-    const given = one.content?.["application/json"]?.examples;
-    if (given) return given;
-  }
-  return {};
+  return described.components?.requestBodies?.Inference?.content["application/json"].examples ?? {};
 }

@@ -3,10 +3,10 @@
 import { el, needsKey, root } from "./api.js";
 
 const INLINE = 4000; // characters of a body that are shown; longer ones are a file to save
-const KEY = "YOUR_KEY";
+export const KEY = "YOUR_KEY";
 
 const text = JSON.stringify; // what it writes is a text of Python and JavaScript too
-const shell = (value) => `'${value.replaceAll("'", `'\\''`)}'`;
+export const shell = (value) => `'${value.replaceAll("'", `'\\''`)}'`;
 
 // A value as Python writes it.
 function python(value, indent = "") {
@@ -152,7 +152,7 @@ export function codeView(request) {
   const form = formOf(request);
   const code = el("code");
   const pre = el("pre", { tabindex: "0", id: `code-${++blocks}`, role: "tabpanel" }, code);
-  const copied = el("span", { class: "note", role: "status" });
+  const { button: copy, copied } = copier(code);
   const buttons = Object.keys(WRITERS).map((name, at, names) => el("button", {
     type: "button", role: "tab", "aria-controls": pre.id,
     onclick: () => choose(name),
@@ -175,7 +175,21 @@ export function codeView(request) {
     code.textContent = WRITERS[name](request, form);
     copied.textContent = "";
   }
-  async function copy() {
+  choose(last);
+  const needed = form === "raw" ? [request.picture.blob, request.picture.name]
+    : form === "file" ? [new Blob([text(request.document_)]), "request.json"] : null;
+  return el("div", { class: "code" },
+    el("div", { class: "code-head" },
+      el("div", { role: "tablist", "aria-label": "Language" }, buttons),
+      copy, copied),
+    pre,
+    needed && el("p", { class: "note" }, "It reads ", saved(...needed), " from the folder in which it runs."));
+}
+
+// A button that copies what an element shows, and the place that says so.
+export function copier(code) {
+  const copied = el("span", { class: "note", role: "status" });
+  const button = el("button", { type: "button", onclick: async () => {
     try {
       await navigator.clipboard.writeText(code.textContent);
     } catch { // without https a page may not use it
@@ -183,19 +197,12 @@ export function codeView(request) {
       document.execCommand("copy");
     }
     copied.textContent = "Copied";
-  }
-  choose(last);
-  const needed = form === "raw" ? [request.picture.blob, request.picture.name]
-    : form === "file" ? [new Blob([text(request.document_)]), "request.json"] : null;
-  return el("div", { class: "code" },
-    el("div", { class: "code-head" },
-      el("div", { role: "tablist", "aria-label": "Language" }, buttons),
-      el("button", { type: "button", onclick: copy }, "Copy"), copied),
-    pre,
-    needed && el("p", { class: "note" }, "It reads ", saved(...needed), " from the folder in which it runs."));
+  } }, "Copy");
+  return { button, copied };
 }
 
-function saved(blob, name) {
+// A link that saves a file.
+export function saved(blob, name) {
   return el("a", { href: "#", download: name, onclick: (event) => {
     const link = event.currentTarget;
     if (link.href.startsWith("blob:")) return;

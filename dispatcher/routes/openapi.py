@@ -45,11 +45,8 @@ def document(settings: Settings, registry: Registry) -> dict[str, Any]:
         "@max_batch": settings.max_batch,
         "@max_payload_mb": settings.max_payload_mb,
         "@error_codes": [*sorted(codes), NOT_READY],
-        "@examples": {
-            name: {"value": {"modelname": name, "payload": client.example}}
-            for name, client in registry.clients.items()
-            if has_example(client)
-        },
+        "@examples": examples(registry),
+        "@texts": texts(registry),
         "@parameters": parameters(registry),
     }
     filled: dict[str, Any] = fill_in(TEMPLATE, values)
@@ -58,6 +55,29 @@ def document(settings: Settings, registry: Registry) -> dict[str, Any]:
         if "$ref" not in response:
             response["headers"] = headers
     return filled
+
+
+def examples(registry: Registry) -> dict[str, Any]:
+    """Return a request for each client; `x-picture` names the field that has the picture in it."""
+    return {
+        name: {
+            "value": {"modelname": name, "payload": client.example},
+            **({"x-picture": field} if (field := client.media.get("picture")) else {}),
+        }
+        for name, client in registry.clients.items()
+        if has_example(client)
+    }
+
+
+def texts(registry: Registry) -> dict[str, Any]:
+    """Return the text of each example that has one."""
+    return {
+        name: {"value": text}
+        for name, client in registry.clients.items()
+        if (field := client.media.get("text"))
+        and isinstance(client.example, Mapping)
+        and isinstance(text := client.example.get(field), str)
+    }
 
 
 def parameters(registry: Registry) -> list[dict[str, Any]]:

@@ -257,6 +257,26 @@ def url(text: str) -> str:
     return text
 
 
+ANY_ORIGIN = "*"
+# As browsers write it in the header Origin: in lower case, and the usual ports left out.
+ORIGIN = re.compile(
+    r"(?!http://[^:]*:80$|https://[^:]*:443$)"
+    r"https?://([a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?"
+)
+
+
+@expects(
+    "origins as browsers write them, such as https://shop.example or http://localhost:3000, "
+    "separated by commas; * alone for any; or nothing"
+)
+def origins(text: str) -> tuple[str, ...]:
+    """Read the origins of pages, as browsers write them."""
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    if found != (ANY_ORIGIN,) and not all(map(ORIGIN.fullmatch, found)):
+        raise ValueError(text)
+    return found
+
+
 @expects("BUCKET or BUCKET/PREFIX, separated by commas, or nothing")
 def s3_places(text: str) -> tuple[str, ...]:
     """Read buckets and prefixes in them."""

@@ -211,6 +211,9 @@ class Settings(JobSettings, StorageSettings, ModelSettings):
     page: str = setting("PAGE", AUTO, read.one_of(AUTO, "on", "off"),
         "whether / is a page on which models are tried in a browser; auto means on where no API "
         "key is needed")
+    cors_origins: tuple[str, ...] = setting("CORS_ORIGINS", "", read.origins,
+        "sites whose pages may read this container's answers in a browser (CORS); nothing means no "
+        "other site")
     access_log: str = setting("MODEL_SERVER_ACCESS_LOG", "json",
         read.one_of("json", "errors", "off"),
         "log a line for every request, for those that are not answered 2xx, or for none")

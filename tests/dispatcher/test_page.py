@@ -105,6 +105,14 @@ def test_off_is_off(tmp_path: Path) -> None:
         assert client.get(path).status_code == 404
 
 
+def test_without_the_page_the_reference_is_for_reading(tmp_path: Path) -> None:
+    answer = visitor(tmp_path, PAGE="off").get("/docs")
+    assert answer.status_code == 200
+    assert not re.search("<script|<form|<link|href=.page/", answer.text)
+    assert "script-src" not in answer.headers["Content-Security-Policy"]
+    assert "<style nonce=" in answer.text
+
+
 def test_where_keys_are_needed_it_is_off_unless_the_setting_says_on(
     tmp_path: Path, keys: Path
 ) -> None:

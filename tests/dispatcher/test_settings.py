@@ -35,6 +35,16 @@ def test_defaults_are_the_documented_ones() -> None:
         ("MODEL_SERVER_WORKERS", "0"),
         ("MODEL_SERVER_WORKERS", "two"),
         ("MODEL_SERVER_WORKERS", ""),
+        *(
+            ("CORS_ORIGINS", origins)
+            for origins in (
+                *("shop.example", "https://shop.example/", "https://shop.example/a", "https://"),
+                *("*,https://shop.example", "https://*.shop.example", "https://Shop.example"),
+                *("https://shop.example:443", "http://shop.example:80", "ftp://shop.example"),
+                *("https://a.example https://b.example", "null", 'https://a";return 200;'),
+                *("https://user@shop.example", "https://shop.example:0", "file://"),
+            )
+        ),
         ("MODEL_SERVER_TIMEOUT", "nan"),
         ("MODEL_SERVER_TIMEOUT", "-1"),
         ("MODEL_REPOSITORY", "/there/is/no/such/folder"),
