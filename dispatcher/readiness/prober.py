@@ -274,7 +274,7 @@ class Prober:
                 models = self.server.models(timeout=WORD_S)
                 found = Status(triton_starts=starts, models=models, was_listed=True)
                 ready, living = found.ready(), self.processes.living()
-                self._follow(ready)
+                self._follow(ready, {state.name for state in models})
                 self._counts.compare(starts, ready, living, timeout=WORD_S)
             except InferenceError as error:
                 # It does not list them while it is busy with loading one.
@@ -284,15 +284,14 @@ class Prober:
                     found = Status(triton_starts=starts, fault=fault, was_listed=before)
             self.found = replace(found, at=self.clock())
 
-    def _follow(self, ready: Collection[str]) -> None:
+    def _follow(self, ready: Collection[str], listed: Collection[str]) -> None:
         """Take in what was loaded meanwhile, and forget what was unloaded."""
+        there = dict(self.checks.names(ready, listed))
         for name, probe in list(self.probes.items()):
-            if not probe.result.required and name not in ready:
+            if not probe.result.required and name not in there:
                 del self.probes[name]
-        for client in list(self.registry.clients.values()):
-            if client.served_by in ready:
-                model = client.served_by
-                self.probes.setdefault(model, Probe(Result(model, required=False)))
+        for name, model in there.items():
+            self.probes.setdefault(name, Probe(Result(model, required=False)))
 
     def due(self) -> Iterator[tuple[str, Probe]]:
         """Yield the names to be probed now."""

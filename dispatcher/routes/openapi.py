@@ -13,7 +13,7 @@ from typing import Any
 
 from clients.base import Client
 from clients.plugins.registry import Registry
-from clients.tensors.client import has_example
+from clients.tensors.client import examples_of
 from dispatcher.codecs.error_responses import SERVICE_STATUS
 from dispatcher.errors import ANSWERS, NOT_READY, ROUTING
 from dispatcher.settings import Settings
@@ -46,9 +46,9 @@ def document(settings: Settings, registry: Registry) -> dict[str, Any]:
         "@max_payload_mb": settings.max_payload_mb,
         "@error_codes": [*sorted(codes), NOT_READY],
         "@examples": {
-            name: {"value": {"modelname": name, "payload": client.example}}
+            f"{name} {place}".removesuffix(" 1"): {"value": {"modelname": name, "payload": payload}}
             for name, client in registry.clients.items()
-            if has_example(client)
+            for place, payload in enumerate(examples_of(client), start=1)
         },
         "@parameters": parameters(registry),
     }

@@ -1,0 +1,76 @@
+"""Which examples the prober asks, of which classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clients.base import Environment
+from clients.errors import BadPayload
+from tests.support.probing import Echo, Stage
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def test_each_of_several_examples_is_asked_once_then_the_first_alone(stage: Stage) -> None:
+    asked = []
+
+    class Several(Echo):
+        examples = [{"x": 1}, {"x": 2}]
+
+        def inference(self, payload: Any) -> Any:
+            self.infer({})
+            asked.append(payload["x"])
+
+    stage.prober.registry.clients["echo"] = Several(Environment(stage.server, Path()))
+    stage.round()
+    assert (asked, stage.readiness.reasons()) == ([1, 2], [])
+    stage.server.failing = {"echo"}
+    stage.time += 8
+    stage.round()
+    assert asked == [1, 2, 1]
+
+
+def test_an_example_that_is_not_the_first_is_named(stage: Stage) -> None:
+    class Several(Echo):
+        examples = [{"x": 1}, {"y": 2}]
+
+        def inference(self, payload: Any) -> Any:
+            if "y" in payload:
+                raise BadPayload("`x` is missing")
+
+    stage.prober.registry.clients["echo"] = Several(Environment(stage.server, Path()))
+    stage.round()
+    (reason,) = stage.readiness.reasons()
+    assert reason.endswith("its client refuses its own `examples[1]`: `x` is missing")
+
+
+@pytest.mark.parametrize("model", ["echo", "nothing"])
+def test_a_class_of_another_name_than_its_model_is_asked_its_example_too(
+    stage: Stage, caplog: pytest.LogCaptureFixture, model: str
+) -> None:
+    """Once the model is ready; or where there is no such model, since it may need none."""
+
+    class Boxes(Echo):
+        modelname = "boxes"
+
+        def triton_model(self) -> str:
+            return model
+
+        def inference(self, payload: Any) -> Any:
+            raise ZeroDivisionError("no box")
+
+    stage.prober.registry.clients["boxes"] = Boxes(Environment(stage.server, Path()))
+    stage.prober.list_models()
+    assert sorted(stage.round()) == ["boxes", "echo", "other"]
+    assert stage.readiness.reasons() == []
+    assert "the model boxes does not answer: its client fails on its own example" in caplog.text
+    assert "no box" in caplog.text
+    del stage.prober.registry.clients["boxes"]
+    stage.prober.list_models()
+    assert "boxes" not in stage.prober.probes
