@@ -33,6 +33,7 @@ from clients.tensors.nested import unshared
 from clients.tensors.signature import noise, zeros
 from clients.triton.server import ModelServer
 from dispatcher.codecs.responses import encode
+from dispatcher.errors import NotJson
 from dispatcher.readiness.instances import WORD_S
 from dispatcher.readiness.status import Result
 
@@ -58,7 +59,7 @@ def failure(name: str, client: Client, timeout: float) -> str:
     """Return which example a client fails, and why; the empty text where it answers all."""
     asked: list[tuple[str, Payload | None]] = [*named_examples(client)] or [("example", None)]
     for its, example in asked:
-        failed = f"the client of {name!r} fails on its own {its}"
+        failed = fails_on(name, its)
         try:
             ask_example(client, example, timeout)
         except ClientDisabled as error:  # without its hint, which is to reload
@@ -70,6 +71,10 @@ def failure(name: str, client: Client, timeout: float) -> str:
             log.exception("%s", failed)
             return f"{failed}: {type(error).__name__}: {error}{LOGGED}"
     return ""
+
+
+def fails_on(name: str, its: str) -> str:
+    return f"the client of {name!r} fails on its own {its}"
 
 
 def ask_example(client: Client, example: Payload | None, timeout: float) -> None:
@@ -259,16 +264,22 @@ class ModelChecks:
         return True
 
     def _ask_named(self, client: Client, its: str, example: Payload) -> None:
+        """Ask a client an example; what is the client's fault is said as by `failure`."""
+        failed = fails_on(client.modelname, its)
         try:
             self.ask_client(client, example)
         except TensorsRefused:  # by the model
             raise
-        except BadRequest as error:  # by the client, whose example is to be changed
-            hint = f" ({error.hint})" if error.hint else ""
-            reason = f"its client refuses its own `{its}`: {error.message}{hint}"
-            refusal = BadRequest(reason)
+        except (BadRequest, NotJson) as error:
+            hint = f" ({error.hint})" * bool(error.hint)
+            refusal = BadRequest(f"{failed}: {error.message}{hint}")
             refusal.model = error.model
             raise refusal from error
+        except InferenceError:
+            raise
+        except BaseException as error:  # whatever a client does, the probe comes to its end
+            log.exception("%s", failed)
+            raise BadRequest(f"{failed}: {type(error).__name__}: {error}{LOGGED}") from error
 
     def ask_client(self, client: Client, example: Payload) -> None:
         """Ask a client an example; once more if a run of a model that takes files failed.

@@ -32,7 +32,7 @@ from pathlib import Path
 from clients.errors import InferenceError
 from clients.images.pictures import room
 from clients.plugins.registry import Registry
-from clients.triton.server import ModelServer
+from clients.triton.server import ModelServer, ModelState
 from dispatcher.execution.slots import MAX_HANGING
 from dispatcher.execution.watchdog import stack_of
 from dispatcher.observability.memory import trim_heap
@@ -80,6 +80,7 @@ class Prober:
         tidy: sees to what keeps Triton from listing its models.
         processes: of the models.
         elsewhere: whether Triton is another's, who alone can restart it.
+        explain: logs why models are not loaded.
 
     """
 
@@ -97,6 +98,7 @@ class Prober:
     tidy: Callable[[], None] = lambda: None
     processes: ModelProcesses = field(default_factory=ModelProcesses)
     elsewhere: bool = False
+    explain: Callable[[Iterable[ModelState]], None] = lambda _: None
     probes: dict[str, Probe] = field(default_factory=dict)
     found: Status = Status()
 
@@ -275,6 +277,7 @@ class Prober:
                 found = Status(triton_starts=starts, models=models, was_listed=True)
                 ready, living = found.ready(), self.processes.living()
                 self._follow(ready, {state.name for state in models})
+                self.explain(models)
                 self._counts.compare(starts, ready, living, timeout=WORD_S)
             except InferenceError as error:
                 # It does not list them while it is busy with loading one.
@@ -333,8 +336,8 @@ class Prober:
             again = last.tried_in == starts
             result = self.checks.check(name, result, knock=knock, again=again)
         except BaseException:  # whatever a client does, the probe comes to its end
-            log.exception("the example of %s fails in its client", name)
-            reason = "its client fails on its own example; the log has the traceback"
+            log.exception("the probe of %s fails", name)
+            reason = "its probe failed; the log has the traceback"
             result = replace(result, reason=reason)
         with self._noting:
             if probe.began != began:  # it was given up

@@ -49,12 +49,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do not check client classes, for which their files are imported",
     )
+    parser.add_argument(
+        "--follow-links",
+        action="store_true",
+        help="links may lead out of PATH; only in an archive they may not",
+    )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     """Check, and print what was found; return 1 where something is wrong, else 0."""
     with folder_of(options.path) as findings:
+        findings.links_replaced = options.follow_links
         classes = not options.no_clients
         folders = [*options.clients, *(settings_here().clients_path if classes else ())]
         models = check_all(findings, folders, clients=classes)
