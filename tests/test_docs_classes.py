@@ -15,7 +15,8 @@ from clients.testing import OnnxModels, answer, clients_in
 from tests.conftest import PROJECT
 from tests.support.fake_triton import FakeTriton
 from tests.support.own_clients import ask, served
-from tests.tool.test_tool import Noting, noting, program
+from tests.tool.test_invoke import Noting, noting
+from tests.tool.test_tool import program
 from tool.__main__ import main
 from tool.commands.new_client import contents
 

@@ -32,6 +32,7 @@ from tests.support.mistakes.mistake import (
     write_mistake,
     write_right,
 )
+from tool.__main__ import main
 
 pytestmark = pytest.mark.slow
 
@@ -161,3 +162,23 @@ def test_a_class_that_works_is_fine(place: Place) -> None:
     answer = place.endpoint.ask(modelname="works", payload={"x": [1, 0, 3]})
     assert answer.json["result"] == {"first": 8.0, "boxes": [2.0, 6.0]}
     assert "the client of 'works'" not in place.log()
+
+
+def test_a_folder_with_classes_alone_is_fine(tmp_path: Path) -> None:
+    """A class that asks no model needs none."""
+    classes = tmp_path / "mounted" / "code" / "clients"
+    classes.mkdir(parents=True)
+    source = (
+        RIGHT_CLASS[: RIGHT_CLASS.index("        found")] + "        return sum(payload['x'])\n"
+    )
+    (classes / "sums.py").write_text(source.replace("NAME", "sums"))
+    (tmp_path / "empty").mkdir()
+    assert main(["check", str(tmp_path / "mounted")]) == 0
+    settings = {
+        "MODEL_DIR": str(tmp_path / "mounted"),
+        "MODEL_REPOSITORY": str(tmp_path / "empty"),
+    }
+    with running(tmp_path, **settings) as endpoint:
+        assert endpoint.call("/ping").status == 200
+        assert endpoint.ask(modelname="sums", payload={"x": [1, 2]}).json["result"] == 3
+        wait_for(lambda: "the model sums answers" in endpoint.log.read_text(), 30, "the example")
