@@ -106,6 +106,7 @@ def build() -> Flask:
         tidy=link_repair(settings),
         elsewhere=bool(settings.triton_url),
         explain=explainer(settings),
+        classes=not settings.load_on_demand,  # they might load one model after the other
     )
     prober.start()
 

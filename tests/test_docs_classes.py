@@ -107,7 +107,7 @@ def test_every_command_works(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MODEL_DIR", "mine")
     lines = [line for text in blocks("sh") for line in text.splitlines() if "dispatcher " in line]
-    assert len(lines) == 9
+    assert len(lines) == 10
     for line in lines:
         words = shlex.split(line, comments=True)
         arguments = words[words.index("dispatcher") + 1 :]

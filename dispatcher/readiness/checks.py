@@ -12,7 +12,7 @@ import logging
 import secrets
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from clients.base import Client, Payload
 from clients.errors import (
@@ -141,12 +141,15 @@ class ModelChecks:
         server: where the models run.
         timeout: seconds that a model has for its answer. A model that answers other requests in
             that time is busy, and does not hang.
+        classes: whether classes of other names than their models are asked too.
 
     """
 
     registry: Registry
     server: ModelServer
     timeout: float
+    classes: bool = True
+    _logged: set[str] = field(default_factory=set)
 
     def names(self, ready: Collection[str], listed: Collection[str]) -> Iterator[tuple[str, str]]:
         """Yield what can be probed by its example, and the model of each.
@@ -163,7 +166,8 @@ class ModelChecks:
             model = client.served_by
             if model in ready:
                 yield model, model
-            if model not in listed or (model in ready and self.client(model) is not client):
+            alone = model not in listed or (model in ready and self.client(model) is not client)
+            if alone and self.classes:
                 yield client.modelname, model
 
     def check(self, name: str, result: Result, *, knock: bool, again: bool = False) -> Result:
@@ -278,8 +282,11 @@ class ModelChecks:
         except InferenceError:
             raise
         except BaseException as error:  # whatever a client does, the probe comes to its end
-            log.exception("%s", failed)
+            if failed not in self._logged:  # it is probed again and again
+                log.exception("%s", failed)
+            self._logged.add(failed)
             raise BadRequest(f"{failed}: {type(error).__name__}: {error}{LOGGED}") from error
+        self._logged.discard(failed)
 
     def ask_client(self, client: Client, example: Payload) -> None:
         """Ask a client an example; once more if a run of a model that takes files failed.

@@ -81,6 +81,7 @@ class Prober:
         processes: of the models.
         elsewhere: whether Triton is another's, who alone can restart it.
         explain: logs why models are not loaded.
+        classes: whether classes of other names than their models are probed too.
 
     """
 
@@ -99,11 +100,12 @@ class Prober:
     processes: ModelProcesses = field(default_factory=ModelProcesses)
     elsewhere: bool = False
     explain: Callable[[Iterable[ModelState]], None] = lambda _: None
+    classes: bool = True
     probes: dict[str, Probe] = field(default_factory=dict)
     found: Status = Status()
 
     def __post_init__(self) -> None:
-        self.checks = ModelChecks(self.registry, self.server, self.timeout)
+        self.checks = ModelChecks(self.registry, self.server, self.timeout, self.classes)
         self.probes = {
             name: Probe(Result(self.checks.model(name), required=True)) for name in self.required
         }

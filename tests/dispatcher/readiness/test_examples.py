@@ -9,6 +9,9 @@ import pytest
 
 from clients.base import Environment
 from clients.errors import BadPayload
+from clients.plugins.registry import Registry
+from dispatcher.readiness.checks import ModelChecks
+from tests.support.fake_triton import FakeTriton
 from tests.support.probing import Echo, Stage
 
 
@@ -50,6 +53,15 @@ def test_an_example_that_is_not_the_first_is_named(stage: Stage) -> None:
     assert reason.endswith("the client of 'echo' fails on its own examples[1]: `x` is missing")
 
 
+def test_no_class_loads_models_by_its_example_where_they_are_loaded_on_demand() -> None:
+    environment = Environment(FakeTriton({"echo": dict}), Path())
+    boxes = type("Boxes", (Echo,), {"modelname": "boxes", "model": "echo"})
+    registry = Registry({"echo": Echo(environment), "boxes": boxes(environment)})
+    for classes, expected in ((False, {"echo": "echo"}), (True, {"echo": "echo", "boxes": "echo"})):
+        checks = ModelChecks(registry, FakeTriton(), 8, classes)
+        assert dict(checks.names({"echo"}, {"echo", "other"})) == expected
+
+
 @pytest.mark.parametrize("model", ["echo", "nothing"])
 def test_a_class_of_another_name_than_its_model_is_asked_its_example_too(
     stage: Stage, caplog: pytest.LogCaptureFixture, model: str
@@ -71,6 +83,10 @@ def test_a_class_of_another_name_than_its_model_is_asked_its_example_too(
     assert stage.readiness.reasons() == []
     said = "the client of 'boxes' fails on its own example: ZeroDivisionError: no box; the log has"
     assert f"the model boxes does not answer: {said} the traceback" in caplog.text
+    stage.time += 8
+    assert "boxes" in stage.round()
+    assert caplog.text.count("ZeroDivisionError: no box; the log") == 1
+    assert caplog.text.count("Traceback") == 1
     del stage.prober.registry.clients["boxes"]
     stage.prober.list_models()
     assert "boxes" not in stage.prober.probes
