@@ -59,6 +59,9 @@ class Client(ABC):
     example: Payload
     """A payload that works: it is shown in the documentation, and the model is probed with it."""
 
+    examples: Sequence[Payload] = ()
+    """Several such payloads, in place of `example`."""
+
     model: ClassVar[str] = ""
     """The model's name in the repository, if it is not `modelname`."""
 

@@ -133,8 +133,12 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         say(line, WARNING)
     settings = with_repository(settings, run_dir, say)
     optional = settings.multi_model or settings.load_on_demand or settings.triton_url
-    if not (settings.required_models or optional):
-        say("MODEL_REPOSITORY and MODEL_DIR hold no models; expected: a folder per model", ERROR)
+    if not (settings.required_models or optional or has_classes(settings)):
+        say(
+            "MODEL_REPOSITORY and MODEL_DIR hold no models; expected: a folder per model, or "
+            "classes in CLIENTS_PATH",
+            ERROR,
+        )
         return 1
     try:
         nginx = find_nginx(settings)
@@ -184,6 +188,14 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         warn_of_lost_jobs(run_dir, say)
         for program in programs:
             program.clean()
+
+
+def has_classes(settings: Settings) -> bool:
+    """Whether there may be classes, which need no model."""
+    folders = settings.client_folders
+    return any(
+        one for folder in folders for kind in ("*.py", "*/__init__.py") for one in folder.glob(kind)
+    )
 
 
 def prepared_triton(settings: Settings, run_dir: Path, say: Say) -> Triton:

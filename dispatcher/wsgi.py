@@ -17,9 +17,10 @@ from flask import Flask
 
 from clients.plugins.registry import Registry, load_clients
 from clients.repository.gpu_config import has_gpu
+from clients.repository.model_folders import authors_folder
 from clients.triton.client import TritonEnvironment
 from clients.triton.configuration import renamed_config
-from clients.triton.server import ModelServer
+from clients.triton.server import ModelServer, ModelState
 from clients.triton.shared_memory import affordable
 from dispatcher.app import START_HEADER, create_app
 from dispatcher.auth.api_keys import KeyFile
@@ -35,6 +36,7 @@ from dispatcher.model_control.control import ModelControl
 from dispatcher.model_control.links import keep_listable
 from dispatcher.model_control.listing import ModelListing
 from dispatcher.model_control.load_unload import ModelLoader
+from dispatcher.model_control.model_files import Explainer, check_findings
 from dispatcher.model_control.reload import Reloader, tried_at_start
 from dispatcher.model_control.repository import models_on_disk
 from dispatcher.model_control.sandbox import environment_of
@@ -104,6 +106,8 @@ def build() -> Flask:
         leaving=lambda: watchdog.leaving,
         tidy=link_repair(settings),
         elsewhere=bool(settings.triton_url),
+        explain=explainer(settings),
+        classes=not settings.load_on_demand,  # they might load one model after the other
     )
     prober.start()
 
@@ -179,6 +183,7 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
         partial(models_on_disk, settings),
         adapt=settings.gpu_configs == ADAPT and not has_gpu(),
         elsewhere=bool(settings.triton_url),
+        findings=check_findings,
     )
     stores = remote_models(run_dir) if run_dir else []
     cache = cache_of(settings, log.info) if stores else None
@@ -265,6 +270,16 @@ def link_repair(settings: Settings) -> Callable[[], None]:
     if settings.run_dir is None or settings.triton_url:  # the folder is the user's own
         return lambda: None
     return partial(keep_listable, settings.model_repository, settings.run_dir / ASIDE)
+
+
+def explainer(settings: Settings) -> Callable[[Iterable[ModelState]], None]:
+    """Return a function that logs why models are not loaded."""
+    if settings.run_dir is None or settings.triton_url:  # Triton's own log says so
+        return lambda _: None
+    wanted, repository = settings.run_dir / WANTED, settings.model_repository
+    return Explainer(
+        lambda name: (wanted / name).exists(), lambda name: authors_folder(repository / name)
+    ).look
 
 
 def configure_logging(settings: Settings) -> None:

@@ -131,7 +131,8 @@ ARROWS = {
         "clients clients/plugins clients/repository clients/tensors clients/triton"
         " container/programs/find_triton.py"
         " container/triton_backends container/triton_backends/onnxruntime"
-        " container/triton_backends/openvino dispatcher/settings tool"
+        " container/triton_backends/openvino dispatcher/readiness/checks.py dispatcher/settings"
+        " tool"
     ),
     "tool/commands": (
         "clients/plugins clients/repository clients/triton container/triton_backends"

@@ -15,7 +15,8 @@ from clients.testing import OnnxModels, answer, clients_in
 from tests.conftest import PROJECT
 from tests.support.fake_triton import FakeTriton
 from tests.support.own_clients import ask, served
-from tests.tool.test_tool import Noting, noting, program
+from tests.tool.test_invoke import Noting, noting
+from tests.tool.test_tool import program
 from tool.__main__ import main
 from tool.commands.new_client import contents
 
@@ -106,7 +107,7 @@ def test_every_command_works(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MODEL_DIR", "mine")
     lines = [line for text in blocks("sh") for line in text.splitlines() if "dispatcher " in line]
-    assert len(lines) == 9
+    assert len(lines) == 10
     for line in lines:
         words = shlex.split(line, comments=True)
         arguments = words[words.index("dispatcher") + 1 :]

@@ -5,29 +5,19 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from clients.base import Client, Environment
-from clients.errors import (
-    BadRequest,
-    ClientDisabled,
-    InferenceError,
-    ModelUnavailable,
-    UnknownModel,
-)
-from clients.plugins.family import Family
+from clients.base import Environment
+from clients.errors import ModelUnavailable, UnknownModel
 from clients.plugins.registry import Registry, load_clients
 from clients.repository.config_text import Message
 from clients.repository.files import text_of
 from clients.repository.model_folders import CONFIG
-from clients.request import Request
-from clients.tensors.client import has_example
 from clients.testing import OnnxModels
 from clients.triton.configuration import config_dictionary, config_fault, config_signature
 from clients.triton.server import Signature, Tensors
@@ -71,12 +61,40 @@ def composed(
         yield repository
 
 
+class NotRun(ModelUnavailable):
+    """The model is of a kind that only Triton runs, or has a mistake that is reported elsewhere."""
+
+
+class Session:
+    """A model's file with the two methods of a session of ONNX Runtime that are needed here."""
+
+    def __init__(self, file: ModelFile) -> None:
+        self.file = file
+
+    def get_outputs(self) -> Sequence[Any]:
+        return tuple(self.file.signature.outputs)
+
+    def run(self, names: Sequence[str], inputs: Tensors) -> list[npt.NDArray[Any]]:
+        outputs = self.file.run(inputs, names)
+        return [outputs[name] for name in names]
+
+
 class Offline(OnnxModels):
-    """A model server that knows models by their configurations and files."""
+    """A model server that knows models by their configurations, and runs files by their engines.
+
+    Args:
+        folder: the repository.
+
+    """
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__(folder)
+        self.missing: set[str] = set()
+        """Models that were asked and are not there."""
+        self.not_run: set[str] = set()
+        """Models that were asked and cannot be run here."""
         self._signatures: dict[tuple[str, str], Signature] = {}
+        self._opened: dict[tuple[str, str], Session] = {}
 
     def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:  # noqa: ARG002
         if (model, version) not in self._signatures:
@@ -85,25 +103,51 @@ class Offline(OnnxModels):
 
     def put_together(self, model: str, version: str) -> Signature:
         """Return a model's inputs and outputs."""
-        config = self.folder / model / CONFIG
-        text = text_of(config) if config.is_file() else ""
-        if config_fault(text):
-            raise UnknownModel(f"{config} cannot be read")
-        known = config_dictionary(text)
-        if needs_completion(known):
-            known |= completed(
-                known, configured(config.parent) or Message(), self.opened(model, version)
-            ).fields
+        self.look_for(model)
+        try:
+            config = self.folder / model / CONFIG
+            text = text_of(config) if config.is_file() else ""
+            if config_fault(text):
+                raise self.cannot_run(model, f"{config} cannot be read")
+            known = config_dictionary(text)
+            if needs_completion(known):
+                known |= completed(
+                    known, configured(config.parent) or Message(), self.opened(model, version)
+                ).fields
+        except (ModelConfigError, UnicodeDecodeError) as error:
+            raise self.cannot_run(model, str(error)) from error
         return config_signature(known)
 
-    def infer(self, model: str, inputs: Tensors, **how: Any) -> dict[str, npt.NDArray[np.generic]]:  # noqa: ARG002
-        raise ModelUnavailable("it is not asked")
+    def _max_batch_size(self, model: str, session: Any) -> int:  # noqa: ARG002
+        return self.signature(model, timeout=0.0).max_batch_size
+
+    def _session(self, model: str, version: str) -> Session:
+        self.look_for(model)
+        if (model, version) not in self._opened:
+            self._opened[model, version] = Session(self.opened(model, version))
+        return self._opened[model, version]
+
+    def look_for(self, model: str) -> None:
+        """Note a model that is not there.
+
+        Raises:
+            UnknownModel: it is not.
+
+        """
+        if not (self.folder / model).is_dir():
+            self.missing.add(model)
+            raise UnknownModel(f"there is no model {model!r}")
+
+    def cannot_run(self, model: str, reason: str) -> NotRun:
+        """Note that a model cannot be run here; return the error."""
+        self.not_run.add(model)
+        return NotRun(f"{model}: {reason}")
 
     def opened(self, model: str, version: str) -> ModelFile:
         """Return a model's file; the latest served version's, where none is named.
 
         Raises:
-            UnknownModel: there is no such file, or its engine cannot read it.
+            NotRun: there is no such file, or its engine cannot read it.
 
         """
         folder = self.folder / model
@@ -111,36 +155,30 @@ class Offline(OnnxModels):
         versions = {path.name: path for path in served(config, version_folders(folder))}
         try:
             path = versions[version or next(reversed(versions), "")]
-            found = opened(model_file(config, path), backend(config, [path]))
+            its = backend(config, [path])
+            if not its:
+                raise self.cannot_run(model, "its backend runs in Triton alone")
+            found = opened(model_file(config, path), its)
         except (KeyError, ModelConfigError) as error:
-            raise UnknownModel(f"{model} has no file that can be read") from error
+            raise self.cannot_run(model, "it has no file that can be read") from error
         if found is None:
-            raise UnknownModel("there is no OpenVINO here that could read it")
+            raise self.cannot_run(model, "there is no OpenVINO here that could read it")
         return found
 
 
-def fits(client: Client) -> str:
-    """Return why a client or its example does not fit its model; empty if it does."""
-    if isinstance(client, Family):
-        try:
-            with Request(parameters=client.read_parameters({})).active():
-                client.fitted()
-                if has_example(client):
-                    client.inference(client.example)
-        except BadRequest as error:
-            fix = error.hint or "write a payload that works"
-            return client.mistake("example", f"is refused: {error.message}", fix).message
-        except ClientDisabled as error:
-            return error.message
-        except (InferenceError, ModelConfigError, UnicodeDecodeError):
-            pass  # the model is no ONNX file; other faults of it are reported elsewhere
-    return ""
-
-
-def load_offline(repository: Path, folders: Iterable[Path]) -> Registry:
+def load_offline(
+    repository: Path, folders: Iterable[Path], server: Offline | None = None
+) -> Registry:
     """Make the clients without logging: the registry has the reasons too."""
+    with silence():
+        return load_clients(Environment(server or Offline(repository), repository), folders)
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Log nothing meanwhile."""
     logging.disable(logging.CRITICAL)
     try:
-        return load_clients(Environment(Offline(repository), repository), folders)
+        yield
     finally:
         logging.disable(logging.NOTSET)

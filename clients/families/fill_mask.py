@@ -41,7 +41,7 @@ class FillMask(TextFamily[TextKeys]):
                 f"which reads {mask} as a word",
                 "leave `split_special_tokens` out of its tokenizer_config.json",
             )
-        if self.keys.example is None:
+        if self.keys.example is None and not self.keys.examples:
             self.example = {"text": f"The world has {self.tokenizer.mask} people."}
 
     def how_to_name_one(self) -> str:

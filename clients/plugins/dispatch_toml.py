@@ -87,6 +87,10 @@ NAMES = Kind(
     lambda value: is_list(value, lambda one: isinstance(one, str) and bool(NAME.fullmatch(one))),
 )
 TABLE = Kind("a table", lambda value: isinstance(value, dict))
+PAYLOADS = Kind(
+    "a list of payloads, or of texts or names of pictures for a model that takes those",
+    lambda value: is_list(value, lambda one: TABLE.fits(one) or TENSOR.fits(one)) and bool(value),
+)
 
 
 def key(kind: Kind, meaning: str, default: Any = MISSING) -> Any:
@@ -118,6 +122,9 @@ class Keys:
     aliases: tuple[str, ...] = key(NAMES, "other names for the same model", ())
     example: Mapping[str, Any] | None = key(
         TABLE, "a payload that works, in place of the family's own", None
+    )
+    examples: tuple[Mapping[str, Any] | str, ...] = key(
+        PAYLOADS, "several of these, in place of `example`; pictures are in the model's folder", ()
     )
     parameters: Mapping[str, Any] | None = key(
         TABLE, "defaults for what callers may set in `parameters`", None

@@ -6,6 +6,7 @@ made, which is registered and probed as an author's own class.
 
 from __future__ import annotations
 
+import base64
 import importlib
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -36,6 +37,7 @@ P = TypeVar("P")
 
 BESIDE = ("modelname", "modelversion", "parameters", "payload", "output")  # fields of the body
 LABELS = "labels.txt"
+MOST_EXAMPLE = 100_000  # bytes of a picture
 PUT_LINES = "put a file of that name beside config.pbtxt, with a name in each line"
 LINES_UNREAD: dict[type[Exception], tuple[str, str]] = {
     UnicodeDecodeError: ("is no UTF-8", "save it as UTF-8"),
@@ -61,6 +63,8 @@ class Family(Client, Generic[K, P]):
         super().__init__(environment)
         if self.keys.example is not None:
             self.example = self.keys.example
+        if self.keys.examples:
+            self.examples = [self.example_of(one) for one in self.keys.examples]
         self._fitted: tuple[Signature, P] | None = None
 
     @abstractmethod
@@ -128,6 +132,37 @@ class Family(Client, Generic[K, P]):
         settings = ", ".join(self.parameters)
         beside = f"; `parameters`, beside `payload`, may have {settings}" if settings else ""
         return f"the payload may have {', '.join(self.fields)}{beside}"
+
+    def example_of(self, given: Payload | str) -> Payload:
+        """Return the payload that an entry of the key `examples` means.
+
+        Raises:
+            ClientDisabled: `example` is there too, or it is a text or a picture that the family
+                does not take, or a picture that cannot be read, or is large.
+
+        """
+        if self.keys.example is not None:
+            raise self.mistake("examples", "is there beside `example`", "write one of the two")
+        if not isinstance(given, str):
+            return given
+        if "text" in self.media:
+            return {self.media["text"]: given}
+        if "picture" not in self.media:
+            raise self.mistake("examples", f"has {brief(given)}", "write tables, as in `example`")
+        try:
+            if not INSIDE.fits(given):
+                raise ValueError(given)  # noqa: TRY301  as a name that can be no path
+            content = (self.folder / given).read_bytes()
+        except (OSError, ValueError) as error:
+            fix = "put a picture of that name beside config.pbtxt"
+            raise self.mistake(
+                "examples", f"has {brief(given)}, which cannot be read", fix
+            ) from error
+        if len(content) > MOST_EXAMPLE:
+            what = f"has {brief(given)}, a file of {len(content):,} bytes"
+            fix = f"take one of at most {MOST_EXAMPLE:,}: GET /models and /docs show it"
+            raise self.mistake("examples", what, fix)
+        return {self.media["picture"]: base64.b64encode(content).decode()}
 
     def mistake(self, name: str, what: str, fix: str) -> ClientDisabled:
         """Return the error for a wrong key."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from clients.base import Client, Parameter
 from clients.errors import BadParameter
+from clients.tensors.client import examples_of
 
 
 def declaration_fault(client: type[Client]) -> str:
@@ -71,15 +72,22 @@ def media_fault(declared: object) -> str:
 
 
 def example_fault(client: Client | type[Client]) -> str:
-    """Return the first mistake in an example."""
-    example = getattr(client, "example", None)
-    if not isinstance(example, Mapping):
-        has = "it has no example" if example is None else f"its example is {example!r:.60}"
-        return f"{has}; write `example = {{…}}`, a payload that works, in the class"
-    try:
-        json.dumps(dict(example))
-    except (TypeError, ValueError) as error:
-        return f"its example is not JSON, as a caller would send it: {error}"
+    """Return the first mistake in `example` or `examples`."""
+    several = client.examples
+    if not isinstance(several, list | tuple):
+        return f"its examples are {several!r:.60}; write `examples = [{{…}}, …]`"
+    if vars(client).get("examples") and "example" in vars(client):
+        return "it has both `example` and `examples`; write all of them into `examples`"
+    name = "one of its examples" if several else "its example"
+    found = examples_of(client)
+    for example in found or [getattr(client, "example", None)]:
+        if not isinstance(example, Mapping):
+            has = "it has no example" if example is None else f"{name} is {example!r:.60}"
+            return f"{has}; write `example = {{…}}`, a payload that works, in the class"
+        try:
+            json.dumps(dict(example))
+        except (TypeError, ValueError) as error:
+            return f"{name} is not JSON, as a caller would send it: {error}"
     return ""
 
 

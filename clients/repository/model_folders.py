@@ -14,6 +14,20 @@ from clients.repository.gpu_config import adapted
 
 CONFIG = "config.pbtxt"
 PLAIN_MODELS = ("model.onnx", "model.pt")
+# What a backend looks for in a version folder, where the configuration names nothing else.
+# https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_repository.md
+MODEL_FILES = {
+    "onnxruntime": "model.onnx",
+    "pytorch": "model.pt",
+    "python": "model.py",
+    "tensorrt": "model.plan",
+    "openvino": "model.xml",
+    "onnxruntime_onnx": "model.onnx",
+    "pytorch_libtorch": "model.pt",
+    "tensorrt_plan": "model.plan",
+    "tensorflow_savedmodel": "model.savedmodel",
+    "tensorflow_graphdef": "model.graphdef",
+}
 UNNAMED = "model"  # the name for a model file directly in the mounted folder
 
 # The one rule for names of models and aliases: no other folder is found by Triton's Python backend,
@@ -184,6 +198,22 @@ def is_model(folder: Path) -> bool:
 def has_versions(folder: Path) -> bool:
     """Whether there are version folders in a model's folder."""
     return any(path.name.isdigit() and path.is_dir() for path in folder.iterdir())
+
+
+def is_its_own_version(folder: Path) -> bool:
+    """Whether a folder without version folders has a model's file beside its configuration.
+
+    The folder itself is then version 1. An ensemble has no file.
+    """
+    try:
+        config = read(text_of(folder / CONFIG))
+    except (OSError, ValueError):  # there is none, or Triton reports the mistake
+        return False
+    if config.text("platform") == "ensemble":
+        return True
+    named = config.text("default_model_filename")
+    names = [named] if named else MODEL_FILES.values()
+    return any(os.path.exists(folder / name) for name in names)  # noqa: PTH110  a name may be too long
 
 
 def configured_name(folder: Path) -> str:

@@ -26,9 +26,30 @@ MOST_NUMBERS = 5_000_000
 V2_FIELDS = ("id", "inputs", "outputs", "parameters")
 
 
-def has_example(client: Client) -> bool:
-    """Whether a client has an example; one for plain tensors may have none."""
-    return bool(client.example) or not isinstance(client, TensorClient)
+def examples_of(client: Client | type[Client]) -> tuple[Payload, ...]:
+    """Return the examples of a client, the first in front; one for plain tensors may have none.
+
+    `example` or `examples` counts, whichever is nearer: of the object, of its class, of a base.
+    """
+    kind = client if isinstance(client, type) else type(client)
+    own = () if isinstance(client, type) else (vars(client),)
+    found: tuple[Payload, ...] = ()
+    for place in (*own, *map(vars, kind.__mro__)):
+        if place.get("examples"):
+            found = tuple(client.examples)
+            break
+        if "example" in place:
+            found = (client.example,)
+            break
+    return tuple(one for one in found if one or not issubclass(kind, TensorClient))
+
+
+def named_examples(client: Client) -> list[tuple[str, Payload]]:
+    """Return the examples of a client, each with what its author calls it."""
+    found = examples_of(client)
+    if len(found) == 1:
+        return [("example", found[0])]
+    return [(f"examples[{place}]", one) for place, one in enumerate(found)]
 
 
 @dataclass(frozen=True)

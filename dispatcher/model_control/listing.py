@@ -14,7 +14,7 @@ from clients.parameters import Parameter
 from clients.plugins.dispatch_toml import aliases, authors
 from clients.plugins.registry import Registry
 from clients.repository.model_folders import authors_folder
-from clients.tensors.client import has_example
+from clients.tensors.client import examples_of
 from clients.triton.server import ModelServer, ModelState
 from dispatcher.model_control.repository import URL_FILE
 from dispatcher.storage.model_cache import RECORD
@@ -100,6 +100,7 @@ class ModelListing:
             if model not in self.registry.clients:
                 named.append((model, model, None))
         for name, model, client in sorted(named, key=lambda one: one[:2]):
+            examples = list(examples_of(client)) if client else []
             latest = max(states[model], key=lambda state: int(state.version or 0))
             yield {
                 "modelName": name,
@@ -110,7 +111,8 @@ class ModelListing:
                 "weights": weights(self.repository / model),
                 "parameters": parameters(client) if client else {},
                 "media": dict(client.media) if client else {},
-                "example": client.example if client and has_example(client) else None,
+                "example": next(iter(examples), None),
+                "examples": examples,
                 "aliases": list(client.aliases) if client else [],
                 "batching": self.batching(model, timeout),
                 **(self.engine(model, latest.version) if latest.ready else {}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -22,12 +22,14 @@ from clients.repository.model_folders import (
 from clients.triton.server import Control
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.model_control.model_files import (
+    MEND,
     ModelFolders,
     find_models,
     load_error,
-    placement_error,
     read_config,
+    refusals,
     refuse_other_name,
+    refuse_wrong_client_file,
 )
 from dispatcher.model_control.repository import (
     PARTS_FILE,
@@ -63,6 +65,7 @@ class ModelLoader(RepositoryFolder):
         folders: returns the folders in MODEL_DIR and MODEL_REPOSITORY that are models, by name.
         adapt: whether configurations are adapted to a machine without a GPU, in copies.
         elsewhere: whether Triton reads a repository of its own, elsewhere.
+        findings: returns what is wrong with a folder that Triton could not load.
 
     """
 
@@ -79,6 +82,7 @@ class ModelLoader(RepositoryFolder):
         *,
         adapt: bool = False,
         elsewhere: bool = False,
+        findings: Callable[[Path], Iterable[str]] = lambda _: (),
     ) -> None:
         super().__init__(repository, roots, renamed_config, folders, adapt=adapt)
         self.server = server
@@ -86,6 +90,7 @@ class ModelLoader(RepositoryFolder):
         self.wanted = wanted
         self.unload_timeout = unload_timeout
         self.elsewhere = elsewhere
+        self.findings = findings
 
     def load(
         self,
@@ -114,15 +119,12 @@ class ModelLoader(RepositoryFolder):
         if not NAME.fullmatch(name):
             raise BadModel(f"`model_name` is {name[:100]!r}", hint=NAMED)
         with ExitStack() as until_loaded:
-            try:
+            with refusals(url, self.findings):
                 models = find_models(self.allowed(url))
                 source, names = models.main, models.names(name)
+                refuse_wrong_client_file(source)
                 self.refuse_too_large(source, *models.parts.values())
                 placed = until_loaded.enter_context(self.placed(source, name, url, may_have, names))
-            except OSError as error:
-                raise placement_error(url, error) from error
-            except ModelFailed as error:  # its configuration cannot be read
-                raise load_error(url, error) from error
             if placed:
                 self._load_placed(name, url, models, until_loaded)
                 try:
@@ -133,7 +135,7 @@ class ModelLoader(RepositoryFolder):
                 if reason:
                     self._give_back(name)
                     reason = reason.replace(str(self.repository / name), str(source))
-                    raise BadModel(reason, hint=f"mend it in {url}, then load it again")
+                    raise BadModel(reason, hint=MEND.format(url))
                 return
         if self.is_loaded(name):
             raise AlreadyLoaded(f"there is a model {name!r}")
@@ -183,18 +185,15 @@ class ModelLoader(RepositoryFolder):
         self, name: str, url: str, models: ModelFolders, until_loaded: ExitStack
     ) -> None:
         names = models.names(name)
+        places = {self.repository / names[part]: its for part, its in models.parts.items()}
+        places[self.repository / name] = models.main
         try:
-            for part, folder in models.parts.items():
-                until_loaded.enter_context(self._load_part(folder, names[part], name, names))
-            self._load(name)
+            with refusals(url, self.findings, places):
+                for part, folder in models.parts.items():
+                    until_loaded.enter_context(self._load_part(folder, names[part], name, names))
+                self._load(name)
         except DeadlineExceeded:
             raise
-        except ModelFailed as error:
-            self.remove(name)
-            raise load_error(url, error) from error
-        except OSError as error:
-            self.remove(name)
-            raise placement_error(url, error) from error
         except BaseException:
             self.remove(name)
             raise
@@ -221,10 +220,12 @@ class ModelLoader(RepositoryFolder):
             raise no_such_folder(name, there)
         self.refuse_changed(name)
         is_new = self.take_in(name)
+        place = self.repository / name
+        folder = authors_folder(place)
         try:
-            if (self.repository / name / CONFIG).is_file():
+            if (place / CONFIG).is_file():
                 # Triton's own message does not say what is wrong.
-                text = read_config(self.repository / name)
+                text = read_config(place)
                 self.renamed_config(text, name)
                 refuse_other_name(text, name)
             self._load(name)
@@ -232,7 +233,8 @@ class ModelLoader(RepositoryFolder):
             if is_new and not isinstance(error, DeadlineExceeded):
                 self.remove(name)
             if isinstance(error, ModelFailed):
-                raise load_error(f"the model {name!r}", error) from error
+                found = self.findings(folder)
+                raise load_error(f"the model {name!r}", error, {place: folder}, found) from error
             raise
 
     def _load_elsewhere(self, name: str) -> None:

@@ -7,23 +7,47 @@ with those that its code asks (business logic scripting).
 from __future__ import annotations
 
 import errno
+import json
+import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
-from clients.errors import InferenceError, ModelFailed, TooLargeAtOnce
+from clients.errors import ClientDisabled, InferenceError, ModelFailed, TooLargeAtOnce
 from clients.plugins.dispatch_toml import FILE as CLIENT_FILE
+from clients.plugins.family import client_class
 from clients.repository.config_text import Field, NotReadable, line_of, read
 from clients.repository.files import is_litter, text_of
-from clients.repository.model_folders import CONFIG, PLAIN_MODELS, has_versions
+from clients.repository.model_folders import (
+    CONFIG,
+    PLAIN_MODELS,
+    has_versions,
+    is_its_own_version,
+)
+from clients.triton.server import ModelState
 from dispatcher.errors import BadModel, OutOfMemory
 
 EXPECTED_FILES = "config.pbtxt and 1/model.onnx, or a plain model.onnx"
+CHECK_S = 60.0  # it opens the model, which Triton has just failed to load
+MOST_FINDINGS = 3
+WELL = frozenset({"READY", "LOADING", "UNLOADING"})
+MEND = "mend it in {}, then load it again"
 MAX_CODE = 2**20  # bytes of a file in which names of models are looked for
 MAX_CLIENT_FILE = 2**20  # bytes of a dispatch.toml
+
+log = logging.getLogger(__name__)
+
+
+class NoModel(BadModel):
+    """A folder is no model, though it may look like one to its author."""
 
 
 def read_client_file(path: Path) -> bytes:
@@ -83,15 +107,128 @@ def placement_error(url: str, error: OSError) -> InferenceError:
     )
 
 
-def load_error(what: str, error: ModelFailed) -> InferenceError:
-    """Return the error for a model that Triton could not load."""
-    message = f"{what} cannot be loaded: {error.message}"
+def refuse_wrong_client_file(folder: Path) -> None:
+    """Refuse a `dispatch.toml` with a mistake that shows without the model.
+
+    Raises:
+        ClientDisabled: it has one.
+        BadModel: it is too large to be one.
+
+    """
+    if (file := folder / CLIENT_FILE).is_file():
+        read_client_file(file)
+        client_class(file)
+
+
+def check_findings(folder: Path) -> list[str]:
+    """Return what `dispatcher check` finds wrong with a model's folder, a sentence for each.
+
+    In a process of its own: the tool looks into files with the engines' own libraries.
+    """
+    options = ("--json", "--no-clients", "--follow-links")
+    command = (sys.executable, "-m", "tool", "check", *options, str(folder))
+    try:
+        ran = subprocess.run(command, capture_output=True, timeout=CHECK_S, check=False)
+        found = json.loads(ran.stdout)["findings"]
+    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError) as error:
+        log.warning("%s cannot be checked: %s: %s", folder, type(error).__name__, error)
+        return []
+    return [sentence(folder, one) for one in found if one["level"] == "error"][:MOST_FINDINGS]
+
+
+@dataclass
+class Explainer:
+    """Logs what is wrong with models that Triton could not load, once for each.
+
+    Args:
+        wanted: whether a model is to be loaded.
+        folder: returns the author's folder of a model.
+        findings: returns what is wrong with a folder.
+
+    """
+
+    wanted: Callable[[str], bool]
+    folder: Callable[[str], Path]
+    findings: Callable[[Path], Iterable[str]] = check_findings
+    _explained: set[str] = field(default_factory=set)
+
+    def look(self, states: Iterable[ModelState]) -> None:
+        """Look at the models that Triton lists; log in a thread, since a check takes seconds."""
+        listed = list(states)
+        well = {state.name for state in listed if state.state in WELL}
+        lost = {state.name for state in listed if self.wanted(state.name)} - well
+        self._explained -= well
+        if new := sorted(lost - self._explained):
+            self._explained |= lost
+            threading.Thread(target=self.explain, args=(new,), daemon=True).start()
+
+    def explain(self, names: Iterable[str]) -> None:
+        """Log what is wrong with some models."""
+        for name in names:
+            for line in self.findings(self.folder(name)):
+                log.error("the model %s is not loaded: %s", name, line)
+
+
+def sentence(folder: Path, finding: Mapping[str, Any]) -> str:
+    """Return a finding as `dispatcher check` prints it, with the whole path."""
+    line, key, fix = finding["line"], finding["key"], finding["fix"]
+    place = f"{folder.resolve() / finding['file']}{f':{line}' * bool(line)}"
+    return f"{place}:{f' `{key}`' * bool(key)} {finding['message']}{f': {fix}' * bool(fix)}"
+
+
+@contextmanager
+def refusals(
+    url: str,
+    findings: Callable[[Path], Iterable[str]],
+    places: Mapping[Path, Path] = MappingProxyType({}),
+) -> Iterator[None]:
+    """Turn what keeps a model from being loaded into errors for the caller who named its folder.
+
+    Args:
+        url: the folder.
+        findings: returns what is wrong with it, where Triton could not load it.
+        places: the authors' folders, by their places in Triton's repository.
+
+    """
+    try:
+        yield
+    except OSError as error:
+        raise placement_error(url, error) from error
+    except ClientDisabled as error:
+        raise BadModel(error.message, hint=MEND.format(url)) from error
+    except NoModel as error:
+        found = findings(Path(url.removeprefix("file://")))
+        raise BadModel(error.message, hint="; ".join(found) or error.hint) from error
+    except ModelFailed as error:
+        found = findings(Path(url.removeprefix("file://")))
+        raise load_error(url, error, places, found) from error
+
+
+def load_error(
+    what: str,
+    error: ModelFailed,
+    places: Mapping[Path, Path] = MappingProxyType({}),
+    findings: Iterable[str] = (),
+) -> InferenceError:
+    """Return the error for a model that Triton could not load.
+
+    Args:
+        what: could not be loaded.
+        error: what Triton said.
+        places: the authors' folders, by their places in Triton's repository.
+        findings: what is wrong with these folders.
+
+    """
+    said = error.message
+    for place, folder in places.items():
+        said = said.replace(str(place), str(folder))
+    message = f"{what} cannot be loaded: {said}"
     if isinstance(error, TooLargeAtOnce):
         hint = "unload another model first, or start the container with more /dev/shm"
         return OutOfMemory(message, hint=hint)
     if "explicit model load" in error.message:
         return BadModel(message, hint="start that Triton with --model-control-mode=explicit")
-    return BadModel(message, hint=error.hint)
+    return BadModel(message, hint="; ".join(findings) or error.hint)
 
 
 def is_readable_folder(path: Path) -> bool:
@@ -139,14 +276,14 @@ def find_models(folder: Path) -> ModelFolders:
     is_alone = (folder / CONFIG).exists() or (folder / CLIENT_FILE).exists()
     for candidate in (folder, *inner[:1]):
         plain = any((candidate / name).is_file() for name in PLAIN_MODELS)
-        if has_versions(candidate) or plain:
+        if has_versions(candidate) or plain or is_its_own_version(candidate):
             return ModelFolders(candidate)
         if len(inner) != 1 or is_alone:
             break
     models = {path.name: path for path in inner if (path / CONFIG).is_file()}
     if len(models) > 1 and not is_alone:
         return with_parts(folder, models)
-    raise BadModel(f"{folder} is no model", hint=f"expected {EXPECTED_FILES}")
+    raise NoModel(f"{folder} is no model", hint=f"expected {EXPECTED_FILES}")
 
 
 def with_parts(folder: Path, models: Mapping[str, Path]) -> ModelFolders:

@@ -22,15 +22,13 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from clients.base import Client
-from clients.errors import ClientDisabled, InferenceError
 from clients.plugins.discovery import Source, names_in, sources, tried
 from clients.plugins.dispatch_toml import authors
-from clients.plugins.registry import Loaded, Verdict, described, load
+from clients.plugins.registry import Verdict, load
 from clients.triton.client import Triton, TritonEnvironment, Tritons
 from clients.triton.connection import Address
 from dispatcher.exit_codes import in_words
-from dispatcher.readiness.checks import ask_example
+from dispatcher.readiness.checks import failures
 from dispatcher.settings import Settings, read_settings, remote_triton
 
 log = logging.getLogger(__name__)
@@ -163,35 +161,12 @@ def main(arguments: list[str]) -> int:
                 continue
             lines.write(json.dumps({"where": source.where}) + "\n")
             loaded = load(source, environment, taken)
-            failing = failures(loaded, settings.client_timeout) if job["ask"] else {}
+            failing = failures(loaded.clients, settings.client_timeout) if job["ask"] else {}
             good = tuple(name for name in loaded.clients if name not in failing)
             verdict = Verdict(tried(source), good, loaded.broken | failing)
             taken |= dict.fromkeys(good, source.where)
             lines.write(json.dumps({"where": source.where, **asdict(verdict)}) + "\n")
     return 0
-
-
-def failures(loaded: Loaded, timeout: float) -> dict[str, str]:
-    """Return why clients of a source fail their own example, by name."""
-    return {
-        name: f"the client of {name!r} fails on its own example: {reason}"
-        for name, client in loaded.clients.items()
-        if (reason := failure(name, client, timeout))
-    }
-
-
-def failure(name: str, client: Client, timeout: float) -> str:
-    """Return why a client fails its own example; the empty text where it answers."""
-    try:
-        ask_example(client, timeout)
-    except ClientDisabled as error:  # without its hint, which is to reload
-        return error.message
-    except InferenceError as error:
-        return f"{error.message} ({error.hint})" if error.hint else error.message
-    except (Exception, SystemExit) as error:
-        log.exception("the example of %s fails in its client", name)
-        return f"{described(error)}; the log has the traceback"
-    return ""
 
 
 if __name__ == "__main__":

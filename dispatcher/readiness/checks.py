@@ -8,12 +8,13 @@ running it.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
-from clients.base import Client
+from clients.base import Client, Payload
 from clients.errors import (
     BadRequest,
     ClientDisabled,
@@ -24,21 +25,60 @@ from clients.errors import (
     TensorsRefused,
     TooLargeAtOnce,
 )
+from clients.plugins.family import Family
 from clients.plugins.registry import Registry
 from clients.request import Request, SequencePart
-from clients.tensors.client import has_example
+from clients.tensors.client import named_examples
 from clients.tensors.nested import unshared
 from clients.tensors.signature import noise, zeros
 from clients.triton.server import ModelServer
 from dispatcher.codecs.responses import encode
+from dispatcher.errors import NotJson
 from dispatcher.readiness.instances import WORD_S
 from dispatcher.readiness.status import Result
 
 BUSY_LOOK_S = 0.2
+LOGGED = "; the log has the traceback"
+
+log = logging.getLogger(__name__)
 
 
-def ask_example(client: Client, timeout: float) -> None:
-    """Ask a client its own example; a client for plain tensors may have none.
+def failures(clients: Mapping[str, Client], timeout: float) -> dict[str, str]:
+    """Return why clients fail an example of their own, by name; nothing of those that answer.
+
+    Args:
+        clients: by name.
+        timeout: seconds for each example.
+
+    """
+    found = {name: failure(name, client, timeout) for name, client in clients.items()}
+    return {name: reason for name, reason in found.items() if reason}
+
+
+def failure(name: str, client: Client, timeout: float) -> str:
+    """Return which example a client fails, and why; the empty text where it answers all."""
+    asked: list[tuple[str, Payload | None]] = [*named_examples(client)] or [("example", None)]
+    for its, example in asked:
+        failed = fails_on(name, its)
+        try:
+            ask_example(client, example, timeout)
+        except ClientDisabled as error:  # without its hint, which is to reload
+            is_mistake = isinstance(client, Family)  # in its file, which the message names
+            return error.message if is_mistake else f"{failed}: {error.message}"
+        except InferenceError as error:
+            return f"{failed}: {error.message}" + f" ({error.hint})" * bool(error.hint)
+        except (Exception, SystemExit) as error:
+            log.exception("%s", failed)
+            return f"{failed}: {type(error).__name__}: {error}{LOGGED}"
+    return ""
+
+
+def fails_on(name: str, its: str) -> str:
+    return f"the client of {name!r} fails on its own {its}"
+
+
+def ask_example(client: Client, example: Payload | None, timeout: float) -> None:
+    """Ask a client an example of its own; a client for plain tensors may have none.
 
     Raises:
         InferenceError: it does not answer, or its answer is not JSON.
@@ -51,9 +91,9 @@ def ask_example(client: Client, timeout: float) -> None:
         sequence=own_sequence(),
     )
     with request.active():
-        if has_example(client):
+        if example is not None:
             # The client may change its payload; the next probe and the docs need the example.
-            result = client.inference(unshared(dict(client.example)))
+            result = client.inference(unshared(dict(example)))
             if isinstance(result, Iterator):  # one shows that the model answers
                 result = next(result, None)
                 request.cancel()
@@ -101,12 +141,34 @@ class ModelChecks:
         server: where the models run.
         timeout: seconds that a model has for its answer. A model that answers other requests in
             that time is busy, and does not hang.
+        classes: whether classes of other names than their models are asked too.
 
     """
 
     registry: Registry
     server: ModelServer
     timeout: float
+    classes: bool = True
+    _logged: set[str] = field(default_factory=set)
+
+    def names(self, ready: Collection[str], listed: Collection[str]) -> Iterator[tuple[str, str]]:
+        """Yield what can be probed by its example, and the model of each.
+
+        A model that is ready by its own name; a class of another name by that, also where it asks
+        no model of Triton.
+
+        Args:
+            ready: the models that are ready.
+            listed: the models that there are.
+
+        """
+        for client in list(self.registry.clients.values()):
+            model = client.served_by
+            if model in ready:
+                yield model, model
+            alone = model not in listed or (model in ready and self.client(model) is not client)
+            if alone and self.classes:
+                yield client.modelname, model
 
     def check(self, name: str, result: Result, *, knock: bool, again: bool = False) -> Result:
         """Return a result with what is found now; `reason` is empty where the model answers.
@@ -119,6 +181,7 @@ class ModelChecks:
 
         """
         before, until = self._answered(result.model), time.monotonic() + self.timeout
+        most = 1 if result.answered_in == result.tried_in else None
         try:
             signature = self.server.signature(result.model, timeout=self.timeout) if knock else None
             # Triton passes no knock to a decoupled model. One that decodes files fails on zeros,
@@ -130,7 +193,7 @@ class ModelChecks:
                 inputs = noise(signature) if signature.cached else zeros(signature)
                 self.server.knock(result.model, inputs, timeout=self.timeout)
                 return result
-            answers = self.ask(name, known=bool(result.answered_in), again=again)
+            answers = self.ask(name, known=bool(result.answered_in), again=again, most=most)
         except InferenceError as error:
             is_late = isinstance(error, ModelBusy | DeadlineExceeded)
             if is_late and self._may_be_occupied(error.model or result.model):
@@ -162,12 +225,12 @@ class ModelChecks:
             part=part,
         )
 
-    def ask(self, name: str, *, known: bool, again: bool = False) -> bool:
-        """Ask a model the example of its client, or zeros where it has no client.
+    def ask(self, name: str, *, known: bool, again: bool = False, most: int | None = None) -> bool:
+        """Ask a model the examples of its client, or zeros where it has no client.
 
         Zeros may not be a valid input, so that only a model that is `known` to answer them has to.
         One that takes files and did not answer is not asked `again`: with its run a batch of other
-        callers might fail.
+        callers might fail. Of several examples `most` are asked.
 
         Returns:
             whether it answered.
@@ -179,17 +242,9 @@ class ModelChecks:
         if reason := self.registry.disabled(name):
             raise ClientDisabled(reason)
         client = self.client(name)
-        if client and has_example(client):
-            try:
-                self.ask_client(client)
-            except TensorsRefused:  # by the model
-                raise
-            except BadRequest as error:  # by the client, whose example is to be changed
-                hint = f" ({error.hint})" if error.hint else ""
-                reason = f"its client refuses its own `example`: {error.message}{hint}"
-                refusal = BadRequest(reason)
-                refusal.model = error.model
-                raise refusal from error
+        if client and (examples := named_examples(client)[:most]):
+            for its, example in examples:
+                self._ask_named(client, its, example)
             return True
         model = self.model(name)
         signature = self.server.signature(model, timeout=self.timeout)
@@ -212,21 +267,42 @@ class ModelChecks:
             return False
         return True
 
-    def ask_client(self, client: Client) -> None:
-        """Ask a client its own example; once more if a run of a model that takes files failed.
+    def _ask_named(self, client: Client, its: str, example: Payload) -> None:
+        """Ask a client an example; what is the client's fault is said as by `failure`."""
+        failed = fails_on(client.modelname, its)
+        try:
+            self.ask_client(client, example)
+        except TensorsRefused:  # by the model
+            raise
+        except (BadRequest, NotJson) as error:
+            hint = f" ({error.hint})" * bool(error.hint)
+            refusal = BadRequest(f"{failed}: {error.message}{hint}")
+            refusal.model = error.model
+            raise refusal from error
+        except InferenceError:
+            raise
+        except BaseException as error:  # whatever a client does, the probe comes to its end
+            if failed not in self._logged:  # it is probed again and again
+                log.exception("%s", failed)
+            self._logged.add(failed)
+            raise BadRequest(f"{failed}: {type(error).__name__}: {error}{LOGGED}") from error
+        self._logged.discard(failed)
+
+    def ask_client(self, client: Client, example: Payload) -> None:
+        """Ask a client an example; once more if a run of a model that takes files failed.
 
         The run may have been shared with a caller's file that the model could not decode.
         """
         until = time.monotonic() + self.timeout
         try:
-            ask_example(client, self.timeout)
+            ask_example(client, example, self.timeout)
         except ModelFailed as error:
             if not error.model:  # the client says so itself
                 raise
             signature = self.server.signature(error.model, timeout=WORD_S)
             if not any(spec.is_file for spec in signature.inputs):
                 raise
-            ask_example(client, max(0.0, until - time.monotonic()))
+            ask_example(client, example, max(0.0, until - time.monotonic()))
 
     def client(self, name: str) -> Client | None:
         """Return the client of this name; else any client of the model of this name."""

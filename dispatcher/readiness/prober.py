@@ -32,7 +32,7 @@ from pathlib import Path
 from clients.errors import InferenceError
 from clients.images.pictures import room
 from clients.plugins.registry import Registry
-from clients.triton.server import ModelServer
+from clients.triton.server import ModelServer, ModelState
 from dispatcher.execution.slots import MAX_HANGING
 from dispatcher.execution.watchdog import stack_of
 from dispatcher.observability.memory import trim_heap
@@ -80,6 +80,8 @@ class Prober:
         tidy: sees to what keeps Triton from listing its models.
         processes: of the models.
         elsewhere: whether Triton is another's, who alone can restart it.
+        explain: logs why models are not loaded.
+        classes: whether classes of other names than their models are probed too.
 
     """
 
@@ -97,11 +99,13 @@ class Prober:
     tidy: Callable[[], None] = lambda: None
     processes: ModelProcesses = field(default_factory=ModelProcesses)
     elsewhere: bool = False
+    explain: Callable[[Iterable[ModelState]], None] = lambda _: None
+    classes: bool = True
     probes: dict[str, Probe] = field(default_factory=dict)
     found: Status = Status()
 
     def __post_init__(self) -> None:
-        self.checks = ModelChecks(self.registry, self.server, self.timeout)
+        self.checks = ModelChecks(self.registry, self.server, self.timeout, self.classes)
         self.probes = {
             name: Probe(Result(self.checks.model(name), required=True)) for name in self.required
         }
@@ -274,7 +278,8 @@ class Prober:
                 models = self.server.models(timeout=WORD_S)
                 found = Status(triton_starts=starts, models=models, was_listed=True)
                 ready, living = found.ready(), self.processes.living()
-                self._follow(ready)
+                self._follow(ready, {state.name for state in models})
+                self.explain(models)
                 self._counts.compare(starts, ready, living, timeout=WORD_S)
             except InferenceError as error:
                 # It does not list them while it is busy with loading one.
@@ -284,15 +289,14 @@ class Prober:
                     found = Status(triton_starts=starts, fault=fault, was_listed=before)
             self.found = replace(found, at=self.clock())
 
-    def _follow(self, ready: Collection[str]) -> None:
+    def _follow(self, ready: Collection[str], listed: Collection[str]) -> None:
         """Take in what was loaded meanwhile, and forget what was unloaded."""
+        there = dict(self.checks.names(ready, listed))
         for name, probe in list(self.probes.items()):
-            if not probe.result.required and name not in ready:
+            if not probe.result.required and name not in there:
                 del self.probes[name]
-        for client in list(self.registry.clients.values()):
-            if client.served_by in ready:
-                model = client.served_by
-                self.probes.setdefault(model, Probe(Result(model, required=False)))
+        for name, model in there.items():
+            self.probes.setdefault(name, Probe(Result(model, required=False)))
 
     def due(self) -> Iterator[tuple[str, Probe]]:
         """Yield the names to be probed now."""
@@ -334,8 +338,8 @@ class Prober:
             again = last.tried_in == starts
             result = self.checks.check(name, result, knock=knock, again=again)
         except BaseException:  # whatever a client does, the probe comes to its end
-            log.exception("the example of %s fails in its client", name)
-            reason = "its client fails on its own example; the log has the traceback"
+            log.exception("the probe of %s fails", name)
+            reason = "its probe failed; the log has the traceback"
             result = replace(result, reason=reason)
         with self._noting:
             if probe.began != began:  # it was given up

@@ -9,7 +9,7 @@ from typing import Any
 from flask import Blueprint, Response, render_template, request
 
 from clients.plugins.registry import Registry
-from clients.tensors.client import has_example
+from clients.tensors.client import examples_of
 from dispatcher.codecs.responses import dumps, json_response
 from dispatcher.routes.openapi import document, resolved
 from dispatcher.routes.page import FOLDER
@@ -50,7 +50,7 @@ def docs_routes(settings: Settings, registry: Registry) -> Blueprint:
             "docs.html",
             doc=resolved(described, described),
             clients=registry.clients,
-            examples=[name for name, one in registry.clients.items() if has_example(one)],
+            examples={name: examples_of(one) for name, one in registry.clients.items()},
             endpoint=request.host_url,
             nonce=nonce,
             style=style,

@@ -13,7 +13,7 @@ from typing import Any
 
 from clients.base import Client
 from clients.plugins.registry import Registry
-from clients.tensors.client import has_example
+from clients.tensors.client import examples_of
 from dispatcher.codecs.error_responses import SERVICE_STATUS
 from dispatcher.errors import ANSWERS, NOT_READY, ROUTING
 from dispatcher.settings import Settings
@@ -58,26 +58,30 @@ def document(settings: Settings, registry: Registry) -> dict[str, Any]:
 
 
 def examples(registry: Registry) -> dict[str, Any]:
-    """Return a request for each client; `x-picture` names the field that has the picture in it."""
+    """Return each client's requests; `x-picture` names the field that has the picture in it."""
     return {
-        name: {
-            "value": {"modelname": name, "payload": client.example},
+        numbered(name, place): {
+            "value": {"modelname": name, "payload": payload},
             **({"x-picture": field} if (field := client.media.get("picture")) else {}),
         }
         for name, client in registry.clients.items()
-        if has_example(client)
+        for place, payload in enumerate(examples_of(client), start=1)
     }
 
 
 def texts(registry: Registry) -> dict[str, Any]:
     """Return the text of each example that has one."""
     return {
-        name: {"value": text}
+        numbered(name, place): {"value": text}
         for name, client in registry.clients.items()
         if (field := client.media.get("text"))
-        and isinstance(client.example, Mapping)
-        and isinstance(text := client.example.get(field), str)
+        for place, payload in enumerate(examples_of(client), start=1)
+        if isinstance(payload, Mapping) and isinstance(text := payload.get(field), str)
     }
+
+
+def numbered(name: str, place: int) -> str:
+    return name if place == 1 else f"{name} {place}"
 
 
 def parameters(registry: Registry) -> list[dict[str, Any]]:

@@ -12,12 +12,14 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from clients.plugins.discovery import client_files
 from clients.repository.files import is_litter
 from clients.repository.model_folders import CONFIG, NAME, NAMED, PLAIN_MODELS, is_model, models_in
 from tool.checks.archive import unpack
-from tool.checks.client import check_clients
+from tool.checks.client import check_clients, has_client
 from tool.checks.findings import Findings
 from tool.checks.model import ModelCheck, links
+from tool.offline import settings_here
 from tool.trouble import Trouble
 
 CLIENTS = Path("code", "clients")
@@ -39,12 +41,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="DIR",
-        help="a folder with client classes besides PATH/code/clients; may be repeated",
+        help="a folder with client classes, besides PATH/code/clients and those of CLIENTS_PATH; "
+        "may be repeated",
     )
     parser.add_argument(
         "--no-clients",
         action="store_true",
         help="do not check client classes, for which their files are imported",
+    )
+    parser.add_argument(
+        "--follow-links",
+        action="store_true",
+        help="links may lead out of PATH; only in an archive they may not",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
@@ -52,7 +60,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Check, and print what was found; return 1 where something is wrong, else 0."""
     with folder_of(options.path) as findings:
-        models = check_all(findings, options.clients, clients=not options.no_clients)
+        findings.links_replaced = options.follow_links
+        classes = not options.no_clients
+        folders = [*options.clients, *(settings_here().clients_path if classes else ())]
+        models = check_all(findings, folders, clients=classes)
     if options.json:
         found = [asdict(one) for one in findings.found]
         sys.stdout.write(f"{json.dumps({'models': models, 'findings': found}, indent=2)}\n")
@@ -72,10 +83,15 @@ def check_all(
         clients: whether client classes are checked, for which their files are imported.
 
     """
-    models = check_models(findings)
+    its = findings.root / CLIENTS
+    if not its.is_dir() and not any(models_in(findings.root)):
+        its = findings.root  # such as a folder that CLIENTS_PATH names
+    has_classes = any(map(has_client, client_files(its)))
+    models = check_models(findings, may_be_empty=has_classes)
     if clients:
-        every = [*folders, findings.root / CLIENTS]
-        check_clients(findings, [one for one in every if one.is_dir()])
+        # The server looks there for others' classes too, but not into models.
+        own = [its] if has_classes or its != findings.root else []
+        check_clients(findings, [one for one in (*folders, *own) if one.is_dir()])
     return models
 
 
@@ -108,8 +124,8 @@ def folder_of(path: Path) -> Iterator[Findings]:
         yield findings
 
 
-def check_models(findings: Findings) -> list[str]:
-    """Check every model of a folder; return their names."""
+def check_models(findings: Findings, *, may_be_empty: bool) -> list[str]:
+    """Check every model of a folder, which may have none if it has classes; return their names."""
     root = findings.root
     found = dict(models_in(root))
     inside = [path for path in folders(root) if is_model(path)]
@@ -127,9 +143,9 @@ def check_models(findings: Findings) -> list[str]:
             traceback.print_exc()
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             findings.error(folder, f"could not be checked: {reason}", "")
-    if root not in found.values():
+    if root not in found.values() and (found or not may_be_empty):
         astray([one for one in folders(root) if one not in found.values()], findings)
-    if not found:
+    if not found and not may_be_empty:
         findings.error(
             root,
             "holds no model",

@@ -3,35 +3,98 @@
 from __future__ import annotations
 
 import difflib
+import sys
+import threading
 from collections.abc import Iterable
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from clients.base import Client
 from clients.older_class import OlderClass
 from clients.plugins.discovery import sources
 from clients.plugins.dispatch_toml import FILE
 from clients.plugins.registry import Loaded
 from clients.repository.files import is_litter
 from clients.repository.model_folders import models_in
+from dispatcher.readiness.checks import LOGGED, failures
 from tool.checks.findings import Findings
 from tool.checks.model import BUILT_IN
-from tool.offline import composed, fits, load_offline, settings_here
+from tool.offline import Offline, composed, load_offline, settings_here, silence
 
 
 def check_clients(findings: Findings, folders: Iterable[Path]) -> None:
-    """Check every `dispatch.toml` and every client class in `folders`; import the classes."""
-    folders = list(folders)
+    """Check every `dispatch.toml` and every client class in `folders`.
+
+    The classes are imported, and asked their examples.
+    """
+    folders = list(dict.fromkeys(path.resolve() for path in folders))
     unread(findings, folders)
-    with composed(settings_here(), findings.root, BUILT_IN) as repository:
+    settings = settings_here()
+    with composed(settings, findings.root, BUILT_IN) as repository:
         others = {source.where for source in sources(repository)}
-        registry = load_offline(repository, folders)
+        server = Offline(repository)
+        registry = load_offline(repository, folders, server)
         for where, loaded in registry.loaded.items():
             path = Path(where)
             if path.name == FILE:
                 folder = path.parent.resolve()
                 if folder.is_relative_to(findings.root) or not folder.is_relative_to(BUILT_IN):
-                    dispatch_toml(findings, path, loaded, repository)
+                    asked = ask(loaded, server, settings.client_timeout)
+                    dispatch_toml(findings, path, loaded, asked, repository)
             elif where not in others:  # those are the project's own, or installed
-                client_file(findings, path, loaded, repository)
+                asked = ask(loaded, server, settings.client_timeout)
+                client_file(findings, path, loaded, asked, repository)
+
+
+@dataclass
+class Asked:
+    """What came of asking the clients of one source their own examples.
+
+    Args:
+        failing: why some fail, as the server says it.
+        missing: by client, the models that it asks and that are not there.
+
+    """
+
+    failing: list[str] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+def ask(loaded: Loaded, server: Offline, timeout: float) -> Asked:
+    """Ask each client of a source its own examples, as far as its models can be run here.
+
+    Args:
+        loaded: the clients.
+        server: runs the models.
+        timeout: seconds for all examples of a client.
+
+    """
+    asked = Asked(missing={name: folder.name for name, folder in loaded.absent.items()})
+    for name, client in loaded.clients.items():
+        if isinstance(client, OlderClass):  # it has a connection of its own to Triton
+            continue
+        server.missing.clear()
+        server.not_run.clear()
+        reason = reason_of(name, client, timeout)
+        if reason and server.missing:
+            asked.missing[name] = min(server.missing)
+        elif reason and not server.not_run:
+            asked.failing.append(reason)
+    return asked
+
+
+def reason_of(name: str, client: Client, timeout: float) -> str:
+    """Return why a client fails an example of its own; the empty text where it answers."""
+    found: list[str] = []
+    thread = threading.Thread(
+        target=lambda: found.append(failures({name: client}, timeout).get(name, "")), daemon=True
+    )
+    with silence(), redirect_stdout(sys.stderr):  # `--json` has the standard output
+        thread.start()
+        thread.join(timeout)  # it may never return
+    late = f"its client has not returned from its own example in {timeout:.0f} s"
+    return (found[0] if found else late).removesuffix(LOGGED)
 
 
 def unread(findings: Findings, folders: Iterable[Path]) -> None:
@@ -60,14 +123,16 @@ def has_client(path: Path) -> bool:
     """Whether a Python file seems to be about clients, by its text."""
     if path.suffix != ".py" or not path.is_file():
         return False
-    return "clients.base" in path.read_text(encoding="utf-8", errors="replace")
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return "clients.base" in text or "clients.older_class" in text
 
 
-def dispatch_toml(findings: Findings, path: Path, loaded: Loaded, repository: Path) -> None:
+def dispatch_toml(
+    findings: Findings, path: Path, loaded: Loaded, asked: Asked, repository: Path
+) -> None:
     """Note what is wrong with the `dispatch.toml` of a model."""
     file = path.resolve()  # not the link in the repository
-    wrong = [*loaded.broken.values(), *filter(None, map(fits, loaded.clients.values()))]
-    for reason in wrong:
+    for reason in (*loaded.broken.values(), *asked.failing):
         for name in (str(path), str(file)):
             reason = reason.removeprefix(f"{name}: ")  # noqa: PLW2901  by either name
         findings.error(file, short(reason, repository, findings.root), "")
@@ -80,24 +145,22 @@ def short(reason: str, *folders: Path) -> str:
     return reason
 
 
-def client_file(findings: Findings, file: Path, loaded: Loaded, repository: Path) -> None:
+def client_file(
+    findings: Findings, file: Path, loaded: Loaded, asked: Asked, repository: Path
+) -> None:
     """Note what is wrong with the clients of one file."""
     for reason in dict.fromkeys(loaded.broken.values()):
         said = short(reason.replace(str(file), file.name), repository, findings.root)
         findings.error(file, said, "fix it: until then its classes are disabled")
-    asked = {
-        name: client.served_by
-        for name, client in loaded.clients.items()
-        if not isinstance(client, OlderClass)  # it knows of no models
-    }
-    asked |= {name: folder.name for name, folder in loaded.absent.items()}
-    for name, model in asked.items():
-        if not (repository / model).is_dir():
-            findings.warning(
-                file,
-                f"asks the model {model!r} for {name!r}, which is not there: callers get 404",
-                f"add the folder {model}/, or set `model` in the class",
-            )
+    for reason in asked.failing:
+        said = short(reason, repository, findings.root)
+        findings.error(file, said, "mend the class, or write an example that works")
+    for name, model in asked.missing.items():
+        findings.warning(
+            file,
+            f"asks the model {model!r} for {name!r}, which is not there: callers get 404",
+            f"add the folder {model}/, or set `model` in the class",
+        )
     if not (loaded.clients or loaded.broken or loaded.absent):
         findings.warning(
             file,

@@ -14,7 +14,13 @@ from clients.repository.config_text import Field, Message, NotReadable, read, wh
 from clients.repository.crash_causes import TRUE, Fault, crash_causes
 from clients.repository.files import text_of
 from clients.repository.gpu_config import TENSORRT, gpu_settings, has_gpu
-from clients.repository.model_folders import CONFIG, PLAIN_MODELS, is_model, misplaced_configs
+from clients.repository.model_folders import (
+    CONFIG,
+    MODEL_FILES,
+    PLAIN_MODELS,
+    is_model,
+    misplaced_configs,
+)
 from clients.tensors.classes import labels_at
 from clients.triton.configuration import config_dictionary, config_fault
 from container.triton_backends.engine_choice import SAMPLES
@@ -25,7 +31,7 @@ from tool.checks import file as file_check
 from tool.checks.file import FileCheck
 from tool.checks.findings import ConfigFindings, Findings
 from tool.checks.refused import of_asked_models, refused, steps
-from tool.checks.versions import FILES, VersionCheck, exists, version_folders
+from tool.checks.versions import VersionCheck, exists, version_folders
 from tool.trouble import Trouble
 
 EMBEDDED = {"onnxruntime", "openvino", "pytorch", "python"}  # what the Triton of the wheel can run
@@ -118,7 +124,7 @@ class ModelCheck:
             return
         if backend in TENSORRT.values and not has_gpu():
             return  # `gpu_settings` says more
-        known = backend in OTHERS | FILES.keys()
+        known = backend in OTHERS | MODEL_FILES.keys()
         near = difflib.get_close_matches(backend, EMBEDDED | OTHERS, 1, cutoff=0.5)
         why = "only NVIDIA's image of Triton can run" if known else "Triton does not bring"
         fix = "build on that image" if known or not near else f'write backend: "{near[0]}"'

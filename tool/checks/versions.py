@@ -9,25 +9,10 @@ from pathlib import Path
 
 from clients.repository.config_text import Message, whole
 from clients.repository.files import is_litter
-from clients.repository.model_folders import CONFIG, PLAIN_MODELS
+from clients.repository.model_folders import CONFIG, MODEL_FILES, PLAIN_MODELS, is_its_own_version
 from container.triton_backends.openvino.session import DEFAULT_FILES as OPENVINO_FILES
 from tool.checks.file import FileCheck
 from tool.checks.findings import ConfigFindings, Findings
-
-# What a backend looks for in a version folder, where the configuration names nothing else.
-# https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_repository.md
-FILES = {
-    "onnxruntime": "model.onnx",
-    "pytorch": "model.pt",
-    "python": "model.py",
-    "tensorrt": "model.plan",
-    "openvino": "model.xml",
-    "onnxruntime_onnx": "model.onnx",
-    "pytorch_libtorch": "model.pt",
-    "tensorrt_plan": "model.plan",
-    "tensorflow_savedmodel": "model.savedmodel",
-    "tensorflow_graphdef": "model.graphdef",
-}
 
 VERSION = re.compile(r"0|[1-9][0-9]*")
 
@@ -57,7 +42,10 @@ class VersionCheck:
                     "cannot be asked for by its number: callers name versions from 1",
                     f"rename it to {free}, unless no caller names it",
                 )
-        plain = any((self.folder / name).is_file() for name in PLAIN_MODELS)
+        backend = message.text("backend") or message.text("platform")
+        wanted = message.text("default_model_filename") or MODEL_FILES.get(backend, "")
+        is_ensemble = message.text("platform") == "ensemble"
+        plain = is_its_own_version(self.folder) or is_plain(self.folder)
         if not (versions or plain):
             self.findings.error(
                 self.folder,
@@ -66,9 +54,7 @@ class VersionCheck:
             )
         config = ConfigFindings(self.findings, self.folder / CONFIG, text)
         self.policy(config, message, [int(path.name) for path in versions] or [1] * plain)
-        backend = message.text("backend") or message.text("platform")
-        wanted = message.text("default_model_filename") or FILES.get(backend, "")
-        if message.text("platform") == "ensemble":
+        if is_ensemble:
             return
         for version in served(message, versions) or [self.folder] * (plain and not versions):
             self.version(version, wanted, text)
@@ -96,7 +82,9 @@ class VersionCheck:
     def version(self, version: Path, wanted: str, text: str) -> None:
         """Look for the model's file in one version, and into it."""
         if not wanted:  # Triton finds the backend by the name of the file
-            wanted = next((n for n in dict.fromkeys(FILES.values()) if (version / n).exists()), "")
+            wanted = next(
+                (n for n in dict.fromkeys(MODEL_FILES.values()) if (version / n).exists()), ""
+            )
         file = version / wanted
         names = OPENVINO_FILES if wanted == OPENVINO_FILES[0] else (wanted,)
         if not exists(file) and (others := [name for name in names if exists(version / name)]):
@@ -108,7 +96,7 @@ class VersionCheck:
             )
         if not wanted or not exists(file):
             there = sorted(path.name for path in version.iterdir() if path.name != CONFIG)
-            what = " or ".join(names if wanted else dict.fromkeys(FILES.values()))
+            what = " or ".join(names if wanted else dict.fromkeys(MODEL_FILES.values()))
             suffixes = {Path(name).suffix: name for name in names}
             alike = [name for name in there if Path(name).suffix in suffixes]
             self.findings.error(
@@ -122,6 +110,11 @@ class VersionCheck:
             return
         if file.is_file():
             self.files.contents(file, text)
+
+
+def is_plain(folder: Path) -> bool:
+    """Whether a folder has a model's file where no configuration has to name it."""
+    return any((folder / name).is_file() for name in PLAIN_MODELS)
 
 
 def folders(folder: Path) -> list[Path]:

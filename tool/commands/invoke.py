@@ -31,6 +31,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--json", metavar="FILE", help="send this payload: a file, '-' or the JSON itself"
     )
+    what.add_argument(
+        "--example",
+        type=int,
+        nargs="?",
+        const=1,
+        metavar="N",
+        help="send the model's own example, or the N-th of its examples",
+    )
     parser.add_argument(
         "--field",
         default="",
@@ -70,35 +78,62 @@ def run(options: argparse.Namespace) -> int:
         accept = DRAWN.get(options.draw.suffix.lower(), "")
         if not accept:
             raise Trouble(f"--draw is {options.draw}; expected a name that ends in .jpg or .png")
+    try:
+        answer = call(options, "/invocations", json.dumps(body(options)).encode(), accept)
+    except urllib.error.HTTPError as error:
+        with error:
+            return failed(error.code, error.read())
+    if options.draw:
+        options.draw.write_bytes(answer)
+        sys.stdout.write(f"wrote {options.draw}\n")
+    else:
+        result = read_json(options, answer)
+        sys.stdout.write(f"{json.dumps(result, ensure_ascii=False, indent=2)}\n")
+    return 0
+
+
+def call(
+    options: argparse.Namespace, path: str, data: bytes | None, accept: str = "application/json"
+) -> bytes:
+    """Send a request to the endpoint; return the answer.
+
+    Raises:
+        HTTPError: the status is not 200.
+        Trouble: the endpoint does not answer.
+
+    """
     headers = {"Content-Type": "application/json", "Accept": accept}
     if options.api_key:
         headers["x-api-key"] = options.api_key
     request = urllib.request.Request(  # noqa: S310  its kind is looked at
-        f"{address(options.url)}/invocations", json.dumps(body(options)).encode(), headers
+        f"{address(options.url)}{path}", data, headers
     )
     try:
         with opener(request.host).open(request, timeout=TIME_S) as response:
-            answer = response.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            return failed(error.code, error.read())
+            answer: bytes = response.read()
+            return answer
+    except urllib.error.HTTPError:
+        raise
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise Trouble(
             f"{options.url} does not answer: {getattr(error, 'reason', error)}; "
             "is it running there? `make serve` starts one"
         ) from error
-    if options.draw:
-        options.draw.write_bytes(answer)
-        sys.stdout.write(f"wrote {options.draw}\n")
-    else:
-        try:
-            result = json.loads(answer)
-        except ValueError as error:
-            raise Trouble(
-                f"{options.url} is no dispatcher: it answers {answer[:50]!r}, which is not JSON"
-            ) from error
-        sys.stdout.write(f"{json.dumps(result, ensure_ascii=False, indent=2)}\n")
-    return 0
+
+
+def read_json(options: argparse.Namespace, answer: bytes) -> Any:
+    """Return the JSON of an answer.
+
+    Raises:
+        Trouble: it is no JSON.
+
+    """
+    try:
+        return json.loads(answer)
+    except ValueError as error:
+        raise Trouble(
+            f"{options.url} is no dispatcher: it answers {answer[:50]!r}, which is not JSON"
+        ) from error
 
 
 def address(url: str) -> str:
@@ -130,6 +165,8 @@ def payload(options: argparse.Namespace) -> Any:
         Trouble: a file cannot be read, or holds no JSON.
 
     """
+    if options.example is not None:
+        return example(options)
     if options.text is not None:
         return {options.field or "text": options.text}
     try:
@@ -149,6 +186,25 @@ def payload(options: argparse.Namespace) -> Any:
         raise Trouble(f"{given or '(nothing)'} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise Trouble(f"--json is not JSON: {error}") from error
+
+
+def example(options: argparse.Namespace) -> Any:
+    """Return one of the model's own examples, which the endpoint lists.
+
+    Raises:
+        Trouble: it has no such example.
+        HTTPError: there is no such model, or the endpoint refuses to show it.
+
+    """
+    path = f"/models/{urllib.parse.quote(options.model, safe='')}"
+    found = read_json(options, call(options, path, None)).get("examples", [])
+    if not 1 <= options.example <= len(found):
+        raise Trouble(
+            f"--example is {options.example}; expected a number from 1 to {len(found)}"
+            if found
+            else f"{options.model} has no example; send --img, --text or --json"
+        )
+    return found[options.example - 1]
 
 
 def parameter(text: str) -> tuple[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clients.tensors.client import has_example
+from clients.tensors.client import examples_of
 from tool.deploy.resources.aws import Aws, Refused
 from tool.emulate.places import bucket_and_key
 from tool.offline import composed, load_offline, settings_here
@@ -56,11 +56,11 @@ def questions_in(folder: Path | None) -> list[Question]:
         return [
             Question(
                 name,
-                json.dumps({"modelname": name, "payload": client.example}).encode(),
+                json.dumps({"modelname": name, "payload": examples[0]}).encode(),
                 may_be_absent=folder is None,
             )
             for name, client in sorted(registry.clients.items())
-            if has_example(client) and client.served_by in mine
+            if (examples := examples_of(client)) and client.served_by in mine
         ]
 
 

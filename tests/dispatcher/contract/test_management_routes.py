@@ -46,7 +46,7 @@ def test_load_invoke_list_unload(
     assert (entry["modelName"], entry["modelUrl"]) == (name, url)
     assert set(entry) == {
         *("modelName", "modelUrl", "version", "state"),
-        *("client", "weights", "parameters", "media", "example", "aliases", "batching"),
+        *("client", "weights", "parameters", "media", "example", "examples", "aliases", "batching"),
     }
     listed = [one["modelName"] for one in (client.get("/models").json or {})["models"]]
     assert name in listed

@@ -357,14 +357,14 @@ def test_one_that_was_loaded_late_says_how_its_file_is_mended(folder: Path) -> N
     (folder / WANTED).mkdir()
     source = folder / "elsewhere" / "tenant"
     (source / "1").mkdir(parents=True)
-    (source / "dispatch.toml").write_text('family = "tensor"')
+    (source / "dispatch.toml").write_text('family = "classification"')  # without labels
     triton.loading_s = 1e9
     body = {"model_name": "t", "url": str(source)}
     assert worker.client().post("/models", json=body).status_code == 504
     assert worker.reload().json["absent"] == {"t": str(source)}  # not yet
     triton.loading.clear()
     error = worker.reload().json["error"]
-    assert error["message"].startswith(f"{source / 'dispatch.toml'}: `family`")
+    assert error["message"].startswith(f"{source / 'dispatch.toml'}: `labels`")
     assert "the previous clients are kept" in error["hint"]
     assert "DELETE /models/t, then POST /models again" in error["hint"]
     triton.loading_s = 0

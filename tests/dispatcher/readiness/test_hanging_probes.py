@@ -39,7 +39,7 @@ def test_whatever_an_example_raises_its_probe_ends(stage: Stage, error: BaseExce
     stage.server.models_run["echo"] = raises
     stage.look()
     assert probe.began is None
-    assert "its client fails on its own example" in stage.readiness.reasons()[0]
+    assert "the client of 'echo' fails on its own example: " in stage.readiness.reasons()[0]
 
 
 def test_a_round_that_fails_is_followed_by_others(

@@ -148,7 +148,7 @@ def test_a_client_that_refuses_its_own_example_is_said_so(stage: Stage) -> None:
     stage.server.models_run["echo"] = BadPayload("`text` has 8 tokens", hint="shorten it")
     stage.round()
     (reason,) = stage.readiness.reasons()
-    assert reason.endswith("refuses its own `example`: `text` has 8 tokens (shorten it)")
+    assert reason.endswith("'echo' fails on its own example: `text` has 8 tokens (shorten it)")
 
 
 def test_a_model_that_refuses_what_its_client_sends_is_not_said_to_be_the_client(

@@ -15,6 +15,7 @@ from tests.support.mistakes import MISTAKES
 from tests.support.mistakes.accepted import DEADLY, TAKEN, WARNED
 from tests.support.mistakes.mistake import (
     Mistake,
+    config,
     controlled,
     ensemble,
     warmed_up_with,
@@ -103,6 +104,14 @@ def test_a_finding_is_one_line_for_people(
         "max_batch_size is 8; Triton refuses that: write sizes from 1 to 8\n"
         "1 models (preferred): 1 errors, 0 warnings\n"
     )
+
+
+def test_links_may_lead_out_where_they_are_followed(tmp_path: Path, check: Check) -> None:
+    folder = write_right(tmp_path / "root", "right")
+    (folder / "1" / "model.onnx").rename(tmp_path / "model.onnx")
+    (folder / "1" / "model.onnx").symlink_to(tmp_path / "model.onnx")
+    assert check(tmp_path / "root", "--no-clients")[0] == 1
+    assert check(tmp_path / "root", "--no-clients", "--follow-links") == (0, [])
 
 
 def test_links_that_lead_out_or_nowhere_are_named(tmp_path: Path, check: Check) -> None:
@@ -240,6 +249,19 @@ def test_a_plain_file_is_a_model(tmp_path: Path, check: Check) -> None:
         (root / place / "model.onnx").write_bytes(b"no model")
         code, (one,) = check(root)
         assert (code, Path(one["file"])) == (1, Path(place, "model.onnx"))
+
+
+def test_a_file_beside_its_configuration_is_version_1(tmp_path: Path, check: Check) -> None:
+    folder = write_right(tmp_path, "right")
+    (folder / "1" / "model.onnx").rename(folder / "net.onnx")
+    (folder / "1").rmdir()
+    code, (one,) = check(tmp_path, "--no-clients")
+    assert (code, one["file"], one["message"]) == (1, "right", "has no version folder")
+    config("dynamic", 'default_model_filename: "net.onnx"\ndynamic')(folder)
+    assert check(tmp_path, "--no-clients") == (0, [])
+    config("dynamic", "version_policy { specific { versions: 2 } }\ndynamic")(folder)
+    code, (one,) = check(tmp_path, "--no-clients")
+    assert (code, one["message"], one["fix"]) == (1, "names 2, which is not there", "there are 1")
 
 
 @pytest.mark.parametrize(

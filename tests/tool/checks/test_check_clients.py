@@ -56,7 +56,19 @@ class Mine(Client):
         ("import Client,", "import Clint,", "error", "cannot be imported: ImportError"),
         ("def inference", "async def inference", "error", "its inference is async"),
         ("def inference", "def infer", "error", "it lacks the method inference"),
-        ('"right"', '"wrong"', "warning", "asks the model 'wrong'"),
+        (
+            "return 1",
+            'return self.infer({}, model="x")',
+            "warning",
+            "asks the model 'x' for 'right'",
+        ),
+        ("example = {", "examples = {", "error", "its examples are {'x': 1}; write `examples = [{"),
+        (
+            "    example",
+            "    examples = [{}]\n    example",
+            "error",
+            "has both `example` and `exampl",
+        ),
         ('"right"', '"resnet"', "error", "belongs to the client in resnet/dispatch.toml"),
         ("class Mine(Client)", "class Mine(object)", "warning", "has no client"),
     ],
@@ -142,8 +154,14 @@ def test_a_mistake_in_a_dispatch_toml_is_named(
     [
         ("", ""),
         ('example = { text = "the cat" }', ""),
-        ('example = { txt = "x" }', "`example` is refused: `text`"),
-        ("max_tokens = 4", "`example` is refused: `text` has 5 tokens; the model takes at most 4"),
+        (
+            'example = { txt = "x" }',
+            "the client of 'some' fails on its own example: `text` is missing",
+        ),
+        (
+            "max_tokens = 4",
+            "fails on its own example: `text` has 5 tokens (the model takes at most 4",
+        ),
     ],
 )
 def test_an_example_that_is_refused_is_named(
@@ -235,3 +253,80 @@ def test_what_does_not_fit_is_a_finding_beside_a_dispatch_toml_as_well(
     assert "max_batch_size is 8 in the configuration" in said["fixed/config.pbtxt"]
     assert "letters/config.pbtxt" in said
     assert "preferred/config.pbtxt" in said
+
+
+ARRAY = (
+    "on its own examples[0]: the model's client answered what JSON cannot represent: a value of "
+    "the type ndarray, in "
+)
+
+ANSWERS = """
+import time
+
+from clients.base import Client, Parameter
+
+class Mine(Client):
+    modelname = "mine"
+    examples = [{"x": [1, 2, 3]}, {"x": [0, 0, 4]}]
+    media = {"picture": "img"}
+
+    def inference(self, payload):
+        print("asked")
+        summed = self.infer({"INPUT": self.numbers(payload, "x")[None]}, model="right")["OUTPUT"][0]
+        return ANSWER
+"""
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("summed.tolist()", ""),
+        (
+            "{'sums': summed}",
+            ARRAY,
+        ),
+        (
+            "[1, 2] if summed[0] else summed[9]",
+            "on its own examples[1]: IndexError: index 9 is out",
+        ),
+        (
+            "summed.toList()",
+            "on its own examples[0]: AttributeError: 'numpy.ndarray' object has no",
+        ),
+        ("time.sleep(9)", "its client has not returned from its own example in 2 s"),
+    ],
+)
+def test_a_class_is_asked_its_examples_on_its_real_model(
+    tmp_path: Path, check: Check, monkeypatch: pytest.MonkeyPatch, answer: str, words: str
+) -> None:
+    """The model doubles: numbers above 0 are its answer, or 0 for the second example's first."""
+    monkeypatch.setenv("MODEL_SERVER_TIMEOUT", "2")
+    write_right(tmp_path, "right")
+    folder = tmp_path / "code" / "clients"
+    folder.mkdir(parents=True)
+    (folder / "mine.py").write_text(ANSWERS.replace("ANSWER", answer))
+    code, found = check(tmp_path)
+    assert (code, len(found)) == (bool(words), bool(words)), found
+    assert all(words in one["message"] for one in found), found
+
+
+@pytest.mark.parametrize("place", ["code/clients", "", "../elsewhere"])
+def test_a_folder_may_have_classes_alone(
+    tmp_path: Path, check: Check, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Beside mounted models, in a folder of CLIENTS_PATH, or that folder itself."""
+    root = tmp_path / "root"
+    folder = root / place
+    root.mkdir()
+    folder.mkdir(parents=True, exist_ok=True)
+    if place.startswith("../"):
+        monkeypatch.setenv("CLIENTS_PATH", str(folder))
+        write_right(root, "right")
+    (folder / "mine.py").write_text(CLIENT.replace('"right"', '"alone"'))  # it asks no model
+    assert check(root) == (0, [])
+    (folder / "mine.py").write_text(CLIENT.replace("inference", "answer"))
+    code, (one,) = check(root)
+    shown = folder.resolve() / "mine.py"
+    expected = shown.relative_to(root) if shown.is_relative_to(root) else shown
+    assert (code, one["file"]) == (1, str(expected))
+    assert "it lacks the method inference" in one["message"]

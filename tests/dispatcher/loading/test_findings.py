@@ -1,0 +1,125 @@
+"""What is said of a model that Triton could not load: what `dispatcher check` finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clients.errors import ModelFailed
+from clients.triton.server import ModelState
+from dispatcher.errors import BadModel
+from dispatcher.model_control.load_unload import ModelLoader
+from dispatcher.model_control.model_files import Explainer, check_findings
+from tests.conftest import wait_for
+from tests.support.fake_triton import FakeTriton
+from tests.support.mistakes.mistake import config, write_right
+
+
+def test_the_findings_are_those_of_the_tool_with_whole_paths(tmp_path: Path) -> None:
+    folder = write_right(tmp_path, "some")
+    config("max_batch_size", "max_batchsize")(folder)
+    (finding,) = check_findings(folder)
+    assert finding.startswith(f"{folder.resolve()}/config.pbtxt:3: cannot be read: ")
+    assert finding.endswith(": write `max_batch_size` for `max_batchsize`")
+
+
+def test_what_cannot_be_checked_has_no_findings(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert check_findings(tmp_path / "gone") == []
+    assert "gone cannot be checked" in caplog.text
+
+
+def test_they_are_the_hint_and_paths_are_the_author_s(
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, place = tmp_path / "elsewhere", hosting.repository / "one"
+
+    def load(name: str, *, timeout: float) -> None:
+        raise ModelFailed(f"{place}/1/model.onnx is damaged", hint="Triton knows no better")
+
+    monkeypatch.setattr(server, "load", load)
+    for found, hint in ((["fetch it again", "or not"], "fetch it again; or not"), ([], "Triton ")):
+        hosting.findings = lambda folder, found=found: found if folder == source else ["?"]
+        with pytest.raises(BadModel) as caught:
+            hosting.load("one", str(source))
+        said = f"{source} cannot be loaded: {source}/1/model.onnx is damaged"
+        assert caught.value.message == said
+        assert caught.value.hint.startswith(hint)
+        assert not place.exists()
+
+
+def test_a_folder_that_is_no_model_has_them_too(hosting: ModelLoader, tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    hosting.findings = lambda folder: [f"{folder} has no version folder"]
+    with pytest.raises(BadModel, match="notes is no model") as caught:
+        hosting.load("one", str(tmp_path / "notes"))
+    assert caught.value.hint == f"{tmp_path / 'notes'} has no version folder"
+
+
+@pytest.mark.parametrize(
+    ("text", "file"),
+    [
+        ('backend: "python"', "model.py"),
+        ('default_model_filename: "net.onnx"', "net.onnx"),
+        ('platform: "ensemble"', ""),
+    ],
+)
+def test_a_file_beside_its_configuration_is_version_1(
+    hosting: ModelLoader, tmp_path: Path, text: str, file: str
+) -> None:
+    folder = tmp_path / "beside"
+    folder.mkdir()
+    (folder / "config.pbtxt").write_text(text)
+    if file:
+        with pytest.raises(BadModel, match="is no model"):
+            hosting.load("one", str(folder))
+        (folder / file).touch()
+    hosting.load("one", str(folder))
+    assert (hosting.repository / "one" / "1").resolve() == folder
+
+
+def test_a_wrong_family_is_refused_before_triton_hears_of_the_model(
+    hosting: ModelLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: FakeTriton
+) -> None:
+    file = tmp_path / "elsewhere" / "dispatch.toml"
+    file.write_text('family = "clasification"')
+    monkeypatch.setattr(server, "load", None)  # it cannot be called
+    with pytest.raises(BadModel) as caught:
+        hosting.load("one", str(file.parent))
+    said = f'{file}: `family` is "clasification"; did you mean `classification`?'
+    assert caught.value.message == said
+    assert caught.value.hint == f"mend it in {file.parent}, then load it again"
+
+
+@pytest.fixture
+def explained(tmp_path: Path) -> tuple[Explainer, list[str]]:
+    asked: list[str] = []
+
+    def findings(folder: Path) -> list[str]:
+        asked.append(folder.name)
+        return [f"{folder.name} is empty"]
+
+    return Explainer(lambda name: name != "unwanted", Path, findings), asked
+
+
+def test_models_that_are_not_loaded_are_explained_once(
+    explained: tuple[Explainer, list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    explainer, asked = explained
+    states = [
+        ModelState("well", "1", "READY", ""),
+        ModelState("loading", "1", "LOADING", ""),
+        ModelState("lost", "1", "UNAVAILABLE", "it is damaged"),
+        ModelState("bad", "", "", ""),
+        ModelState("unwanted", "", "", ""),
+    ]
+    for _ in range(3):
+        explainer.look(states)
+    wait_for(lambda: len(asked) == 2, 5, "two explanations")
+    assert asked == ["bad", "lost"]
+    wait_for(lambda: "the model lost is not loaded: lost is empty" in caplog.text, 5, "the log")
+    explainer.look([ModelState("lost", "1", "READY", "")])
+    explainer.look([ModelState("lost", "1", "UNAVAILABLE", "again")])
+    wait_for(lambda: asked == ["bad", "lost", "lost"], 5, "one more")

@@ -1,0 +1,196 @@
+"""`dispatcher invoke` asks a model of a running endpoint."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import PICTURES, PROJECT, Endpoint, picture
+from tool.__main__ import main
+
+COFFEE = PICTURES / "coffee.png"
+PROGRAM = PROJECT / "tool" / "dispatcher"
+
+
+class Noting(BaseHTTPRequestHandler):
+    """Notes what was asked; answers it back, or with the error that it is made with."""
+
+    asked: list[tuple[dict[str, str], Any]] = []
+    error: tuple[int, bytes] | None = None
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.asked.append((dict(self.headers), body))
+        status, answer = self.error or (200, json.dumps({"result": body}).encode())
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def do_GET(self) -> None:
+        examples = [] if self.path == "/models/none" else [{"x": 1}, {"x": 2}]
+        answer = json.dumps({"examples": examples}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def noting() -> Iterator[str]:
+    Noting.asked.clear()
+    Noting.error = None
+    server = HTTPServer(("127.0.0.1", 0), Noting)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "body"),
+    [
+        (["--text", "a [MASK]"], {"payload": {"text": "a [MASK]"}}),
+        (["--img", str(COFFEE)], {"payload": {"img": picture(COFFEE)}}),
+        (["--text", "a", "--field", "sentence"], {"payload": {"sentence": "a"}}),
+        (["--json", '{"a": [1]}'], {"payload": {"a": [1]}}),
+        (["--json", "[{}, {}]"], {"payload": [{}, {}]}),
+        (
+            ["--text", "a", "--parameter", "top_k=3", "--parameter", "format=objects"],
+            {"payload": {"text": "a"}, "parameters": {"top_k": 3, "format": "objects"}},
+        ),
+        (["--example"], {"payload": {"x": 1}}),
+        (["--example", "2"], {"payload": {"x": 2}}),
+        (["--text", "a", "--version", "2"], {"payload": {"text": "a"}, "modelversion": "2"}),
+    ],
+)  # fmt: skip
+def test_invoke_sends_what_it_is_given(
+    noting: str, arguments: list[str], body: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["invoke", "some", *arguments, "--url", noting]) == 0
+    assert json.loads(capsys.readouterr().out)["result"] == {"modelname": "some", **body}
+    assert "x-api-key" not in {name.lower() for name, _ in Noting.asked[0][0].items()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["some", "--example", "3"], "--example is 3; expected a number from 1 to 2"),
+        (["some", "--example", "0"], "--example is 0; expected a number from 1 to 2"),
+        (["none", "--example"], "none has no example; send --img, --text or --json"),
+    ],
+)
+def test_invoke_says_which_examples_there_are(
+    noting: str, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["invoke", *arguments, "--url", noting]) == 2
+    assert words in capsys.readouterr().err
+    assert not Noting.asked
+
+
+def test_invoke_asks_no_proxy_for_this_machine(
+    noting: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nobody is there
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert main(["invoke", "some", "--text", "a", "--url", noting]) == 0
+    assert main(["invoke", "some", "--text", "a", "--url", "http://there.invalid"]) != 0
+    assert "Connection refused" in capsys.readouterr().err, "that of the proxy"
+
+
+def test_invoke_sends_the_key_of_the_option_or_the_variable(
+    noting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISPATCHER_API_KEY", "from the variable")
+    for options, key in (([], "from the variable"), (["--api-key", "given"], "given")):
+        assert main(["invoke", "some", "--text", "a", "--url", noting, *options]) == 0
+        headers = {name.lower(): value for name, value in Noting.asked[-1][0].items()}
+        assert headers["x-api-key"] == key
+
+
+def test_invoke_says_what_the_endpoint_says(
+    noting: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = {"code": "unknown_model", "message": "no 'x'", "hint": "try y", "request_id": "abc"}
+    Noting.error = 404, json.dumps({"error": error}).encode()
+    assert main(["invoke", "x", "--text", "a", "--url", noting]) == 1
+    assert capsys.readouterr().err == "404 unknown_model: no 'x'\nhint: try y\nrequest: abc\n"
+    Noting.error = 502, b"<html>a proxy's own page"
+    assert main(["invoke", "x", "--text", "a", "--url", noting]) == 1
+    assert capsys.readouterr().err.startswith("502: <html>")
+    Noting.error = 200, b"<html>another server"
+    assert main(["invoke", "x", "--text", "a", "--url", noting]) == 2
+    assert "is no dispatcher" in capsys.readouterr().err
+
+
+def test_invoke_says_that_what_answers_does_not_speak_http(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def talk() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(2**16)
+                connection.sendall(b"220 mail\r\n")
+
+        thread = threading.Thread(target=talk)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert main(["invoke", "x", "--text", "a", "--url", url]) == 2
+        thread.join()
+    assert "does not answer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--img", "/no/such.jpg"], "/no/such.jpg cannot be read"),
+        (["--img", ""], "(nothing) cannot be read"),
+        (["--json", "{oh"], "--json is not JSON"),
+        (["--text", "a", "--parameter", "top_k"], "expected NAME=VALUE"),
+        (["--text", "a", "--draw", "out.gif"], ".jpg or .png"),
+        (["--text", "a", "--url", "127.0.0.1:1"], "127.0.0.1:1 does not answer"),
+        (["--text", "a", "--url", "file:///etc/passwd"], "expected an address such as http://"),
+        (["--text", "a", "--url", "http://[::1"], "expected an address such as http://"),
+        (["--text", "a", "--url", "http://127.0.0.1:1"], "does not answer"),
+    ],
+)
+def test_invoke_says_what_is_wrong_before_it_asks(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["invoke", "x", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_invoke_asks_a_real_endpoint(
+    endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = ["--url", f"http://127.0.0.1:{endpoint.port}"]
+    text = ["--text", "The world has [MASK] people.", "--parameter", "top_k=1"]
+    assert main(["invoke", "bert_base", *text, *url]) == 0
+    (best,) = json.loads(capsys.readouterr().out)["result"]
+    assert best["token"] == "The world has many people."
+    drawn = tmp_path / "boxes.jpg"
+    img = ["--img", str(PICTURES / "coffee.png"), "--draw", str(drawn)]
+    assert main(["invoke", "yolov5", *img, *url]) == 0
+    assert drawn.read_bytes().startswith(b"\xff\xd8")
+    capsys.readouterr()
+    assert main(["invoke", "yolov5", "--example", *url]) == 0
+    assert len(json.loads(capsys.readouterr().out)["result"]) == 1  # a cup
+    assert main(["invoke", "restnet", "--example", *url]) == 1
+    assert "404 unknown_model" in capsys.readouterr().err
+    assert main(["invoke", "restnet", "--text", "a", *url]) == 1
+    assert "404 unknown_model" in capsys.readouterr().err
