@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, MutableSequence
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -46,6 +46,11 @@ class Timings:
         self.decode += other.decode
         self.inference += other.inference
         self.postprocess += other.postprocess
+
+    def asked(self, other: Timings) -> None:
+        """Add the phases of a client that was asked; what follows counts as postprocessing."""
+        self.add(other)
+        self._since, self._asked = time.monotonic(), True
 
     def begin(self) -> None:
         """Begin the first phase, in which payloads are read."""
@@ -149,6 +154,8 @@ class Request:
         once: decodes what several clients need, where several are asked about one payload.
         sequence: which sequence of a stateful model it belongs to, if the caller names one.
         streams: the answers that are still to come, as of decoupled models.
+        payloads: what the client was given: one payload, or those of a batch.
+        chain: the models whose classes have asked for this one, the caller's own first.
 
     """
 
@@ -162,6 +169,8 @@ class Request:
     once: Once | None = None
     sequence: SequencePart | None = None
     streams: MutableSequence[Stream[Any]] = field(default_factory=list)
+    payloads: Sequence[Any] = ()
+    chain: tuple[str, ...] = ()
 
     @contextmanager
     def active(self) -> Iterator[None]:

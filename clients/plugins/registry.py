@@ -11,14 +11,18 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from clients.base import Client, Environment
-from clients.errors import ClientDisabled
+from clients.errors import ClientDisabled, UnknownModel
 from clients.plugins.discovery import Mark, Source, changes, names_in, sources
-from clients.plugins.dispatch_toml import authors
+from clients.plugins.dispatch_toml import authors, remedy
 from clients.plugins.validation import declaration_fault, object_fault
+from clients.repository.model_folders import NAME
+from clients.tensors.client import TensorClient
+from clients.tensors.quoting import brief
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +129,30 @@ def load_clients(
     """Register the clients of all sources, but for those that a verdict calls bad."""
     registry = Registry()
     take(registry, environment, sources(environment.model_repository, folders), verdicts or {})
+    environment.others.find = partial(found_in, registry, environment)
     return registry
+
+
+def found_in(registry: Registry, environment: Environment, asked: str, until: float) -> Client:  # noqa: ARG001  as all that find clients
+    """Return the client of a model or alias; for a model without one, a client for its tensors.
+
+    Raises:
+        UnknownModel: there is no such model; the hint lists the clients.
+        ClientDisabled: its client could not be made.
+
+    """
+    name = registry.name(asked)
+    if client := registry.clients.get(name):
+        return client
+    if name in registry.broken:
+        raise ClientDisabled(
+            f"the client of {brief(name)} is disabled: {registry.broken[name]}",
+            hint=remedy(Path(registry.source(name)), name),
+        )
+    if NAME.fullmatch(name) and (environment.model_repository / name).is_dir():
+        return TensorClient(environment, name)
+    there = ", ".join(sorted({*registry.clients, *registry.aliases}))
+    raise UnknownModel(f"there is no model {brief(name)}", hint=f"there are {there or 'none'}")
 
 
 def take(
