@@ -259,7 +259,7 @@ def renamed(error: InferenceError, message: str) -> InferenceError:
     copied = copy(error)
     copied.position = None
     try:
-        copied.message = message
+        copied.message, copied.args = message, (message,)
     except AttributeError:  # the author's class computes it
         kinds = (one for one in type(error).__mro__ if one.__module__ == placed.__module__)
         copied = next(kinds)(message, hint=error.hint)
