@@ -15,7 +15,7 @@ from pathlib import Path
 from clients.repository.files import is_litter
 from clients.repository.model_folders import CONFIG, NAME, NAMED, PLAIN_MODELS, is_model, models_in
 from tool.checks.archive import unpack
-from tool.checks.client import check_clients
+from tool.checks.client import check_clients, check_requirements
 from tool.checks.findings import Findings
 from tool.checks.model import ModelCheck, links
 from tool.trouble import Trouble
@@ -69,12 +69,14 @@ def check_all(
     Args:
         findings: takes what is wrong in its folder.
         folders: with further client classes.
-        clients: whether client classes are checked, for which their files are imported.
+        clients: whether client classes are checked, for which their files are imported. What their
+            `requirements.txt` wants is checked in any case.
 
     """
     models = check_models(findings)
+    every = [*folders, findings.root / CLIENTS]
+    check_requirements(findings, every)
     if clients:
-        every = [*folders, findings.root / CLIENTS]
         check_clients(findings, [one for one in every if one.is_dir()])
     return models
 

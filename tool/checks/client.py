@@ -12,6 +12,7 @@ from clients.plugins.dispatch_toml import FILE
 from clients.plugins.registry import Loaded
 from clients.repository.files import is_litter
 from clients.repository.model_folders import models_in
+from clients.repository.requirements import lacks_of, requirement_files
 from tool.checks.findings import Findings
 from tool.checks.model import BUILT_IN
 from tool.offline import composed, fits, load_offline, settings_here
@@ -32,6 +33,13 @@ def check_clients(findings: Findings, folders: Iterable[Path]) -> None:
                     dispatch_toml(findings, path, loaded, repository)
             elif where not in others:  # those are the project's own, or installed
                 client_file(findings, path, loaded, repository)
+
+
+def check_requirements(findings: Findings, folders: Iterable[Path]) -> None:
+    """Note what a `requirements.txt` beside classes wants, and this environment has not."""
+    for file in requirement_files(folders, findings.root):
+        for one in lacks_of(file):
+            findings.warning(one.file, one.what, one.fix, line=one.line)
 
 
 def unread(findings: Findings, folders: Iterable[Path]) -> None:
