@@ -29,8 +29,8 @@ from clients.environment import Environment
 from clients.errors import BadPayload, InferenceError, UnknownModel, UnsupportedMedia, placed
 from clients.images.picture_file import PictureFile, checked_file
 from clients.images.pictures import EXPECTED, EXPECTED_BYTES, Picture, decode_base64, decode_picture
-from clients.parameters import FORMAT, Parameter, values_of
-from clients.request import Media, Request, current
+from clients.parameters import FORMAT, Parameter
+from clients.request import Media, Request, current, values_of
 from clients.tensors.nested import as_numbers
 from clients.tensors.quoting import brief, encodable
 from clients.triton.server import NO_HINTS, Hints, Padding, Signature, Tensors, picked

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from clients.errors import BadParameter
 from clients.tensors.quoting import brief
@@ -83,27 +81,6 @@ class Parameter:
         if value in (math.inf, -math.inf):  # 1e400
             value = text
         return self.read(name, value)
-
-
-def values_of(
-    declared: Mapping[str, Parameter], given: Mapping[str, Any], texts: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return the value of every declared parameter; `Client.read_parameters` says how."""
-    for name in given:
-        if name not in declared:
-            known = ", ".join(declared) or "no parameters"
-            raise BadParameter(
-                f"the parameter {brief(name)} is not known", hint=f"the model takes {known}"
-            )
-    values: dict[str, Any] = {}
-    for name, parameter in declared.items():
-        if name in given:
-            values[name] = parameter.read(name, given[name])
-        elif name in texts:
-            values[name] = parameter.read_text(name, texts[name])
-        else:
-            values[name] = parameter.default
-    return values
 
 
 FORMAT = Parameter(

@@ -10,9 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequen
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from clients.errors import DeadlineExceeded
+from clients.errors import BadParameter, DeadlineExceeded
+from clients.tensors.quoting import brief
+
+if TYPE_CHECKING:
+    from clients.parameters import Parameter
 
 T = TypeVar("T")
 
@@ -215,6 +219,27 @@ class Request:
                 "fewer or smaller items in one",
             )
         return left
+
+
+def values_of(
+    declared: Mapping[str, Parameter], given: Mapping[str, Any], texts: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the value of every declared parameter; `Client.read_parameters` says how."""
+    for name in given:
+        if name not in declared:
+            known = ", ".join(declared) or "no parameters"
+            raise BadParameter(
+                f"the parameter {brief(name)} is not known", hint=f"the model takes {known}"
+            )
+    values: dict[str, Any] = {}
+    for name, parameter in declared.items():
+        if name in given:
+            values[name] = parameter.read(name, given[name])
+        elif name in texts:
+            values[name] = parameter.read_text(name, texts[name])
+        else:
+            values[name] = parameter.default
+    return values
 
 
 current: ContextVar[Request] = ContextVar("request")
