@@ -169,7 +169,7 @@ def test_generators_ask_and_are_asked(tmp_path: Path) -> None:
         "/infer/chain", json={"payload": {"to": 3}}, headers={"Accept": "application/jsonlines"}
     )
     assert [json.loads(one)["result"] for one in lines.text.splitlines()] == [[0], [0, 1, 2]]
-    assert_error(ask(client, "chain", {"to": 1001}), 500, "client_failed", "more than 1000 results")
+    assert_error(ask(client, "chain", {"to": 1001}), 500, "ask_failed", "more than 1000 results")
 
 
 BOTH_WAYS = """
@@ -251,6 +251,6 @@ def test_a_part_of_a_picture_is_asked_as_it_is(tmp_path: Path) -> None:
     assert answer == [20, 30, 3, [9, 8, 7], [20, 30], "PNG"]
     for which, shape in (("empty", "[0, 30, 3]"), ("float", "float64"), ("grey", "[20, 30]")):
         error = ask(client, "chain", {"which": which}).json["error"]
-        assert error["code"] == "client_failed"
+        assert error["code"] == "ask_failed"
         assert shape in error["hint"]
         assert "expected uint8 of shape [height, width, 3], RGB" in error["hint"]

@@ -38,21 +38,21 @@ from tests.support.stand_ins import assert_error
         (  # what the class made, of which nothing gets into the log
             {"made": {"numbers": "text"}},
             500,
-            "client_failed",
+            "ask_failed",
             "'chain' asked 'double', which refuses the payload that the class made",
             "change the class, not the request: `numbers` is 'text'",
         ),
         (
             {"made": [{"numbers": [1]}, {"numbrs": [1]}]},
             500,
-            "client_failed",
+            "ask_failed",
             "which refuses the payload that the class made",
             "payload[1]: `numbers` is missing",
         ),
         (
             {"numbers": [1], "parameters": {"factor": 11}},
             500,
-            "client_failed",
+            "ask_failed",
             "which refuses the parameters that the class made",
             "`parameters.factor` is 11",
         ),
@@ -140,7 +140,7 @@ def test_a_bug_of_the_asked_class_is_in_the_log(
         caplog.clear()
         response = ask(client, "chain", payload)
         said = "'buggy', which 'chain' asks: its client raised an unexpected exception"
-        assert_error(response, 500, "client_failed", said)
+        assert_error(response, 500, "ask_failed", said)
         assert trace in caplog.text
         assert response.json["error"]["request_id"] in caplog.text
 
@@ -189,7 +189,7 @@ def test_a_circle_and_a_chain_without_end_are_refused(
     tmp_path: Path, name: str, chain: str
 ) -> None:
     client = served(tmp_path, CIRCLES)
-    assert_error(ask(client, name), 500, "client_failed", chain)
+    assert_error(ask(client, name), 500, "ask_failed", chain)
     assert ask(client, "d2").json["result"] == "the last"
 
 
