@@ -18,19 +18,19 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
 from functools import cached_property
 from typing import Any, ClassVar, Never, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from clients.asking import ask
 from clients.environment import Environment
-from clients.errors import BadParameter, BadPayload, InferenceError, UnsupportedMedia
+from clients.errors import BadPayload, InferenceError, UnknownModel, UnsupportedMedia, placed
 from clients.images.picture_file import PictureFile, checked_file
 from clients.images.pictures import EXPECTED, EXPECTED_BYTES, Picture, decode_base64, decode_picture
 from clients.parameters import FORMAT, Parameter
-from clients.request import Media, Request, current
+from clients.request import Media, Request, current, values_of
 from clients.tensors.nested import as_numbers
 from clients.tensors.quoting import brief, encodable
 from clients.triton.server import NO_HINTS, Hints, Padding, Signature, Tensors, picked
@@ -188,8 +188,11 @@ class Client(ABC):
 
     @property
     def max_batch_size(self) -> int:
-        """The most payloads that `inference_batch` gets in one call, at least 1."""
-        return max(1, self.signature().max_batch_size)
+        """The most payloads `inference_batch` gets at once; a class without a model may set it."""
+        try:
+            return max(1, self.signature().max_batch_size)
+        except UnknownModel:
+            return 1
 
     def infer(  # noqa: PLR0913  all that belongs to one run
         self,
@@ -207,18 +210,16 @@ class Client(ABC):
         Args:
             inputs: an array per input tensor; where the model batches, axis 0 is the batch.
             outputs: the output tensors wanted; none named means all.
-            classes: for an output with labels, how many of its best classes are wanted instead of
-                the numbers: `bytes` of the form `score:index:label`, shape [batch, classes].
+            classes: how many best classes are wanted instead of an output's numbers: `bytes` of
+                the form `score:index:label`, shape [batch, classes].
             model: another model than the client's own, by its name in the repository.
-            version: of the model; nothing means the request's own for the client's own model, and
-                the latest for another.
+            version: of the model; nothing means the request's own, or of another model the latest.
             hints: what the backend may skip or combine.
             unknown: not allowed; see TypeError.
 
         Returns:
-            an array per output tensor, in the order in which they are named here, else in that of
-            the model's configuration; mostly a read-only view of the answer: write `scores - 1`, or
-            take a `copy()`, instead of `scores -= 1`. Texts are `bytes`.
+            an array per output tensor, in the order named here or in the model's configuration;
+            mostly read-only: write `scores - 1` instead of `scores -= 1`. Texts are `bytes`.
 
         Raises:
             InferenceError: one of its subclasses, as `clients.triton.server` says.
@@ -248,6 +249,29 @@ class Client(ABC):
         finally:
             timings.lap(inference=True)
         return {**answer, **{name: picked(answer[name], rows) for name, rows in hints.rows.items()}}
+
+    def ask(
+        self,
+        name: str,
+        payload: Payload | Sequence[Payload],
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        version: str = "",
+    ) -> Any:
+        """Return the `result` that another model's client answers; see docs/classes.md.
+
+        Args:
+            name: of the model, or an alias.
+            payload: one, or a list; a picture in it may be an array as of `picture`.
+            parameters: those that its callers may set.
+            version: of that model; nothing means the latest.
+
+        Raises:
+            AskFailed: a class has a mistake, as in what it asks, or models ask in a circle.
+            InferenceError: another of its subclasses, as callers of that model get it.
+
+        """
+        return ask(self, self._environment.others, name, payload, parameters or {}, version)
 
     def stream(
         self, inputs: Tensors, *, outputs: Sequence[str] = (), model: str = "", version: str = ""
@@ -283,7 +307,7 @@ class Client(ABC):
         return done
 
     def picture(self, payload: Payload, name: str = "img") -> Picture:
-        """Decode a picture of the payload: base64 of a file, or the raw file.
+        """Decode a picture of the payload: base64 of a file, the raw file, or an array.
 
         Returns:
             uint8 of shape [height, width, 3], RGB, upright (the EXIF orientation is applied).
@@ -312,10 +336,10 @@ class Client(ABC):
         """
         return checked_file(*self._encoded_picture(payload, name))
 
-    def _encoded_picture(self, payload: Payload, name: str) -> tuple[bytes, str, int, str]:
+    def _encoded_picture(self, payload: Payload, name: str) -> tuple[Any, str, int, str]:
         """Return the arguments of `decode_picture` for a field."""
         value, most = payload.get(name), self._environment.max_pixels
-        if isinstance(value, bytes):
+        if isinstance(value, bytes | np.ndarray):  # an array comes from a class that asks
             return value, name, most, EXPECTED_BYTES
         text = self.text(payload, name, "base64 of a picture")
         return decode_base64(text, name), name, most, EXPECTED
@@ -339,8 +363,7 @@ class Client(ABC):
         """Return a field with numbers in a list, or in nested lists, as a float32 array.
 
         Raises:
-            BadPayload: the field is missing or empty, or has not the same count of numbers in
-                every inner list.
+            BadPayload: the field is missing or empty, or its inner lists differ in length.
 
         """
         value = self._field(payload, name, "a list of numbers")
@@ -374,27 +397,4 @@ class Client(ABC):
             BadParameter: a parameter is not declared, of the wrong type or out of range.
 
         """
-        texts = texts or {}
-        for name in given:
-            if name not in cls.parameters:
-                known = ", ".join(cls.parameters) or "no parameters"
-                raise BadParameter(
-                    f"the parameter {brief(name)} is not known",
-                    hint=f"the model takes {known}",
-                )
-        values: dict[str, Any] = {}
-        for name, parameter in cls.parameters.items():
-            if name in given:
-                values[name] = parameter.read(name, given[name])
-            elif name in texts:
-                values[name] = parameter.read_text(name, texts[name])
-            else:
-                values[name] = parameter.default
-        return values
-
-
-def placed(error: InferenceError, position: int) -> InferenceError:
-    """Return a copy with a position: the client may raise the same object again."""
-    copied = copy(error)
-    copied.position = position
-    return copied
+        return values_of(cls.parameters, given, texts or {})

@@ -2,10 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Never
 
+from clients.errors import UnknownModel
 from clients.triton.server import Inference
+
+if TYPE_CHECKING:
+    from clients.base import Client
+
+
+def nobody(name: str, until: float) -> Never:  # noqa: ARG001  as all that find clients
+    """Refuse to find a client, as long as there are none."""
+    raise UnknownModel(
+        f"there is no model {name[:100]!r}", hint="the clients of other models are not made yet"
+    )
+
+
+@dataclass
+class Others:
+    """The clients of other models, which a class asks by `Client.ask`.
+
+    Args:
+        find: returns the client of a model or alias, and loads the model where need be, until a
+            deadline on the clock of `time.monotonic()`; raises UnknownModel, ModelUnavailable and
+            so on. It is set when all clients were made, since they are made with this.
+
+    """
+
+    find: Callable[[str, float], Client] = nobody
 
 
 @dataclass(frozen=True)
@@ -16,9 +43,11 @@ class Environment:
         server: runs the models.
         model_repository: the folder with one folder per model.
         max_pixels: the largest picture that is decoded, in pixels.
+        others: the clients of other models.
 
     """
 
     server: Inference
     model_repository: Path
     max_pixels: int = 50_000_000
+    others: Others = field(default_factory=Others, kw_only=True)

@@ -14,6 +14,7 @@
     │   └── ClientDisabled      the model's class or its dispatch.toml has a mistake
     ├── ModelFailed             the model ran and failed
     │   └── TooLargeAtOnce      one run has no memory for so many items
+    ├── AskFailed               a class asked another model in vain, by a mistake in a class
     └── DeadlineExceeded        the time for this request is used up
 
 A client raises these, or its own subclasses of them; a subclass is answered as its base. Any other
@@ -22,6 +23,7 @@ exception is a bug in the client: the caller gets a constant text, the log gets 
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any, Self
 
 
@@ -114,5 +116,19 @@ class TooLargeAtOnce(ModelFailed):
     """One run has no memory for so many items; half of them may succeed."""
 
 
+class AskFailed(InferenceError):
+    """A class asked another model in vain, by a mistake in one of the two classes.
+
+    The message names both, and quotes nothing of the payload; the hint may.
+    """
+
+
 class DeadlineExceeded(InferenceError):
     """The time for this request is used up."""
+
+
+def placed(error: InferenceError, position: int | None) -> InferenceError:
+    """Return a copy with a position: the client may raise the same object again."""
+    copied = copy(error)
+    copied.position = position
+    return copied

@@ -6,13 +6,17 @@ import math
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, MutableSequence
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from clients.errors import DeadlineExceeded
+from clients.errors import BadParameter, DeadlineExceeded
+from clients.tensors.quoting import brief
+
+if TYPE_CHECKING:
+    from clients.parameters import Parameter
 
 T = TypeVar("T")
 
@@ -46,6 +50,11 @@ class Timings:
         self.decode += other.decode
         self.inference += other.inference
         self.postprocess += other.postprocess
+
+    def asked(self, other: Timings) -> None:
+        """Add the phases of a client that was asked; what follows counts as postprocessing."""
+        self.add(other)
+        self._since, self._asked = time.monotonic(), True
 
     def begin(self) -> None:
         """Begin the first phase, in which payloads are read."""
@@ -149,6 +158,8 @@ class Request:
         once: decodes what several clients need, where several are asked about one payload.
         sequence: which sequence of a stateful model it belongs to, if the caller names one.
         streams: the answers that are still to come, as of decoupled models.
+        payloads: what the client was given: one payload, or those of a batch.
+        chain: the models whose classes have asked for this one, the caller's own first.
 
     """
 
@@ -162,6 +173,8 @@ class Request:
     once: Once | None = None
     sequence: SequencePart | None = None
     streams: MutableSequence[Stream[Any]] = field(default_factory=list)
+    payloads: Sequence[Any] = ()
+    chain: tuple[str, ...] = ()
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -206,6 +219,27 @@ class Request:
                 "fewer or smaller items in one",
             )
         return left
+
+
+def values_of(
+    declared: Mapping[str, Parameter], given: Mapping[str, Any], texts: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the value of every declared parameter; `Client.read_parameters` says how."""
+    for name in given:
+        if name not in declared:
+            known = ", ".join(declared) or "no parameters"
+            raise BadParameter(
+                f"the parameter {brief(name)} is not known", hint=f"the model takes {known}"
+            )
+    values: dict[str, Any] = {}
+    for name, parameter in declared.items():
+        if name in given:
+            values[name] = parameter.read(name, given[name])
+        elif name in texts:
+            values[name] = parameter.read_text(name, texts[name])
+        else:
+            values[name] = parameter.default
+    return values
 
 
 current: ContextVar[Request] = ContextVar("request")

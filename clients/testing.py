@@ -5,13 +5,18 @@ from clients.testing import OnnxModels, answer, clients_in
 
 (Double,) = clients_in("code/clients/double.py")
 assert answer(Double, {"numbers": [1, 2.5]}, OnnxModels(".")) == [2.0, 5.0]
+
+What the class asks other models by `ask` is answered by the files `dispatch.toml` in the same
+folder, or by what the test names:
+
+answer(Closer, payload, models, others={"resnet": lambda payload, parameters: ["cup"]})
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +25,9 @@ import numpy.typing as npt
 
 from clients.base import Client, Environment, Payload
 from clients.errors import ClientDisabled, ModelFailed, TensorsRefused, UnknownModel, UnknownVersion
-from clients.plugins.discovery import classes_of_file
+from clients.plugins.discovery import classes_of_file, model_source
+from clients.plugins.dispatch_toml import FILE
+from clients.plugins.registry import Registry, found_in, take
 from clients.plugins.validation import declaration_fault, object_fault
 from clients.repository.config_text import read
 from clients.repository.crash_causes import CONFIG, DEFAULT_MAX_BATCH_SIZE
@@ -32,6 +39,9 @@ from clients.triton.server import NO_HINTS, Hints, Inference, Signature, Tensors
 
 TIME_S = 60.0  # for one answer
 
+# A function of a test in the place of another model: its result for a payload and parameters.
+Answering = Callable[[Payload, Mapping[str, Any]], Any]
+
 # ONNX Runtime's other names are Triton's, in small letters.
 DATATYPES = {"float16": "FP16", "float": "FP32", "double": "FP64", "string": "BYTES"}
 
@@ -42,13 +52,14 @@ def clients_in(path: str | Path) -> list[type[Client]]:
     return classes_of_file(path / "__init__.py" if path.is_dir() else path)
 
 
-def answer(
+def answer(  # noqa: PLR0913  as much as a caller can say
     client: type[Client],
     payload: Payload,
     models: OnnxModels,
     *,
     parameters: Mapping[str, Any] | None = None,
     version: str = "",
+    others: Mapping[str, type[Client] | Answering] | None = None,
 ) -> Any:
     """Return a client's result for one payload, as a caller gets it.
 
@@ -58,6 +69,9 @@ def answer(
         models: where the models run.
         parameters: the caller's; checked as the endpoint checks them.
         version: of the model.
+        others: the models that the class asks by `ask`, by name: the class of one, or a function
+            that returns its result for a payload and parameters. Models in the folder of `models`
+            that have a `dispatch.toml`, or no class, need not be named.
 
     Raises:
         ClientDisabled: the class has a mistake, and would not be served.
@@ -67,16 +81,74 @@ def answer(
     """
     if fault := declaration_fault(client):
         raise ClientDisabled(f"{client.__name__}: {fault}")
-    made = client(Environment(models, models.folder))
+    environment = Environment(models, models.folder)
+    made = client(environment)
     if fault := object_fault(made):
         raise ClientDisabled(f"{client.__name__}: {fault}")
+    environment.others.find = Neighbours(environment, others or {}).find
     request = Request(
         parameters=made.read_parameters(parameters or {}),
         version=version,
         deadline=time.monotonic() + TIME_S,
+        payloads=[payload],
     )
     with request.active():
         return json.loads(json.dumps(made.inference(payload)))
+
+
+class Neighbours:
+    """Finds what answers where a class asks another model.
+
+    Args:
+        environment: what clients are made with.
+        others: classes and functions by the names of models.
+
+    """
+
+    def __init__(
+        self, environment: Environment, others: Mapping[str, type[Client] | Answering]
+    ) -> None:
+        self._environment, self._others = environment, others
+        self._clients: dict[str, Client] = {}
+        self._registry: Registry | None = None  # made when it is needed: it reads labels and so on
+
+    def find(self, asked: str, until: float) -> Client:
+        """Return the client of a model; `Others.find` says what is raised."""
+        if asked not in self._others:
+            if self._registry is None:
+                self._registry = Registry()
+                files = sorted(self._environment.model_repository.glob(f"*/{FILE}"))
+                take(self._registry, self._environment, map(model_source, files), {})
+            return found_in(self._registry, self._environment, asked, until)
+        if asked not in self._clients:
+            other = self._others[asked]
+            kind = other if isinstance(other, type) else stand_in(asked, other)
+            if fault := declaration_fault(kind):
+                raise ClientDisabled(f"{kind.__name__}: {fault}")
+            self._clients[asked] = kind(self._environment)
+        return self._clients[asked]
+
+
+def stand_in(name: str, result: Answering) -> type[Client]:
+    """Return a class whose result for a payload and parameters a test's function returns."""
+
+    class StandIn(Client):
+        modelname = name
+        example = {}
+        max_batch_size = 1
+
+        @classmethod
+        def read_parameters(
+            cls,
+            given: Mapping[str, Any],
+            texts: Mapping[str, str] | None = None,  # noqa: ARG003  a test sends none
+        ) -> dict[str, Any]:
+            return dict(given)
+
+        def inference(self, payload: Payload) -> Any:
+            return json.loads(json.dumps(result(payload, self.request.parameters)))
+
+    return StandIn
 
 
 class OnnxModels(Inference):

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from clients.repository.requirements import lacking
 from container.announcement import Announcement
 from container.checks import check_files
 from container.programs.find_triton import NoTriton, Triton, find_triton
@@ -276,6 +277,8 @@ def with_repository(settings: Settings, run_dir: Path, say: Say) -> Settings:
     """Link the models into one repository; return the settings with it."""
     if settings.missing:
         say(settings.missing, WARNING)
+    for line in lacking(settings.client_folders, settings.mounted):
+        say(line, WARNING)
     (run_dir / FAILING).mkdir()
     (run_dir / WANTED).mkdir()
     if settings.triton_url:  # the folder is read for clients alone

@@ -11,6 +11,7 @@ from typing import Final
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from clients.errors import (
+    AskFailed,
     BadParameter,
     BadPayload,
     BadRequest,
@@ -150,6 +151,7 @@ ANSWERS: Final[dict[type[InferenceError], tuple[int, str]]] = {
     TooManyRequests: (429, "too_many_requests"),
     CallerGone: (499, "caller_gone"),
     InferenceError: (500, "client_failed"),
+    AskFailed: (500, "ask_failed"),
     NotHere: (501, "not_implemented"),
     ModelFailed: (502, "model_failed"),
     StorageFailed: (502, "storage_failed"),

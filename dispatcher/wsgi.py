@@ -199,6 +199,7 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
     )
     lookup = ModelLookup(registry, environment, readiness.refuse, loader.is_wanted, control.find)
     executor = Executor(lookup, admission.calls, grace_period(settings.client_timeout))
+    environment.others.find = executor.client
     triton = TritonProxy(settings, lookup, admission, control.using)
     s3 = by_key(settings)
     later = Later(jobs, settings, s3) if jobs else None

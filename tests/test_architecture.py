@@ -79,11 +79,11 @@ ARROWS = {
         " dispatcher/observability"
     ),
     # Starts, watches and stops. It starts the dispatcher by a command, and shares the table of
-    # settings; it checks the file of keys before the start.
+    # settings; it checks the file of keys and the packages of classes before the start.
     "container": (
-        "container/programs container/repository container/supervisor"
-        " container/triton_backends/machine dispatcher/auth/api_keys.py dispatcher/settings"
-        " dispatcher/readiness/status_file.py dispatcher/version.py"
+        "clients/repository/requirements.py container/programs container/repository"
+        " container/supervisor container/triton_backends/machine dispatcher/auth/api_keys.py"
+        " dispatcher/settings dispatcher/readiness/status_file.py dispatcher/version.py"
     ),
     "container/supervisor": "dispatcher/exit_codes.py dispatcher/settings",
     "container/programs": (

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from clients.base import Payload
 from clients.plugins.discovery import ENTRY_POINTS
 from clients.testing import OnnxModels, answer, clients_in
 from tests.conftest import PROJECT
@@ -38,8 +41,8 @@ def block(words: str, language: str = "python") -> str:
 
 
 def test_every_block_is_run() -> None:
-    """Those below are all there are, and the one that asks two models, in test_four_models.py."""
-    assert len(blocks("python")) == 5
+    """Those below are all there are, and the one that runs two models, in test_four_models.py."""
+    assert len(blocks("python")) == 6
     assert len(blocks("toml")) == 1
     assert len(blocks("sh")) == 4
 
@@ -71,6 +74,31 @@ def test_the_larger_class_does_what_is_said(tmp_path: Path) -> None:
     assert response.json["error"]["hint"] == "at most 1"
     response = ask(client, "loudness", {"numbers": [2]}, parameters={"limit": 3})
     assert response.json["result"]["loudness"] == 4.0
+
+
+def test_the_class_that_asks_two_models_does_what_is_said(tmp_path: Path) -> None:
+    (tmp_path / "things.py").write_text(block("class Things"))
+    (client,) = clients_in(tmp_path / "things.py")
+    asked = []
+
+    def yolov5(payload: Payload, parameters: Mapping[str, Any]) -> Any:
+        asked.append((payload["img"].shape, dict(parameters)))
+        sides = [
+            {"x1": -1.5, "y1": 3.3, "x2": 9.9, "y2": 8.2},
+            {"x1": 1, "y1": 1, "x2": 1, "y2": 1},
+        ]
+        return [{"label": "cup", "box": box} for box in sides]
+
+    def resnet(payload: Payload, parameters: Mapping[str, Any]) -> Any:
+        asked.append((payload["img"].shape, dict(parameters)))
+        return ["0.5:967:espresso"]
+
+    others = {"yolov5": yolov5, "resnet": resnet}
+    found = answer(client, client.example, OnnxModels(tmp_path), others=others)
+    assert found == [["cup", "0.5:967:espresso"]] * 2
+    shapes = [(119, 176, 3), (6, 10, 3), (1, 1, 3)]
+    assert [shape for shape, _ in asked] == shapes
+    assert [given for _, given in asked] == [{"format": "objects"}, *[{"top_k": 1}] * 2]
 
 
 def test_the_older_class_is_asked_for_a_bgr_picture(tmp_path: Path) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
+from clients.images.arrays import as_png, checked_pixels
 from clients.images.jpeg import END, has_its_end
-from clients.images.pictures import JPEG, checked_header, decode_picture, orientation
+from clients.images.pictures import JPEG, Picture, checked_header, decode_picture, orientation
 
 PNG_END = b"IEND\xaeB`\x82"  # the type of the last chunk and its checksum; it has no data
 SIDEWAYS = frozenset({5, 6, 7, 8})  # EXIF orientations in which width and height are swapped
@@ -30,12 +33,14 @@ class PictureFile(NamedTuple):
         return self.height, self.width
 
 
-def checked_file(data: bytes, name: str, max_pixels: int, expected: str) -> PictureFile:
+def checked_file(data: bytes | Picture, name: str, max_pixels: int, expected: str) -> PictureFile:
     """Return a picture's file; the arguments and errors are those of `decode_picture`.
 
     A file whose end is missing, or whose format does not show it, is decoded here to find out what
     else is missing. A JPEG that lacks its end marker alone gets one.
     """
+    if isinstance(data, np.ndarray):
+        data = as_png(checked_pixels(data, name, max_pixels))
     header = checked_header(data, name, max_pixels, expected)
     if not is_whole(data, header.format):
         decode_picture(data, name, max_pixels, expected)

@@ -20,6 +20,7 @@ import simplejpeg
 from PIL import Image, ImageChops
 
 from clients.errors import BadPayload, DeadlineExceeded, InferenceError
+from clients.images.arrays import checked_pixels
 from clients.images.jpeg import (
     END,
     MOST_SCANS,
@@ -138,12 +139,13 @@ def lost_its_line_ends(data: bytes) -> bool:
 
 
 def decode_picture(
-    data: bytes, name: str, max_pixels: int, expected: str = EXPECTED_BYTES
+    data: bytes | Picture, name: str, max_pixels: int, expected: str = EXPECTED_BYTES
 ) -> Picture:
     """Return the pixels of an encoded picture.
 
     Args:
-        data: a JPEG, PNG, WebP, BMP or GIF file; of several frames the first is taken.
+        data: a JPEG, PNG, WebP, BMP or GIF file; of several frames the first is taken. Or the
+            pixels, from a class that asks another.
         name: what to call it in an error.
         max_pixels: the most pixels it may have, judged by its header before it is decoded.
         expected: the hint where the data are no picture, or a damaged one.
@@ -157,6 +159,8 @@ def decode_picture(
         DeadlineExceeded: there was no room for it within the time of the request.
 
     """
+    if isinstance(data, np.ndarray):
+        return checked_pixels(data, name, max_pixels)
     header = checked_header(data, name, max_pixels, expected)
     is_jpeg = header.format in JPEG
     try:

@@ -31,6 +31,7 @@ from clients.repository.files import is_litter
 OWN_FOLDER = Path(clients.__file__).parent
 LIBRARY = frozenset(
     {
+        "asking",
         "base",
         "environment",
         "errors",

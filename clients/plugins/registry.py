@@ -11,14 +11,19 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from clients.base import Client, Environment
-from clients.errors import ClientDisabled
+from clients.errors import ClientDisabled, UnknownModel
 from clients.plugins.discovery import Mark, Source, changes, names_in, sources
-from clients.plugins.dispatch_toml import authors
+from clients.plugins.dispatch_toml import authors, remedy
 from clients.plugins.validation import declaration_fault, object_fault
+from clients.repository.model_folders import NAME
+from clients.repository.requirements import import_remedy
+from clients.tensors.client import TensorClient
+from clients.tensors.quoting import brief
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +130,30 @@ def load_clients(
     """Register the clients of all sources, but for those that a verdict calls bad."""
     registry = Registry()
     take(registry, environment, sources(environment.model_repository, folders), verdicts or {})
+    environment.others.find = partial(found_in, registry, environment)
     return registry
+
+
+def found_in(registry: Registry, environment: Environment, asked: str, until: float) -> Client:  # noqa: ARG001  as all that find clients
+    """Return the client of a model or alias; for a model without one, a client for its tensors.
+
+    Raises:
+        UnknownModel: there is no such model; the hint lists the clients.
+        ClientDisabled: its client could not be made.
+
+    """
+    name = registry.name(asked)
+    if client := registry.clients.get(name):
+        return client
+    if name in registry.broken:
+        raise ClientDisabled(
+            f"the client of {brief(name)} is disabled: {registry.broken[name]}",
+            hint=remedy(Path(registry.source(name)), name),
+        )
+    if NAME.fullmatch(name) and (environment.model_repository / name).is_dir():
+        return TensorClient(environment, name)
+    there = ", ".join(sorted({*registry.clients, *registry.aliases}))
+    raise UnknownModel(f"there is no model {brief(name)}", hint=f"there are {there or 'none'}")
 
 
 def take(
@@ -232,7 +260,7 @@ def load(
         # An author's file may raise anything when it is imported; it disables this file alone.
         log.exception("%s cannot be imported", source.where)
         found = []
-        reason = f"{authors(source.where)} cannot be imported: {described(error)}"
+        reason = f"{authors(source.where)} cannot be imported: {described(error, source.where)}"
         loaded.broken.update(dict.fromkeys(names_in(source), reason))
     for client in dict.fromkeys(found):  # a class may have two names in its file
         name = str(getattr(client, "modelname", None) or source.where)
@@ -245,7 +273,8 @@ def load(
             # Its declarations may raise anything too; they disable this class alone.
             where = f"{client.__name__} in {authors(source.where)}"
             log.exception("%s cannot be registered", where)
-            loaded.broken[name] = f"{where}: it cannot be registered: {described(error)}"
+            reason = described(error, source.where)
+            loaded.broken[name] = f"{where}: it cannot be registered: {reason}"
     for reason in dict.fromkeys(loaded.broken.values()):
         log.error("client disabled: %s", reason)
     return loaded
@@ -285,7 +314,7 @@ def register(
                 log.info("%s is not served: there is no folder %s (%s)", where, folder, why)
                 return
             log.exception("%s cannot be made", where)
-            loaded.broken[name] = f"{where}: it cannot be made: {described(error)}"
+            loaded.broken[name] = f"{where}: it cannot be made: {described(error, source)}"
 
 
 def may_lack(folder: Path, error: BaseException | None) -> bool:
@@ -326,5 +355,7 @@ def name_fault(client: type[Client], environment: Environment, taken: Mapping[st
     return ""
 
 
-def described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+def described(error: BaseException, source: str = "") -> str:
+    """Return an exception in words; for a module that was not found, how to add it."""
+    fix = import_remedy(error, Path(source) if source.endswith(".py") else None)
+    return f"{type(error).__name__}: {error}{'; ' * bool(fix)}{fix}"

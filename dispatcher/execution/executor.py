@@ -11,6 +11,7 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from clients.base import Client
 from clients.errors import BadParameter, BadPayload, InferenceError
 from clients.plugins.family import Family
 from clients.request import Once
@@ -67,6 +68,21 @@ class Executor:
         self.patience = patience
         # A call gets its slot before its thread: there is a thread for each slot.
         self._pool = ThreadPoolExecutor(calls.total, thread_name_prefix="call")
+
+    def client(self, name: str, until: float) -> Client:
+        """Return the client of a model that another model's class asks, as for a caller.
+
+        Args:
+            name: of the model, or an alias.
+            until: the deadline for loading it.
+
+        Raises:
+            InferenceError: it is unknown, or known not to answer.
+
+        """
+        self.lookup.refuse(name)
+        self.calls.refuse_hanging(self.registry.name(name))
+        return self.lookup.client(ModelRequest(name, []), until)
 
     def batches(self, prepared: PreparedRequest, job: Job) -> Iterator[list[Any]]:
         """Yield the results for a list of payloads, a batch at a time.

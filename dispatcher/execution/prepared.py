@@ -140,7 +140,7 @@ class PreparedRequest:
             size = self.batch_size()
             starts = range(0, len(self.payloads), size)
             return [r for start in starts for r in self.batch(start, size, self.request.deadline)]
-        with self.request.active():
+        with replace(self.request, payloads=self.payloads).active():
             self.request.timings.begin()
             with client_errors:
                 try:
@@ -163,7 +163,7 @@ class PreparedRequest:
 
         """
         context = copy_context()
-        context.run(current.set, self.request)
+        context.run(current.set, replace(self.request, payloads=self.payloads))
 
         def step() -> Any:
             with client_errors:
@@ -203,12 +203,12 @@ class PreparedRequest:
 
         """
         batch = self.opened(start, size, deadline)
+        # A client may change what it is given, and the halves are given again.
+        given = unshared(batch) if len(batch) > 1 else batch
         # Other batches run at the same time.
-        request = replace(self.request, timings=Timings(), deadline=deadline)
+        request = replace(self.request, timings=Timings(), deadline=deadline, payloads=given)
         with request.active():
             request.timings.begin()
-            # A client may change what it is given, and the halves are given again.
-            given = unshared(batch) if len(batch) > 1 else batch
             try:
                 with client_errors:
                     results = check_results(self.client.inference_batch(given), len(batch))

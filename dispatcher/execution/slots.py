@@ -199,7 +199,7 @@ class Slots:
         """
         slot = Slot(self, model, deadline, caller, on_timeout, in_job)
         with self._lock:
-            self._refuse_hanging(model)
+            self.refuse_hanging(model)
             if model not in self.queues and self._has_capacity_for(model):
                 if slot.late():
                     raise DeadlineExceeded(
@@ -229,7 +229,7 @@ class Slots:
             slot.release()
             granted = False
         if not granted:
-            self._refuse_hanging(model)
+            self.refuse_hanging(model)
             raise DeadlineExceeded(
                 "the time for this request was used up while it waited for a slot",
                 hint="send fewer requests at a time",
@@ -341,7 +341,8 @@ class Slots:
         with self._lock:
             self.ignored_hanging = self.hanging.copy()
 
-    def _refuse_hanging(self, model: str) -> None:
+    def refuse_hanging(self, model: str) -> None:
+        """Raise ModelUnavailable if too many calls of a model hang."""
         if self.hanging and self._is_hanging(model):
             raise ModelUnavailable(
                 f"{self.hanging[model]} calls of the client of {model[:100]!r} hang",

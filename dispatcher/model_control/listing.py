@@ -70,6 +70,7 @@ class ModelListing:
                 for name, folder in sorted(self.available().items())
                 if name not in states
             ],
+            "disabled": self.registry.broken,
         }
         if len(entries) > PAGE_SIZE:
             page["nextPageToken"] = page["models"][-1]["modelName"]

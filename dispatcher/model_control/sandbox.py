@@ -22,9 +22,10 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from clients.base import Client
 from clients.plugins.discovery import Source, names_in, sources, tried
 from clients.plugins.dispatch_toml import authors
-from clients.plugins.registry import Verdict, load
+from clients.plugins.registry import Loaded, Registry, Verdict, found_in, load
 from clients.triton.client import Triton, TritonEnvironment, Tritons
 from clients.triton.connection import Address
 from dispatcher.exit_codes import in_words
@@ -155,18 +156,55 @@ def main(arguments: list[str]) -> int:
     )
     job = json.load(sys.stdin)
     environment, taken = environment_of(settings), dict(job["taken"])
+    neighbours = Neighbours(settings, environment, taken)
+    environment.others.find = neighbours.find
     with Path(arguments[0]).open("a", buffering=1) as lines:
         for source in sources(settings.model_repository, settings.clients_path):
             if source.where not in job["try"]:
                 continue
             lines.write(json.dumps({"where": source.where}) + "\n")
             loaded = load(source, environment, taken)
+            neighbours.add(source.where, loaded)
             failing = failures(loaded.clients, settings.client_timeout) if job["ask"] else {}
             good = tuple(name for name in loaded.clients if name not in failing)
             verdict = Verdict(tried(source), good, loaded.broken | failing)
             taken |= dict.fromkeys(good, source.where)
             lines.write(json.dumps({"where": source.where, **asdict(verdict)}) + "\n")
     return 0
+
+
+class Neighbours:
+    """Finds the clients that a tried class asks; makes those that are not tried here.
+
+    Args:
+        settings: of the container.
+        environment: what clients are made with.
+        taken: the sources of the clients that stay, by name.
+
+    """
+
+    def __init__(
+        self, settings: Settings, environment: TritonEnvironment, taken: Mapping[str, str]
+    ) -> None:
+        self._settings, self._environment, self._taken = settings, environment, taken
+        self._registry = Registry()
+
+    def add(self, where: str, loaded: Loaded) -> None:
+        """Add the clients of a source."""
+        known = self._registry
+        known.loaded |= {where: loaded}
+        known.clients |= loaded.clients
+        known.broken |= loaded.broken
+        known.aliases |= {a: name for name, one in loaded.clients.items() for a in one.aliases}
+
+    def find(self, asked: str, until: float) -> Client:
+        """Return the client of a model or alias; `Others.find` says what is raised."""
+        settings = self._settings
+        for source in sources(settings.model_repository, settings.clients_path):
+            is_its = source.where == self._taken.get(asked) or asked in names_in(source)
+            if is_its and source.where not in self._registry.loaded:
+                self.add(source.where, load(source, self._environment, {}))
+        return found_in(self._registry, self._environment, asked, until)
 
 
 if __name__ == "__main__":

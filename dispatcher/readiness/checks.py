@@ -26,7 +26,7 @@ from clients.errors import (
     TooLargeAtOnce,
 )
 from clients.plugins.family import Family
-from clients.plugins.registry import Registry
+from clients.plugins.registry import Registry, described
 from clients.request import Request, SequencePart
 from clients.tensors.client import named_examples
 from clients.tensors.nested import unshared
@@ -69,7 +69,7 @@ def failure(name: str, client: Client, timeout: float) -> str:
             return f"{failed}: {error.message}" + f" ({error.hint})" * bool(error.hint)
         except (Exception, SystemExit) as error:
             log.exception("%s", failed)
-            return f"{failed}: {type(error).__name__}: {error}{LOGGED}"
+            return f"{failed}: {described(error)}{LOGGED}"
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from clients.base import Client, Hints, Payload
-from clients.errors import ClientDisabled, TensorsRefused, UnknownModel, UnknownVersion
+from clients.base import Client, Hints, Parameter, Payload
+from clients.errors import (
+    AskFailed,
+    ClientDisabled,
+    TensorsRefused,
+    UnknownModel,
+    UnknownVersion,
+)
 from clients.testing import OnnxModels, answer
 
 
@@ -127,6 +134,57 @@ def test_an_argument_that_infer_does_not_take_is_named_with_the_one_that_it_does
 ) -> None:
     with pytest.raises(TypeError, match=said):
         answer(Asking, given, models)
+
+
+class Asks(Client):
+    """Asks another model what its payload says."""
+
+    modelname = "asks"
+    example = {}
+
+    def inference(self, payload: Payload) -> Any:
+        return self.ask(payload["name"], payload["made"], payload.get("parameters"))
+
+
+class Length(Client):
+    modelname = "length"
+    aliases = ("size",)
+    example = {"text": "x"}
+    parameters = {"factor": Parameter(1, 1, 9, "what to multiply by")}
+
+    def inference(self, payload: Payload) -> Any:
+        return len(self.text(payload)) * self.request.parameters["factor"]
+
+
+def test_other_models_are_asked_by_their_classes_or_by_what_a_test_names(
+    models: OnnxModels,
+) -> None:
+    def asked(name: str, made: Any, parameters: Any = None) -> Any:
+        def stand_in(payload: Payload, parameters: Mapping[str, Any]) -> Any:
+            return [payload["x"], dict(parameters)]
+
+        payload = {"name": name, "made": made, "parameters": parameters}
+        return answer(Asks, payload, models, others={"length": Length, "fake": stand_in})
+
+    assert asked("length", {"text": "four"}, {"factor": 2}) == 8
+    assert asked("length", [{"text": "a"}, {"text": "bc"}]) == [1, 2]
+    assert asked("fake", {"x": 5}, {"any": 1}) == [5, {"any": 1}]
+    assert asked("fake", [{"x": 5}, {"x": 6}]) == [[5, {}], [6, {}]]
+    with pytest.raises(AskFailed, match="'asks' asked 'length', which refuses the payload"):
+        asked("length", {"txt": ""})
+    with pytest.raises(UnknownModel, match="'nobody', which 'asks' asks: there is no model"):
+        asked("nobody", {})
+    tensor = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}
+    assert asked("numbers", {"inputs": [tensor]})["outputs"][0]["data"] == [1, 2]
+
+
+def test_a_model_of_a_family_is_asked_by_its_dispatch_toml(models: OnnxModels) -> None:
+    (models.folder / "numbers" / "dispatch.toml").write_text(
+        'aliases = ["sums"]\nexample = { inputs = [] }'
+    )
+    tensor = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [3, 4]}
+    found = answer(Asks, {"name": "sums", "made": {"inputs": [tensor]}}, models)
+    assert found["outputs"][0]["data"] == [3, 4]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,18 @@ import pytest
 from tests.conftest import Endpoint, running, wait_for
 from tests.support.models.adders import added, ask_adder, write_adder
 
+ASKS = """
+from clients.base import Client
+
+class Asks(Client):
+    modelname = "asks"
+    example = {"model": "pinned", "numbers": [1, 2, 3]}
+
+    def inference(self, payload):
+        tensor = {"name": "A", "shape": [1, 3], "datatype": "FP32", "data": payload["numbers"]}
+        return self.ask(payload["model"], {"inputs": [tensor]})["outputs"][0]["data"]
+"""
+
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
@@ -32,8 +44,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def lazy(
     folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Endpoint]:
+    clients = tmp_path_factory.mktemp("clients")
+    (clients / "asks.py").write_text(ASKS)
     settings = {
         "MODEL_REPOSITORY": ",".join(map(str, folders)),
+        "CLIENTS_PATH": str(clients),
         "LOAD_ON_DEMAND": "true",
         "PINNED_MODELS": "pinned",
         "MODEL_SERVER_WORKERS": "2",
@@ -104,6 +119,21 @@ def test_a_model_that_was_added_is_loaded_by_its_alias(
     write_adder(folders[0] / "latest", 8, 'aliases = ["last"]\n')
     for name, number in (("late", 7), ("later", 7), ("last", 8), ("latest", 8)):
         assert added(ask_adder(lazy, name)) == [number] * 3
+
+
+def test_a_model_that_a_class_asks_is_loaded_too(lazy: Endpoint) -> None:
+    for name in ("one", "two"):
+        lazy.call(f"/models/{name}", method="DELETE")
+    assert loaded(lazy).isdisjoint({"one", "two"})
+    for name, number in (("two", 2), ("uno", 1)):
+        answer = lazy.ask(modelname="asks", payload={"model": name, "numbers": [1, 2, 3]})
+        assert answer.json.get("result") == [n + number for n in (1, 2, 3)], answer.body
+    answer = lazy.ask(modelname="asks", payload={"model": "broken", "numbers": [1, 2, 3]})
+    said = "'broken', which 'asks' asks: the model 'broken' cannot be loaded: "
+    assert (answer.status, said in answer.json["error"]["message"]) == (503, True)
+    answer = lazy.ask(modelname="asks", payload={"model": "nosuch", "numbers": [1, 2, 3]})
+    assert (answer.status, answer.json["error"]["code"]) == (404, "unknown_model")
+    assert "pinned" in answer.json["error"]["hint"]
 
 
 def test_tritons_own_protocol_loads_a_model_too(lazy: Endpoint) -> None:

@@ -44,6 +44,9 @@ def folder(models: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     fatal = SOURCE.replace('"mine"', '"fatal"').format(result="0") + "\nimport os\nos.abort()\n"
     (folder / "clients" / "fatal.py").write_text(fatal)
     assert main(["new-client", "double", "--into", str(folder / "mounted")]) == 0
+    wants = SOURCE.replace('"mine"', '"wants"').format(result="0")
+    (folder / "clients" / "wants.py").write_text(f"import faiss\n{wants}")
+    (folder / "mounted" / "code" / "requirements.txt").write_text("nowhere-to-be-found>=2")
     return folder
 
 
@@ -129,6 +132,16 @@ def test_classes_from_everywhere_are_served_in_the_same_way(
     assert error["code"] == "client_disabled"
     assert "fatal.py: the process that tested it ended with SIGABRT" in error["message"]
     assert container.call("/health").json["disabled"]["fatal"] in error["message"]
+
+
+def test_packages_that_are_not_installed_are_named(container: Endpoint) -> None:
+    log, listed = container.log.read_text(), container.call("/models").json
+    fix = "build an image of two lines, `FROM triton-dispatcher` and `RUN "
+    wanted = "mounted/code/requirements.txt: nowhere-to-be-found>=2 is not installed: "
+    assert f"{wanted}{fix}" in log
+    missing = f"No module named 'faiss'; faiss-cpu is not installed: {fix}"
+    assert missing in log
+    assert missing in listed["disabled"]["wants"]
 
 
 def test_a_reload_under_load_loses_no_request(container: Endpoint, folder: Path) -> None:

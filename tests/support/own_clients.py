@@ -15,9 +15,10 @@ from flask.testing import FlaskClient
 
 from clients.base import Environment
 from clients.plugins.registry import load_clients
+from clients.triton.server import Signature, Tensors, TensorSpec
 from dispatcher.settings import read_settings
 from tests.support.application import make_app, quiet
-from tests.support.fake_triton import FakeTriton
+from tests.support.fake_triton import Arrays, FakeTriton
 
 HEAD = """
 import numpy as np
@@ -97,3 +98,48 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*command, "--target", target, wheel], check=True, timeout=120)
     return target
+
+
+# `double` has a client with a batch of its own; `chain` asks what its payload says.
+ASKING = """
+from clients.base import Parameter
+from clients.errors import InferenceError
+
+class Double(Client):
+    modelname = "double"
+    aliases = ("twice",)
+    example = {"numbers": [1]}
+    parameters = {"factor": Parameter(2.0, 0, 10, "what to multiply by")}
+
+    def inference_batch(self, payloads):
+        rows = self.each(payloads, lambda one: self.numbers(one, "numbers"))
+        factor = self.request.parameters["factor"]
+        return (self.infer({"x": np.stack(rows)})["x"] * factor / 2).tolist()
+
+    def inference(self, payload):
+        return self.inference_batch([payload])[0]
+
+class Chain(Client):
+    modelname = "chain"
+    example = {"made": {"numbers": [1]}}
+
+    def inference(self, payload):
+        name, parameters = payload.get("name", "double"), payload.get("parameters")
+        version = payload.get("version", "")
+        if "numbers" in payload:
+            asked = {"numbers": payload["numbers"]}
+        else:
+            asked = payload["made"]
+        return {"got": self.ask(name, asked, parameters, version=version)}
+"""
+
+ROWS = Signature(4, (TensorSpec("x", "FP32", (-1, -1)),), (TensorSpec("x", "FP32", (-1, -1)),))
+
+
+def doubled(inputs: Tensors) -> Arrays:
+    return {"x": inputs["x"] * 2}
+
+
+def chain(client: FlaskClient, **payload: Any) -> Any:
+    """Ask the class that asks `double`."""
+    return ask(client, "chain", payload)

@@ -16,7 +16,7 @@ from clients.plugins.discovery import client_files
 from clients.repository.files import is_litter
 from clients.repository.model_folders import CONFIG, NAME, NAMED, PLAIN_MODELS, is_model, models_in
 from tool.checks.archive import unpack
-from tool.checks.client import check_clients, has_client
+from tool.checks.client import check_clients, check_requirements, has_client
 from tool.checks.findings import Findings
 from tool.checks.model import ModelCheck, links
 from tool.offline import settings_here
@@ -80,7 +80,8 @@ def check_all(
     Args:
         findings: takes what is wrong in its folder.
         folders: with further client classes.
-        clients: whether client classes are checked, for which their files are imported.
+        clients: whether client classes are checked, for which their files are imported. What their
+            `requirements.txt` wants is checked in any case.
 
     """
     its = findings.root / CLIENTS
@@ -88,9 +89,10 @@ def check_all(
         its = findings.root  # such as a folder that CLIENTS_PATH names
     has_classes = any(map(has_client, client_files(its)))
     models = check_models(findings, may_be_empty=has_classes)
+    # The server looks there for others' classes too, but not into models.
+    own = [its] if has_classes or its != findings.root else []
+    check_requirements(findings, [*folders, *own])
     if clients:
-        # The server looks there for others' classes too, but not into models.
-        own = [its] if has_classes or its != findings.root else []
         check_clients(findings, [one for one in (*folders, *own) if one.is_dir()])
     return models
 

@@ -17,6 +17,7 @@ from clients.plugins.dispatch_toml import FILE
 from clients.plugins.registry import Loaded
 from clients.repository.files import is_litter
 from clients.repository.model_folders import models_in
+from clients.repository.requirements import lacks_of, requirement_files
 from dispatcher.readiness.checks import LOGGED, failures
 from tool.checks.findings import Findings
 from tool.checks.model import BUILT_IN
@@ -95,6 +96,13 @@ def reason_of(name: str, client: Client, timeout: float) -> str:
         thread.join(timeout)  # it may never return
     late = f"its client has not returned from its own example in {timeout:.0f} s"
     return (found[0] if found else late).removesuffix(LOGGED)
+
+
+def check_requirements(findings: Findings, folders: Iterable[Path]) -> None:
+    """Note what a `requirements.txt` beside classes wants, and this environment has not."""
+    for file in requirement_files(folders, findings.root):
+        for one in lacks_of(file):
+            findings.warning(one.file, one.what, one.fix, line=one.line)
 
 
 def unread(findings: Findings, folders: Iterable[Path]) -> None:

@@ -53,6 +53,24 @@ def test_what_does_not_work_is_not_taken_and_the_answer_says_why(
     assert worker.ask("mine") == "mended"
 
 
+def test_a_class_that_asks_others_is_tried_with_those_that_there_are(folder: Path) -> None:
+    """Whether they stay as they are, are tried too, or are known by an alias."""
+    worker = Worker(folder)
+    write(folder / "clients", "also", "'new'")
+    write(folder / "clients", "aliased", "'by its alias'\n    aliases = ['other']")
+    assert worker.reload().status_code == 200
+    chain = "[self.ask(name, {}) for name in ('kept', 'mine', 'later', 'other')]"
+    write(folder / "clients", "chain", chain)
+    write(folder / "clients", "later", "'later'")
+    write(folder / "clients", "mine", "'changed'")
+    assert worker.reload().status_code == 200, worker.registry.broken
+    assert worker.ask("chain") == ["kept", "changed", "later", "by its alias"]
+    write(folder / "clients", "chain", "self.ask('nobody', {})")
+    error = worker.reload().json["error"]["message"]
+    assert "'nobody', which 'chain' asks: there is no model 'nobody'" in error
+    assert worker.ask("chain")[0] == "kept"
+
+
 def test_a_trial_that_a_signal_without_a_name_ends_says_its_number(folder: Path) -> None:
     killed = [sys.executable, "-c", "import os; os.kill(os.getpid(), 37)"]
     worker = Worker(folder)

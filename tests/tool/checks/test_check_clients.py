@@ -19,6 +19,7 @@ from tests.support.mistakes.mistake import (
     write_mistake,
     write_right,
 )
+from tool.__main__ import main
 from tool.commands.new_client import TEMPLATE
 
 CLIENT = """
@@ -86,6 +87,35 @@ def test_a_mistake_in_a_client_is_named(
     assert (code, one["level"], one["file"]) == (level == "error", level, "code/clients/mine.py")
     assert words in one["message"]
     assert check(tmp_path, "--no-clients") == (0, [])
+
+
+def test_packages_that_are_not_installed_are_named_with_the_fix(
+    tmp_path: Path, check: Check, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a warning: they may be in the image; a class that cannot be imported is an error."""
+    write_right(tmp_path, "right")
+    clients = tmp_path / "code" / "clients"
+    clients.mkdir(parents=True)
+    (clients / "mine.py").write_text(CLIENT)
+    (tmp_path / "code" / "requirements.txt").write_text("# for mine\nnumpy\nfaiss-cpu>=1.7\n")
+    for arguments in ((), ("--no-clients",)):
+        code, (one,) = check(tmp_path, *arguments)
+        assert (code, one["level"], one["file"], one["line"]) == (
+            0,
+            "warning",
+            "code/requirements.txt",
+            3,
+        )
+        assert one["message"] == "faiss-cpu>=1.7 is not installed"
+        assert "RUN /opt/triton-dispatcher/.venv/bin/pip install 'faiss-cpu>=1.7'`" in one["fix"]
+    assert main(["pack", str(tmp_path), "--out", str(tmp_path / "model.tar.gz")]) == 0
+    assert "requirements.txt:3: faiss-cpu>=1.7 is not installed: build" in capsys.readouterr().out
+    (clients / "mine.py").write_text(f"import faiss\n{CLIENT}")
+    code, found = check(tmp_path)
+    (broken,) = [one for one in found if one["level"] == "error"]
+    assert (code, broken["file"]) == (1, "code/clients/mine.py")
+    assert "faiss-cpu>=1.7, of requirements.txt, is not installed: build" in broken["message"]
+    assert main(["pack", str(tmp_path), "--out", str(tmp_path / "model.tar.gz")]) == 1
 
 
 @pytest.mark.parametrize(

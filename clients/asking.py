@@ -1,0 +1,266 @@
+"""Asks the client of another model, for a class: `Client.ask`.
+
+The other client runs in the thread and the slot of the request that asks it. So a chain of models
+cannot wait for itself, however many requests there are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from clients.environment import Others
+from clients.errors import (
+    AskFailed,
+    BadParameter,
+    BadRequest,
+    InferenceError,
+    TooLargeAtOnce,
+    placed,
+)
+from clients.request import Request, Timings
+from clients.tensors.nested import unshared
+
+if TYPE_CHECKING:
+    from clients.base import Client, Payload
+
+DEEPEST = 5  # models in a chain, the caller's own included
+MOST_RESULTS = 1000  # of one payload, from a client that gives any number of them
+
+log = logging.getLogger(__name__)
+
+
+def ask(  # noqa: PLR0913, PLR0917  as in Client.ask
+    client: Client,
+    others: Others,
+    name: str,
+    payload: Payload | Sequence[Payload],
+    parameters: Mapping[str, Any],
+    version: str,
+) -> Any:
+    """Ask another client for one; `Client.ask` says how."""
+    request, by = client.request, client.modelname
+    chain = (*request.chain, by)
+    payloads = payloads_of(payload)
+    refuse_endless(chain, name)
+    request.timings.lap()
+    asked = name
+    try:
+        request.time_left()
+        other = others.find(name, request.deadline)
+        asked = other.modelname or other.served_by
+        refuse_endless(chain, asked)  # it may have been an alias
+        one = isinstance(payload, Mapping)
+        inner = replace(
+            request,
+            parameters=other.read_parameters(parameters),
+            version=version,
+            timings=Timings(),
+            sequence=request.sequence if one else None,
+            chain=chain,
+        )
+        inner.timings.begin()
+        try:
+            if one:
+                return result_of(other, inner, payloads[0])
+            return results_of(other, inner, payloads)
+        except InferenceError:
+            raise
+        except (Exception, SystemExit) as error:
+            log.exception(
+                "the client of %s, which %s asks, failed in request %s",
+                ascii(asked),
+                ascii(by),
+                request.request_id,
+            )
+            raise AskFailed(
+                "its client raised an unexpected exception",
+                hint="the container's log has the traceback, with the request's id",
+            ) from error
+        finally:
+            inner.timings.lap()
+            request.timings.asked(inner.timings)
+    except BadRequest as error:
+        raise blamed(error, asked, by, payloads, request.payloads) from error
+    except InferenceError as error:
+        raise renamed(error, f"{asked!r:.100}, which {by!r:.100} asks: {error.message}") from error
+
+
+def payloads_of(payload: Payload | Sequence[Payload]) -> list[Payload]:
+    """Return one payload or several in a list.
+
+    Raises:
+        TypeError: they are none.
+
+    """
+    found: list[Any] = list(payload) if isinstance(payload, list | tuple) else [payload]
+    for one in found:
+        if not isinstance(one, Mapping):
+            raise TypeError(
+                f"ask() takes a payload, which is a dictionary, or a list of them, not "
+                f"{type(one).__name__}"
+            )
+    return found
+
+
+def refuse_endless(chain: Sequence[str], name: str) -> None:
+    """Refuse a chain that comes back to one of its models, or is too long.
+
+    Raises:
+        AskFailed: it does, or is.
+
+    """
+    shown = " → ".join([*chain, name])
+    if name in chain:
+        raise AskFailed(
+            f"models ask one another in a circle: {shown}",
+            hint="change one of these classes; each model can be in a chain once",
+        )
+    if len(chain) >= DEEPEST:
+        raise AskFailed(
+            f"a chain has too many models: {shown}",
+            hint=f"at most {DEEPEST} models may ask one another; let the first ask more of them",
+        )
+
+
+def result_of(client: Client, request: Request, payload: Payload) -> Any:
+    """Return the result for one payload."""
+    given = copies([payload])
+    with replace(request, payloads=given).active():
+        return whole(client.inference(given[0]))
+
+
+def results_of(client: Client, request: Request, payloads: Sequence[Payload]) -> list[Any]:
+    """Return the results for several payloads, in batches of the client's own size."""
+    with request.active():
+        size = operator.index(client.max_batch_size)
+    return [
+        one
+        for start in range(0, len(payloads), size)
+        for one in batch(client, request, payloads[start : start + size], start)
+    ]
+
+
+def batch(client: Client, request: Request, payloads: Sequence[Payload], start: int) -> list[Any]:
+    """Return the results of one batch, run in halves where it is too large.
+
+    Args:
+        client: the one that is asked.
+        request: what it knows of the request.
+        payloads: of the batch.
+        start: the position of the first of them, for errors.
+
+    """
+    given = copies(payloads)
+    try:
+        with replace(request, payloads=given).active():
+            results = client.inference_batch(given)
+            if not isinstance(results, list) or len(results) != len(payloads):
+                raise TypeError(
+                    f"inference_batch returned {type(results).__name__}; expected a list with a "
+                    f"result for each of {len(payloads)} payloads"
+                )
+            return [whole(one) for one in results]
+    except TooLargeAtOnce:
+        if len(payloads) == 1:
+            raise
+    except InferenceError as error:
+        if error.position is None:
+            raise
+        raise placed(error, start + error.position) from error
+    half = (len(payloads) + 1) // 2
+    return [
+        *batch(client, request, payloads[:half], start),
+        *batch(client, request, payloads[half:], start + half),
+    ]
+
+
+def copies(payloads: Sequence[Payload]) -> list[Payload]:
+    """Return payloads that the asked client may change."""
+    return unshared([dict(one) for one in payloads])
+
+
+def whole(result: Any) -> Any:
+    """Return a result; all results of a client that gives any number, in a list.
+
+    Raises:
+        AskFailed: there are too many.
+
+    """
+    if not isinstance(result, Iterator):
+        return result
+    try:
+        found = list(itertools.islice(result, MOST_RESULTS + 1))
+    finally:
+        if close := getattr(result, "close", None):
+            close()
+    if len(found) > MOST_RESULTS:
+        raise AskFailed(
+            f"it gave more than {MOST_RESULTS} results to one payload",
+            hint="ask it for less, by its parameters",
+        )
+    return found
+
+
+def blamed(
+    error: BadRequest,
+    asked: str,
+    by: str,
+    payloads: Sequence[Payload],
+    given: Sequence[Any],
+) -> InferenceError:
+    """Return the error for a refused payload: the caller's if that sent it, else the class's.
+
+    Args:
+        error: of the client that was asked.
+        asked: its model.
+        by: the model whose class asks.
+        payloads: what it was asked.
+        given: what the class itself was given.
+
+    """
+    position = error.position
+    is_known = isinstance(position, int) and 0 <= position < len(payloads)
+    refused = [payloads[position]] if is_known and position is not None else payloads
+    where = [] if isinstance(error, BadParameter) else [sender(one, given) for one in refused]
+    if where and None not in where:
+        named = renamed(error, f"{asked!r:.100}, which {by!r:.100} asks: {error.message}")
+        named.position = where[0]
+        return named
+    place = f"payload[{position}]: " if is_known and len(payloads) > 1 else ""
+    hint = f" ({error.hint})" if error.hint else ""
+    what = "parameters" if isinstance(error, BadParameter) else "payload"
+    return AskFailed(
+        f"{by!r:.100} asked {asked!r:.100}, which refuses the {what} that the class made",
+        hint=f"change the class, not the request: {place}{error.message}{hint}",
+    )
+
+
+def sender(payload: Payload, given: Sequence[Any]) -> int | None:
+    """Return which of the given payloads has all fields of a payload, as they came.
+
+    The values are compared by identity: a text of 20 MB is the caller's own if it was passed on.
+    """
+    for position, one in enumerate(given):
+        if isinstance(one, Mapping) and (payload or not one):
+            own = (name in one and one[name] is value for name, value in payload.items())
+            if all(own):
+                return position
+    return None
+
+
+def renamed(error: InferenceError, message: str) -> InferenceError:
+    """Return a copy of an error with another message, and of no position."""
+    copied = copy(error)
+    copied.position = None
+    try:
+        copied.message, copied.args = message, (message,)
+    except AttributeError:  # the author's class computes it
+        kinds = (one for one in type(error).__mro__ if one.__module__ == placed.__module__)
+        copied = next(kinds)(message, hint=error.hint)
+    return copied

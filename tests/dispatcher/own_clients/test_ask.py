@@ -1,0 +1,256 @@
+"""A class asks the clients of other models: `Client.ask`."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from flask.testing import FlaskClient
+
+from clients.base import Environment
+from clients.errors import (
+    TooLargeAtOnce,
+    UnknownModel,
+)
+from clients.plugins.registry import load_clients
+from clients.triton.server import Signature
+from dispatcher.settings import read_settings
+from tests.support.application import make_app, quiet
+from tests.support.fake_triton import FakeTriton
+from tests.support.own_clients import ASKING, HEAD, ROWS, ask, chain, doubled, served
+from tests.support.slow_clients import milliseconds
+from tests.support.stand_ins import assert_error
+
+
+def test_the_answer_is_the_result_that_a_caller_gets(
+    client: FlaskClient, triton: FakeTriton
+) -> None:
+    direct = ask(client, "double", {"numbers": [1, 2.5]}).json["result"]
+    assert direct == [2, 5]
+    assert chain(client, numbers=[1, 2.5]).json["result"] == {"got": direct}
+    assert chain(client, numbers=[1], parameters={"factor": 3}).json["result"] == {"got": [3]}
+    assert chain(client, numbers=[1], name="twice").json["result"] == {"got": [2]}
+    assert [call["version"] for call in triton.calls] == [""] * 4
+    chain(client, numbers=[1], version="1")
+    assert triton.calls[-1]["version"] == "1"
+
+
+def test_several_payloads_go_in_batches_of_the_other_model(
+    client: FlaskClient, triton: FakeTriton
+) -> None:
+    response = chain(client, made=[{"numbers": [n]} for n in range(10)])
+    assert response.json["result"]["got"] == [[2 * n] for n in range(10)]
+    assert [len(call["inputs"]["x"]) for call in triton.calls] == [4, 4, 2]
+    assert chain(client, made=[]).json["result"]["got"] == []
+
+
+def test_a_batch_that_is_too_large_is_halved(client: FlaskClient, triton: FakeTriton) -> None:
+    def small(inputs: Any) -> Any:
+        if len(inputs["x"]) > 1:
+            raise TooLargeAtOnce("no memory")
+        return doubled(inputs)
+
+    triton.models_run["double"] = small
+    assert chain(client, made=[{"numbers": [n]} for n in (1, 2, 3)]).json["result"]["got"] == [
+        [2],
+        [4],
+        [6],
+    ]
+
+
+def test_a_model_without_a_class_is_asked_tensors(client: FlaskClient, triton: FakeTriton) -> None:
+    triton.models_run["plain"], triton.signatures["plain"] = doubled, ROWS
+    tensor = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}
+    answer = chain(client, name="plain", made={"inputs": [tensor]}).json["result"]["got"]
+    assert answer["outputs"][0]["data"] == [2, 4]
+
+
+CARRIED = """
+class Inner(Client):
+    modelname = "inner"
+    example = {}
+
+    def inference(self, payload):
+        request = self.request
+        request.response_attributes["seen_by"] = "inner"
+        return [request.request_id, request.attributes["user"], request.time_left()]
+
+class Chain(Client):
+    modelname = "chain"
+    example = {}
+
+    def inference(self, payload):
+        before = self.request
+        inner = self.ask("inner", payload)
+        return [inner, [self.request.request_id, self.request is before, self.request.time_left()]]
+"""
+
+
+def test_the_deadline_the_id_and_the_attributes_are_carried_along(tmp_path: Path) -> None:
+    attributes = "X-Amzn-SageMaker-Custom-Attributes"
+    response = served(tmp_path, CARRIED).post(
+        "/infer/chain",
+        json={"payload": {}},
+        headers={attributes: "user=me;timeout_ms=5000", "X-Request-Id": "one-request"},
+    )
+    (inner_id, user, inner_left), (own_id, is_same, own_left) = (response.json or {})["result"]
+    assert inner_id == own_id == "one-request"
+    assert (user, is_same) == ("me", True)
+    assert 0 < own_left <= inner_left <= 5
+    assert response.headers[attributes] == "seen_by=inner"
+
+
+PHASES = """
+import time
+
+class Inner(Client):
+    modelname = "inner"
+    model = "double"
+    example = {}
+
+    def inference(self, payload):
+        time.sleep(0.02)
+        self.infer({"x": np.ones((1, 1), np.float32)})
+        time.sleep(0.04)
+
+class Chain(Client):
+    modelname = "chain"
+    example = {}
+
+    def inference(self, payload):
+        time.sleep(0.03)
+        self.ask("inner", {})
+        time.sleep(0.05)
+"""
+
+
+def test_the_phases_of_the_asked_model_are_added_to_those_of_the_request(
+    tmp_path: Path, triton: FakeTriton
+) -> None:
+    """What the class does before it asks is decoding, what it does afterwards postprocessing."""
+    resting = threading.Event()
+
+    def slow(inputs: Any) -> Any:
+        resting.wait(0.06)
+        return doubled(inputs)
+
+    triton.models_run["double"] = slow
+    response = ask(served(tmp_path, PHASES, triton), "chain")
+    assert milliseconds(response, "decode") >= 50
+    assert milliseconds(response, "inference") >= 60
+    assert milliseconds(response, "postprocess") >= 90
+
+
+GENERATORS = """
+class Counts(Client):
+    modelname = "counts"
+    example = {"to": 2}
+
+    def inference(self, payload):
+        yield from range(payload["to"])
+
+class Chain(Client):
+    modelname = "chain"
+    example = {}
+
+    def inference(self, payload):
+        for to in (1, payload["to"]):
+            yield self.ask("counts", {"to": to})
+"""
+
+
+def test_generators_ask_and_are_asked(tmp_path: Path) -> None:
+    client = served(tmp_path, GENERATORS)
+    assert ask(client, "chain", {"to": 3}).json["result"] == [[0], [0, 1, 2]]
+    lines = client.post(
+        "/infer/chain", json={"payload": {"to": 3}}, headers={"Accept": "application/jsonlines"}
+    )
+    assert [json.loads(one)["result"] for one in lines.text.splitlines()] == [[0], [0, 1, 2]]
+    assert_error(ask(client, "chain", {"to": 1001}), 500, "ask_failed", "more than 1000 results")
+
+
+BOTH_WAYS = """
+class First(Client):
+    modelname = "first"
+    example = {}
+
+    def inference(self, payload):
+        return [self.ask("second", {}) for _ in range(3)] if payload.get("asks") else "first"
+
+class Second(Client):
+    modelname = "second"
+    example = {}
+
+    def inference(self, payload):
+        return [self.ask("first", {}) for _ in range(3)] if payload.get("asks") else "second"
+"""
+
+
+def test_chains_do_not_wait_for_one_another_where_each_model_has_one_slot(tmp_path: Path) -> None:
+    """Each takes one slot, its caller's, so that nothing waits while it holds another."""
+    (tmp_path / "mine.py").write_text(HEAD + BOTH_WAYS)
+    environment = Environment(FakeTriton(), tmp_path / "no_models")
+    registry = load_clients(environment, [tmp_path])
+    settings = read_settings({"MODEL_SERVER_THREADS": "1", "MODEL_SERVER_TIMEOUT": "10"})
+    app = make_app(settings, registry, environment, quiet())
+
+    def one(name: str) -> Any:
+        response = ask(app.test_client(), name, {"asks": True})
+        return response.status_code, response.json.get("result")
+
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(one, ["first", "second"] * 12))
+    assert answers == [(200, ["second"] * 3), (200, ["first"] * 3)] * 12
+
+
+class Knowing(FakeTriton):
+    """Knows the signatures of its own models alone, as a real one does."""
+
+    def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:
+        if model not in self.models_run:
+            raise UnknownModel(f"no {model}")
+        return super().signature(model, version, timeout=timeout)
+
+
+def test_a_class_that_runs_no_model_of_its_own_takes_lists(tmp_path: Path) -> None:
+    client = served(tmp_path, ASKING, Knowing({"double": doubled}, {"double": ROWS}))
+    rows = [{"numbers": [n]} for n in range(3)]
+    response = client.post("/invocations", json={"modelname": "chain", "payload": rows})
+    assert (response.json or {})["result"] == [{"got": [2 * n]} for n in range(3)]
+
+
+PICTURES = """
+class Shapes(Client):
+    modelname = "shapes"
+    example = {}
+
+    def inference(self, payload):
+        picture = self.picture(payload)
+        file = self.picture_file(payload)
+        return [*picture.shape, picture[0, 0].tolist(), list(file.size), file.data[1:4].decode()]
+
+class Chain(Client):
+    modelname = "chain"
+    example = {}
+
+    def inference(self, payload):
+        picture = np.zeros((40, 60, 3), np.uint8)
+        picture[10:30, 20:50] = 9, 8, 7
+        part = picture[10:30, 20:50]
+        made = {"part": part, "empty": part[:0], "float": part / 255, "grey": part[..., 0]}
+        return self.ask("shapes", {"img": made[payload["which"]]})
+"""
+
+
+def test_a_part_of_a_picture_is_asked_as_it_is(tmp_path: Path) -> None:
+    client = served(tmp_path, PICTURES)
+    answer = ask(client, "chain", {"which": "part"}).json["result"]
+    assert answer == [20, 30, 3, [9, 8, 7], [20, 30], "PNG"]
+    for which, shape in (("empty", "[0, 30, 3]"), ("float", "float64"), ("grey", "[20, 30]")):
+        error = ask(client, "chain", {"which": which}).json["error"]
+        assert error["code"] == "ask_failed"
+        assert shape in error["hint"]
+        assert "expected uint8 of shape [height, width, 3], RGB" in error["hint"]
