@@ -21,6 +21,8 @@ import numpy.typing as npt
 from clients.base import Client, Environment, Payload
 from clients.errors import ClientDisabled, ModelFailed, TensorsRefused, UnknownModel, UnknownVersion
 from clients.plugins.discovery import classes_of_file
+from clients.plugins.dispatch_toml import FILE
+from clients.plugins.family import client_class
 from clients.plugins.validation import declaration_fault, object_fault
 from clients.repository.config_text import read
 from clients.repository.crash_causes import CONFIG, DEFAULT_MAX_BATCH_SIZE
@@ -37,14 +39,19 @@ DATATYPES = {"float16": "FP16", "float": "FP32", "double": "FP64", "string": "BY
 
 
 def clients_in(path: str | Path) -> list[type[Client]]:
-    """Return the client classes in a file, or in a folder that is a package."""
+    """Return the client classes in a file, or in a folder that is a package.
+
+    Of a `dispatch.toml` it is the class that serves its model.
+    """
     path = Path(path).resolve()
+    if path.name == FILE:
+        return [client_class(path)]
     return classes_of_file(path / "__init__.py" if path.is_dir() else path)
 
 
 def answer(
     client: type[Client],
-    payload: Payload,
+    payload: Payload | None,
     models: OnnxModels,
     *,
     parameters: Mapping[str, Any] | None = None,
@@ -54,7 +61,7 @@ def answer(
 
     Args:
         client: the class.
-        payload: what the caller sends.
+        payload: what the caller sends; nothing means the class's own example.
         models: where the models run.
         parameters: the caller's; checked as the endpoint checks them.
         version: of the model.
@@ -76,7 +83,7 @@ def answer(
         deadline=time.monotonic() + TIME_S,
     )
     with request.active():
-        return json.loads(json.dumps(made.inference(payload)))
+        return json.loads(json.dumps(made.inference(made.example if payload is None else payload)))
 
 
 class OnnxModels(Inference):
