@@ -13,7 +13,7 @@ from clients.repository.model_folders import CONFIG
 from clients.testing import OnnxModels, answer, clients_in
 from clients.triton.server import TensorSpec
 from tool.scaffold.families import plans
-from tool.scaffold.folder import TEMPLATE, config, kind_of
+from tool.scaffold.folder import TEMPLATE, config, kind_of, write_labels
 from tool.scaffold.new_model import TOKENIZER, beside, put, source_of, tokenizer_for
 from tool.scaffold.options import KINDS, PICTURE, TENSORS, TEXT, refuse_to_overwrite
 from tool.scaffold.pictures import CLASSIFIER_SIDE, DETECTOR_SIDE, pixels
@@ -46,6 +46,8 @@ def write(options: argparse.Namespace, names: Mapping[str, str], files: tuple[Pa
         folder = place / options.name
         source.copy_to(folder / "1")
         (folder / CONFIG).write_text(config(options.name, source, plan), encoding="utf-8")
+        if plan.labels:
+            write_labels(folder, plan)
         if plan.tokens:
             tokenizer_for(options, source, folder / TOKENIZER)
         made = WRITERS[kind](source, plan)
@@ -74,7 +76,7 @@ def of_picture(source: Source, plan: Plan) -> dict[str, str]:
         if spec.datatype == "UINT8":
             made = f"np.frombuffer(file.data, np.uint8).reshape({[*shape, -1]})"
         read = f'file = self.picture_file(payload, "img")\n        tensor = {made}'
-        return {"more": "", "read": read, "input": spec.name, "result": listed(source)}
+        return filled(read, spec.name, listed(source))
     taken = pixels(source)
     side = DETECTOR_SIDE if plan.family == "detection" else CLASSIFIER_SIDE
     size = tuple(side if one == -1 else one for one in (taken.height, taken.width))
@@ -85,17 +87,21 @@ def of_picture(source: Source, plan: Plan) -> dict[str, str]:
     read = f'pixels = resized(self.picture(payload, "img"), {size}, {size})'
     if taken.channels == 1:
         read += "\n        pixels = pixels.mean(2, keepdims=True)"
-    scaled = f'pixels.astype("{kind}")' + ("" if kind == "uint8" else " / 255")
+    read += f'\n        pixels = pixels.astype("{kind}")' + ("" if kind == "uint8" else " / 255")
     turned = ".transpose(2, 0, 1)" if taken.layout == "NCHW" else ""
     batch = "[None]" if len(taken.spec.shape) == 4 else ""
-    tensor = f"({scaled}){turned}{batch}"
-    read += f'\n        tensor = np.ascontiguousarray({tensor}, "{kind}")'
-    return {
-        "more": "from clients.images.resizing import resized\n",
-        "read": read,
-        "input": taken.spec.name,
-        "result": listed(source),
-    }
+    read += f'\n        tensor = np.ascontiguousarray(pixels{turned}{batch}, "{kind}")'
+    after = "from clients.images.resizing import resized\n"
+    return filled(read, taken.spec.name, listed(source), after=after)
+
+
+def filled(
+    read: str, name: str, result: str, *, before: str = "", after: str = ""
+) -> dict[str, str]:
+    """Return what fills the template for pictures; `before` and `after` are imports."""
+    arrays = "import numpy as np\n\n" if "np." in read else ""
+    made = {"read": read, "input": name, "result": result, "arrays": arrays}
+    return {**made, "before": before, "after": after}
 
 
 def of_boxes(name: str, size: tuple[int, ...], layout: str, output: str) -> dict[str, str]:
@@ -109,14 +115,10 @@ def of_boxes(name: str, size: tuple[int, ...], layout: str, output: str) -> dict
                 *boxes[:2], box.back(boxes[2]).round(2).tolist(), strict=True
             )
         ]"""
-    more = f"from clients.families.detection import Letterbox, best_objects, {layout}_candidates\n"
+    names = f"Letterbox, best_objects, {layout}_candidates"
     read = f'box = Letterbox.around(self.picture(payload, "img"), {size})\n        '
-    return {
-        "more": more,
-        "read": f"{read}tensor = box.pixels[None]",
-        "input": name,
-        "result": result,
-    }
+    before = f"from clients.families.detection import {names}\n"
+    return filled(f"{read}tensor = box.pixels[None]", name, result, before=before)
 
 
 def listed(source: Source, *, single: bool = False) -> str:
@@ -137,14 +139,21 @@ def of_text(source: Source, _: Plan) -> dict[str, str]:
     """Return what fills the template for a model that takes tokens."""
     parts = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
     length = max(0, source.inputs[0].shape[-1])
-    lines = [
-        f'                "{spec.name}": padded([tokens.{parts[spec.name]}], 0, {length}).astype('
-        f'"{kind_of(spec.datatype)}"){"[0]" if len(spec.shape) == 1 else ""},'
-        for spec in source.inputs
-    ]
     single = len(source.inputs[0].shape) == 1
-    longest = str(length or "self.tokenizer.longest or 512")
-    return {"inputs": "\n".join(lines), "longest": longest, "result": listed(source, single=single)}
+    lines = []
+    for spec in source.inputs:
+        row, kind = f"tokens.{parts[spec.name]}", kind_of(spec.datatype)
+        made = f'np.array([{row}], "{kind}")'
+        if length:
+            made = f'padded([{row}], 0, {length}).astype("{kind}")'
+        lines.append(f'                "{spec.name}": {made}{"[0]" if single else ""},')
+    return {
+        "arrays": "" if length else "import numpy as np\n\n",
+        "padded": "from clients.text.batch import padded\n" if length else "",
+        "inputs": "\n".join(lines),
+        "longest": str(length or "self.tokenizer.longest or 512"),
+        "result": listed(source, single=single),
+    }
 
 
 def of_tensors(source: Source, _: Plan) -> dict[str, str]:

@@ -38,10 +38,14 @@ def written(place: Path, name: str, source: Source, plan: Plan) -> None:
         (folder / CONFIG).write_text(config(name, source, plan))
     (folder / FILE).write_text(dispatch_toml(name, plan), encoding="utf-8")
     if plan.labels:
-        (folder / LABELS).write_text("".join(f"{one}\n" for one in plan.labels), encoding="utf-8")
+        write_labels(folder, plan)
     test = place / "code" / "tests" / f"test_{file_name(name)}.py"
     test.parent.mkdir(parents=True, exist_ok=True)
     test.write_text(test_of(name, source, plan), encoding="utf-8")
+
+
+def write_labels(folder: Path, plan: Plan) -> None:
+    (folder / LABELS).write_text("".join(f"{one}\n" for one in plan.labels), encoding="utf-8")
 
 
 def dispatch_toml(name: str, plan: Plan) -> str:

@@ -109,8 +109,8 @@ def bare(
     else:
         raise Trouble(f"there are several models: {', '.join(sorted(models))}; name one of them")
     why = "as you say"
-    if not kind and (kind := BY_MODEL.get(str(model.get("model_type")), "")):
-        why = "as `model_type` of config.json says"
+    if not kind and (named := model.get("model_type")):
+        kind, why = of_model(str(named)), "as `model_type` of config.json says"
     first = next(iter(own.values()))
     tokens = read_tokens(group, first)
     if not kind:
@@ -131,6 +131,21 @@ def bare(
         )
         why += "are written small first" if lowercase else "keep theirs"
     return Bare(own, kind, why, {"do_lower_case": lowercase})
+
+
+def of_model(name: str) -> str:
+    """Return the class that reads the vocabulary of a kind of model.
+
+    Raises:
+        Trouble: none here does.
+
+    """
+    if name not in BY_MODEL:
+        raise Trouble(
+            f"`model_type` of config.json is {name!r}, whose bare files are not read here; if they "
+            f"are those of another model, name it, --tokenizer-class: {', '.join(CLASSES)}"
+        )
+    return BY_MODEL[name]
 
 
 def read_tokens(group: tuple[str, ...], file: Path) -> list[str]:

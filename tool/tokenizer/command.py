@@ -111,7 +111,8 @@ def found(given: Sequence[Path]) -> dict[str, Path]:
             if not beside.is_file():
                 raise Trouble(f"{files[name]} needs {other}; name both")
             files[other] = beside
-    return files
+    beside = given[0].with_name(MODEL)
+    return files if MODEL in files or not beside.is_file() else {**files, MODEL: beside}
 
 
 def called(path: Path) -> str:
