@@ -32,6 +32,10 @@ COMMANDS = {  # the module of each, and what it does
         "tool.checks.check",
         "look for mistakes in a model repository or a model.tar.gz, and say how to mend them",
     ),
+    "dev": (
+        "tool.dev.command",
+        "serve a folder, load what its author changes, and say what does not work",
+    ),
     "pack": (
         "tool.pack.command",
         "pack a model repository as a model.tar.gz, or as an image with the models inside",

@@ -37,16 +37,16 @@ def run(options: argparse.Namespace) -> int:
         for path, content in made.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_bytes(content)
-            sys.stdout.write(f"wrote {root / path}\n")
+        written = [root / path for path in made]
         about, ask = "It doubles numbers, and can be", '{"numbers": [1, 2.5]}'
     else:
         from tool.scaffold.client import write  # noqa: PLC0415  with the families' libraries
 
         write(options, names, files)
         written = [path for path in sorted((root / options.name).rglob("*")) if path.is_file()]
-        for path in (*written, *(root / one for one in files)):
-            sys.stdout.write(f"wrote {path}\n")
+        written += [root / path for path in files]
         about, ask = "It returns the model's outputs, and can be", "PAYLOAD.json"
+    sys.stdout.writelines(f"wrote {path}\n" for path in written)
     sys.stdout.write(
         NEXT.format(
             about=about,

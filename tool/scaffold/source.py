@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -130,12 +129,12 @@ class Source:
     def copy_to(self, folder: Path) -> None:
         """Put the file into a folder, as model.onnx, with the weights that it has beside it.
 
-        They are hard links, so that large files are there once; copies on another disk.
+        They are copies: what is written into one of two hard links is in the other, too.
         """
         folder.mkdir(parents=True)
-        linked_or_copied(self.file, folder / "model.onnx")
+        shutil.copyfile(self.file, folder / "model.onnx")
         for path in self.weights():
-            linked_or_copied(path, folder / path.name)
+            shutil.copyfile(path, folder / path.name)
 
     def weights(self) -> Iterator[Path]:
         """Yield the files beside the model that it names: its external weights."""
@@ -171,13 +170,6 @@ def labels_in(path: Path) -> tuple[str, ...]:
         raise Trouble(
             f"the labels in {path} cannot be read: {error}; write them as UTF-8"
         ) from error
-
-
-def linked_or_copied(path: Path, to: Path) -> None:
-    try:
-        os.link(path.resolve(), to)
-    except OSError:  # another disk, or a system without hard links
-        shutil.copyfile(path, to)
 
 
 def as_spec(spec: model_config.TensorSpec) -> TensorSpec:
