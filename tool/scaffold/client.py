@@ -162,6 +162,8 @@ def of_tensors(source: Source, _: Plan) -> dict[str, str]:
     for spec in source.inputs:
         shape = item_shape(spec, source)
         batch = "[None]" if source.batched else ""
+        if not shape:  # a list of one number in JSON
+            shape, batch = (1,), "" if source.batched else ".reshape(())"
         if spec.datatype == "BYTES":
             example.append(f'        "{spec.name}": "a text",')
             read = f'self.text(payload, "{spec.name}")'

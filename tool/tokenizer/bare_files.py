@@ -11,9 +11,7 @@ from typing import Any
 from clients.repository.files import text_of
 from tool.trouble import Trouble
 
-NO_PACKAGE = (
-    "needs the package sentencepiece, which is not installed here: pip install sentencepiece"
-)
+NO_PACKAGE = "needs the package sentencepiece, which is missing here: pip install sentencepiece"
 
 
 @dataclass(frozen=True)
