@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -218,3 +220,18 @@ def test_a_tokenizer_is_asked_for_where_none_is_there(write: Write, tmp_path: Pa
     (tmp_path / "export").mkdir()
     file = tokens(tmp_path / "export" / "model.onnx", 8)
     assert "name its files, --tokenizer FILE" in write(file, code=2)
+
+
+PAGE = (PROJECT / "docs" / "adding-a-model.md").read_text()
+
+
+def test_the_page_s_commands_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but `dev`, which goes on: see tests/tool/dev."""
+    monkeypatch.chdir(tmp_path)
+    scores(Path("parts.onnx"), ("n", 3, 24, 16), 5)
+    Path("vocab.txt").write_bytes(VOCABULARY.read_bytes())
+    lines = re.findall(r"^dispatcher (new-model|tokenizer) (.*?) *#", PAGE, re.MULTILINE)
+    assert len(lines) == 2
+    for command, arguments in lines:
+        assert main([command, *shlex.split(arguments)]) == 0
+    assert Path("mine", "bert", "tokenizer", "tokenizer.json").is_file()
