@@ -17,7 +17,7 @@ from tool.scaffold.folder import TEMPLATE, config, kind_of, write_labels
 from tool.scaffold.new_model import TOKENIZER, beside, put, source_of, tokenizer_for
 from tool.scaffold.options import KINDS, PICTURE, TENSORS, TEXT, refuse_to_overwrite
 from tool.scaffold.pictures import CLASSIFIER_SIDE, DETECTOR_SIDE, pixels
-from tool.scaffold.plan import Plan
+from tool.scaffold.plan import Plan, quoted
 from tool.scaffold.source import Source
 from tool.trouble import Trouble
 
@@ -100,14 +100,14 @@ def filled(
 ) -> dict[str, str]:
     """Return what fills the template for pictures; `before` and `after` are imports."""
     arrays = "import numpy as np\n\n" if "np." in read else ""
-    made = {"read": read, "input": name, "result": result, "arrays": arrays}
+    made = {"read": read, "input": quoted(name), "result": result, "arrays": arrays}
     return {**made, "before": before, "after": after}
 
 
 def of_boxes(name: str, size: tuple[int, ...], layout: str, output: str) -> dict[str, str]:
     """Return what fills the template for a YOLO, whose boxes are returned."""
     result = f"""boxes = best_objects(
-            *{layout}_candidates(outputs["{output}"][0], 0.5), confidence=0.5, iou=0.45
+            *{layout}_candidates(outputs[{quoted(output)}][0], 0.5), confidence=0.5, iou=0.45
         )
         return [
             {{"class": int(kind), "score": round(float(score), 4), "corners": corners}}
@@ -129,9 +129,9 @@ def listed(source: Source, *, single: bool = False) -> str:
         long = bool(spec.shape) and spec.shape[-1] > MOST
         best = ".argmax(-1)" if long else ""
         text = spec.datatype == "BYTES"
-        made = f'outputs["{spec.name}"]{item}{best}'
+        made = f"outputs[{quoted(spec.name)}]{item}{best}"
         made = f"np.char.decode({made}.astype(bytes))" if text else made
-        lines.append(f'            "{spec.name}": {made}.tolist(),')
+        lines.append(f"            {quoted(spec.name)}: {made}.tolist(),")
     return "\n".join(["return {", *lines, "        }"])
 
 
@@ -146,7 +146,7 @@ def of_text(source: Source, _: Plan) -> dict[str, str]:
         made = f'np.array([{row}], "{kind}")'
         if length:
             made = f'padded([{row}], 0, {length}).astype("{kind}")'
-        lines.append(f'                "{spec.name}": {made}{"[0]" if single else ""},')
+        lines.append(f"                {quoted(spec.name)}: {made}{'[0]' if single else ''},")
     return {
         "arrays": "" if length else "import numpy as np\n\n",
         "padded": "from clients.text.batch import padded\n" if length else "",
@@ -165,14 +165,14 @@ def of_tensors(source: Source, _: Plan) -> dict[str, str]:
         if not shape:  # a list of one number in JSON
             shape, batch = (1,), "" if source.batched else ".reshape(())"
         if spec.datatype == "BYTES":
-            example.append(f'        "{spec.name}": "a text",')
-            read = f'self.text(payload, "{spec.name}")'
+            example.append(f'        {quoted(spec.name)}: "a text",')
+            read = f"self.text(payload, {quoted(spec.name)})"
             made = f"np.full({(1,) * len(spec.shape)}, {read}, object)"
         else:
-            example.append(f'        "{spec.name}": np.zeros({shape}).tolist(),')
+            example.append(f"        {quoted(spec.name)}: np.zeros({shape}).tolist(),")
             kind = kind_of(spec.datatype)
-            made = f'self.numbers(payload, "{spec.name}").astype("{kind}"){batch}'
-        lines.append(f'                "{spec.name}": {made},')
+            made = f'self.numbers(payload, {quoted(spec.name)}).astype("{kind}"){batch}'
+        lines.append(f"                {quoted(spec.name)}: {made},")
     return {
         "example": "\n".join(example),
         "inputs": "\n".join(lines),

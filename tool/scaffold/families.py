@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tool.scaffold import pictures, texts
 from tool.scaffold.options import TENSORS
-from tool.scaffold.plan import Misfit, Plan, several
+from tool.scaffold.plan import AskAuthor, Misfit, Plan, several
 from tool.scaffold.source import Source
 from tool.trouble import Trouble
 
@@ -61,10 +61,10 @@ def guessed(source: Source) -> str:
     for name in filter(None, order):
         try:
             found = next(FAMILIES[name](source), None)
-        except Misfit:
-            continue
-        except Trouble:  # such as for labels: it is this family nevertheless
+        except AskAuthor:
             return name
+        except (Misfit, Trouble):  # it cannot be run with what the family would send
+            continue
         # One number for a picture is no class, unless its author says so.
         if found and (name != "classification" or len(found.labels) > 1):
             return name

@@ -18,7 +18,7 @@ from clients.triton.server import TensorSpec
 from container.triton_backends.completion import completed
 from container.triton_backends.model_config import DYNAMIC_BATCHING, ModelConfigError
 from tool.scaffold.options import KINDS, class_name, file_name
-from tool.scaffold.plan import Plan
+from tool.scaffold.plan import Plan, quoted
 from tool.scaffold.source import Source
 from tool.trouble import Trouble
 
@@ -97,13 +97,13 @@ def tensors(key: str, listed: list[Mapping[str, Any]], labelled: str) -> str:
     """Return the inputs or outputs for config.pbtxt."""
     found = []
     for one in listed:
-        dims = ", ".join(map(str, one["dims"]))
-        more = " reshape: { shape: [ ] }" if "reshape" in one else ""
-        more += (
-            f' label_filename: "{LABELS}"' if key == "output" and one["name"] == labelled else ""
-        )
-        name = one["name"].replace("\\", "\\\\").replace('"', '\\"')
-        found.append(f'{{ name: "{name}" data_type: {one["data_type"]} dims: [ {dims} ]{more} }}')
+        fields = [f"name: {quoted(one['name'])}", f"data_type: {one['data_type']}"]
+        fields.append(f"dims: [ {', '.join(map(str, one['dims']))} ]")
+        if "reshape" in one:
+            fields.append("reshape: { shape: [ ] }")
+        if key == "output" and one["name"] == labelled:
+            fields.append(f"label_filename: {quoted(LABELS)}")
+        found.append(f"{{ {' '.join(fields)} }}")
     line = f"{key} [ {', '.join(found)} ]"
     return line if len(line) <= WIDTH else "\n".join([f"{key} [", "  " + ",\n  ".join(found), "]"])
 
@@ -137,8 +137,8 @@ def made_up(spec: TensorSpec) -> str:
     """Return a line of Python with an input of zeros."""
     shape = tuple(max(1, size) for size in spec.shape)
     if spec.datatype == "BYTES":
-        return f'    "{spec.name}": np.full({shape}, "", object),'
-    return f'    "{spec.name}": np.zeros({shape}, "{kind_of(spec.datatype)}"),'
+        return f'    {quoted(spec.name)}: np.full({shape}, "", object),'
+    return f'    {quoted(spec.name)}: np.zeros({shape}, "{kind_of(spec.datatype)}"),'
 
 
 def kind_of(datatype: str) -> str:

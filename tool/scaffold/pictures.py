@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from clients.images.boxes import LAYOUTS, MOST_QUERIES, MOST_SHARE
 from clients.triton.server import TensorSpec
-from tool.scaffold.plan import CHECK, Misfit, Plan, several, shown
+from tool.scaffold.plan import CHECK, AskAuthor, Misfit, Plan, quoted, several, shown
 from tool.scaffold.source import Source
-from tool.trouble import Trouble
 
 FLOATS = ("FP32", "FP16")
 STRIDES = (8, 16, 32)  # of a YOLO's three grids, which v5 has three anchors for
@@ -95,7 +94,7 @@ def classification(source: Source) -> Iterator[Plan]:
         why = f"{shown(taken.spec)} takes pictures, and {shown(output)} has {count} scores"
         plan = Plan("classification", why, labelled=output.name)
         if len(source.outputs) > 1:
-            plan = plan.and_lines(f'output = "{output.name}"')
+            plan = plan.and_lines(f"output = {quoted(output.name)}")
         names = source.labels if len(source.labels) == count else ()
         plan = plan.with_labels(names, count).and_lines(*prepared(source, taken))
         if is_probability(answers[output.name]):
@@ -175,7 +174,7 @@ def detection(source: Source) -> Iterator[Plan]:
 
     Raises:
         Misfit: it is none.
-        Trouble: only its author knows its classes.
+        AskAuthor: only its author knows its classes.
 
     """
     taken = pixels(source)
@@ -219,7 +218,7 @@ def layouts(
         if layout.shares and not shares:
             continue
         if not layout.classes and not source.labels:
-            raise Trouble(
+            raise AskAuthor(
                 f"{shown(output)} has a box's class as a number, so the file does not show how "
                 "many classes there are: name them, --labels FILE, with a name in each line"
             )
@@ -228,7 +227,7 @@ def layouts(
         if not source.metadata.get("task"):
             plan = plan.and_lines(f"{CHECK}by the output's sizes a box is {layout.box}")
         if len(source.outputs) > 1:
-            plan = plan.and_lines(f'output = "{output.name}"')
+            plan = plan.and_lines(f"output = {quoted(output.name)}")
         if behind and not masks:
             plan = plan.and_lines(f"extra_columns = {behind}")
         if shares and not layout.shares:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 
 from clients.triton.server import TensorSpec
+from tool.trouble import Trouble
 
 CHECK = "# CHECK: "
 """Before what the file does not show: the author looks at these lines."""
+
+
+class AskAuthor(Trouble):
+    """The family suits the model, but needs what only the author knows."""
 
 
 class Misfit(Exception):
@@ -47,6 +53,11 @@ class Plan:
         made_up = tuple(f"class {number}" for number in range(count))
         note = f"{CHECK}the file has no names: write the model's own into labels.txt, in its order"
         return replace(self, labels=made_up, made_up=True).and_lines(note)
+
+
+def quoted(name: str) -> str:
+    """Return a name as Python, TOML and `config.pbtxt` write texts."""
+    return json.dumps(name, ensure_ascii=False)
 
 
 def shown(spec: TensorSpec) -> str:

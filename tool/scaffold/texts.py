@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from clients.text.batch import DTYPES, PARTS
 from clients.text.tokenizer import Tokenizer
 from clients.triton.server import TensorSpec
-from tool.scaffold.plan import CHECK, Misfit, Plan, several, shown
+from tool.scaffold.plan import CHECK, Misfit, Plan, quoted, several, shown
 from tool.scaffold.source import Source
 from tool.tokenizer.command import dictionary
 from tool.trouble import Trouble
@@ -54,7 +54,7 @@ def tokens_of(source: Source, count: int) -> dict[str, tuple[int, ...]]:
 
 def named(source: Source, plan: Plan, output: TensorSpec) -> Plan:
     """Return a plan that names its output, where there are several."""
-    return plan.and_lines(f'output = "{output.name}"') if len(source.outputs) > 1 else plan
+    return plan.and_lines(f"output = {quoted(output.name)}") if len(source.outputs) > 1 else plan
 
 
 def fill_mask(source: Source) -> Iterator[Plan]:

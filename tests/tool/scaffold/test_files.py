@@ -14,12 +14,15 @@ import onnx
 import pytest
 from onnx import external_data_helper
 
+from clients.plugins.family import names
 from clients.testing import OnnxModels, answer, clients_in
 from tests.conftest import PROJECT
 from tests.support.models import onnx_models
 from tests.support.models.exports import scores, tokens
 from tests.tool.scaffold.conftest import Write
 from tool.__main__ import main
+from tool.scaffold.families import FAMILIES
+from tool.scaffold.options import KINDS
 
 MINE = Path("mine")
 VOCABULARY = PROJECT / "model_repository" / "bert_base" / "tokenizer" / "vocab.txt"
@@ -82,6 +85,22 @@ def test_the_tests_that_are_written_pass_and_can_fail(write: Write, tmp_path: Pa
     test.write_text(test.read_text().replace('"img"', '"image"', 1))  # the example's field
     text = outcome(MINE / "code" / "tests", Path("other", "code", "tests"))
     assert "3 failed, 1 passed, 1 skipped" in text, text
+
+
+def test_names_of_tensors_are_no_code(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = 'a"] + print(1) #\\'
+    model = onnx.load(tokens(tmp_path / "a.onnx", 3))
+    model.graph.input[0].name = model.graph.node[0].input[0] = hostile
+    model.graph.output[0].name = model.graph.node[-1].output[0] = f"{hostile}{hostile}"
+    onnx.save(model, tmp_path / "a.onnx")
+    write(tmp_path / "a.onnx")
+    write(tmp_path / "a.onnx", "--into", "other", command="new-client")
+    for folder in ("mine", "other"):
+        assert main(["check", folder]) == 0
+        assert capsys.readouterr().out == "1 models (new): 0 errors, 0 warnings\n"
+        assert re.search(r"\d passed", outcome(Path(folder, "code", "tests")))
 
 
 def test_rows_that_change_each_other_do_not_share_a_run(write: Write, tmp_path: Path) -> None:
@@ -172,6 +191,10 @@ def test_a_name_that_is_no_folder_s_is_refused(
 def test_an_option_about_a_model_needs_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new-client", "x", "--family", "detection"]) == 2
     assert "name it, --from model.onnx" in capsys.readouterr().err
+
+
+def test_every_family_can_be_written() -> None:
+    assert set(KINDS) == set(FAMILIES) == set(names())
 
 
 # Texts
