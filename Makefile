@@ -16,7 +16,7 @@ serve: weights
 	PYTHON=$(VENV)/bin/python exec ./serve
 
 test: weights $(VENV)/.dev
-	$(RUN) pytest -m "not slow and not image" --numprocesses 2 --dist loadfile
+	$(RUN) pytest -m "not slow and not image"
 
 test-slow: weights $(VENV)/.dev
 	$(RUN) pytest -m slow

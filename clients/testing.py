@@ -27,6 +27,7 @@ from clients.base import Client, Environment, Payload
 from clients.errors import ClientDisabled, ModelFailed, TensorsRefused, UnknownModel, UnknownVersion
 from clients.plugins.discovery import classes_of_file, model_source
 from clients.plugins.dispatch_toml import FILE
+from clients.plugins.family import client_class
 from clients.plugins.registry import Registry, found_in, take
 from clients.plugins.validation import declaration_fault, object_fault
 from clients.repository.config_text import read
@@ -47,14 +48,19 @@ DATATYPES = {"float16": "FP16", "float": "FP32", "double": "FP64", "string": "BY
 
 
 def clients_in(path: str | Path) -> list[type[Client]]:
-    """Return the client classes in a file, or in a folder that is a package."""
+    """Return the client classes in a file, or in a folder that is a package.
+
+    Of a `dispatch.toml` it is the class that serves its model.
+    """
     path = Path(path).resolve()
+    if path.name == FILE:
+        return [client_class(path)]
     return classes_of_file(path / "__init__.py" if path.is_dir() else path)
 
 
 def answer(  # noqa: PLR0913  as much as a caller can say
     client: type[Client],
-    payload: Payload,
+    payload: Payload | None,
     models: OnnxModels,
     *,
     parameters: Mapping[str, Any] | None = None,
@@ -65,7 +71,7 @@ def answer(  # noqa: PLR0913  as much as a caller can say
 
     Args:
         client: the class.
-        payload: what the caller sends.
+        payload: what the caller sends; nothing means the class's own example.
         models: where the models run.
         parameters: the caller's; checked as the endpoint checks them.
         version: of the model.
@@ -86,6 +92,8 @@ def answer(  # noqa: PLR0913  as much as a caller can say
     if fault := object_fault(made):
         raise ClientDisabled(f"{client.__name__}: {fault}")
     environment.others.find = Neighbours(environment, others or {}).find
+    if payload is None:
+        payload = made.example
     request = Request(
         parameters=made.read_parameters(parameters or {}),
         version=version,

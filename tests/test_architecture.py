@@ -137,7 +137,18 @@ ARROWS = {
     "tool/commands": (
         "clients/plugins clients/repository clients/triton container/triton_backends"
         " dispatcher/auth/api_keys.py dispatcher/settings tool tool/checks tool/conformance"
-        " tool/emulate tool/emulate/host tool/engines"
+        " tool/emulate tool/emulate/host tool/engines tool/scaffold"
+    ),
+    # Writes what an author begins with, by what a model's files show.
+    "tool/scaffold": (
+        "clients clients/images clients/plugins clients/repository clients/tensors clients/text"
+        " clients/triton container/triton_backends container/triton_backends/onnxruntime"
+        " dispatcher/settings tool tool/checks tool/tokenizer"
+    ),
+    "tool/tokenizer": "clients/repository clients/text tool",
+    # The server, as its author's folder changes.
+    "tool/dev": (
+        "clients/repository container/supervisor dispatcher/settings tool tool/emulate/host"
     ),
     # It knows a container by its metrics and its log alone.
     "tool/cost": "clients/repository tool tool/commands",

@@ -20,9 +20,21 @@ COMMANDS = {  # the module of each, and what it does
         "tool.commands.new_client",
         "write the smallest client class, with its model, its configuration and its test",
     ),
+    "new-model": (
+        "tool.scaffold.new_model",
+        "write a model's folder and its test, by what the model's file shows",
+    ),
+    "tokenizer": (
+        "tool.tokenizer.command",
+        "make a tokenizer folder from vocab.txt, merges.txt or a model of sentencepiece",
+    ),
     "check": (
         "tool.checks.check",
         "look for mistakes in a model repository or a model.tar.gz, and say how to mend them",
+    ),
+    "dev": (
+        "tool.dev.command",
+        "serve a folder, load what its author changes, and say what does not work",
     ),
     "pack": (
         "tool.pack.command",

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from tool.commands.emulate import (
     count,
-    interrupted_by_signals,
     model_folder,
     seconds,
     variables,
@@ -19,6 +18,7 @@ from tool.conformance.exchange import Request, Settings
 from tool.conformance.report import FAIL, Result, as_json, as_junit, summary
 from tool.conformance.run import Examination
 from tool.emulate.host.limits import Limits
+from tool.interrupts import interrupted_by_signals
 from tool.trouble import Trouble
 
 

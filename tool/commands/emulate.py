@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import signal
 import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from tool.emulate.asynchronous import AsyncCalls
 from tool.emulate.endpoint import Endpoint, Variant
@@ -25,6 +23,7 @@ from tool.emulate.places import place_of, s3_client
 from tool.emulate.service import Service, failure_reason, server
 from tool.emulate.transform import LINE, MULTI, NONE, SINGLE, Job, transform
 from tool.emulate.view import View
+from tool.interrupts import interrupted_by_signals
 from tool.sizes import size
 from tool.trouble import Trouble
 
@@ -367,23 +366,3 @@ def listen(host: str, port: int) -> socket.socket:
         number = getattr(error, "errno", None)
         why = os.strerror(number) if number else error
         raise Trouble(f"port {port} of {host}: {why}; name another one with --port") from error
-
-
-@contextmanager
-def interrupted_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end this program as Ctrl-C does, with all that it started."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    # Windows has no SIGHUP.
-    numbers = [signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)]
-    before = {one: signal.getsignal(one) for one in numbers}
-    for one, handler in before.items():
-        if handler is not signal.SIG_IGN:  # as `nohup` has it
-            signal.signal(one, interrupt)
-    try:
-        yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)

@@ -37,6 +37,8 @@ DEFAULT_FILE = "model.onnx"
 SMALL = 128 * 2**20
 """Bytes of a model up to which there is a second session, with weights of its own."""
 
+FATAL = 4  # ONNX Runtime's number of this level of its log
+
 ALL: Mapping[str, Rows] = {}
 
 _OWN_NAMES = {"float32": "float", "float64": "double"}
@@ -99,6 +101,8 @@ def model_file(folder: Path, configured: str) -> Path:
 class ModelFile:
     """A model's file: its tensors, and runs of its graph, not optimized.
 
+    `metadata` is what its exporter has noted in it, as text.
+
     Raises:
         ModelConfigError: ONNX Runtime cannot read the file, or a tensor's type is not served.
 
@@ -109,10 +113,12 @@ class ModelFile:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = usable_cpus()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = FATAL  # who tries it with made-up inputs gets its errors
         self._session = _opened(file, options, [(CPU, {})])
         self.path = file
         self.runtime = f"onnxruntime {onnxruntime.__version__}"
         self.signature = _signature(self._session, file)
+        self.metadata: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
 
     def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return the named outputs; raise what ONNX Runtime raises."""

@@ -1,0 +1,238 @@
+"""`dispatcher dev` with the real server: what `new-model` wrote is served, and mended there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import (
+    PICTURES,
+    PROJECT,
+    Answer,
+    Endpoint,
+    alive,
+    descendants,
+    free_ports,
+    picture,
+    wait_for,
+)
+from tests.support.models.exports import scores
+from tool.__main__ import main
+
+pytestmark = pytest.mark.slow
+
+REPOSITORY = PROJECT / "model_repository"
+LABELS = ("--labels", str(REPOSITORY / "resnet" / "labels.txt"))
+VOCABULARY = ("--tokenizer", str(REPOSITORY / "bert_base" / "tokenizer" / "vocab.txt"))
+COFFEE = "coffee.png"
+
+
+def reference(name: str) -> Any:
+    return json.loads((PROJECT / "tests" / "reference" / f"{name}.json").read_text())
+
+
+@dataclass
+class Dev:
+    """The running command, and the terminal that it writes to."""
+
+    folder: Path
+    endpoint: Endpoint
+
+    @property
+    def screen(self) -> str:
+        return self.endpoint.log.read_text()
+
+    def after(self, change: Callable[[], object], *words: str, seconds: float = 40) -> str:
+        """Make a change, wait until all words stand on the screen in this order; return it."""
+        begin = len(self.screen)
+        change()
+
+        order = re.compile(".*".join(map(re.escape, words)), re.DOTALL)
+        wait_for(
+            lambda: order.search(self.screen, begin),
+            seconds,
+            lambda: f"{words} in:\n{self.screen[begin:]}",
+        )
+        return self.screen[begin:]
+
+    def ask(self, model: str, payload: Any, **more: Any) -> Answer:
+        return self.endpoint.ask(modelname=model, payload=payload, **more)
+
+
+@pytest.fixture(scope="module")
+def dev(models: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
+    folder = tmp_path_factory.mktemp("dev") / "mine"
+    for name, source, *options in (
+        ("resnet", REPOSITORY / "resnet" / "1" / "model.onnx", *LABELS),
+        ("yolov5", REPOSITORY / "yolov5" / "1" / "model.onnx"),
+        ("bert", REPOSITORY / "bert_base" / "1" / "model.onnx", *VOCABULARY),
+        ("small", scores(folder.parent / "small.onnx", ("n", 3, 24, 16), 5)),
+    ):
+        given = ["--from", str(source), *options, "--into", str(folder)]
+        assert main(["new-model", name, *given]) == 0
+    assert main(["new-client", "double", "--into", str(folder)]) == 0
+    assert main(["check", str(folder)]) == 0
+    port, log = free_ports(1)[0], folder.parent / "screen"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [PROJECT / "tool" / "dispatcher", "dev", folder, "--port", str(port)],
+            env={**os.environ, "PYTHON": sys.executable},
+            stdout=out,
+            stderr=out,
+            cwd=folder.parent,
+        )
+    dev = Dev(folder, Endpoint(port, process, log))
+    try:
+        dev.after(lambda: None, "dev: ready: POST http", seconds=120)
+        yield dev
+    finally:
+        started = descendants(process.pid)
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        process.wait(40)
+        wait_for(lambda: not alive(started), 5, "the end of all processes")
+
+
+def test_the_models_answer_as_the_reference_says(dev: Dev) -> None:
+    expected = reference("resnet")[COFFEE]
+    result = dev.ask("resnet", {"img": picture(PICTURES / COFFEE)}).json["result"]
+    assert [line.split(":", 2)[2] for line in result] == [one["label"] for one in expected[:3]]
+    expected = reference("yolov5")[COFFEE]
+    result = dev.ask("yolov5", {"img": picture(PICTURES / COFFEE)}).json["result"]
+    assert [row[0] for row in result] == [one["class_id"] for one in expected["objects"]]
+    result = dev.ask("bert", {"text": "He went to the [MASK] to buy bread."}).json["result"]
+    assert result[0]["token"] == "He went to the library to buy bread."  # as in the README
+    result = dev.ask("small", {"img": picture(PICTURES / COFFEE)}).json["result"]
+    assert result[0].endswith(":4:class 4")
+
+
+def test_a_syntax_error_in_a_class_is_shown_and_the_class_before_it_serves(dev: Dev) -> None:
+    file = dev.folder / "code" / "clients" / "double.py"
+    good = file.read_text()
+    said = dev.after(
+        lambda: file.write_text(good + "def broken(:\n"),
+        "dev: changed: code/clients/double.py",
+        f"dev: {file} cannot be imported: SyntaxError: invalid syntax (double.py, line 13)",
+        "hint: the previous clients are kept",
+        "what worked before is served until this is mended",
+    )
+    assert 'File "/' not in said.replace(f'File "{file}"', "")
+    assert dev.ask("double", {"numbers": [1]}).json["result"] == [2]
+    dev.after(lambda: file.write_text(good.replace(".tolist()", ".tolist() * 2")), "ready again")
+    assert dev.ask("double", {"numbers": [1]}).json["result"] == [2, 2]
+    dev.after(lambda: file.write_text(good), "ready again")
+
+
+def test_a_failing_class_is_shown_with_its_lines_as_it_fails(dev: Dev) -> None:
+    file = dev.folder / "code" / "clients" / "double.py"
+    good = file.read_text()
+    fails = """        print("asked for", numbers)
+        if numbers[0] == 7:
+            raise KeyError("seven")
+        return"""
+    bad = good.replace("        return", fails)
+    dev.after(lambda: file.write_text(bad), "asked for [1. 2.]", "ready again")
+    dev.after(
+        lambda: dev.ask("double", {"numbers": [7]}),
+        "asked for [7.]",
+        f'File "{file}"',
+        "KeyError: 'seven'",
+        "POST /invocations double 500 client_failed",
+    )
+    dev.after(lambda: file.write_text(good), "ready again")
+
+
+def test_a_wrong_configuration_is_shown_and_mended(dev: Dev) -> None:
+    file = dev.folder / "small" / "config.pbtxt"
+    good = file.read_text()
+    dev.after(
+        lambda: file.write_text(good.replace("max_batch_size", "max_batchsize")),
+        "dev: changed: small/config.pbtxt",
+        "dev: the model 'small' cannot be loaded: config.pbtxt:3 cannot be read",
+        "hint: write `max_batch_size` for `max_batchsize`",
+    )
+    dev.after(lambda: file.write_text(good.replace(": 8", ": 4")), "dev: ready again")
+    model = dev.endpoint.call("/v2/models/small/config").json
+    assert model["max_batch_size"] == 4
+
+
+def test_labels_and_settings_are_read_again(dev: Dev) -> None:
+    labels, file = dev.folder / "small" / "labels.txt", dev.folder / "small" / "dispatch.toml"
+    payload = {"img": picture(PICTURES / COFFEE)}
+    dev.after(lambda: labels.write_text("a\nb\nc\nd\nmine\n"), "labels.txt", "dev: ready again")
+    assert dev.ask("small", payload).json["result"][0].endswith(":mine")
+    good = file.read_text()
+    dev.after(
+        lambda: file.write_text(good + "crop = 5\n"), "`crop` is 5×5, but `images` takes 24×16"
+    )
+    assert dev.ask("small", payload).status == 200
+    dev.after(lambda: file.write_text(good), "dev: ready again")
+
+
+def test_models_come_and_go(dev: Dev) -> None:
+    source = scores(dev.folder.parent / "six.onnx", ("n", 3, 24, 16), 6)
+    given = ["--from", str(source), "--into", str(dev.folder)]
+    dev.after(lambda: main(["new-model", "more", *given]), "more/config.pbtxt", "dev: ready again")
+    payload = {"img": picture(PICTURES / COFFEE)}
+    assert dev.ask("more", payload).json["result"][0].endswith("class 5")
+    dev.after(
+        lambda: (dev.folder / "more").rename(dev.folder.parent / "away"),
+        "dev: changed: more/",
+        "dev: ready again",
+    )
+    wait_for(lambda: dev.ask("more", payload).status == 404, 10, "the end of the model")
+
+
+def test_a_model_s_file_is_exchanged(dev: Dev) -> None:
+    file = dev.folder / "small" / "1" / "model.onnx"
+    good = file.read_bytes()
+    dev.after(
+        lambda: file.write_bytes(b"x"), "the model 'small' cannot be loaded", "or no file of ONNX"
+    )
+    dev.after(
+        lambda: file.write_bytes(good), "dev: changed: small/1/model.onnx", "dev: ready again"
+    )
+
+
+def test_ctrl_c_ends_all_of_it(dev: Dev) -> None:
+    """The last test: nothing is left to be asked."""
+    process = dev.endpoint.process
+    started = descendants(process.pid)
+    assert len(started) > 4
+    process.send_signal(signal.SIGINT)
+    assert process.wait(40) == 0
+    assert not alive(started)
+    assert "dev: stopping" in dev.screen
+    assert "Traceback" not in dev.screen[dev.screen.index("dev: stopping") :]
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", dev.endpoint.port)) != 0
+
+
+def test_a_port_that_is_taken_ends_it_with_the_server_s_words(tmp_path: Path) -> None:
+    assert main(["new-client", "double", "--into", str(tmp_path / "mine")]) == 0
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [PROJECT / "tool" / "dispatcher", "dev", tmp_path / "mine", "--port", str(port)],
+            env={**os.environ, "PYTHON": sys.executable},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1, done.stdout
+    assert f"port {port} cannot be used" in done.stdout
+    assert "the server has ended with exit code 1" in done.stdout

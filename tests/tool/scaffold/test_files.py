@@ -1,0 +1,260 @@
+"""The files of a new model, of a new class, and what is refused."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import external_data_helper
+
+from clients.plugins.family import names
+from clients.testing import OnnxModels, answer, clients_in
+from tests.conftest import PROJECT
+from tests.support.models import onnx_models
+from tests.support.models.exports import scores, tokens
+from tests.tool.scaffold.conftest import Write
+from tool.__main__ import main
+from tool.scaffold.families import FAMILIES
+from tool.scaffold.options import KINDS
+
+MINE = Path("mine")
+VOCABULARY = PROJECT / "model_repository" / "bert_base" / "tokenizer" / "vocab.txt"
+
+
+def settings() -> dict[str, Any]:
+    return tomllib.loads((MINE / "new" / "dispatch.toml").read_text())
+
+
+def outcome(*folders: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", *folders],
+        env={"PYTHONPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "family"),
+    [
+        (onnx_models.plus_one, "tensors"),
+        (onnx_models.words, "tensors"),
+        (onnx_models.scalar, "tensors"),
+        (onnx_models.scalar_rows, "tensors"),
+        (onnx_models.fixed_batch, "tensors"),
+        (onnx_models.shares, "tensors"),
+        (onnx_models.every_type, "tensors"),
+        (lambda file: scores(file, ("n", 3, 24, 16), 5), "classification"),
+    ],
+)
+def test_what_is_written_is_served_and_tested_as_it_is(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], model: Any, family: str
+) -> None:
+    model(tmp_path / "a.onnx")
+    said = write(tmp_path / "a.onnx")
+    for line in said.splitlines():
+        if line.startswith("wrote "):
+            assert Path(line.removeprefix("wrote ")).is_file()
+    assert settings() == {"family": family}
+    assert main(["check", "mine"]) == 0
+    assert capsys.readouterr().out == "1 models (new): 0 errors, 0 warnings\n"
+    # The same with a class in its place.
+    write(tmp_path / "a.onnx", "--into", "other", command="new-client")
+    assert main(["check", "other"]) == 0
+    assert capsys.readouterr().out == "1 models (new): 0 errors, 0 warnings\n"
+
+
+def test_the_tests_that_are_written_pass_and_can_fail(write: Write, tmp_path: Path) -> None:
+    file = scores(tmp_path / "a.onnx", ("n", 3, 24, 16), 5)
+    write(file)
+    write(file, "--into", "other", command="new-client")
+    text = outcome(MINE / "code" / "tests", Path("other", "code", "tests"))
+    assert "4 passed, 1 skipped" in text, text
+    scores(MINE / "new" / "1" / "model.onnx", ("n", 3, 24, 16), 6)  # one class more than labels
+    test = Path("other", "code", "clients", "new.py")
+    test.write_text(test.read_text().replace('"img"', '"image"', 1))  # the example's field
+    text = outcome(MINE / "code" / "tests", Path("other", "code", "tests"))
+    assert "3 failed, 1 passed, 1 skipped" in text, text
+
+
+def test_names_of_tensors_are_no_code(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = 'a"] + print(1) #\\'
+    model = onnx.load(tokens(tmp_path / "a.onnx", 3))
+    model.graph.input[0].name = model.graph.node[0].input[0] = hostile
+    model.graph.output[0].name = model.graph.node[-1].output[0] = f"{hostile}{hostile}"
+    onnx.save(model, tmp_path / "a.onnx")
+    write(tmp_path / "a.onnx")
+    write(tmp_path / "a.onnx", "--into", "other", command="new-client")
+    for folder in ("mine", "other"):
+        assert main(["check", folder]) == 0
+        assert capsys.readouterr().out == "1 models (new): 0 errors, 0 warnings\n"
+        assert re.search(r"\d passed", outcome(Path(folder, "code", "tests")))
+
+
+def test_rows_that_change_each_other_do_not_share_a_run(write: Write, tmp_path: Path) -> None:
+    onnx_models.shares(tmp_path / "a.onnx")
+    write(tmp_path / "a.onnx")
+    config = (MINE / "new" / "config.pbtxt").read_text()
+    assert "max_batch_size: 0" in config
+    assert "# Requests run one by one: output 'y' " in config
+    assert "dims: [ -1, 2 ]" in config
+
+
+def test_weights_beside_the_model_come_with_it(write: Write, tmp_path: Path) -> None:
+    file = scores(tmp_path / "a.onnx", ("n", 3, 24, 16), 500)
+    model = onnx.load(file)
+    external_data_helper.convert_model_to_external_data(
+        model, location="a.weights", size_threshold=64
+    )
+    onnx.save(model, file)
+    (tmp_path / "not-its.weights").write_bytes(b"x")
+    write(file)
+    there = sorted(path.name for path in (MINE / "new" / "1").iterdir())
+    assert there == ["a.weights", "model.onnx"]
+
+
+def test_the_file_is_a_copy(write: Write, tmp_path: Path) -> None:
+    file = scores(tmp_path / "a.onnx", ("n", 3, 24, 16), 5)
+    before = file.read_bytes()
+    write(file)
+    (MINE / "new" / "1" / "model.onnx").write_bytes(b"")
+    assert file.read_bytes() == before
+
+
+def test_nothing_is_overwritten(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = scores(tmp_path / "a.onnx", ("n", 3, 24, 16), 5)
+    write(file)
+    (MINE / "new" / "labels.txt").write_text("mine")
+    for command in ("new-model", "new-client"):
+        assert main([command, "new", "--from", str(file), "--into", "mine"]) == 2
+        assert "mine/new is there already" in capsys.readouterr().err
+    assert (MINE / "new" / "labels.txt").read_text() == "mine"
+    (MINE / "code" / "tests" / "test_new_er.py").write_text("mine")
+    assert main(["new-model", "new.er", "--from", str(file), "--into", "mine"]) == 2
+    assert "test_new_er.py is there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda _: None, "there is no 'a.onnx'; expected a file of ONNX"),
+        (lambda file: file.mkdir(), "a.onnx has no model.onnx"),
+        (lambda file: file.write_bytes(b"not a model"), "fetch or export it again"),
+        (lambda file: file.write_bytes(b""), "cannot open"),
+        (
+            lambda file: file.write_text("version https://git-lfs.github.com/spec/v1"),
+            "run `git lfs pull`",
+        ),
+        (onnx_models.zipmap, "options={'zipmap': False}"),
+        (onnx_models.unknown_ranks, "does not say how many dimensions the input 'x' has"),
+    ],
+)
+def test_a_file_that_is_no_model_is_refused(
+    write: Write, tmp_path: Path, make: Any, words: str
+) -> None:
+    make(tmp_path / "a.onnx")
+    assert words in write(Path("a.onnx"), code=2)
+
+
+@pytest.mark.parametrize(
+    ("file", "words"), [("a.pt", "torch.onnx.export"), ("a.xml", "docs/engines.md")]
+)
+def test_another_format_is_named(write: Write, tmp_path: Path, file: str, words: str) -> None:
+    (tmp_path / file).write_bytes(b"x")
+    assert words in write(Path(file), code=2)
+
+
+@pytest.mark.parametrize("name", ["../up", "a b", "", "x" * 300])
+def test_a_name_that_is_no_folder_s_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new-model", "--from", "a.onnx", "--", name]) == 2
+    assert "expected a name of letters" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_option_about_a_model_needs_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new-client", "x", "--family", "detection"]) == 2
+    assert "name it, --from model.onnx" in capsys.readouterr().err
+
+
+def test_every_family_can_be_written() -> None:
+    assert set(KINDS) == set(FAMILIES) == set(names())
+
+
+# Texts
+
+
+@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.parametrize(
+    ("width", "pooled", "expected"),
+    [
+        (30522, "", {"family": "fill-mask"}),
+        (16, "", {"family": "embedding", "pooling": "mean"}),
+        (16, "sentence_embedding", {"family": "embedding", "pooling": "none"}),
+        (3, "logits", {"family": "text-classification"}),
+    ],
+)
+def test_a_text_model_is_known_by_its_output(
+    write: Write, tmp_path: Path, width: int, pooled: str, expected: dict[str, Any]
+) -> None:
+    (tmp_path / "export").mkdir()
+    file = tokens(tmp_path / "export" / "model.onnx", width, pooled=pooled)
+    (tmp_path / "export" / "vocab.txt").write_bytes(VOCABULARY.read_bytes())
+    said = write(file)
+    assert settings() == expected
+    assert "read as BertTokenizer" in said
+    (client,) = clients_in(MINE / "new" / "dispatch.toml")
+    result = answer(client, None, OnnxModels(MINE))
+    if expected["family"] == "text-classification":
+        # The larger the ids, the larger the score of the last class.
+        assert (len(result), result[0]["index"]) == (3, 2)
+    write(file, "--into", "other", command="new-client")
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_the_longest_text_is_found_out_where_nothing_states_it(
+    write: Write, tmp_path: Path
+) -> None:
+    export = tmp_path / "export"
+    tokens(export / "model.onnx", 8, most=128)
+    (export / "tokenizer.json").write_bytes(VOCABULARY.with_name("tokenizer.json").read_bytes())
+    said = write(export)
+    assert settings()["max_tokens"] == 128
+    assert "the tokenizer states no limit" in said
+
+
+def test_a_tokenizer_is_asked_for_where_none_is_there(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "export").mkdir()
+    file = tokens(tmp_path / "export" / "model.onnx", 8)
+    assert "name its files, --tokenizer FILE" in write(file, code=2)
+
+
+PAGE = (PROJECT / "docs" / "adding-a-model.md").read_text()
+
+
+def test_the_page_s_commands_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but `dev`, which goes on: see tests/tool/dev."""
+    monkeypatch.chdir(tmp_path)
+    scores(Path("parts.onnx"), ("n", 3, 24, 16), 5)
+    Path("vocab.txt").write_bytes(VOCABULARY.read_bytes())
+    lines = re.findall(r"^dispatcher (new-model|tokenizer) (.*?) *#", PAGE, re.MULTILINE)
+    assert len(lines) == 2
+    for command, arguments in lines:
+        assert main([command, *shlex.split(arguments)]) == 0
+    assert Path("mine", "bert", "tokenizer", "tokenizer.json").is_file()

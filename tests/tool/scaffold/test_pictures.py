@@ -1,0 +1,231 @@
+"""What a file of a picture model shows is written; what it does not show is asked or marked."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto
+from PIL import Image
+
+from clients.testing import OnnxModels, answer, clients_in
+from tests.support.models.exports import scores, tables
+from tests.tool.scaffold.conftest import Write
+from tool.__main__ import main
+
+SIDE = 320
+CELLS = 40 * 40 + 20 * 20 + 10 * 10  # of a YOLO's three grids on 320×320
+IMAGES = ("n", 3, SIDE, SIDE)
+MINE = Path("mine")
+NAMES = {"names": "{0: 'bolt', 1: 'nut', 2: 'a  washer'}"}
+
+
+def settings() -> dict[str, Any]:
+    return tomllib.loads((MINE / "new" / "dispatch.toml").read_text())
+
+
+def labels() -> list[str]:
+    return (MINE / "new" / "labels.txt").read_text().splitlines()
+
+
+def ask(**parameters: Any) -> Any:
+    """Ask the written model for a white picture of 320×320."""
+    out = io.BytesIO()
+    Image.new("RGB", (SIDE, SIDE), "white").save(out, "PNG")
+    (client,) = clients_in(MINE / "new" / "dispatch.toml")
+    payload = {"img": base64.b64encode(out.getvalue()).decode()}
+    return answer(client, payload, OnnxModels(MINE), parameters=parameters)
+
+
+def no_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "mine"]) == 0
+    assert capsys.readouterr().out == "1 models (new): 0 errors, 0 warnings\n"
+
+
+# One box in each table: from (100, 60) to (140, 120), of class 1.
+BOX = [120.0, 90.0, 40.0, 60.0]
+ROW = [1, 0.9, 100.0, 140.0, 60.0, 120.0, SIDE, SIDE]
+
+
+def rows(boxes: int, *box: float, scale: float = 1) -> NDArray[np.float32]:
+    """Rows of which one holds a box, and the last is far away, without a score."""
+    table = np.zeros((boxes, len(box)), np.float32)
+    table[7] = box
+    table[-1, :4] = np.array([300, 300, 10, 10]) * scale
+    return table
+
+
+SHARES = [one / SIDE for one in BOX]
+TABLES: dict[str, tuple[NDArray[np.float32], dict[str, str], dict[str, Any]]] = {
+    "yolov5": (rows(3 * CELLS, *BOX, 1, 0, 0.9, 0), {}, {"output_layout": "yolov5"}),
+    "yolov6": (rows(CELLS, *BOX, 1, 0, 0.9, 0), NAMES, {"output_layout": "yolov5"}),
+    "yolov8": (rows(CELLS, *BOX, 0, 0.9, 0).T, NAMES, {"output_layout": "yolov8"}),
+    "turned": (rows(CELLS, *BOX, 0, 0.9, 0), NAMES, {"output_layout": "yolov8"}),
+    "rtdetr": (
+        rows(300, *SHARES, 0, 0.9, 0, scale=1 / SIDE),
+        {},
+        {"output_layout": "rtdetr"},
+    ),
+    "end2end": (rows(300, 100, 60, 140, 120, 0.9, 1), NAMES, {"output_layout": "end2end"}),
+    "normalised": (
+        rows(CELLS, *SHARES, 0, 0.9, 0, scale=1 / SIDE).T,
+        NAMES,
+        {"output_layout": "yolov8", "normalised": True},
+    ),
+    "pose": (
+        rows(CELLS, *BOX, 0, 0.9, 0, *[5] * 6).T,
+        {**NAMES, "task": "pose", "kpt_shape": "[2, 3]"},
+        {"output_layout": "yolov8", "extra_columns": 6},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_detector_is_known_by_its_table(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    table, noted, expected = TABLES[name]
+    said = write(tables(tmp_path / "a.onnx", IMAGES, noted, output0=table))
+    assert said.startswith("family: detection, because `images` FP32 [-1, 3, 320, 320] takes")
+    assert settings() == {"family": "detection", **expected}
+    assert labels() == (["bolt", "nut", "a washer"] if noted else ["class 0", "class 1", "class 2"])
+    assert ("check mine/new/dispatch.toml" in said) == (noted.get("task") is None)
+    assert ask() == [pytest.approx(ROW, abs=0.02)]
+    no_mistakes(capsys)
+
+
+def test_a_segmentation_model_is_served_by_its_boxes(write: Write, tmp_path: Path) -> None:
+    table = rows(CELLS, *BOX, 0, 0.9, 0, *[0.5] * 32).T
+    masks = np.zeros((32, 80, 80), np.float32)
+    write(tables(tmp_path / "a.onnx", IMAGES, NAMES, output0=table, output1=masks))
+    assert settings() == {
+        "family": "detection",
+        "output_layout": "yolov8",
+        "output": "output0",
+    }
+    assert ask() == [pytest.approx(ROW, abs=0.02)]
+
+
+def test_labels_are_asked_for_where_classes_are_numbers(write: Write, tmp_path: Path) -> None:
+    table = rows(300, 100, 60, 140, 120, 0.9, 1)
+    file = tables(tmp_path / "a.onnx", IMAGES, output0=table)
+    assert "name them, --labels FILE" in write(file, code=2)
+    (tmp_path / "names").write_text("left\nright\n")
+    write(file, "--labels", "names")
+    assert labels() == ["left", "right"]
+    assert ask(format="objects")[0]["label"] == "right"
+
+
+def test_labels_that_do_not_fit_are_refused(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "names").write_text("left\nright\n")
+    file = scores(tmp_path / "a.onnx", ("n", 3, 8, 8), 3)
+    said = write(file, "--labels", "names", code=2)
+    assert "`logits` FP32 [-1, 3] has 3 scores, but names has 2 lines" in said
+    table = rows(3 * CELLS, *BOX, 1, 0, 0.9, 0)
+    said = write(
+        tables(tmp_path / "b.onnx", IMAGES, output0=table),
+        *("--labels", "names", "--family", "detection"),
+        code=2,
+    )
+    assert "no table of boxes with a score for each of 2 labels" in said
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "expected", "sizes"),
+    [
+        (("n", 3, 24, 16), TensorProto.FLOAT, {}, "max_batch_size: 8"),
+        ((1, 3, 24, 16), TensorProto.FLOAT16, {}, "max_batch_size: 0"),
+        (("n", 24, 16, 3), TensorProto.FLOAT, {"layout": "NHWC"}, "dims: [ 24, 16, 3 ]"),
+        (("n", 3, "h", "w"), TensorProto.FLOAT, {"crop": 224}, "dims: [ 3, -1, -1 ]"),
+        (("n", 1, 24, 16), TensorProto.UINT8, {"pixels": "0-255"}, "data_type: TYPE_UINT8"),
+    ],
+)
+def test_a_classifier_s_pictures_are_those_of_its_input(
+    write: Write,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    shape: tuple[int | str, ...],
+    kind: int,
+    expected: dict[str, Any],
+    sizes: str,
+) -> None:
+    said = write(scores(tmp_path / "a.onnx", shape, 5, kind))
+    assert settings() == {"family": "classification", **expected}
+    assert labels() == [f"class {number}" for number in range(5)]
+    config = (MINE / "new" / "config.pbtxt").read_text()
+    assert sizes in config
+    assert 'label_filename: "labels.txt"' in config
+    assert ("dynamic_batching { }" in config) == (shape[0] == "n")
+    # White is 1, or 255 where the model takes whole numbers.
+    white = 255.0 if kind == TensorProto.UINT8 else 1.0
+    assert ask(top_k=1) == [f"{4 * white:.6f}:4:class 4"]
+    assert "write the model's own into labels.txt" in said
+    no_mistakes(capsys)
+
+
+def test_what_transformers_has_exported_beside_a_classifier_is_read(
+    write: Write, tmp_path: Path
+) -> None:
+    export = tmp_path / "export"
+    scores(export / "onnx" / "model.onnx", ("n", 3, "h", "w"), 3)
+    (export / "config.json").write_text(
+        json.dumps({"id2label": {"0": "cat", "1": "dog", "2": "fox"}, "model_type": "vit"})
+    )
+    (export / "preprocessor_config.json").write_text(
+        json.dumps(
+            {
+                "do_resize": True,
+                "size": {"shortest_edge": 256},
+                "do_center_crop": True,
+                "crop_size": {"height": 224, "width": 224},
+                "resample": 2,
+                "do_rescale": True,
+                "rescale_factor": 0.00392156862745098,
+                "image_mean": [0.5, 0.5, 0.5],
+                "image_std": [0.25, 0.25, 0.25],
+            }
+        )
+    )
+    write(export)
+    assert settings() == {
+        "family": "classification",
+        "resize": 256,
+        "crop": [224, 224],
+        "interpolation": "bilinear",
+        "mean": [0.5, 0.5, 0.5],
+        "std": [0.25, 0.25, 0.25],
+    }
+    # White is (1 - 0.5) / 0.25 = 2, and class 2 has twice that.
+    assert ask(top_k=1) == ["4.000000:2:fox"]
+
+
+@pytest.mark.parametrize(
+    ("family", "reason", "fits"),
+    [
+        ("detection", "`logits` FP32 [-1, 5] is no table of boxes", "classification"),
+        ("fill-mask", "`images` FP32 [-1, 3, 24, 16] is none of input_ids", "classification"),
+        ("picture-file", "`images` FP32 [-1, 3, 24, 16] takes no file", "classification"),
+    ],
+)
+def test_a_wrong_family_is_refused_with_the_one_that_fits(
+    write: Write, tmp_path: Path, family: str, reason: str, fits: str
+) -> None:
+    file = scores(tmp_path / "a.onnx", ("n", 3, 24, 16), 5)
+    said = write(file, "--family", family, code=2)
+    assert reason in said
+    assert f"it fits {fits}: write `--family {fits}`" in said
+
+
+def test_rotated_boxes_are_not_taken_for_others(write: Write, tmp_path: Path) -> None:
+    table = rows(CELLS, *BOX, 0, 0.9, 0, 0.3).T
+    file = tables(tmp_path / "a.onnx", IMAGES, {**NAMES, "task": "obb"}, output0=table)
+    assert "rotated boxes" in write(file, "--family", "detection", code=2)
+    assert write(file).startswith("family: tensors, because no family suits")
+    assert settings() == {"family": "tensors"}

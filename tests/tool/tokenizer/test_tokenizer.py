@@ -1,0 +1,261 @@
+"""A folder from bare files gives the ids of the class that the files were made for."""
+
+from __future__ import annotations
+
+import json
+import sys
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sentencepiece import SentencePieceProcessor
+from transformers import AutoTokenizer
+
+from clients.text.tokenizer import load_tokenizer
+from tests.clients.conftest import in_this_process
+from tests.conftest import PROJECT
+from tests.tool.tokenizer.vocabularies import BARE, TEXTS, pairs, pieces, words
+from tool.__main__ import main
+
+__all__ = ["in_this_process"]  # the fixture
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
+REFERENCE = json.loads((PROJECT / "tests" / "reference" / "tokenizers.json").read_text())
+Make = Callable[..., str]
+
+
+@pytest.fixture
+def make(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Make:
+    """Make the folder `made`; return what was printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*given: str, code: int = 0) -> str:
+        assert main(["tokenizer", *given, "--to", "made"]) == code
+        printed = capsys.readouterr()
+        if code:
+            assert printed.err.count("\n") == 1, printed.err
+            assert not list(tmp_path.glob("made/*")) + list(tmp_path.glob(".dispatcher-*"))
+        return printed.err if code else printed.out
+
+    return run
+
+
+def ids(folder: str = "made") -> list[list[int]]:
+    """Return the ids of the texts, as the server and as transformers read the folder."""
+    ours, theirs = load_tokenizer(Path(folder)), AutoTokenizer.from_pretrained(folder)
+    found = [ours.backend.encode(text).ids for text in TEXTS]
+    assert found == [theirs(text)["input_ids"] for text in TEXTS]
+    return found
+
+
+@pytest.mark.parametrize("name", BARE)
+def test_it_gives_the_ids_of_the_class_in_python(make: Make, tmp_path: Path, name: str) -> None:
+    BARE[name](tmp_path)
+    file = "vocab.txt" if (tmp_path / "vocab.txt").exists() else "merges.txt"
+    said = make(file)
+    assert f"read as {name.partition(',')[0]}" in said
+    expected = REFERENCE[name]
+    made = load_tokenizer(Path("made"))
+    assert (made.mask, made.padding) == (expected["mask"], expected["padding"])
+    assert ids() == expected["ids"]
+
+
+# Models of sentencepiece, against that library itself. The ids around its own are those that the
+# authors of the models have added.
+
+
+def plain(text: str) -> str:
+    return text
+
+
+def small(text: str) -> str:
+    """As ALBERT's class has it: quotes, no accents, small letters."""
+    text = unicodedata.normalize("NFKD", text.strip())
+    return "".join(one for one in text if not unicodedata.combining(one)).lower()
+
+
+def shifted(by: int) -> Callable[[int], int]:
+    """Return how ids move where fairseq's tokens come first; 3 is its unknown word."""
+    return lambda number: number + by if number else 3
+
+
+T5 = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+ALBERT = {
+    "pad_id": 0,
+    "unk_id": 1,
+    "bos_id": -1,
+    "eos_id": -1,
+    "control_symbols": "[CLS],[SEP]",
+    "user_defined_symbols": "[MASK]",
+}
+DEBERTA = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3, "pad_piece": "[PAD]"}
+DEBERTA |= {"bos_piece": "[CLS]", "eos_piece": "[SEP]", "unk_piece": "[UNK]"}
+PLAIN_TEXTS = [text for text in TEXTS if "MASK" not in text and "\n" not in text]
+
+
+@pytest.mark.parametrize(
+    ("kind", "trained", "before", "moved", "after", "read"),
+    [
+        ("T5Tokenizer", T5, [], None, [1], plain),
+        ("AlbertTokenizer", ALBERT, [2], None, [3], small),
+        ("DebertaV2Tokenizer", DEBERTA, [1], None, [2], plain),
+        ("XLMRobertaTokenizer", {}, [0], shifted(1), [2], plain),
+        ("CamembertTokenizer", {}, [5], shifted(4), [6], plain),
+    ],
+)
+def test_a_model_of_sentencepiece_gives_its_own_pieces(
+    make: Make,
+    tmp_path: Path,
+    kind: str,
+    trained: dict[str, Any],
+    before: list[int],
+    moved: Callable[[int], int] | None,
+    after: list[int],
+    read: Callable[[str], str],
+) -> None:
+    pieces(tmp_path / "its.model", **trained)
+    if not trained:  # the same pieces may be of either
+        said = make("its.model", code=2)
+        assert "does not show how it is read (it begins with <unk>, <s>, </s>" in said
+        assert kind in said
+    make("its.model", *([] if trained else ["--tokenizer-class", kind]))
+    model = SentencePieceProcessor(model_file="its.model")
+    made = load_tokenizer(Path("made"))
+    for text in PLAIN_TEXTS:
+        own = [moved(one) if moved else one for one in model.encode(read(text))]
+        assert made.backend.encode(text).ids == [*before, *own, *after], text
+
+
+def test_a_mask_takes_the_blank_before_it(make: Make, tmp_path: Path) -> None:
+    """So that RoBERTa's kind fills in words; by hand: the places in the vocabulary."""
+    BARE["RobertaTokenizer"](tmp_path)
+    make("merges.txt")
+    made = load_tokenizer(Path("made"))
+    mask = made.id("<mask>")
+    assert mask is not None
+    assert made.backend.encode("The <mask>").ids == [0, made.id("The"), mask, 2]
+
+
+# What is read, and what is refused
+
+
+def test_the_other_file_of_two_is_found_beside_the_first(make: Make, tmp_path: Path) -> None:
+    BARE["GPT2Tokenizer"](tmp_path)
+    assert "read as GPT2Tokenizer" in make("vocab.json")
+    assert json.loads(Path("made", "tokenizer_config.json").read_text())["model_max_length"] == 1024
+
+
+def test_config_json_says_what_files_are_and_how_long_texts_may_be(
+    make: Make, tmp_path: Path
+) -> None:
+    pieces(tmp_path / "sentencepiece.bpe.model")
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "camembert", "max_position_embeddings": 514}'
+    )
+    said = make("sentencepiece.bpe.model")
+    assert "read as CamembertTokenizer (as `model_type` of config.json says)" in said
+    assert load_tokenizer(Path("made")).longest == 512
+
+
+@pytest.mark.parametrize(("option", "ids"), [("--lowercase", [5]), ("--no-lowercase", [1])])
+def test_the_author_may_say_how_letters_are_read(
+    make: Make, tmp_path: Path, option: str, ids: list[int]
+) -> None:
+    """By hand: `the` is the sixth word, and `The` is none."""
+    BARE["BertTokenizer"](tmp_path)
+    make("vocab.txt", option, "--max-tokens", "64")
+    made = load_tokenizer(Path("made"))
+    assert made.backend.encode("The").ids[1:-1] == ids
+    assert made.longest == 64
+
+
+def test_a_tokenizer_json_is_copied_and_its_mask_named(make: Make, tmp_path: Path) -> None:
+    BARE["BertTokenizer"](tmp_path)
+    make("vocab.txt")
+    Path("made").rename("first")
+    make("first/tokenizer.json", "--max-tokens", "32")
+    made = load_tokenizer(Path("made"))
+    assert (made.mask, made.longest) == ("[MASK]", 32)
+    assert ids("made") == ids("first")
+
+
+def test_a_folder_with_its_configuration_is_read_as_that_says(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "it").mkdir()
+    BARE["BertTokenizer, cased"](tmp_path / "it")
+    config = {"tokenizer_class": "BertTokenizerFast", "do_lower_case": True}
+    (tmp_path / "it" / "tokenizer_config.json").write_text(json.dumps(config))
+    make("it")
+    made = load_tokenizer(Path("made"))
+    assert made.backend.encode("The").tokens == ["[CLS]", "the", "[SEP]"]
+
+
+@pytest.mark.parametrize(
+    ("prepare", "given", "words"),
+    [
+        (None, ["vocab.txt"], "there is no 'vocab.txt'"),
+        (lambda at: (at / "a.bin").touch(), ["a.bin"], "'a.bin' is no file of a tokenizer"),
+        (lambda at: (at / "a").mkdir(), ["a"], "'a' is no file of a tokenizer"),
+        (lambda at: (at / "vocab.json").write_text("{}"), ["vocab.json"], "needs merges.txt"),
+        (lambda at: (at / "config.json").write_text("{}"), ["config.json"], "has no vocabulary"),
+        (lambda at: words(at, ["<pad>"]), ["vocab.txt"], "name the class of the model's tokenizer"),
+        (lambda at: (at / "vocab.txt").write_bytes(b"\xff"), ["vocab.txt"], "is no vocabulary"),
+        (
+            lambda at: (pairs(at, []), (at / "vocab.json").write_text("[1")),
+            ["merges.txt"],
+            "is no vocabulary",
+        ),
+        (
+            lambda at: (at / "x.model").write_bytes(b"\0\1"),
+            ["x.model"],
+            "is no model of sentencepiece",
+        ),
+        (
+            BARE["BertTokenizer"],
+            ["vocab.txt", "--tokenizer-class", "T5Tokenizer"],
+            "vocab.txt is no file of T5Tokenizer, which reads *.model",
+        ),
+        (
+            lambda at: (
+                BARE["BertTokenizer"](at),
+                (at / "config.json").write_text('{"model_type": "x"}'),
+            ),
+            ["vocab.txt"],
+            "`model_type` of config.json is 'x', whose bare files are not read here",
+        ),
+        (
+            lambda at: (at / "tokenizer.json").write_text("{"),
+            ["tokenizer.json"],
+            "tokenizer.json cannot be read",
+        ),
+        (
+            lambda at: (at / "tokenizer.json").write_text("{}"),
+            ["tokenizer.json"],
+            "cannot be served",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_refused(
+    make: Make, tmp_path: Path, prepare: Any, given: list[str], words: str
+) -> None:
+    if prepare:
+        prepare(tmp_path)
+    assert words in make(*given, code=2)
+
+
+def test_a_folder_is_not_overwritten(make: Make, tmp_path: Path) -> None:
+    BARE["BertTokenizer"](tmp_path)
+    (tmp_path / "made").mkdir()
+    assert "made is there already" in make("vocab.txt", code=2)
+
+
+def test_a_missing_package_is_named(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces(tmp_path / "its.model", **T5)
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    said = make("its.model", code=2)
+    assert "needs the package sentencepiece, which is missing here: pip install" in said

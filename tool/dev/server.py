@@ -1,0 +1,205 @@
+"""The server that an author's folder is tried on: `./serve`, its log, and what it is asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from container.supervisor.log import MARK
+from tool.emulate.host.calls import Address, NoAnswer, ask
+from tool.emulate.host.containers import BIND_TO_PORT, LocalProgram, Start
+
+PING_S = 2.0
+UNLOADS, PAUSE_S = 5, 0.5
+OK, UNKNOWN = 200, 404
+LOAD_S = 400.0  # more than MODEL_LOAD_TIMEOUT, which is 300 s
+STOP_S = 30.0
+KEY = "DISPATCHER_API_KEY"
+OWN = ("/ping", "/reload", "/load_model/", "/models/")  # of which this program says more itself
+PROGRAMS = ("gunicorn", "triton")  # which run code of authors
+FRAME = re.compile(r' +File "([^"]+)", line \d+')  # of a traceback
+STARTED = re.compile("ready after|NOT ready")  # what `serve` says then
+SHOWN = {"warning", "error", "critical"}
+DEFAULTS = {
+    "MODEL_DIR_USE": "instead",
+    "MODEL_SERVER_WORKERS": "1",
+    "MODEL_SERVER_ACCESS_LOG": "errors",
+    "CANARY_INTERVAL": "1",
+}
+"""Settings for an author's day, where the environment has none."""
+
+
+class Frames:
+    """Leaves out of tracebacks what is not the author's.
+
+    Args:
+        others: the folders of files that are not.
+
+    """
+
+    def __init__(self, others: Sequence[str]) -> None:
+        self.others = others
+        self.hidden = False
+
+    def without_others(self, lines: Sequence[str]) -> list[str]:
+        """Return lines without the frames of others; a frame may go on in the next call."""
+        kept = []
+        for line in lines:
+            if frame := FRAME.match(line):
+                self.hidden = frame[1].startswith(("<frozen ", *self.others))
+            elif not line.startswith("    "):
+                self.hidden = False
+            if not self.hidden:
+                kept.append(line)
+        return kept
+
+
+class Server:
+    """`./serve` with one folder of models.
+
+    Args:
+        project: the folder with `serve`.
+        folder: the author's.
+        port: where it is asked.
+        say: writes a line for the author.
+        everything: whether its whole log is shown.
+
+    """
+
+    def __init__(
+        self,
+        project: Path,
+        folder: Path,
+        port: int,
+        say: Callable[[str], None],
+        *,
+        everything: bool,
+    ) -> None:
+        self.say = say
+        self.everything = everything
+        self.frames = Frames([f"{project}/", f"{sys.prefix}/"])
+        self.has_started = False  # all programs run, and Triton has tried to load every model
+        settings = {name: value for name, value in DEFAULTS.items() if name not in os.environ}
+        settings |= {BIND_TO_PORT: str(port), "LOG_FORMAT": "json"}
+        beside = folder / "code" / "clients"
+        if not beside.is_dir():  # it may come later, and is read only if it is named
+            others = os.environ.get("CLIENTS_PATH", "")
+            settings["CLIENTS_PATH"] = ":".join(filter(None, (others, str(beside))))
+        self.program = LocalProgram(
+            project, Start("dev", self.show, settings, model=folder, stop_s=STOP_S)
+        )
+        self.address = Address("127.0.0.1", port)
+
+    def start(self) -> None:
+        self.program.start()
+
+    def stop(self) -> None:
+        self.program.stop()
+
+    @property
+    def exit_code(self) -> int | None:
+        """The code with which it has ended; `None` while it runs."""
+        process = self.program.process
+        return None if process is None else process.poll()
+
+    def show(self, line: str) -> None:
+        """Show a line of its log, if it is about something wrong."""
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            entry = None
+        if isinstance(entry, dict) and is_said(entry):
+            self.has_started = True
+        if not isinstance(entry, dict):
+            self.say(line)
+        elif "status" in entry:
+            self.show_request(entry)
+        elif self.everything:
+            self.say(f"{entry.get('program', 'serve')}: {entry.get('message', line)}")
+        else:
+            self.show_message(str(entry.get("program")), entry)
+
+    def show_message(self, program: str, entry: Mapping[str, object]) -> None:
+        """Show what is wrong, and what the author's own code prints."""
+        text = str(entry.get("message"))
+        printed = program in PROGRAMS and "logger" not in entry and not MARK.match(text.encode())
+        wrong = entry.get("level") in SHOWN
+        if program == "triton" and printed != self.has_started:
+            return  # its tables at the start; later on the answer to a load has what it says of it
+        lines = self.frames.without_others(text.split("\n")) if printed or wrong else []
+        for line in lines if not is_said(entry) else []:
+            self.say(f"{program}: {line}")
+
+    def show_request(self, entry: Mapping[str, object]) -> None:
+        """Show a request that failed."""
+        route = str(entry.get("route") or entry.get("path"))
+        if route.startswith(OWN) and not self.everything:
+            return
+        parts = [entry.get("method"), route, entry.get("model"), entry["status"]]
+        what = ": ".join(str(entry[key]) for key in ("code", "message") if entry.get(key))
+        self.say(" ".join(str(part) for part in (*parts, what) if part))
+
+    def reason(self) -> str:
+        """Return why it is not ready; empty where it is."""
+        status, body = self.ask("GET", "/ping", PING_S)
+        return "" if status == OK else said(status, body)
+
+    def is_loaded(self, model: str) -> bool:
+        return self.ask("GET", f"/models/{model}", PING_S)[0] == OK
+
+    def load(self, model: str) -> str:
+        """Load a model of the folder, again or for the first time; return why that failed."""
+        status, body = self.ask("POST", f"/load_model/{model}", LOAD_S)
+        return "" if status == OK else said(status, body)
+
+    def unload(self, model: str) -> str:
+        """Unload a model whose folder is gone; return why that failed."""
+        for _ in range(UNLOADS):
+            status, body = self.ask("DELETE", f"/models/{model}", LOAD_S)
+            if status in (OK, UNKNOWN):
+                return ""
+            time.sleep(PAUSE_S)  # Triton lists a folder that it no longer finds for a moment
+        return said(status, body)
+
+    def reload(self) -> str:
+        """Load classes and `dispatch.toml` that have changed; return why some were refused."""
+        status, body = self.ask("POST", "/reload", LOAD_S)
+        if status != OK:
+            return said(status, body)
+        broken: Mapping[str, str] = json.loads(body)["broken"]
+        return "\n".join(broken.values())
+
+    def ask(self, method: str, path: str, seconds: float) -> tuple[int, bytes]:
+        """Return the status and the body of an answer; 0 and the reason where none came."""
+        until = time.monotonic() + seconds
+        headers = {"x-api-key": os.environ[KEY]} if os.environ.get(KEY) else {}
+        try:
+            answer = ask(self.address, method, path, headers=headers, until=until)
+            return answer.status, answer.read(until)
+        except NoAnswer as error:
+            return 0, str(error).encode()
+
+
+def is_said(entry: Mapping[str, object]) -> bool:
+    """Whether this program says the same."""
+    return bool(STARTED.match(str(entry.get("message"))))
+
+
+def said(status: int, body: bytes) -> str:
+    """Return an error as the server says it, with its hint."""
+    try:
+        error = json.loads(body)["error"]
+        hint = f"\n  hint: {error['hint']}" if error.get("hint") else ""
+        return f"{error['message']}{hint}"
+    except (ValueError, KeyError, TypeError):
+        return f"{status or 'no answer'}: {body.decode(errors='replace')[:500]}"
+
+
+def to_terminal(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

@@ -1,0 +1,146 @@
+"""Writes the files of a model's folder, and its test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clients.plugins.dispatch_toml import FILE
+from clients.plugins.family import LABELS
+from clients.repository.config_text import read
+from clients.repository.model_folders import CONFIG
+from clients.tensors.signature import DTYPES
+from clients.triton.configuration import config_dictionary
+from clients.triton.server import TensorSpec
+from container.triton_backends.completion import completed
+from container.triton_backends.model_config import DYNAMIC_BATCHING, ModelConfigError
+from tool.scaffold.options import KINDS, class_name, file_name
+from tool.scaffold.plan import Plan, quoted
+from tool.scaffold.source import Source
+from tool.trouble import Trouble
+
+TEMPLATE = Path(__file__).parent / "template"
+MOST_ROWS, MOST_TEXTS = 8, 16
+WIDTH = 100
+NO_BATCHES = (
+    "# No dynamic_batching: on a CPU a batch of pictures takes longer than its pictures one by",
+    "# one, and every caller in it waits for all. On a GPU add `dynamic_batching { }`.",
+)
+
+
+def written(place: Path, name: str, source: Source, plan: Plan) -> None:
+    """Write all files but the model and its tokenizer below `place`."""
+    folder = place / name
+    if not (folder / CONFIG).exists():  # another plan's: the tensors are the same
+        (folder / CONFIG).write_text(config(name, source, plan))
+    (folder / FILE).write_text(dispatch_toml(name, plan), encoding="utf-8")
+    if plan.labels:
+        write_labels(folder, plan)
+    test = place / "code" / "tests" / f"test_{file_name(name)}.py"
+    test.parent.mkdir(parents=True, exist_ok=True)
+    test.write_text(test_of(name, source, plan), encoding="utf-8")
+
+
+def write_labels(folder: Path, plan: Plan) -> None:
+    (folder / LABELS).write_text("".join(f"{one}\n" for one in plan.labels), encoding="utf-8")
+
+
+def dispatch_toml(name: str, plan: Plan) -> str:
+    """Return the content of dispatch.toml."""
+    return "\n".join([f"# {name}", f'family = "{plan.family}"', *plan.lines, ""])
+
+
+def config(name: str, source: Source, plan: Plan) -> str:
+    """Return the content of config.pbtxt, with the tensors of the file.
+
+    Requests share runs where each row was answered as alone, as the backend itself finds out.
+    """
+    most = (MOST_TEXTS if plan.tokens else MOST_ROWS) if source.batched else 0
+    fields, why = completion(name, source, most)
+    if most and DYNAMIC_BATCHING not in fields:
+        most, (fields, _) = 0, completion(name, source, 0)
+    lines = [beginning(name, most)]
+    lines += [tensors(key, fields[key], plan.labelled) for key in ("input", "output")]
+    lines.append("instance_group [ { count: 1 kind: KIND_AUTO } ]")
+    if why:
+        lines.append(f"# Requests run one by one: {why}.")
+    elif most and plan.family == "detection":
+        lines += NO_BATCHES
+    elif most:
+        lines.append("dynamic_batching { }")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def beginning(name: str, most: int) -> str:
+    return f'name: "{name}"\nbackend: "onnxruntime"\nmax_batch_size: {most}'
+
+
+def completion(name: str, source: Source, most: int) -> tuple[Mapping[str, Any], str]:
+    """Return what the file adds to a configuration, and why requests do not share runs.
+
+    Raises:
+        Trouble: the file does not say enough.
+
+    """
+    text = beginning(name, most)
+    try:
+        found = completed(config_dictionary(text), read(text), source.opened)
+    except ModelConfigError as error:
+        raise Trouble(f"{source.file}: {error}") from error
+    return found.fields, found.warning[0].partition(": ")[2] if found.warning else ""
+
+
+def tensors(key: str, listed: list[Mapping[str, Any]], labelled: str) -> str:
+    """Return the inputs or outputs for config.pbtxt."""
+    found = []
+    for one in listed:
+        fields = [f"name: {quoted(one['name'])}", f"data_type: {one['data_type']}"]
+        fields.append(f"dims: [ {', '.join(map(str, one['dims']))} ]")
+        if "reshape" in one:
+            fields.append("reshape: { shape: [ ] }")
+        if key == "output" and one["name"] == labelled:
+            fields.append(f"label_filename: {quoted(LABELS)}")
+        found.append(f"{{ {' '.join(fields)} }}")
+    line = f"{key} [ {', '.join(found)} ]"
+    return line if len(line) <= WIDTH else "\n".join([f"{key} [", "  " + ",\n  ".join(found), "]"])
+
+
+def test_of(name: str, source: Source, plan: Plan) -> str:
+    """Return the test of the model, which an author runs with Python or pytest."""
+    text = (TEMPLATE / f"test_{KINDS[plan.family]}.py.txt").read_text(encoding="utf-8")
+    return text.format(
+        name=name,
+        kind=class_name(name),
+        check=CHECKED.get(plan.family, "").format(
+            top=min(3, len(plan.labels)), outputs=[one.name for one in source.outputs]
+        ),
+        inputs="\n".join(map(made_up, source.inputs)),
+        outputs=[one.name for one in source.outputs],
+    )
+
+
+CHECKED: Mapping[str, str] = {
+    "classification": "self.assertEqual(len(result), {top})",
+    "detection": "self.assertTrue(all(len(row) == 8 for row in result), result)",
+    "picture-file": 'self.assertEqual([one["name"] for one in result["outputs"]], {outputs})',
+    "fill-mask": "self.assertGreaterEqual(len(result), 1)",
+    "embedding": "self.assertAlmostEqual(sum(number**2 for number in result), 1, 4)",
+    "text-classification": 'self.assertAlmostEqual(sum(one["score"] for one in result), 1, 1)',
+}
+"""What an answer to the example is, whatever the model says."""
+
+
+def made_up(spec: TensorSpec) -> str:
+    """Return a line of Python with an input of zeros."""
+    shape = tuple(max(1, size) for size in spec.shape)
+    if spec.datatype == "BYTES":
+        return f'    {quoted(spec.name)}: np.full({shape}, "", object),'
+    return f'    {quoted(spec.name)}: np.zeros({shape}, "{kind_of(spec.datatype)}"),'
+
+
+def kind_of(datatype: str) -> str:
+    """Return NumPy's name for a type of the V2 protocol."""
+    return np.dtype(DTYPES[datatype]).name

@@ -1,0 +1,77 @@
+"""What `new-client` and `new-model` are called with; imports no large library."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from tool.tokenizer.options import add_wanted
+from tool.trouble import Trouble
+
+PICTURE, TEXT, TENSORS = "picture", "text", "tensors"
+KINDS: Mapping[str, str] = {
+    **dict.fromkeys(("classification", "detection", "picture-file"), PICTURE),
+    **dict.fromkeys(("fill-mask", "embedding", "text-classification"), TEXT),
+    TENSORS: TENSORS,
+}
+"""What callers send to a model of each family."""
+
+
+def add_source(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    """Add the options for a model's file, and for what it may leave open."""
+    parser.add_argument(
+        "--from",
+        dest="source",
+        type=Path,
+        required=required,
+        metavar="FILE",
+        help="the model: a file of ONNX, or an exported folder with one",
+    )
+    parser.add_argument(
+        "--family",
+        default="",
+        choices=tuple(KINDS),
+        metavar="FAMILY",
+        help=f"what serves it (default: what its file shows): {', '.join(KINDS)}",
+    )
+    parser.add_argument(
+        "--labels",
+        type=Path,
+        metavar="FILE",
+        help="the names of the classes, one in each line (default: those in the file)",
+    )
+    parser.add_argument(
+        "--tokenizer",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="the tokenizer, as for `dispatcher tokenizer` (default: the files beside the model)",
+    )
+    add_wanted(parser)
+    parser.add_argument(
+        "--into",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="folder of models and clients, laid out as SageMaker's /opt/ml/model (default: here)",
+    )
+
+
+def refuse_to_overwrite(root: Path, *paths: Path) -> None:
+    """Raise Trouble where one of the paths exists."""
+    if there := [path for path in paths if (root / path).exists()]:
+        raise Trouble(f"{root / there[0]} is there already; choose another name or folder")
+
+
+def class_name(name: str) -> str:
+    """Return a name for a class in Python."""
+    words = re.split(r"[^A-Za-z0-9]+", name)
+    kind = "".join(word[:1].upper() + word[1:] for word in words)
+    return kind if kind[:1].isalpha() else f"Model{kind}"
+
+
+def file_name(name: str) -> str:
+    """Return a name for a file in Python."""
+    return re.sub(r"[^A-Za-z0-9]", "_", name).lower()

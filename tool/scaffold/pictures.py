@@ -1,0 +1,276 @@
+"""The families for pictures: what of their settings a model's file shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from clients.images.boxes import LAYOUTS, MOST_QUERIES, MOST_SHARE
+from clients.triton.server import TensorSpec
+from tool.scaffold.plan import CHECK, AskAuthor, Misfit, Plan, quoted, several, shown
+from tool.scaffold.source import Source
+
+FLOATS = ("FP32", "FP16")
+STRIDES = (8, 16, 32)  # of a YOLO's three grids, which v5 has three anchors for
+CLASSIFIER_SIDE, DETECTOR_SIDE = 224, 640
+USUAL = (
+    "resize = 256",
+    'interpolation = "bilinear"',
+    "mean = [0.485, 0.456, 0.406]",
+    "std = [0.229, 0.224, 0.225]",
+)
+FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+GREYS = 255
+
+
+class Pixels(NamedTuple):
+    """An input that takes pictures: its sizes are -1 where any will do."""
+
+    spec: TensorSpec
+    layout: str
+    channels: int
+    height: int
+    width: int
+
+    def shape(self, side: int) -> tuple[int, ...]:
+        """Return the shape for one picture, with `side` where any size will do."""
+        height, width = (side if one == -1 else one for one in (self.height, self.width))
+        sizes = [self.channels, height, width]
+        sizes = sizes if self.layout == "NCHW" else [*sizes[1:], sizes[0]]
+        return (*((1,) if len(self.spec.shape) == 4 else ()), *sizes)
+
+    def size_line(self, key: str, side: int, given: Any = None) -> list[str]:
+        """Return the lines for the pictures' size, where the model takes any."""
+        if -1 not in (self.height, self.width):
+            return []
+        if isinstance(given, list) and len(given) == 2 and all(isinstance(n, int) for n in given):
+            return [f"{key} = {given}"]
+        return [f"{CHECK}the model takes pictures of any size", f"{key} = {side}"]
+
+
+def pixels(source: Source) -> Pixels:
+    """Return the input that takes pictures.
+
+    Raises:
+        Misfit: there is none, or more than one input.
+
+    """
+    if len(source.inputs) != 1:
+        raise Misfit(f"it takes {several(source.inputs)}, not one picture")
+    (spec,) = source.inputs
+    if spec.datatype not in (*FLOATS, "UINT8") or len(spec.shape) not in (3, 4):
+        raise Misfit(f"{shown(spec)} takes no pictures")
+    if len(spec.shape) == 4 and spec.shape[0] not in (1, -1):
+        raise Misfit(f"{shown(spec)} takes {spec.shape[0]} pictures, never one")
+    sizes = spec.shape[-3:]
+    if sizes[0] in (1, 3):
+        return Pixels(spec, "NCHW", *sizes)
+    if sizes[2] in (1, 3):
+        return Pixels(spec, "NHWC", sizes[2], *sizes[:2])
+    if sizes[0] == -1 and len(spec.shape) == 4:
+        return Pixels(spec, "NCHW", 3, *sizes[1:])
+    raise Misfit(f"{shown(spec)} has not three channels, nor one")
+
+
+def classification(source: Source) -> Iterator[Plan]:
+    """Yield how the model would be served as a classifier.
+
+    Raises:
+        Misfit: it is none.
+
+    """
+    taken = pixels(source)
+    found = [one for one in source.outputs if is_row(one, taken)]
+    if not found:
+        raise Misfit(f"{several(source.outputs)} has no score per class")
+    side = CLASSIFIER_SIDE
+    answers = source.run({taken.spec.name: taken.shape(side)})
+    for output in found:
+        count = answers[output.name].size
+        why = f"{shown(taken.spec)} takes pictures, and {shown(output)} has {count} scores"
+        plan = Plan("classification", why, labelled=output.name)
+        if len(source.outputs) > 1:
+            plan = plan.and_lines(f"output = {quoted(output.name)}")
+        names = source.labels if len(source.labels) == count else ()
+        plan = plan.with_labels(names, count).and_lines(*prepared(source, taken))
+        if is_probability(answers[output.name]):
+            plan = plan.and_lines("# The scores are probabilities already: no `softmax`.")
+        else:
+            plan = plan.and_lines("# softmax = true  # makes probabilities of the scores")
+        yield plan
+
+
+def is_row(output: TensorSpec, taken: Pixels) -> bool:
+    """Whether an output may have a score for each class of one picture."""
+    rest = output.shape[1:] if len(taken.spec.shape) == 4 else output.shape
+    return output.datatype in FLOATS and sum(size != 1 for size in rest) == 1
+
+
+def is_probability(scores: npt.NDArray[Any]) -> bool:
+    return bool(scores.min() >= 0 and abs(float(scores.sum()) - 1) < 1e-2)
+
+
+def prepared(source: Source, taken: Pixels) -> Iterator[str]:
+    """Yield the lines for how a classifier's pictures are prepared."""
+    if taken.layout != "NCHW":
+        yield f'layout = "{taken.layout}"'
+    if taken.spec.datatype == "UINT8":
+        yield 'pixels = "0-255"'
+        yield from taken.size_line("crop", CLASSIFIER_SIDE)
+        return
+    if lines := as_exported(source.pictures, taken):
+        yield from lines
+        return
+    yield from taken.size_line("crop", CLASSIFIER_SIDE)
+    yield f"{CHECK}the file does not show how pictures were prepared in training"
+    yield "# Without more keys they are squeezed to the model's size, and pixels are 0 to 1. Most"
+    yield "# classifiers of torchvision need these:"
+    yield from (f"# {line}" for line in USUAL[: 4 if taken.channels == 3 else 2])
+
+
+def as_exported(settings: Mapping[str, Any], taken: Pixels) -> list[str]:
+    """Return the lines that a preprocessor_config.json of transformers says; empty for none."""
+    if not settings.get("image_mean") and "size" not in settings:
+        return []
+    lines = ["# from preprocessor_config.json"]
+    size, crop = as_size(settings.get("size")), as_size(settings.get("crop_size"))
+    if settings.get("do_resize", True) and size:
+        lines.append(f"resize = {size}")
+    if settings.get("do_center_crop") and crop:
+        lines.append(f"crop = {crop}")
+    elif -1 in (taken.height, taken.width):
+        lines += [f"crop = {size}"] if size else taken.size_line("crop", CLASSIFIER_SIDE)
+    if settings.get("resample") in FILTERS:
+        lines.append(f'interpolation = "{FILTERS[settings["resample"]]}"')
+    scale = settings.get("rescale_factor", 1 / GREYS) if settings.get("do_rescale", True) else 1.0
+    if isinstance(scale, int | float) and math.isclose(scale, 1.0):
+        lines.append('pixels = "0-255"')
+    elif not (isinstance(scale, int | float) and math.isclose(scale, 1 / GREYS, rel_tol=1e-3)):
+        lines.append(f"{CHECK}`rescale_factor` is {scale}; there are 0-1 and 0-255")
+    for key, name in (("mean", "image_mean"), ("std", "image_std")):
+        if settings.get("do_normalize", True) and settings.get(name):
+            lines.append(f"{key} = {settings[name]}")
+    return lines
+
+
+def as_size(given: Any) -> int | list[int] | None:
+    """Return a size of transformers: of the shorter side, or [height, width]."""
+    if isinstance(given, int):
+        return given
+    if not isinstance(given, dict):
+        return None
+    if isinstance(given.get("shortest_edge"), int):
+        return int(given["shortest_edge"])
+    height, width = given.get("height"), given.get("width")
+    return [height, width] if isinstance(height, int) and isinstance(width, int) else None
+
+
+def detection(source: Source) -> Iterator[Plan]:
+    """Yield how the model would be served as a detector, the likeliest layout first.
+
+    Raises:
+        Misfit: it is none.
+        AskAuthor: only its author knows its classes.
+
+    """
+    taken = pixels(source)
+    if taken.layout != "NCHW" or taken.channels != 3:
+        raise Misfit(f"{shown(taken.spec)} is no picture of three channels, in the layout NCHW")
+    if source.metadata.get("task") == "obb":
+        raise Misfit("it finds rotated boxes, by its own note (`task` is obb), which none serves")
+    batch = len(taken.spec.shape) == 4
+    tables = [one for one in source.outputs if len(one.shape) == 2 + batch]
+    if not tables:
+        raise Misfit(f"{several(source.outputs)} is no table of boxes")
+    answers = source.run({taken.spec.name: taken.shape(DETECTOR_SIDE)})
+    shapes = [answers[one.name].shape[batch:] for one in source.outputs]
+    masks = max((shape[0] for shape in shapes if len(shape) == 3), default=0)
+    found = [
+        plan
+        for output in tables
+        for plan in layouts(source, taken, output, answers[output.name], masks)
+    ]
+    if not found:
+        each = f"of {len(source.labels)} labels" if source.labels else "class"
+        raise Misfit(f"{several(source.outputs)} is no table of boxes with a score for each {each}")
+    yield from found
+
+
+def layouts(
+    source: Source, taken: Pixels, output: TensorSpec, answer: npt.NDArray[Any], masks: int
+) -> Iterator[Plan]:
+    """Yield a plan for each layout that an output's sizes suit."""
+    table = answer.reshape(answer.shape[-2:])
+    for name, turned in by_likelihood(taken, table.shape, len(source.labels)):
+        layout = LAYOUTS[name]
+        boxes = table if (layout.axis == 1 or turned) else table.T
+        behind = masks or keypoints(source)
+        count = boxes.shape[1] - layout.before - behind
+        if layout.classes and (
+            count < 1 or (source.labels and len(source.labels) != count) or len(boxes) < count
+        ):
+            continue
+        shares = bool(np.abs(boxes[:, :4]).max(initial=0) <= MOST_SHARE)
+        if layout.shares and not shares:
+            continue
+        if not layout.classes and not source.labels:
+            raise AskAuthor(
+                f"{shown(output)} has a box's class as a number, so the file does not show how "
+                "many classes there are: name them, --labels FILE, with a name in each line"
+            )
+        why = f"{shown(taken.spec)} takes pictures, and {shown(output)} is a table of {len(boxes)} "
+        plan = Plan("detection", f"{why}boxes: {layout.box}", (f'output_layout = "{name}"',))
+        if not source.metadata.get("task"):
+            plan = plan.and_lines(f"{CHECK}by the output's sizes a box is {layout.box}")
+        if len(source.outputs) > 1:
+            plan = plan.and_lines(f"output = {quoted(output.name)}")
+        if behind and not masks:
+            plan = plan.and_lines(f"extra_columns = {behind}")
+        if shares and not layout.shares:
+            plan = plan.and_lines("normalised = true")
+        size = taken.size_line("size", DETECTOR_SIDE, source.noted("imgsz"))
+        yield plan.with_labels(source.labels, count if layout.classes else 0).and_lines(*size)
+
+
+def keypoints(source: Source) -> int:
+    """Return how many numbers of a box are a pose, by the exporter's note."""
+    shape = source.noted("kpt_shape") if source.metadata.get("task") == "pose" else None
+    return math.prod(shape) if isinstance(shape, list) else 0
+
+
+def by_likelihood(taken: Pixels, sizes: Sequence[int], labels: int) -> Iterator[tuple[str, bool]]:
+    """Yield the layouts that a table may have, and whether rows and columns are swapped."""
+    rows, columns = sizes
+    if columns == LAYOUTS["end2end"].before and rows <= MOST_QUERIES:
+        yield "end2end", False
+    if columns > rows:
+        yield "yolov8", False
+        return
+    if rows <= MOST_QUERIES:
+        yield "rtdetr", False
+    _, height, width = taken.shape(DETECTOR_SIDE)[-3:]
+    cells = sum(math.ceil(height / one) * math.ceil(width / one) for one in STRIDES)
+    # As many boxes as cells are without anchors: v8's, or v6's with its objectness.
+    usual = labels or 80
+    swapped = rows == cells and columns != LAYOUTS["yolov5"].before + usual
+    yield from (
+        [("yolov8", True), ("yolov5", False)]
+        if swapped and rows > MOST_QUERIES
+        else [("yolov5", False), ("yolov8", True)]
+    )
+
+
+def picture_file(source: Source) -> Iterator[Plan]:
+    """Yield how the model would be served as one that decodes pictures itself.
+
+    Raises:
+        Misfit: it does not.
+
+    """
+    if len(source.inputs) != 1 or not source.inputs[0].is_file:
+        raise Misfit(f"{several(source.inputs)} takes no file of a picture")
+    yield Plan("picture-file", f"{shown(source.inputs[0])} takes the bytes of a file")

@@ -1,0 +1,68 @@
+"""What a family needs of a model, and what of it the model's file shows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+from clients.triton.server import TensorSpec
+from tool.trouble import Trouble
+
+CHECK = "# CHECK: "
+"""Before what the file does not show: the author looks at these lines."""
+
+
+class AskAuthor(Trouble):
+    """The family suits the model, but needs what only the author knows."""
+
+
+class Misfit(Exception):
+    """The family cannot serve the model; the text says why, and begins with a tensor."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a family would serve the model.
+
+    Args:
+        family: its name.
+        why: what of the model's tensors shows it.
+        lines: of dispatch.toml, behind the family's own.
+        labels: the names of the classes.
+        made_up: whether these names are only numbered.
+        tokens: whether it needs a tokenizer.
+        labelled: the output whose classes the labels are, for config.pbtxt.
+
+    """
+
+    family: str
+    why: str
+    lines: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    made_up: bool = False
+    tokens: bool = False
+    labelled: str = ""
+
+    def and_lines(self, *lines: str) -> Plan:
+        return replace(self, lines=(*self.lines, *lines))
+
+    def with_labels(self, names: tuple[str, ...], count: int) -> Plan:
+        """Return it with the labels that are known, or with `count` numbered ones."""
+        if names:
+            return replace(self, labels=names)
+        made_up = tuple(f"class {number}" for number in range(count))
+        note = f"{CHECK}the file has no names: write the model's own into labels.txt, in its order"
+        return replace(self, labels=made_up, made_up=True).and_lines(note)
+
+
+def quoted(name: str) -> str:
+    """Return a name as Python, TOML and `config.pbtxt` write texts."""
+    return json.dumps(name, ensure_ascii=False)
+
+
+def shown(spec: TensorSpec) -> str:
+    return f"`{spec.name}` {spec.datatype} {list(spec.shape)}"
+
+
+def several(specs: tuple[TensorSpec, ...]) -> str:
+    return ", ".join(map(shown, specs)) or "nothing"

@@ -1,0 +1,228 @@
+"""A model's file, and what its exporter has left beside it."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from clients.plugins.family import LABELS
+from clients.repository.files import text_of
+from clients.triton.server import TensorSpec
+from container.triton_backends import model_config
+from container.triton_backends.completion import ModelFile
+from container.triton_backends.model_config import ModelConfigError
+from container.triton_backends.onnxruntime import session as onnxruntime
+from tool.checks.file import LFS
+from tool.tokenizer.command import called, dictionary
+from tool.trouble import Trouble
+
+EXPECTED = "expected a file of ONNX, or a folder with model.onnx"
+EXPORTS = {
+    ".pt": "export it: torch.onnx.export(model, inputs, 'model.onnx', dynamic_axes=…)",
+    ".pth": "export it: torch.onnx.export(model, inputs, 'model.onnx', dynamic_axes=…)",
+    ".xml": "docs/engines.md shows how a model in OpenVINO's format is configured",
+    ".h5": "convert it with tf2onnx",
+    ".pb": "convert it with tf2onnx",
+    ".tflite": "convert it with tf2onnx",
+}
+VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", ".model")
+MOST_BESIDE = 1000
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model's file and its tensors.
+
+    Args:
+        file: of ONNX.
+        opened: the same, opened by ONNX Runtime.
+        model: the content of the exporter's config.json; empty where there is none.
+        pictures: that of preprocessor_config.json, likewise.
+        given: the labels that the author names.
+
+    """
+
+    file: Path
+    opened: ModelFile
+    model: Mapping[str, Any] = field(default_factory=dict)
+    pictures: Mapping[str, Any] = field(default_factory=dict)
+    given: tuple[str, ...] = ()
+
+    @cached_property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return tuple(map(as_spec, self.opened.signature.inputs))
+
+    @cached_property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return tuple(map(as_spec, self.opened.signature.outputs))
+
+    @property
+    def batched(self) -> bool:
+        """Whether every tensor has a first axis of any size, which may be a batch."""
+        return all(spec.shape[:1] == (-1,) for spec in (*self.inputs, *self.outputs))
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """What the exporter has noted in the file, as Ultralytics does."""
+        found: Mapping[str, str] = getattr(self.opened, "metadata", {})
+        return found
+
+    def noted(self, name: str) -> Any:
+        """Return a value of the metadata, which is a literal of Python; `None` where it is not."""
+        try:
+            return ast.literal_eval(self.metadata.get(name, ""))
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return None
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes: of --labels, the file, config.json or labels.txt beside it."""
+        if self.given:
+            return self.given
+        for names in (self.noted("names"), self.model.get("id2label")):
+            if isinstance(names, list):
+                names = dict(enumerate(names))  # noqa: PLW2901  the other form of it
+            if isinstance(names, dict) and names:
+                by_id = {str(key): str(value) for key, value in names.items()}
+                if by_id.keys() == {str(number) for number in range(len(by_id))}:
+                    lines = (by_id[str(number)] for number in range(len(by_id)))
+                    return tuple(" ".join(line.split()) or "?" for line in lines)
+        return (
+            labels_in(self.file.with_name(LABELS)) if self.file.with_name(LABELS).is_file() else ()
+        )
+
+    def run(self, sizes: Mapping[str, Sequence[int]]) -> Mapping[str, npt.NDArray[Any]]:
+        """Return the outputs for made-up inputs of these shapes.
+
+        Floats are between 0 and 1, as pixels are; whole numbers are 1, as words and masks may be.
+
+        Raises:
+            Trouble: the model cannot be run with them.
+
+        """
+        numbers = np.random.default_rng(0)
+        made: dict[str, npt.NDArray[Any]] = {}
+        for spec in self.opened.signature.inputs:
+            shape, kind = tuple(sizes[spec.name]), spec.data_type.removeprefix("TYPE_")
+            if kind == "STRING":
+                made[spec.name] = np.full(shape, "a", np.object_)
+            elif kind.startswith("FP"):
+                floats = kind.lower().replace("fp", "float")
+                made[spec.name] = numbers.random(shape).astype(floats)
+            else:
+                made[spec.name] = np.ones(shape, kind.lower())
+        try:
+            return self.opened.run(made, [spec.name for spec in self.outputs])
+        except Exception as error:  # whatever the runtime raises
+            reason = " ".join(str(error).split())
+            tried = ", ".join(f"{name} {list(shape)}" for name, shape in sizes.items())
+            raise Trouble(f"{self.file} cannot be run with {tried}: {reason:.300}") from error
+
+    def copy_to(self, folder: Path) -> None:
+        """Put the file into a folder, as model.onnx, with the weights that it has beside it.
+
+        They are copies: what is written into one of two hard links is in the other, too.
+        """
+        folder.mkdir(parents=True)
+        shutil.copyfile(self.file, folder / "model.onnx")
+        for path in self.weights():
+            shutil.copyfile(path, folder / path.name)
+
+    def weights(self) -> Iterator[Path]:
+        """Yield the files beside the model that it names: its external weights."""
+        beside = [path for path in self.file.parent.iterdir() if path != self.file]
+        if len(beside) > MOST_BESIDE or self.file.stat().st_size > 2**31:
+            beside = [path for path in beside if path.name.startswith(self.file.stem)]
+        content = b"" if not beside else self.file.read_bytes()
+        for path in beside:
+            if path.suffix != ".onnx" and path.is_file() and path.name.encode() in content:
+                yield path
+
+    def vocabulary(self) -> Path | None:
+        """Return the folder beside the model that has a tokenizer; `None` where none has."""
+        here = self.file.parent
+        for folder in (here / "tokenizer", here, here.parent / "tokenizer", here.parent):
+            if folder.is_dir() and any(
+                called(path).endswith(VOCABULARIES) for path in sorted(folder.iterdir())
+            ):
+                return folder
+        return None
+
+
+def labels_in(path: Path) -> tuple[str, ...]:
+    """Return the lines of a file of labels.
+
+    Raises:
+        Trouble: it cannot be read.
+
+    """
+    try:
+        return tuple(text_of(path).rstrip("\n").split("\n"))
+    except (OSError, ValueError) as error:
+        raise Trouble(
+            f"the labels in {path} cannot be read: {error}; write them as UTF-8"
+        ) from error
+
+
+def as_spec(spec: model_config.TensorSpec) -> TensorSpec:
+    """Return a file's tensor in the words of the V2 protocol."""
+    kind = spec.data_type.removeprefix("TYPE_")
+    return TensorSpec(spec.name, "BYTES" if kind == "STRING" else kind, spec.shape)
+
+
+def opened(given: Path) -> Source:
+    """Open a file of ONNX, or that of an exported folder.
+
+    Raises:
+        Trouble: there is none, or ONNX Runtime cannot read it.
+
+    """
+    file = file_of(given)
+    with file.open("rb") as start:
+        if start.read(len(LFS)) == LFS:
+            raise Trouble(f"{file} is a pointer of Git LFS, not the model; run `git lfs pull`")
+    try:
+        model = onnxruntime.ModelFile(file)
+    except ModelConfigError as error:
+        fix = f"; {error.fix}" if error.fix else ""
+        raise Trouble(f"{error.what.removesuffix('.')}{fix}") from error
+    return Source(
+        file, model, beside(file, "config.json"), beside(file, "preprocessor_config.json")
+    )
+
+
+def file_of(given: Path) -> Path:
+    """Return the file of ONNX that is meant.
+
+    Raises:
+        Trouble: there is none.
+
+    """
+    if given.is_dir():
+        for place in (given, given / "onnx", given / "1"):
+            if (place / "model.onnx").is_file():
+                return place / "model.onnx"
+            if len(found := sorted(place.glob("*.onnx"))) == 1:
+                return found[0]
+        raise Trouble(f"{given} has no model.onnx; {EXPECTED}")
+    if not given.is_file():
+        raise Trouble(f"there is no {str(given)!r}; {EXPECTED}")
+    if given.suffix in EXPORTS:
+        raise Trouble(f"{given} is no file of ONNX; {EXPORTS[given.suffix]}")
+    return given
+
+
+def beside(file: Path, name: str) -> Mapping[str, Any]:
+    """Return a JSON file of the export, which is beside the model or above it."""
+    for folder in (file.parent, file.parent.parent):
+        if (folder / name).is_file():
+            return dictionary(folder / name)
+    return {}

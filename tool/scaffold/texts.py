@@ -1,0 +1,168 @@
+"""The families for texts: what of their settings a model's files show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clients.text.batch import DTYPES, PARTS
+from clients.text.tokenizer import Tokenizer
+from clients.triton.server import TensorSpec
+from tool.scaffold.plan import CHECK, Misfit, Plan, quoted, several, shown
+from tool.scaffold.source import Source
+from tool.tokenizer.command import dictionary
+from tool.trouble import Trouble
+
+TRIED = 16  # tokens
+LENGTHS = (512, 256, 128, 64, 32, 16)
+WORDS = 5000  # fewer numbers per token are a vector, unless its author says otherwise
+MANY = 200  # more numbers for a text are a vector, unless their name says otherwise
+POOLED = ("pool", "embed", "vector")
+
+
+def takes_tokens(source: Source) -> bool:
+    """Whether all inputs are a tokenizer's."""
+    return bool(source.inputs) and all(one.name in PARTS for one in source.inputs)
+
+
+def answers(source: Source) -> list[tuple[TensorSpec, tuple[int, ...]]]:
+    """Return the outputs, and the sizes of each for a text of `TRIED` tokens.
+
+    Raises:
+        Misfit: the model takes no tokens.
+
+    """
+    for spec in source.inputs:
+        if spec.name not in PARTS or spec.datatype not in DTYPES or len(spec.shape) not in (1, 2):
+            raise Misfit(
+                f"{shown(spec)} is none of {', '.join(PARTS)}, of INT64 or INT32 and a number for "
+                "each token"
+            )
+        if len(spec.shape) == 2 and spec.shape[0] not in (1, -1):
+            raise Misfit(f"{shown(spec)} takes {spec.shape[0]} texts, never one")
+    if not source.inputs:
+        raise Misfit("it has no inputs")
+    first = source.inputs[0].shape
+    came = source.run(tokens_of(source, TRIED if first[-1] == -1 else first[-1]))
+    batch = len(first) - 1
+    return [(one, came[one.name].shape[batch:]) for one in source.outputs]
+
+
+def tokens_of(source: Source, count: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the inputs for a text of so many tokens."""
+    return {one.name: (1,) * (len(one.shape) - 1) + (count,) for one in source.inputs}
+
+
+def named(source: Source, plan: Plan, output: TensorSpec) -> Plan:
+    """Return a plan that names its output, where there are several."""
+    return plan.and_lines(f"output = {quoted(output.name)}") if len(source.outputs) > 1 else plan
+
+
+def fill_mask(source: Source) -> Iterator[Plan]:
+    """Yield how the model would fill in words.
+
+    Raises:
+        Misfit: it has no score for each word.
+
+    """
+    found = [(one, sizes) for one, sizes in answers(source) if len(sizes) == 2]
+    if not found:
+        raise Misfit(f"{several(source.outputs)} has no score per token and word")
+    for output, sizes in found:
+        why = f"it takes tokens, and {shown(output)} has {sizes[1]} scores for each"
+        yield named(source, Plan("fill-mask", why, tokens=True), output)
+
+
+def embedding(source: Source) -> Iterator[Plan]:
+    """Yield how the model would make vectors: that of a text first, if it makes it itself.
+
+    Raises:
+        Misfit: it makes none.
+
+    """
+    found = answers(source)
+    whole = [one for one, sizes in found if len(sizes) == 1]
+    whole.sort(key=lambda one: "sentence" not in one.name)
+    each = [(one, sizes) for one, sizes in found if len(sizes) == 2]
+    # A pooler's output was made for another task than that of comparing texts.
+    usable = [one for one in whole if "pooler" not in one.name] or ([] if each else whole)
+    for output in usable:
+        why = f"it takes tokens, and {shown(output)} is a vector for a text"
+        yield named(source, Plan("embedding", why, ('pooling = "none"',), tokens=True), output)
+    for output, sizes in each:
+        why = f"it takes tokens, and {shown(output)} is a vector of {sizes[1]} for each"
+        yield named(source, Plan("embedding", why, tuple(pooling(source)), tokens=True), output)
+    if not found or not (usable or each):
+        raise Misfit(f"{several(source.outputs)} has no vector per token or text")
+
+
+def pooling(source: Source) -> Iterator[str]:
+    """Yield the line for how vectors of tokens become one, as sentence-transformers notes it."""
+    for folder in (source.file.parent, source.file.parent.parent):
+        if (folder / "1_Pooling" / "config.json").is_file():
+            noted = dictionary(folder / "1_Pooling" / "config.json")
+            yield "# from 1_Pooling/config.json"
+            yield f'pooling = "{"first" if noted.get("pooling_mode_cls_token") else "mean"}"'
+            return
+    yield f'{CHECK}"mean" is usual; some models were trained with "first"'
+    yield 'pooling = "mean"'
+
+
+def text_classification(source: Source) -> Iterator[Plan]:
+    """Yield how the model would classify texts.
+
+    Raises:
+        Misfit: it has no score for each class.
+
+    """
+    found = [(one, sizes) for one, sizes in answers(source) if len(sizes) == 1]
+    if not found:
+        raise Misfit(f"{several(source.outputs)} has no score per class")
+    for output, (count,) in found:
+        why = f"it takes tokens, and {shown(output)} has {count} scores for a text"
+        plan = named(source, Plan("text-classification", why, tokens=True), output)
+        names = source.labels if len(source.labels) == count else ()
+        yield plan.with_labels(names, count)
+
+
+def likeliest(source: Source) -> str:
+    """Return the family of a model that takes tokens; empty where none serves it."""
+    kinds = " ".join(map(str, source.model.get("architectures") or []))
+    for end, family in (
+        ("ForMaskedLM", "fill-mask"),
+        ("ForSequenceClassification", "text-classification"),
+        ("ForTokenClassification", ""),
+        ("ForQuestionAnswering", ""),
+        ("ForCausalLM", ""),
+        ("Model", "embedding"),
+    ):
+        if kinds.endswith(end):
+            return family
+    try:
+        found = answers(source)
+    except Misfit:
+        return ""
+    for output, sizes in found:
+        if len(sizes) == 2:
+            return "fill-mask" if sizes[1] >= WORDS else "embedding"
+        is_vector = any(word in output.name.lower() for word in POOLED)
+        if len(sizes) == 1 and (is_vector or (sizes[0] > MANY and not source.labels)):
+            return "embedding"
+    return "text-classification" if found else ""
+
+
+def longest(source: Source, tokenizer: Tokenizer) -> Iterator[str]:
+    """Yield the lines for the longest text, where the tokenizer states none."""
+    fixed = source.inputs[0].shape[-1]
+    if tokenizer.longest and (fixed == -1 or tokenizer.longest >= fixed):
+        return
+    if fixed > 0:
+        yield f"max_tokens = {fixed}"
+        return
+    for length in LENGTHS:
+        try:
+            source.run(tokens_of(source, length))
+        except Trouble:
+            continue
+        yield f"{CHECK}the tokenizer states no limit; the model was run with so many tokens"
+        yield f"max_tokens = {length}"
+        return

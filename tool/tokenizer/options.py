@@ -1,0 +1,57 @@
+"""What the author may say of a tokenizer; imports no large library."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from tool.tokenizer.bare_files import CLASSES
+from tool.trouble import Trouble
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the author says of a tokenizer, where the files do not.
+
+    Args:
+        kind: the class of transformers; empty where the files show it.
+        lowercase: whether texts are written small first; `None` where the files show it.
+        longest: the most tokens of a text; 0 for what the files say, or is usual.
+
+    """
+
+    kind: str = ""
+    lowercase: bool | None = None
+    longest: int = 0
+
+
+def add_wanted(parser: argparse.ArgumentParser) -> None:
+    """Add the options for what a tokenizer's files may leave open."""
+    parser.add_argument(
+        "--tokenizer-class",
+        default="",
+        choices=tuple(CLASSES),
+        metavar="CLASS",
+        help=f"how they are read, where they do not show it: {', '.join(CLASSES)}",
+    )
+    parser.add_argument(
+        "--lowercase",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="whether texts are written small first (default: if vocab.txt has no capital letters)",
+    )
+    parser.add_argument(
+        "--max-tokens", type=int, default=0, metavar="N", help="the longest text, in tokens"
+    )
+
+
+def wanted(options: argparse.Namespace) -> Wanted:
+    """Return what the options of `add_wanted` say.
+
+    Raises:
+        Trouble: the longest text has no tokens.
+
+    """
+    if options.max_tokens < 0:
+        raise Trouble(f"--max-tokens is {options.max_tokens}; expected a whole number from 1")
+    return Wanted(options.tokenizer_class, options.lowercase, options.max_tokens)
