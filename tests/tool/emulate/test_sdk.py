@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from tests.support.emulate import Emulated, emulated
 from tests.support.s3 import BUCKET, S3Server
+from tests.tool.conftest import python_with
 from tests.tool.emulate.test_s3_and_batch import written
 
 pytestmark = pytest.mark.slow
@@ -83,25 +83,6 @@ def service(
         yield running
 
 
-def python_with(package: str, folder: Path) -> Path:
-    """Return a Python of its own for a package; the test is skipped where it cannot be had."""
-    python = folder / "bin" / "python"
-    for command in (
-        ("venv", "--python", sys.executable, folder),
-        ("pip", "install", "--python", python, package),
-    ):
-        done = subprocess.run(
-            [sys.executable, "-m", "uv", "--quiet", *command],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=280,
-        )
-        if done.returncode:
-            pytest.skip(f"{package} cannot be installed here: {done.stderr[-300:]}")
-    return python
-
-
 @pytest.mark.parametrize(("version", "program"), [(2, PREDICTOR), (3, ENDPOINT)])
 def test_the_sdk_works_as_it_does_with_the_service(
     version: int, program: str, service: Emulated, s3: S3Server, tmp_path: Path
@@ -109,7 +90,7 @@ def test_the_sdk_works_as_it_does_with_the_service(
     s3.put("in/endpoint.json", b'{"x": 1}')
     address = f"http://127.0.0.1:{service.port}"
     done = subprocess.run(
-        [python_with(SDK[version], tmp_path), "-c", program.replace("BUCKET", BUCKET) + SHOW],
+        [python_with(tmp_path, SDK[version]), "-c", program.replace("BUCKET", BUCKET) + SHOW],
         env={
             **os.environ,
             **s3.environment(),
