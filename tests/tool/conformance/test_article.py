@@ -47,7 +47,7 @@ def test_a_constant_ping_a_small_body_and_an_end_at_once_are_found(short: Path) 
     def number(x: float) -> Request:
         return Request(b'{"x": %g}' % x, "application/json")
 
-    settings = Settings(request=number(1), slow=number(1.5), limits=Limits(start_s=60))
+    settings = Settings(request=number(1), slow=number(1.1), limits=Limits(start_s=60))
     examination = Examination(str(made(short)), settings, lambda _: None)
     try:
         examination.first_life()

@@ -5,7 +5,7 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def initialize(self, args: object) -> None:
-        time.sleep(3)  # as a model of some size takes
+        time.sleep(2)  # as a model of some size takes
 
     def execute(self, requests: list) -> list:
         return [self.answered(one) for one in requests]
