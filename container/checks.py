@@ -1,6 +1,8 @@
-"""Checks of the files that settings name, before anything is started."""
+"""Checks of the files and folders that settings name, before anything is started."""
 
 from __future__ import annotations
+
+import tempfile
 
 from dispatcher.auth.api_keys import BadKeys, load_keys
 from dispatcher.settings import SettingError, Settings
@@ -8,7 +10,7 @@ from dispatcher.settings.remote_triton import tls_context
 
 
 def check_files(settings: Settings) -> None:
-    """Check the files of API keys and of certificates.
+    """Check the files of API keys and of certificates, and the folder of jobs.
 
     Raises:
         SettingError: one cannot be used.
@@ -16,6 +18,7 @@ def check_files(settings: Settings) -> None:
     """
     check_keys(settings)
     check_certificates(settings)
+    check_jobs_folder(settings)
 
 
 def check_keys(settings: Settings) -> None:
@@ -36,4 +39,24 @@ def check_certificates(settings: Settings) -> None:
         raise SettingError(
             f"TRITON_CA_FILE is '{settings.triton_ca_file}' and TRITON_CERTIFICATE_FILE is "
             f"'{settings.triton_certificate_file}': {error}; expected: files in PEM"
+        ) from error
+
+
+def check_jobs_folder(settings: Settings) -> None:
+    """Raise SettingError where jobs could not be kept: web workers would end one by one."""
+    folder = settings.jobs_dir
+    if folder is None or not settings.jobs_queue:
+        return
+    place = folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Those in it may be another user's, of an earlier container.
+        for place in (folder, *(one for one in folder.iterdir() if one.is_dir())):
+            with tempfile.TemporaryFile(dir=place):
+                pass
+    except OSError as error:
+        where = f"'{place.name}' in it: " if place != folder else ""
+        raise SettingError(
+            f"JOBS_DIR is '{folder}': {where}{error.strerror}; expected: a folder that can be made "
+            "and written to, such as one of a volume"
         ) from error

@@ -160,8 +160,8 @@ ARROWS = {
     "tool/pack": "clients/repository tool tool/checks",
     # Of the emulated service it takes what both know: places in S3, reasons of failures.
     "tool/deploy": (
-        "clients/tensors tool tool/checks tool/deploy/resources tool/emulate tool/emulate/host"
-        " tool/pack"
+        "clients/tensors tool tool/checks tool/cost/prices.py tool/deploy/resources tool/emulate"
+        " tool/emulate/host tool/pack"
     ),
     "tool/deploy/resources": "tool tool/emulate",
     "tool/engines": (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import socket
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tool.emulate.asynchronous import AsyncCalls
+from tool.emulate.contract import FIRST_VARIANT, variants_of
 from tool.emulate.endpoint import Endpoint, Variant
 from tool.emulate.host.containers import Container, Image, Remote, Start, container_of
 from tool.emulate.host.health import CREATING, FAILED, Health, hint_for
@@ -30,7 +30,6 @@ from tool.trouble import Trouble
 PORT = 8090
 SERVERLESS_BODY = 4 * MB
 MULTI_MODEL = "SAGEMAKER_MULTI_MODEL"
-FIRST_VARIANT = "AllTraffic"
 SECOND_S = 1.0
 
 
@@ -177,30 +176,8 @@ class Running:
         self.places = [place_of(one, options.s3_endpoint_url) for one in options.transform or ()]
         if self.places:
             self.places[0].names()
-        for name, weight, what in self.wanted():
+        for name, weight, what in variants_of(self.options.what, self.options.variant):
             self.endpoint.variants.append(self.variant(name, weight, what))
-
-    def wanted(self) -> list[tuple[str, float, str]]:
-        """Return the variants' names, weights and containers.
-
-        Raises:
-            Trouble: a name or weight is not allowed.
-
-        """
-        found = [(FIRST_VARIANT, 1.0, self.options.what)]
-        for name, weight, what in self.options.variant:
-            if not re.fullmatch(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", name) or any(
-                name == one for one, *_ in found
-            ):
-                raise Trouble(
-                    f"--variant is named {name!r}; expected another name than the others', of at "
-                    "most 63 letters, digits and '-'"
-                )
-            try:
-                found.append((name, positive(weight, float), what))
-            except argparse.ArgumentTypeError as error:
-                raise Trouble(f"the weight of --variant {name} is {error}") from error
-        return found
 
     def variables(self) -> dict[str, str]:
         """Return the environment of the containers."""

@@ -56,7 +56,7 @@ class Subject:
         self.first: Reply | str = ""  # the answer after the first good ping, or why none came
         self.later: Reply | str = ""  # when it was repeated
         self.models_folder = Path()  # of a multi-model endpoint, with a folder for each model
-        self.lives = 0
+        self.lives, self.alone = 0, False
         self.forget()
 
     def forget(self) -> None:
@@ -124,6 +124,7 @@ class Subject:
 
         """
         self.forget()
+        self.alone = alone
         given, options = dict(more or {}), []
         if self.labelled("accept-bind-to-port") and not self.failed("ports.bind"):
             last = OTHER_PORT + NEEDED_PORTS - 1
@@ -146,6 +147,11 @@ class Subject:
         environment = how.environment
         self.given_port = int(environment.get(BIND_TO_PORT, self.container.address.port))
         self.wait()
+
+    def again(self) -> None:
+        """Start it again where it has ended, as it was started."""
+        self.close()
+        self.begin(alone=self.alone)
 
     def wait(self) -> None:
         """Wait for the first good ping, however long each takes."""

@@ -21,12 +21,11 @@ from tool.commands.models import table
 from tool.cost.compute import (
     DAYS,
     Bill,
-    Prices,
     bill,
     machine_share,
     per_thousand,
-    read_prices,
 )
+from tool.cost.prices import PRICES, Prices, read_prices
 from tool.cost.read import SIGN, Page, Traffic, read_log, read_metrics
 from tool.trouble import Trouble
 
@@ -34,7 +33,6 @@ WATCHED_S = 60.0
 TIME_S = 10.0
 DAY_H = 24
 MIB = 2**20
-PRICES = Path(__file__).parent / "prices.json"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ class Question:
         name: of the model.
         body: JSON.
         target: the archive on a multi-model endpoint.
+        variant: that is asked, where there are several.
         may_be_absent: it is this project's own, which another image need not have.
 
     """
@@ -38,6 +39,7 @@ class Question:
     name: str
     body: bytes
     target: str = ""
+    variant: str = ""
     may_be_absent: bool = False
 
 
@@ -83,7 +85,11 @@ def question_in(text: str, *, multi_model: bool) -> Question:
 
 
 def ask_all(
-    aws: Aws, endpoint: str, questions: list[Question], output: str, say: Callable[[str], None]
+    aws: Aws,
+    endpoint: str,
+    questions: Sequence[Question],
+    output: str,
+    say: Callable[[str], None],
 ) -> bool:
     """Ask, and say what came; return whether all was well.
 
@@ -97,23 +103,25 @@ def ask_all(
     """
     well = True
     for question in questions:
+        name = f"{question.name}{f' ({question.variant})' * bool(question.variant)}"
         begin = time.monotonic()
         try:
             answer = (asked_later if output else asked)(aws, endpoint, question)
         except Refused as error:
             if question.may_be_absent and error.status == NOT_FOUND:
-                say(f"? {question.name}: not in this image")
+                say(f"? {name}: not in this image")
                 continue
             well = False
-            say(f"! {question.name}: {error}")
+            say(f"! {name}: {error}")
             continue
         short = " ".join(answer.decode(errors="replace").split())[:MOST_SHOWN]
-        say(f"> {question.name}: {short} ({time.monotonic() - begin:.1f} s)")
+        say(f"> {name}: {short} ({time.monotonic() - begin:.1f} s)")
     return well
 
 
 def asked(aws: Aws, endpoint: str, question: Question) -> bytes:
-    how = {"TargetModel": question.target} if question.target else {}
+    members = {"TargetModel": question.target, "TargetVariant": question.variant}
+    how = {key: value for key, value in members.items() if value}
     answer = aws.call(
         "sagemaker-runtime",
         "invoke_endpoint",

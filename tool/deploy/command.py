@@ -6,18 +6,20 @@ import argparse
 import re
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from tool.checks.check import folder_of
 from tool.deploy.apply import Deployment
 from tool.deploy.ask import Question, ask_all, question_in, questions_in
 from tool.deploy.emit import FORMS, emit
-from tool.deploy.plan import METRICS, Scaling, Wanted, plan
+from tool.deploy.plan import METRICS, Scaling, Variant, Wanted, plan
 from tool.deploy.price import price_line
 from tool.deploy.resources.aws import OWNER, Aws
 from tool.deploy.resources.kind import Resource
 from tool.deploy.source import ECR, archive_in, archive_of, image_of, place_of
 from tool.deploy.wait import log_lines
+from tool.emulate.contract import FIRST_VARIANT, variants_of
 from tool.emulate.places import bucket_and_key
 from tool.trouble import Trouble
 
@@ -49,8 +51,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--yes", action="store_true", help="delete without a question")
     what = parser.add_argument_group("what is served")
     add = what.add_argument
-    add("--image", default="", help="an address in ECR, or an image on this machine to push")
+    add(
+        "--image",
+        default="",
+        help="an address in ECR; an image on this machine, or IMAGE@sha256:… of another registry, "
+        "is pushed there",
+    )
     add("--repository", default="", help="an existing one in ECR for the push (default: its own)")
+    add(
+        "--variant",
+        action="append",
+        nargs=3,
+        default=[],
+        metavar=("NAME", "WEIGHT", "IMAGE"),
+        help=f"a further production variant; {FIRST_VARIANT} has the --image, and weight 1",
+    )
     add("--model", type=Path, metavar="PATH", help="a model repository, or a model.tar.gz")
     add(
         "--multi-model",
@@ -167,6 +182,9 @@ def deploy(name: str, word: str, options: argparse.Namespace) -> int:
             say_if(costs)
             return 0
         questions = questions_of(options, archive)  # what is wrong with --ask is known before
+        if options.variant and not options.async_output:
+            names = [one.name for one in wanted.variants]
+            questions = [replace(one, variant=name) for one in questions for name in names]
         deployment.apply(resources, update=word == "update")
     say_if(costs)
     well = ask_all(aws, name, questions, options.async_output, say)
@@ -189,8 +207,9 @@ def consistent(options: argparse.Namespace) -> None:
         (not ROLE.fullmatch(options.role), f"--role is {options.role!r}; {ROLE_FIX}"),
         (options.model and options.multi_model, "--model and --multi-model exclude each other"),
         (
-            options.serverless and (instances or options.multi_model or options.async_output),
-            "--serverless has no instances to choose or scale, no multi-model and no --async",
+            options.serverless
+            and (instances or options.multi_model or options.async_output or options.variant),
+            "--serverless has no instances to choose or scale, multi-model, --async or --variant",
         ),
         (
             options.serverless % GB or options.serverless > MOST_SERVERLESS * GB,
@@ -224,18 +243,16 @@ def wanted_by(
     name: str, options: argparse.Namespace, aws: Aws | None, archive: Path | None
 ) -> Wanted:
     """Return the endpoint as the options describe it; without `aws` nothing is looked up."""
-    if aws:
-        image, made = image_of(aws, name, options.image, options.repository)
-    elif ECR.fullmatch(options.image):
-        image, made = options.image, ()
-    else:
-        raise Trouble(
-            f"--image is {options.image!r}; --emit needs an address in ECR: push it first"
-        )
+    variants, made = [], dict[tuple[str, str], Resource]()
+    for variant, weight, given in variants_of(options.image, options.variant):
+        image, pushed = image_in(aws, name, given, options.repository)
+        variants.append(Variant(variant, weight, image))
+        made |= {(one.kind, one.name): one for one in pushed}
     data = options.multi_model
     if archive:
         uploaded = archive_in(place_of(aws, options.bucket), name, archive)
-        made, data = (*made, uploaded), uploaded.name
+        made[uploaded.kind, uploaded.name] = uploaded
+        data = uploaded.name
     environment = pairs("--env", options.env)
     if options.serverless:
         environment = {"SERVERLESS": "true", **environment}
@@ -248,8 +265,8 @@ def wanted_by(
     return Wanted(
         name,
         options.role,
-        image,
-        made,
+        tuple(variants),
+        tuple(made.values()),
         data,
         multi_model=bool(options.multi_model),
         environment=environment,
@@ -267,6 +284,17 @@ def wanted_by(
         bake_s=options.bake,
         tags=pairs("--tag", options.tag),
     )
+
+
+def image_in(
+    aws: Aws | None, name: str, image: str, repository: str
+) -> tuple[str, tuple[Resource, ...]]:
+    """Return an image's address in ECR, and what has to be made for it; as `image_of`."""
+    if aws:
+        return image_of(aws, name, image, repository)
+    if ECR.fullmatch(image):
+        return image, ()
+    raise Trouble(f"the image is {image!r}; --emit needs an address in ECR: push it first")
 
 
 def pairs(option: str, given: list[str]) -> dict[str, str]:

@@ -62,7 +62,7 @@ def cloudformation(name: str, plan: Sequence[Resource], tags: Mapping[str, str])
     for one in plan:
         if one.kind not in CLOUDFORMATION:
             continue
-        logical = one.kind.title()
+        logical = numbered(one.kind.title(), resources)
         properties = dict(one.properties)
         if one.kind not in NO_TAGS["cloudformation"]:
             properties["Tags"] = tag_list(tags)
@@ -77,6 +77,11 @@ def cloudformation(name: str, plan: Sequence[Resource], tags: Mapping[str, str])
         "Resources": resources,
     }
     return f"{json.dumps(document, indent=2)}\n"
+
+
+def numbered(name: str, taken: Mapping[str, Any]) -> str:
+    """Return a name that is not taken: each variant has an alarm, for example."""
+    return name if name not in taken else f"{name}{sum(one.startswith(name) for one in taken) + 1}"
 
 
 def commands_before(plan: Sequence[Resource]) -> list[str]:
@@ -101,7 +106,8 @@ def terraform(name: str, plan: Sequence[Resource], tags: Mapping[str, str]) -> s
         if one.kind not in TERRAFORM:
             continue
         kind = TERRAFORM[one.kind]
-        label = one.kind
+        same = document["resource"].setdefault(kind, {})
+        label = numbered(one.kind, same)
         body = s3_object(one) if one.kind == "archive" else snake_case(one.properties)
         if one.kind not in NO_TAGS["terraform"]:
             body["tags"] = dict(tags)
@@ -109,7 +115,7 @@ def terraform(name: str, plan: Sequence[Resource], tags: Mapping[str, str]) -> s
             body["depends_on"] = before
         if one.kind in {"model", "config"}:  # the new one is there before the old one goes
             body["lifecycle"] = {"create_before_destroy": True}
-        document["resource"][kind] = {label: body}
+        same[label] = body
         before = [f"{kind}.{label}"]
     return f"{json.dumps(document, indent=2)}\n"
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tool.deploy.resources.aws import OWNER, tag_list
-from tool.deploy.resources.hosting import VARIANT, target_of
+from tool.deploy.resources.hosting import target_of
 from tool.deploy.resources.kind import Resource
+from tool.emulate.contract import FIRST_VARIANT
 
 DIGITS = 8
 METRICS = {  # what autoscaling may keep to a target
@@ -37,10 +38,20 @@ class Scaling:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """A production variant; its part of the traffic is its weight by the sum of all weights."""
+
+    name: str
+    weight: float
+    image: str
+
+
+@dataclass(frozen=True)
 class Wanted:
     """An endpoint as its owner describes it.
 
     Args:
+        variants: FIRST_VARIANT and those beside it, alike but for their images.
         made: what the image and the archive need before the model: repository, image, object.
         data: `s3://…` of the archive, or of the prefix of a multi-model endpoint; may be empty.
         instances: types; of several the first is preferred.
@@ -55,7 +66,7 @@ class Wanted:
 
     name: str
     role: str
-    image: str
+    variants: tuple[Variant, ...]
     made: tuple[Resource, ...] = ()
     data: str = ""
     multi_model: bool = False
@@ -81,20 +92,26 @@ class Wanted:
 
 def plan(wanted: Wanted) -> list[Resource]:
     """Return all resources of an endpoint, each after those that it needs."""
-    model = named(wanted, "model", "ModelName", model_properties(wanted))
-    config = named(wanted, "config", "EndpointConfigName", config_properties(wanted, model.name))
-    found = [*wanted.made, model, config]
+    models = [
+        named(wanted, "model", "ModelName", model_properties(wanted, one.image))
+        for one in wanted.variants
+    ]
+    names = [one.name for one in models]
+    config = named(wanted, "config", "EndpointConfigName", config_properties(wanted, names))
+    # Variants with the same image share a model.
+    found = [*wanted.made, *{one.name: one for one in models}.values(), config]
     properties: dict[str, Any] = {"EndpointName": wanted.name, "EndpointConfigName": config.name}
     if not wanted.serverless:
         alarms = list(wanted.alarms)
         if wanted.errors:
-            alarm = errors_alarm(wanted)
-            found.append(alarm)
-            alarms.append(alarm.name)
+            own = [errors_alarm(wanted, one.name) for one in wanted.variants]
+            found += own
+            alarms += [one.name for one in own]
         properties["DeploymentConfig"] = deployment(wanted, alarms)
     found.append(Resource("endpoint", wanted.name, properties))
     if wanted.scaling:
-        found += scaling(wanted, wanted.scaling)
+        for one in wanted.variants:
+            found += scaling(wanted, wanted.scaling, one.name)
     return found
 
 
@@ -106,8 +123,8 @@ def named(wanted: Wanted, kind: str, member: str, properties: Mapping[str, Any])
     return Resource(kind, name, {member: name, **properties})
 
 
-def model_properties(wanted: Wanted) -> dict[str, Any]:
-    container: dict[str, Any] = {"Image": wanted.image}
+def model_properties(wanted: Wanted, image: str) -> dict[str, Any]:
+    container: dict[str, Any] = {"Image": image}
     if wanted.data:
         container["ModelDataUrl"] = wanted.data
     if wanted.multi_model:
@@ -117,11 +134,26 @@ def model_properties(wanted: Wanted) -> dict[str, Any]:
     return {"PrimaryContainer": container, "ExecutionRoleArn": wanted.role}
 
 
-def config_properties(wanted: Wanted, model: str) -> dict[str, Any]:
+def config_properties(wanted: Wanted, models: list[str]) -> dict[str, Any]:
+    """Return the properties of the configuration; each variant has its model."""
+    variants = [
+        variant_properties(wanted, one, model)
+        for one, model in zip(wanted.variants, models, strict=True)
+    ]
+    found: dict[str, Any] = {"ProductionVariants": variants}
+    if wanted.async_output:
+        output = {"S3OutputPath": wanted.async_output}
+        if wanted.async_failure:
+            output["S3FailurePath"] = wanted.async_failure
+        found["AsyncInferenceConfig"] = {"OutputConfig": output}
+    return found
+
+
+def variant_properties(wanted: Wanted, one: Variant, model: str) -> dict[str, Any]:
     variant: dict[str, Any] = {
-        "VariantName": VARIANT,
+        "VariantName": one.name,
         "ModelName": model,
-        "InitialVariantWeight": 1,
+        "InitialVariantWeight": one.weight if one.weight % 1 else int(one.weight),
     }
     if wanted.serverless:
         memory, most = wanted.serverless
@@ -138,18 +170,17 @@ def config_properties(wanted: Wanted, model: str) -> dict[str, Any]:
             ]
         if wanted.volume_gb:
             variant["VolumeSizeInGB"] = wanted.volume_gb
-    found: dict[str, Any] = {"ProductionVariants": [variant]}
-    if wanted.async_output:
-        output = {"S3OutputPath": wanted.async_output}
-        if wanted.async_failure:
-            output["S3FailurePath"] = wanted.async_failure
-        found["AsyncInferenceConfig"] = {"OutputConfig": output}
-    return found
+    return variant
 
 
-def errors_alarm(wanted: Wanted) -> Resource:
-    """Return an alarm for answers with 5xx."""
-    name = f"{wanted.name}-errors"
+def of_variant(name: str, variant: str) -> str:
+    """Return the name of what each variant has; the first one's is short."""
+    return name if variant == FIRST_VARIANT else f"{name}-{variant}"
+
+
+def errors_alarm(wanted: Wanted, variant: str) -> Resource:
+    """Return an alarm for answers with 5xx of a variant."""
+    name = of_variant(f"{wanted.name}-errors", variant)
     return Resource(
         "alarm",
         name,
@@ -159,7 +190,7 @@ def errors_alarm(wanted: Wanted) -> Resource:
             "MetricName": "Invocation5XXErrors",
             "Dimensions": [
                 {"Name": "EndpointName", "Value": wanted.name},
-                {"Name": "VariantName", "Value": VARIANT},
+                {"Name": "VariantName", "Value": variant},
             ],
             "Statistic": "Sum",
             "Period": ALARM_PERIOD_S,
@@ -183,8 +214,8 @@ def deployment(wanted: Wanted, alarms: list[str]) -> dict[str, Any]:
     return found
 
 
-def scaling(wanted: Wanted, how: Scaling) -> list[Resource]:
-    target = target_of(wanted.name)
+def scaling(wanted: Wanted, how: Scaling, variant: str) -> list[Resource]:
+    target = target_of(wanted.name, variant)
     configuration: dict[str, Any] = {
         "TargetValue": how.target,
         "ScaleInCooldown": SCALE_IN_S,
@@ -201,7 +232,7 @@ def scaling(wanted: Wanted, how: Scaling) -> list[Resource]:
             "Dimensions": [{"Name": "EndpointName", "Value": wanted.name}],
             "Statistic": "Average",
         }
-    name = f"{wanted.name}-{how.metric}"
+    name = of_variant(f"{wanted.name}-{how.metric}", variant)
     return [
         Resource(
             "target",

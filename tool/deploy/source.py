@@ -23,6 +23,7 @@ ECR = re.compile(
     r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/"
     r"(?P<repository>[^:@]+)(?::(?P<tag>[^@]+))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
+DIGEST = re.compile("(?<=@)sha256:[0-9a-f]{64}$")
 DIGITS = 12
 GZIP = b"\x1f\x8b"
 
@@ -35,7 +36,8 @@ def image_of(
     Args:
         aws: is asked whether it is there.
         endpoint: a repository of this name is made for a local image.
-        image: an address in ECR, or the name of an image on this machine.
+        image: an address in ECR, an image of another registry by its digest, or the name of an
+            image on this machine.
         repository: an existing one for a local image; may be empty.
 
     Raises:
@@ -44,14 +46,14 @@ def image_of(
     """
     if match := ECR.fullmatch(image):
         return pinned(aws, image, match), ()
-    host = image.partition("/")[0] if "/" in image else ""
-    if "." in host or ":" in host or host == "localhost":
+    host, digest = image.partition("/")[0] if "/" in image else "", DIGEST.search(image)
+    if not digest and ("." in host or ":" in host or host == "localhost"):
         raise Trouble(
-            f"{image} is in another registry, and the service takes images from ECR; "
-            "`docker pull` it, `docker tag` it with a name without a registry, and give that name"
+            f"{image} is in another registry, and the service takes images from ECR; name it by "
+            "its digest (IMAGE@sha256:…, as `docker pull` prints it), and it is copied there"
         )
-    number = docker("image", "inspect", "--format", "{{.Id}}", image).strip()
-    tag = number.rpartition(":")[2][:DIGITS]
+    number = digest[0] if digest else docker("image", "inspect", "--format", "{{.Id}}", image)
+    tag = number.strip().rpartition(":")[2][:DIGITS]
     name = repository or endpoint.lower()
     suffix = ".cn" if aws.region.startswith("cn-") else ""
     address = f"{aws.account}.dkr.ecr.{aws.region}.amazonaws.com{suffix}/{name}:{tag}"

@@ -6,12 +6,14 @@ The shapes come from botocore's description of `sagemaker-runtime`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from botocore.loaders import Loader
 from botocore.model import ServiceModel, Shape
+
+from tool.trouble import Trouble
 
 REGION, ACCOUNT = "us-east-1", "000000000000"
 MAX_MESSAGE = 2048  # characters of a container's error that are passed on
@@ -32,7 +34,37 @@ TO_CONTAINER = {
     "SessionId": SESSION_ID,
 }
 NOT_EMULATED = ("TargetContainerHostname", "EnableExplanations", "InferenceComponentName")
+FIRST_VARIANT = "AllTraffic"
+VARIANT_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 JAVA_CLASSES = {r"\p{ASCII}": r"[\x00-\x7f]", r"[\p{Print}]": "[ -~]", r"\z": r"\Z"}
+
+
+def variants_of(first: str, given: Iterable[Sequence[str]]) -> list[tuple[str, float, str]]:
+    """Return the production variants' names, weights and containers.
+
+    Args:
+        first: the container of FIRST_VARIANT, which has weight 1.
+        given: name, weight and container of each `--variant`.
+
+    Raises:
+        Trouble: a name or a weight is not allowed.
+
+    """
+    found = [(FIRST_VARIANT, 1.0, first)]
+    for name, text, what in given:
+        if not VARIANT_NAME.fullmatch(name) or any(name == one for one, *_ in found):
+            raise Trouble(
+                f"--variant is named {name!r}; expected another name than the others', of at most "
+                "63 letters, digits and '-'"
+            )
+        try:
+            weight = float(text)
+        except ValueError:
+            weight = 0.0
+        if not 0 < weight < float("inf"):
+            raise Trouble(f"the weight of --variant {name} is {text!r}; expected a number above 0")
+        found.append((name, weight, what))
+    return found
 
 
 class Refused(Exception):

@@ -137,13 +137,23 @@ def test_a_planted_fault_of_an_image(
     [
         ("flask", {"start.exec-form", "ping.loading", "stop.sigterm"}),
         ("litserve", {"stop.sigterm"}),
+        ("bentoml", {"ports.range"}),
+        ("article", {"ping.loading", "sizes.largest", "stop.drain", "ping.broken"}),
     ],
 )
 def test_what_is_found_in_others(
-    name: str, expected: set[str], built: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str,
+    expected: set[str],
+    models: None,
+    built: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """The README in their folder says from where each fault is known."""
     (tmp_path / "request.json").write_text(REQUEST)
     (tmp_path / "slow.json").write_text(SLOW)
+    if name == "article":
+        built("own", PROJECT)  # which its Dockerfile names
     image = built(name, IMAGES / name)
     code, outcomes = examined(
         *(capsys, image, "--body", tmp_path / "request.json"),

@@ -342,6 +342,10 @@ def test_an_endpoint_that_failed_in_a_killed_run_is_made_again(cloud: Cloud) -> 
             "costs 0.230 USD an hour: 2 × ml.m5.large at 0.115 (list price, x, 2024)",
         ),
         (SCALED, "costs 0.115 to 0.460 USD an hour: 1 to 4 × ml.m5.large"),
+        (
+            ("--variant", "new", "1", IMAGE, "--count", "3"),
+            "costs 0.690 USD an hour: 6 × ml.m5.large",
+        ),
         (("--instance", "ml.m5.xlarge"), "has no price of ml.m5.xlarge"),
         (("--serverless", "1024"), ""),
     ],
@@ -349,7 +353,8 @@ def test_an_endpoint_that_failed_in_a_killed_run_is_made_again(cloud: Cloud) -> 
 def test_what_an_hour_costs(
     cloud: Cloud, tmp_path: Path, options: tuple[str, ...], line: str
 ) -> None:
-    prices = {"date": "2024", "region": "x", "instances": {"ml.m5.large": {"usd_per_hour": 0.115}}}
+    one = {"usd_per_hour": 0.115, "vcpus": 2, "memory_gib": 8, "gpus": 0}
+    prices = {"date": "2024", "region": "x", "source": "made up", "instances": {"ml.m5.large": one}}
     (tmp_path / "prices.json").write_text(json.dumps(prices))
     code, said = cloud.deploy(*options, "--prices", str(tmp_path / "prices.json"), "--dry-run")
     assert code == 0

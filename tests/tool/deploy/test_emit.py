@@ -16,7 +16,7 @@ import pytest
 from botocore.validate import validate_parameters
 
 from tool.__main__ import main
-from tool.deploy.plan import Scaling, Wanted, plan
+from tool.deploy.plan import Scaling, Variant, Wanted, plan
 
 ROLE = "arn:aws:iam::123456789012:role/service"
 IMAGE = "123456789012.dkr.ecr.eu-central-1.amazonaws.com/mine:1"
@@ -31,6 +31,10 @@ OPTIONS = {
         *("--autoscale", "0", "2", "--backlog", "5"),
     ),
     "multi-model": ("--multi-model", "s3://models/many/"),
+    "variants": (
+        *("--variant", "new", "0.25", f"{IMAGE}.1", "--variant", "same", "1", IMAGE),
+        *("--instance", "ml.m5.large", "--autoscale", "1", "2", "--invocations", "9"),
+    ),
     "pool": ("--instance", "ml.g6.xlarge", "--instance", "ml.g5.xlarge"),
 }
 
@@ -93,7 +97,9 @@ CALLS = {
 def test_boto3_takes_the_plan(how: dict[str, Any]) -> None:
     """Also where moto does not know a member yet."""
     session = botocore.session.Session()
-    for one in plan(Wanted("mine", ROLE, IMAGE, **how)):
+    variants = (Variant("AllTraffic", 1, IMAGE), Variant("new", 0.5, f"{IMAGE}.1"))
+    variants = variants[:1] if "serverless" in how else variants
+    for one in plan(Wanted("mine", ROLE, variants, **how)):
         service, call = CALLS[one.kind]
         shape = session.get_service_model(service).operation_model(call).input_shape
         validate_parameters(dict(one.properties), shape)

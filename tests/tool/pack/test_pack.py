@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import picture
+from tests.support.docker import docker, skip_without_engine
 from tests.support.emulate import emulated
 from tests.support.quantize import CONFIG, TOML, conv_net, pictures
 from tool.__main__ import main
@@ -205,6 +206,22 @@ def test_an_image_is_built_of_the_same_files(
 
     program.write_text("#!/bin/sh\necho no such base >&2\nexit 1\n")
     assert main(["pack", str(models), *options]) == 2
+
+
+@pytest.mark.image
+def test_docker_builds_an_image_with_the_models_inside(models: Path, tmp_path: Path) -> None:
+    skip_without_engine()
+    tag, out = "dispatcher-packed:1", tmp_path / "model.tar.gz"
+    options = ["--image", tag, "--base", "debian:bookworm-slim", "--no-clients"]
+    assert pack(models, out) == 0
+    assert main(["pack", str(models), *options]) == 0
+    try:
+        show = "cd $MODEL_DIR && pwd && find . -type f -o -type l | sort && cat net/config.pbtxt"
+        said = docker("run", "--rm", tag, "sh", "-c", show)
+    finally:
+        docker("image", "rm", tag)
+    files = sorted(f"./{name}" for name, one in members(out).items() if one.isfile())
+    assert said == "\n".join(["/opt/packed-model", *files, CONFIG])
 
 
 def test_gzip_reads_it_to_its_end(models: Path) -> None:

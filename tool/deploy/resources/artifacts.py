@@ -139,6 +139,8 @@ class Image(Kind):
         return Found(self.endpoint, {})  # named by its own digest: it is the same whoever pushed it
 
     def create(self, resource: Resource) -> None:
+        if "@" in str(resource.source):  # it is in another registry
+            docker("pull", str(resource.source), quiet=False)
         answer = self.aws.call("ecr", "get_authorization_token")["authorizationData"][0]
         user, _, password = base64.b64decode(answer["authorizationToken"]).partition(b":")
         registry = resource.name.partition("/")[0]

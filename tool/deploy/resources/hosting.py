@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 from tool.deploy.resources.aws import OWNER, tag_map
 from tool.deploy.resources.kind import Found, Kind, Resource
+from tool.trouble import Trouble
 
-VARIANT = "AllTraffic"
+SAGEMAKER = "sagemaker"
 DIMENSION = "sagemaker:variant:DesiredInstanceCount"
 
 
@@ -73,9 +74,27 @@ class EndpointKind(OfSageMaker):
     changeable = True
 
     def update(self, resource: Resource) -> None:
+        """Let it serve another configuration.
+
+        Raises:
+            Trouble: AWS would refuse that.
+
+        """
         how = dict(resource.properties)
-        if self.scaled():  # the number of instances is not the configuration's any more
+        old, new = self.types_before(), self.types(how["EndpointConfigName"])
+        scaled = list(Target(self.aws, self.endpoint, self.tags).owned())
+        for name, types in old.items():
+            if target_of(self.endpoint, name)["ResourceId"] in scaled and new.get(name) != types:
+                raise Trouble(
+                    f"the variant {name} is autoscaled, and AWS takes it away or changes its type "
+                    "of instance only without that: run `dispatcher deploy update` as it is now, "
+                    "but without --autoscale, and then this again"
+                )
+        if old.keys() != new.keys():  # AWS goes step by step, and back, between the same variants
+            how.pop("DeploymentConfig", None)
+        elif scaled:  # the number of instances is not the configuration's any more
             how["RetainAllVariantProperties"] = True
+            how["ExcludeRetainedVariantProperties"] = [{"VariantPropertyType": "DesiredWeight"}]
         self.aws.call("sagemaker", "update_endpoint", **how)
         found = self.found(resource.name)
         if found:
@@ -86,8 +105,19 @@ class EndpointKind(OfSageMaker):
                 Tags=self.tag_list,
             )
 
-    def scaled(self) -> bool:
-        return Target(self.aws, self.endpoint, self.tags).found("") is not None
+    def types_before(self) -> dict[str, Any]:
+        """Return the types of instances of the variants that it has now."""
+        found = self.found(self.endpoint)
+        return self.types(found.properties["EndpointConfigName"]) if found else {}
+
+    def types(self, config: str) -> dict[str, Any]:
+        """Return the types of instances of a configuration, by variant."""
+        found = Configuration(self.aws, self.endpoint, self.tags).found(config)
+        variants = found.properties["ProductionVariants"] if found else ()
+        return {
+            one["VariantName"]: one.get("InstanceType") or one.get("InstancePools")
+            for one in variants
+        }
 
 
 class Alarm(Kind):
@@ -123,23 +153,38 @@ class Alarm(Kind):
                 yield one["AlarmName"]
 
 
-class Target(Kind):
-    """The number of an endpoint's instances, which may follow a metric."""
+class Scaled(Kind):
+    """What application-autoscaling keeps of the variants of an endpoint."""
 
     changeable = True
     service = "application-autoscaling"
+    operation: ClassVar[str]
+    key: ClassVar[str]
+    name: ClassVar[str]  # the member that has it
 
-    def found(self, name: str) -> Found | None:  # noqa: ARG002  an endpoint has one
-        how = target_of(self.endpoint)
+    def listed(self) -> Iterator[dict[str, Any]]:
+        prefix = target_of(self.endpoint, "")["ResourceId"]
         for one in self.aws.every(
-            self.service,
-            "describe_scalable_targets",
-            "ScalableTargets",
-            ServiceNamespace=how["ServiceNamespace"],
-            ResourceIds=[how["ResourceId"]],
+            self.service, self.operation, self.key, ServiceNamespace=SAGEMAKER
         ):
-            return Found(self.endpoint, one)
+            if one["ResourceId"].startswith(prefix):
+                yield one
+
+    def found(self, name: str) -> Found | None:
+        for one in self.listed():
+            if one[self.name] == name:
+                return Found(self.endpoint, one)
         return None
+
+    def owned(self) -> Iterator[str]:
+        for one in self.listed():
+            yield one[self.name]
+
+
+class Target(Scaled):
+    """The number of a variant's instances, which may follow a metric."""
+
+    operation, key, name = "describe_scalable_targets", "ScalableTargets", "ResourceId"
 
     def create(self, resource: Resource) -> None:
         self.aws.call(
@@ -149,53 +194,32 @@ class Target(Kind):
     def update(self, resource: Resource) -> None:
         self.aws.call(self.service, "register_scalable_target", **resource.properties)
 
-    def delete(self, name: str) -> None:  # noqa: ARG002
-        self.aws.call(self.service, "deregister_scalable_target", **target_of(self.endpoint))
-
-    def owned(self) -> Iterator[str]:
-        if found := self.found(""):
-            yield found.properties["ResourceId"]
+    def delete(self, name: str) -> None:
+        self.aws.call(self.service, "deregister_scalable_target", **scalable(name))
 
 
-class Policy(Kind):
+class Policy(Scaled):
     """Which metric that number follows."""
 
-    changeable = True
-    service = "application-autoscaling"
-
-    def listed(self) -> Iterator[dict[str, Any]]:
-        how = target_of(self.endpoint)
-        yield from self.aws.every(
-            self.service,
-            "describe_scaling_policies",
-            "ScalingPolicies",
-            ServiceNamespace=how["ServiceNamespace"],
-            ResourceId=how["ResourceId"],
-        )
-
-    def found(self, name: str) -> Found | None:
-        for one in self.listed():
-            if one["PolicyName"] == name:
-                return Found(self.endpoint, one)
-        return None
+    operation, key, name = "describe_scaling_policies", "ScalingPolicies", "PolicyName"
 
     def create(self, resource: Resource) -> None:
         self.aws.call(self.service, "put_scaling_policy", **resource.properties)
 
     def delete(self, name: str) -> None:
-        self.aws.call(
-            self.service, "delete_scaling_policy", PolicyName=name, **target_of(self.endpoint)
-        )
-
-    def owned(self) -> Iterator[str]:
-        for one in self.listed():
-            yield one["PolicyName"]
+        if found := self.found(name):
+            resource = scalable(found.properties["ResourceId"])
+            self.aws.call(self.service, "delete_scaling_policy", PolicyName=name, **resource)
 
 
-def target_of(endpoint: str) -> dict[str, str]:
-    """Return how application-autoscaling names the instances of an endpoint."""
+def target_of(endpoint: str, variant: str) -> dict[str, str]:
+    """Return how application-autoscaling names the instances of a variant."""
+    return scalable(f"endpoint/{endpoint}/variant/{variant}")
+
+
+def scalable(resource: str) -> dict[str, str]:
     return {
-        "ServiceNamespace": "sagemaker",
-        "ResourceId": f"endpoint/{endpoint}/variant/{VARIANT}",
+        "ServiceNamespace": SAGEMAKER,
+        "ResourceId": resource,
         "ScalableDimension": DIMENSION,
     }
