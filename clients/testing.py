@@ -35,6 +35,7 @@ from clients.repository.crash_causes import CONFIG, DEFAULT_MAX_BATCH_SIZE
 from clients.repository.files import text_of
 from clients.request import Request, SequencePart
 from clients.tensors.classes import classified
+from clients.tensors.client import examples_of
 from clients.tensors.signature import at_most
 from clients.triton.server import NO_HINTS, Hints, Inference, Signature, Tensors, TensorSpec
 
@@ -71,7 +72,7 @@ def answer(  # noqa: PLR0913  as much as a caller can say
 
     Args:
         client: the class.
-        payload: what the caller sends; nothing means the class's own example.
+        payload: what the caller sends; nothing means the first example of the class.
         models: where the models run.
         parameters: the caller's; checked as the endpoint checks them.
         version: of the model.
@@ -93,7 +94,7 @@ def answer(  # noqa: PLR0913  as much as a caller can say
         raise ClientDisabled(f"{client.__name__}: {fault}")
     environment.others.find = Neighbours(environment, others or {}).find
     if payload is None:
-        payload = made.example
+        payload = examples_of(made)[0]
     request = Request(
         parameters=made.read_parameters(parameters or {}),
         version=version,

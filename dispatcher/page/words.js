@@ -9,7 +9,7 @@ const isFilled = (list) => Array.isArray(list) && list.length > 0
 export const areWords = (result) => isFilled(result)
   || (Array.isArray(result) && result.length > 0 && result.every(isFilled));
 
-// The word that an answer has in the place of a mask; the whole sentence where it cannot be told.
+// The word that an answer has in the place of a mask; the whole sentence where it cannot be seen.
 function wordOf(sentence, before, after) {
   let begin = 0, end = 0;
   while (begin < before.length && sentence[begin] === before[begin]) begin++;

@@ -285,7 +285,7 @@ class ModelChecks:
             if failed not in self._logged:  # it is probed again and again
                 log.exception("%s", failed)
             self._logged.add(failed)
-            raise BadRequest(f"{failed}: {type(error).__name__}: {error}{LOGGED}") from error
+            raise BadRequest(f"{failed}: {described(error)}{LOGGED}") from error
         self._logged.discard(failed)
 
     def ask_client(self, client: Client, example: Payload) -> None:

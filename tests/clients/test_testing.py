@@ -47,6 +47,17 @@ def test_an_answer_cannot_be_written_into(models: OnnxModels) -> None:
     given += 1
 
 
+def test_without_a_payload_the_first_of_several_examples_is_sent(models: OnnxModels) -> None:
+    class Several(Client):
+        modelname = "numbers"
+        examples = ({"numbers": [1, 2]}, {"numbers": [3, 4]})
+
+        def inference(self, payload: Payload) -> Any:
+            return self.infer({"x": self.numbers(payload, "numbers")[None]})["y"][0].tolist()
+
+    assert answer(Several, None, models) == [1, 2]
+
+
 def test_texts_are_bytes(models: OnnxModels) -> None:
     """They may be sent as either, so that one model's can be sent to another."""
     given = np.array([["one", "zwölf"], [b"three", ""]], np.object_)

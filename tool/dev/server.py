@@ -89,7 +89,7 @@ class Server:
         beside = folder / "code" / "clients"
         if not beside.is_dir():  # it may come later, and is read only if it is named
             others = os.environ.get("CLIENTS_PATH", "")
-            settings["CLIENTS_PATH"] = ":".join(filter(None, (others, str(beside))))
+            settings["CLIENTS_PATH"] = os.pathsep.join(filter(None, (others, str(beside))))
         self.program = LocalProgram(
             project, Start("dev", self.show, settings, model=folder, stop_s=STOP_S)
         )

@@ -87,22 +87,22 @@ def test_zeros_behind_a_packed_body_are_passed_over(client: FlaskClient, zeros: 
 @pytest.mark.parametrize(
     ("data", "encoding", "status", "code"),
     [
-        (gzip.compress(b"{}") + b"and more", "gzip", 400, "bad_body"),
-        (gzip.compress(b"") * 5000, "gzip", 400, "bad_body"),
+        (gzip.compress(b"{}", mtime=0) + b"and more", "gzip", 400, "bad_body"),
+        (gzip.compress(b"", mtime=0) * 5000, "gzip", 400, "bad_body"),
         (b"", "gzip", 400, "bad_body"),
         (
-            gzip.compress(b" " * 2**19) + gzip.compress(b" " * 2**19 + b" "),
+            gzip.compress(b" " * 2**19, mtime=0) + gzip.compress(b" " * 2**19 + b" ", mtime=0),
             "gzip",
             413,
             "too_large",
         ),
-        (gzip.compress(b" " * (2**20 + 1)), "gzip", 413, "too_large"),
+        (gzip.compress(b" " * (2**20 + 1), mtime=0), "gzip", 413, "too_large"),
         (b"no gzip", "gzip", 400, "bad_body"),
-        (gzip.compress(b"{}" * 100)[:-9], "gzip", 400, "bad_body"),
+        (gzip.compress(b"{}" * 100, mtime=0)[:-9], "gzip", 400, "bad_body"),
         (zlib.compress(b" " * (2**20 + 1)), "deflate", 413, "too_large"),
         (zlib.compress(b"{}" * 100)[:-1], "deflate", 400, "bad_body"),
         (zlib.compress(b"{}", wbits=-15), "deflate", 400, "bad_body"),  # without zlib's header
-        (gzip.compress(b"{}"), "deflate", 400, "bad_body"),
+        (gzip.compress(b"{}", mtime=0), "deflate", 400, "bad_body"),
         (b"{}", "br", 415, "unsupported_type"),
     ],
 )

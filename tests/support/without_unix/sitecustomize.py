@@ -15,7 +15,7 @@ import sys
 import tempfile
 from typing import Any
 
-# What is imported above is told apart by `sys.platform`, and stays as it is.
+# What is imported above looks at `sys.platform` itself, and stays as it is.
 assert asyncio
 assert multiprocessing.util
 assert socketserver
