@@ -14,7 +14,7 @@ from clients.testing import OnnxModels
 from container.triton_backends.model_config import Signature
 from container.triton_backends.onnxruntime.session import DATA_TYPES
 from container.triton_backends.openvino.properties import computing_in
-from container.triton_backends.openvino.session import imported
+from container.triton_backends.openvino.session import core
 from tool.trouble import Trouble
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -98,13 +98,11 @@ def openvino_run(file: Path, precision: str = "f32") -> Run:
     What is not in int8 is computed in `precision`.
 
     Raises:
-        Exception: it cannot.
+        Exception: it cannot, as in NVIDIA's image, which has no OpenVINO.
 
     """
-    openvino = imported()  # which NVIDIA's image has not
-
     options = {**computing_in(precision), "INFERENCE_NUM_THREADS": 1}
-    model = openvino.Core().compile_model(str(file), "CPU", options)
+    model = core().compile_model(str(file), "CPU", options)
     request = model.create_infer_request()
     names = [port.get_any_name() for port in model.outputs]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import sys
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from queue import LifoQueue
@@ -85,7 +85,7 @@ class OpenVinoSession:
             except Exception as error:  # it can do without
                 sys.stderr.write(f"'{file}' is not run by rows: {error}\n")
                 self.by_rows, model = (), read(file)
-            self._compiled = imported().Core().compile_model(model, "CPU", dict(properties))
+            self._compiled = core().compile_model(model, "CPU", dict(properties))
         except BaseException as error:
             self._mapped.close()
             if isinstance(error, Exception) and not isinstance(error, ModelConfigError):
@@ -200,7 +200,7 @@ def read(file: Path) -> Any:
     if file.suffix == ".xml" and not begin.startswith(b"<"):  # OpenVINO would guess what it is
         raise ModelConfigError(f"'{file}' is no XML, as a model of OpenVINO is.", SAVE_AGAIN)
     try:
-        return imported().Core().read_model(file)
+        return core().read_model(file)
     except Exception as error:
         raise unreadable(file, error) from error
 
@@ -285,3 +285,14 @@ def imported() -> Any:
             "install it in the environment of the container: pip install --no-deps openvino",
         ) from error
     return openvino
+
+
+@cache
+def core() -> Any:
+    """Return the process's one `openvino.Core`.
+
+    OpenVINO's plug-in for CPUs sets a stack for signal handlers when it is loaded, and sets the one
+    before it when it is unloaded, which may have been freed by then. A plug-in belongs to a `Core`:
+    with several, the next signal, such as Ctrl-C, ended the process by a segmentation fault.
+    """
+    return imported().Core()

@@ -140,8 +140,6 @@ class Cloud:
                 if left[0] == -1:
                     signal.raise_signal(signal.SIGINT)  # also where a thread uploads
 
-        # Other tests of this process may have left another handler.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         self.on_change = change
 
     def parameters(self, call: str) -> dict[str, Any]:

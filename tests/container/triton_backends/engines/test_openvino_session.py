@@ -278,3 +278,24 @@ print(opened)
         [sys.executable, "-c", script], cwd=root, check=True, capture_output=True, text=True
     )
     assert done.stdout == "[]\n"
+
+
+def test_ctrl_c_after_sessions_have_come_and_gone_is_an_exception(file: Path) -> None:
+    """A stack of OpenVINO for signal handlers is not left behind where it is freed."""
+    script = f"""
+import signal
+from pathlib import Path
+from container.triton_backends.openvino.session import OpenVinoSession
+sessions = [OpenVinoSession(Path({str(file)!r}), {{}}, {{}}) for _ in range(3)]
+while sessions:
+    del sessions[0]
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    root = Path(__file__).resolve().parents[4]
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=root, check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "interrupted\n")
