@@ -15,8 +15,9 @@ RUN := $(VENV)/bin/python -m
 serve: weights
 	PYTHON=$(VENV)/bin/python exec ./serve
 
+# In two processes, since much of the time is waiting; each file's tests stay together.
 test: weights $(VENV)/.dev
-	$(RUN) pytest -m "not slow and not image"
+	$(RUN) pytest -m "not slow and not image" --numprocesses 2 --dist loadfile
 
 test-slow: weights $(VENV)/.dev
 	$(RUN) pytest -m slow

@@ -106,8 +106,9 @@ def test_a_temporary_folder_that_nginx_cannot_have_is_named(
 
 
 def test_a_folder_that_cannot_be_made_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tmp_path = tmp_path_factory.mktemp("f")  # RUN_DIR has at most 80 letters
     (tmp_path / "file").touch()
     with pytest.raises(NoFolder, match=r"RUN_DIR is '.*/file/run': Not a directory; name"):
         run_folder(tmp_path / "file" / "run").__enter__()

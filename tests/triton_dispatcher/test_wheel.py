@@ -85,7 +85,7 @@ def required(metadata: Message, extra: str) -> dict[str, Requirement]:
 
 def test_without_extras_there_is_no_server(metadata: Message) -> None:
     assert set(required(metadata, "")) == {
-        *("numpy", "onnxruntime", "pillow", "pybase64", "simplejpeg")
+        *("numpy", "onnxruntime", "packaging", "pillow", "pybase64", "simplejpeg")
     }
     assert metadata.get_all("Provides-Extra") == ["serve", "tool"]
     assert metadata["Version"] == VERSION
