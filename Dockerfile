@@ -111,9 +111,9 @@ COPY --from=project /opt/triton-dispatcher/clients clients
 COPY --from=project /opt/triton-dispatcher/dispatcher dispatcher
 COPY --from=project /opt/triton-dispatcher/container container
 COPY --from=project /opt/triton-dispatcher/triton_dispatcher triton_dispatcher
-RUN .venv/bin/python -m container.image.distribution
-# Models' folders may be added here, for their dispatch.toml, labels and tokenizers.
-RUN mkdir model_repository
+# Models' folders may be added to `model_repository`, for their dispatch.toml, labels and tokenizers.
+RUN .venv/bin/python -m container.image.distribution \
+ && mkdir model_repository
 # The adapter passes requests on as soon as the front answers. With /ping it would let no request in
 # while Triton is away, and callers would not see why.
 ENV AWS_LWA_PORT=8080 \
