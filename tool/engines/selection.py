@@ -79,11 +79,13 @@ class Reference:
     """The reference: outputs of ONNX Runtime in f32.
 
     Args:
+        exact: runs the model so.
         results: of the client, with the samples that they are of.
         tap: through which the client asks the model.
 
     """
 
+    exact: Run
     client: Client | None
     results: Sequence[tuple[Sample, tuple[Any, list[Arrays]], list[Arrays]]]
     given: Sequence[Arrays]
@@ -108,32 +110,58 @@ def select_engine(folder: Path, file: Path, asked: EnginePreference) -> EngineCh
         return stays("it has no samples, and cannot be run with made-up inputs")
     wide = answered_to_wide(file, known.given[0], exact)
     fastest, reasons = stays(""), []
+    best: Run | None = None
     candidates = engine_choice.precisions(asked, engine_choice.processor())
     for precision in candidates:
         if (its_own, precision) == (OPENVINO, F32):
             continue
-        name = f"OpenVINO in {precision}"
         try:
-            run = openvino_run(file, precision)
-            found = compared(known, run, file, is_exact=precision == F32)
-            if wide and found.passes:
-                found = worst_of([found, tensors(wide[1], run(wide[0]))])
-            if not found.passes:
-                reasons.append(f"{name} has other answers: {found.worst}")
-                continue
-            served_by = as_served(file, precision, signature) or run
-            speedup = faster(exact, served_by, known.given[0])
-        except Exception as error:  # such as an operator that is missing
-            reasons.append(f"{name} cannot: {openvino.unreadable(file, error).what}")
+            speedup, worst, run = measured(known, file, precision, wide, signature)
+        except Trouble as error:
+            reasons.append(f"OpenVINO in {precision} {error}")
             continue
-        one = EngineChoice(OPENVINO, precision, "", round(speedup, 2), found.worst, signature)
-        is_allowed = speedup >= LEAST_GAIN or asked.engine == OPENVINO
-        if not is_allowed:
-            reasons.append(f"{name} is {speedup:.2f} times as fast")
+        if speedup < LEAST_GAIN and asked.engine != OPENVINO:
+            reasons.append(f"OpenVINO in {precision} is {speedup:.2f} times as fast")
         elif speedup > fastest.speedup:
-            fastest = one
+            # The load of the machine may have slowed the one before: both are timed in turn now.
+            if best and (gain := faster(best, run, known.given[0])) < 1:
+                continue
+            if best:
+                slower = f"OpenVINO in {fastest.precision} is {1 / gain:.2f} times as fast"
+                reasons.append(f"{slower} as in {precision}")
+            fastest = EngineChoice(OPENVINO, precision, "", round(speedup, 2), worst, signature)
+            best = run
     is_first = (fastest.engine, fastest.precision) == (OPENVINO, candidates[0])
     return fastest if is_first else replace(fastest, reason="; ".join(reasons))
+
+
+def measured(
+    known: Reference,
+    file: Path,
+    precision: str,
+    wide: tuple[Arrays, Arrays] | None,
+    signature: Signature,
+) -> tuple[float, str, Run]:
+    """Compare OpenVINO in a precision with ONNX Runtime.
+
+    Returns:
+        the speedup, the worst difference in words, and runs as they are served.
+
+    Raises:
+        Trouble: it cannot run the model, or has other answers.
+
+    """
+    try:
+        run = openvino_run(file, precision)
+        found = compared(known, run, file, is_exact=precision == F32)
+        if wide and found.passes:
+            found = worst_of([found, tensors(wide[1], run(wide[0]))])
+        if found.passes:
+            served = as_served(file, precision, signature) or run
+            return faster(known.exact, served, known.given[0]), found.worst, served
+    except Exception as error:  # such as an operator that is missing
+        raise Trouble(f"cannot: {openvino.unreadable(file, error).what}") from error
+    raise Trouble(f"has other answers: {found.worst}")
 
 
 def answers(folder: Path, file: Path, signature: Signature, session: Any, exact: Run) -> Reference:
@@ -151,10 +179,10 @@ def answers(folder: Path, file: Path, signature: Signature, session: Any, exact:
     results = results_of(client, folder, file, tap) if client else []
     if given := [one for *_, some in results for one in some]:
         outputs = [one for _, (_, some), _ in results for one in some]
-        return Reference(client, results, given, outputs, tap, is_int8)
+        return Reference(exact, client, results, given, outputs, tap, is_int8)
     rows = made_up(signature, lambda inputs, names: {n: exact(inputs)[n] for n in names})
     given = [dict(row) for row in rows]
-    return Reference(None, (), given, [exact(one) for one in given], None, is_int8)
+    return Reference(exact, None, (), given, [exact(one) for one in given], None, is_int8)
 
 
 def results_of(
