@@ -10,7 +10,9 @@ import logging
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from tool.engines.runs import Arrays, Run, onnxruntime_run, opened, openvino_run
+from tool.interrupts import interrupts_held
 from tool.trouble import Trouble
 
 WEIGHTED = ("Conv", "MatMul", "Gemm")
@@ -50,14 +53,13 @@ LEAST_ROUNDS = 3
 
 def engine(before: Path, after: Path, example: Arrays) -> tuple[str, Run, Run]:
     """Return a runner for both files, and its name: OpenVINO or ONNX Runtime."""
+    with interrupts_held(), suppress(ImportError):
+        import_module("openvino")
     try:
         runs = openvino_run(before), openvino_run(after)
         for run in runs:
             run(example)
     except Exception as error:  # such as a missing operator, or it is not installed
-        # pybind11 makes an ImportError of Ctrl-C during the import of a C extension.
-        if isinstance(error.__cause__, KeyboardInterrupt):
-            raise error.__cause__ from None
         logging.getLogger(__name__).debug("OpenVINO does not run it: %s", error)
         return "ONNX Runtime", onnxruntime_run(opened(before)), onnxruntime_run(opened(after))
     return "OpenVINO", runs[0], runs[1]
