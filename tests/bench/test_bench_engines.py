@@ -115,6 +115,7 @@ def test_precisions_can_be_repeated() -> None:
     assert __main__.parsed([]).precision == ["exact"]
 
 
+@pytest.mark.slow
 def test_the_table_of_engines_has_all_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -112,6 +112,7 @@ def loaded(endpoint: Endpoint) -> list[str]:
     return sorted(one["modelName"] for one in endpoint.call("/models").json["models"])
 
 
+@pytest.mark.slow
 def test_ensembles_come_and_go_with_their_steps(endpoint: Endpoint, archives: Path) -> None:
     for name, archive in (("3f9c", "plus1"), ("a0b1", "plus2")):
         answer = load(endpoint, name, archives / archive)

@@ -148,6 +148,7 @@ def test_the_names_of_others_stay_theirs_and_this_project_works_beside_them(
 
 
 @pytest.mark.parametrize("program", [["dispatcher"], ["python", "-m", "triton_dispatcher"]])
+@pytest.mark.slow
 def test_the_command_is_this_project_s_among_strangers(
     installed: Installed, double: Path, tmp_path: Path, program: list[str]
 ) -> None:

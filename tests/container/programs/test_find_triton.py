@@ -108,6 +108,7 @@ def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("C\nC.utf8\nPOSIX", "exit 4", ["--no-archive -i en_US -f UTF-8 en_US.UTF-8"]),
     ],
 )
+@pytest.mark.slow
 def test_what_is_installed_makes_the_locale_of_text_models_where_it_is_missing(
     tmp_path: Path, venv: Path, known: str, fails: str, made: list[str]
 ) -> None:

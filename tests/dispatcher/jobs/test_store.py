@@ -64,6 +64,7 @@ def test_the_preference_is_read_as_rfc_7240_writes_it(headers: list[str], *, wan
     assert prefers_async(Headers([("Prefer", one) for one in headers])) is wanted
 
 
+@pytest.mark.slow
 def test_ten_thousand_wait_and_the_next_is_refused_in_flat_memory(tmp_path: Path) -> None:
     store = store_in(tmp_path, most=10_000, most_bytes=2**40)
     body = b"x" * 1000

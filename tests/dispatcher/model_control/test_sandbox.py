@@ -21,11 +21,19 @@ __all__ = ["folder"]
     ("result", "words"),
     [
         ("1 / 0", ["'mine' fails on its own example: ZeroDivisionError", "log has the traceback"]),
-        ("{1, 2}", ["fails on its own example", "JSON", "set"]),
-        ("self.infer({})", ["fails on its own example", "Triton does not answer"]),
+        pytest.param("{1, 2}", ["fails on its own example", "JSON", "set"], marks=pytest.mark.slow),
+        pytest.param(
+            "self.infer({})",
+            ["fails on its own example", "Triton does not answer"],
+            marks=pytest.mark.slow,
+        ),
         ("0\n    x = 1 / 0", ["mine.py cannot be imported", "ZeroDivisionError"]),
-        ("(", ["mine.py cannot be imported", "SyntaxError"]),
-        ("__import__('os')._exit(7)", ["mine.py: the process that tested it", "exit code 7"]),
+        pytest.param("(", ["mine.py cannot be imported", "SyntaxError"], marks=pytest.mark.slow),
+        pytest.param(
+            "__import__('os')._exit(7)",
+            ["mine.py: the process that tested it", "exit code 7"],
+            marks=pytest.mark.slow,
+        ),
         ("__import__('os').abort()", ["mine.py: the process that tested it", "SIGABRT"]),
     ],
 )

@@ -43,6 +43,7 @@ def made(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_constant_ping_a_small_body_and_an_end_at_once_are_found(short: Path) -> None:
     def number(x: float) -> Request:
         return Request(b'{"x": %g}' % x, "application/json")

@@ -51,6 +51,7 @@ def _no_aws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("boto3.client", None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_cloudformation_passes_its_linter(tmp_path: Path, name: str) -> None:
     code, file = emitted(tmp_path, "cloudformation", *OPTIONS[name])

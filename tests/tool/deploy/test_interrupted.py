@@ -59,6 +59,7 @@ def test_ctrl_c_in_a_deletion(cloud: Cloud, docker: list[tuple[str, ...]], numbe
     assert cloud.state() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(CHANGED + AFTER_CHANGE)))
 def test_ctrl_c_in_an_update(cloud: Cloud, number: int) -> None:
     cloud.deploy()

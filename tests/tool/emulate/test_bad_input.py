@@ -20,10 +20,13 @@ from tool.__main__ import main
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    folders = set(Path(tempfile.gettempdir()).glob("dispatcher-emulate-*"))
-    yield
-    assert set(Path(tempfile.gettempdir()).glob("dispatcher-emulate-*")) <= folders
+def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    folder = tmp_path_factory.mktemp("t")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        patch.setattr(tempfile, "tempdir", str(folder))
+        yield
+    assert not list(folder.glob("dispatcher-emulate-*"))
 
 
 Fails = Callable[..., str]

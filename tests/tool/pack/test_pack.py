@@ -231,6 +231,7 @@ def test_gzip_reads_it_to_its_end(models: Path) -> None:
         assert len(packed.getmembers()) == len(members(out))
 
 
+@pytest.mark.slow
 def test_the_archive_is_served(models: Path, tmp_path: Path) -> None:
     """Unpacked as the service does, behind the emulated service, by the real container."""
     shutil.rmtree(models / "copy")
