@@ -9,10 +9,12 @@
 ARG BASE=debian:bookworm-slim
 ARG ADAPTER=no-adapter
 
-# The base. Its release decides on the versions of packages, and keeps only the newest of each.
+# The base. Its release decides on the versions of packages, and keeps only the newest of each. Debian's
+# fixes since the base was made are installed; NVIDIA's image holds packages that belong together.
 FROM ${BASE} AS system
 # hadolint ignore=DL3008
 RUN apt-get update \
+ && { [ -d /opt/tritonserver ] || apt-get upgrade --yes; } \
  && apt-get install --yes --no-install-recommends nginx-light python3 \
  && version=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])') \
  && apt-get install --yes --no-install-recommends "libpython$version" \
@@ -101,6 +103,7 @@ FROM ${ADAPTER} AS adapter
 FROM ${BASE} AS lambda
 # hadolint ignore=DL3008
 RUN apt-get update \
+ && { [ -d /opt/tritonserver ] || apt-get upgrade --yes; } \
  && apt-get install --yes --no-install-recommends python3 \
  && apt-get clean \
  && rm -rf /var/lib/apt/lists/* /var/cache/debconf/*-old /var/log/*.log /var/log/apt
@@ -119,22 +122,29 @@ RUN .venv/bin/python -m container.image.distribution \
 ENV AWS_LWA_PORT=8080 \
     AWS_LWA_READINESS_CHECK_PATH=/v2/health/live
 EXPOSE 8080
+USER 1000:0
 ENTRYPOINT ["/opt/triton-dispatcher/.venv/bin/python", "-m", "container.front"]
 CMD []
 
 
-# The licences of what the image contains.
+# What the image contains: the licences, and the parts list (SBOM), made by tools that stay behind here.
 FROM system AS licences
 WORKDIR /opt/triton-dispatcher
 COPY --from=environment /opt/triton-dispatcher/.venv .venv
+COPY container/image/requirements/sbom.txt container/image/requirements/
+RUN python3 -m venv --without-pip /sbom \
+ && .venv/bin/pip --python /sbom/bin/python install --no-cache-dir --disable-pip-version-check \
+      --require-hashes -r container/image/requirements/sbom.txt
 COPY --from=models /opt/triton-dispatcher/model_repository model_repository
 COPY container/__init__.py container/
-COPY container/image/__init__.py container/image/
+COPY container/image/__init__.py container/image/sbom.py container/image/
 COPY container/image/weights container/image/weights
 COPY container/image/licences container/image/licences
+COPY dispatcher/__init__.py dispatcher/version.py dispatcher/
 COPY LICENSE ./
 RUN .venv/bin/python -m container.image.licences /licenses \
  && cp LICENSE /licenses/ \
+ && /sbom/bin/python -m container.image.sbom image /licenses/sbom.cdx.json .venv/bin/python \
  && chmod -R a+rX /licenses
 
 
@@ -153,14 +163,17 @@ COPY --from=project /opt/triton-dispatcher/container container
 COPY --from=project /opt/triton-dispatcher/tool tool
 COPY --from=project /opt/triton-dispatcher/triton_dispatcher triton_dispatcher
 # Reads the tokenizers, and selects the engine of each model for a machine like this one; on others
-# the first start does so. (NVIDIA's image has engines of its own.)
+# the first start does so. (NVIDIA's image has engines of its own.) Only what is kept of this, and of
+# models in S3, may be written to by the user below, and by any user of group 0, as on OpenShift.
 RUN ln -s /opt/triton-dispatcher/tool/dispatcher /usr/local/bin/dispatcher \
  && .venv/bin/python -m container.image.distribution \
  && find model_repository -name tokenizer -exec .venv/bin/python -m clients.text.tokenizer {} + \
  && if .venv/bin/python -c 'import openvino' 2>/dev/null; then \
       dispatcher engines --precision exact && dispatcher engines --precision auto; \
-      chmod -R a+rX .venv/engines; \
-    fi
+    fi \
+ && mkdir -p .venv/engines .venv/models .venv/tokenizers \
+ && chown -R 1000:0 .venv/engines .venv/models .venv/tokenizers \
+ && chmod -R a+rX,g+w .venv/engines .venv/models .venv/tokenizers
 # `make image` fills these in.
 ARG BASE
 ARG VERSION=unknown
@@ -179,6 +192,8 @@ LABEL com.amazonaws.sagemaker.capabilities.accept-bind-to-port="true" \
       org.opencontainers.image.created="$CREATED" \
       org.opencontainers.image.base.name="$BASE"
 EXPOSE 8080
+# By number, since Kubernetes' runAsNonRoot asks for one. Root works as well, and any other user.
+USER 1000:0
 # The platform starts it as `docker run IMAGE serve`. (No shell: SIGTERM has to reach the program.)
 ENTRYPOINT ["/opt/triton-dispatcher/serve"]
 CMD ["serve"]

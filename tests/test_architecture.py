@@ -81,7 +81,8 @@ ARROWS = {
     # Starts, watches and stops. It starts the dispatcher by a command, and shares the table of
     # settings; it checks the file of keys and the packages of classes before the start.
     "container": (
-        "clients/repository/requirements.py container/programs container/repository"
+        "clients/repository/files.py clients/repository/requirements.py container/programs"
+        " container/repository"
         " container/supervisor container/triton_backends/machine dispatcher/auth/api_keys.py"
         " dispatcher/settings dispatcher/readiness/status_file.py dispatcher/version.py"
     ),
@@ -96,7 +97,7 @@ ARROWS = {
         " dispatcher/storage"
     ),
     # What Hatchling calls, and what records the project where it was not installed.
-    "container/image": "dispatcher/version.py",
+    "container/image": "container/image/weights dispatcher/version.py",
     "container/image/licences": "container/image/weights",
     "container/image/weights": "",
     "container/image/weights/converters": "container/image/weights",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import os
+import stat
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,6 +43,40 @@ def text_of(path: Path) -> str:
     """
     text = unmarked(path.read_bytes()).decode()
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def denied(path: Path, mode: int = os.R_OK) -> str:
+    """Say why this process may not use a path: whose it is, and how to mend that.
+
+    Args:
+        path: absolute; it need not exist.
+        mode: `os.R_OK` or `os.W_OK`; what does not exist would have to be made for the latter.
+
+    Returns:
+        a text that follows on a sentence; empty where permissions are not the reason.
+
+    """
+    place = status = None
+    for one in (*reversed(path.parents), path):
+        try:
+            place, status = one, one.stat()
+        except OSError as error:
+            if mode == os.R_OK and not isinstance(error, PermissionError):
+                return ""
+            break
+    if place is None or status is None or os.access not in os.supports_effective_ids:  # Windows
+        return ""
+    wanted = mode | (os.X_OK if stat.S_ISDIR(status.st_mode) else 0)
+    if os.access(place, wanted, effective_ids=True):
+        return ""
+    user, permissions = os.geteuid(), f"{stat.S_IMODE(status.st_mode):o}"
+    if status.st_uid == user:
+        return f"; '{place}' has mode {permissions}: `chmod -R u+rwX` what is mounted there"
+    return (
+        f"; '{place}' belongs to user {status.st_uid} (mode {permissions}), and this runs as user "
+        f"{user}: `chown -R {user}` what is mounted there, or run the container as user "
+        f"{status.st_uid} (`--user {status.st_uid}`)"
+    )
 
 
 def locked(file: IO[str]) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clients.repository.config_text import read
 from clients.repository.crash_causes import TRUE, crash_causes
-from clients.repository.files import is_litter, text_of, unmarked
+from clients.repository.files import denied, is_litter, text_of, unmarked
 from clients.repository.gpu_config import adapted
 
 CONFIG = "config.pbtxt"
@@ -184,7 +184,7 @@ def models_in(
             continue
         if not can_be_read(path):
             if not os.path.isfile(path):  # noqa: PTH113  Path's raises for a folder without access
-                say(f"{path} is not served: it cannot be read")
+                say(f"{path} is not served: it cannot be read{denied(path)}")
             continue
         if is_model(path) or any((path / name).is_file() for name in PLAIN_MODELS):
             yield path.name, path

@@ -76,7 +76,8 @@ def remedy(requirements: Sequence[str]) -> str:
     if len(requirements) > MOST_NAMED:
         wanted = f"-r {FILE}"
     return (
-        f"build an image of two lines, `FROM triton-dispatcher` and `RUN {PIP} install {wanted}`; "
+        "build an image of four lines, `FROM triton-dispatcher`, `USER root`, "
+        f"`RUN {PIP} install {wanted}` and `USER 1000:0`; "
         "or make the class a package, and put pure Python beside its __init__.py: "
         f"`pip install --target code/clients/NAME {wanted}`"
     )

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clients.repository.config_text import read
-from clients.repository.files import text_of
+from clients.repository.files import denied, text_of
 from clients.repository.model_folders import CONFIG
 from container.triton_backends.machine.shared_folder import locked
 from dispatcher.settings import read_settings
@@ -101,7 +101,13 @@ def build_all(engines: Path, repository: Path, say: Say) -> tuple[Path, list[str
     """
     trtexec = find_trtexec()
     folder = engines / key(trtexec)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except PermissionError as error:
+        raise NoEngine(
+            f"TENSORRT_ENGINES is '{engines}': {error.strerror}; expected: a folder that can be "
+            f"written to{denied(engines, os.W_OK)}"
+        ) from error
     built = []
     with locked(engines / ".lock"):  # other containers may share the folder
         for name in PROFILES:

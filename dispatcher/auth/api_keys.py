@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from clients.repository.files import text_of
+from clients.repository.files import denied, text_of
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def load_keys(path: Path) -> tuple[Key, ...]:
     try:
         return read_keys(text_of(path))
     except OSError as error:
-        raise BadKeys(f"it cannot be read: {error.strerror}") from error
+        raise BadKeys(f"it cannot be read: {error.strerror}{denied(path)}") from error
     except UnicodeDecodeError as error:
         raise BadKeys("it is no text") from error
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from clients.parameters import NUMBER, WHOLE
+from clients.repository.files import denied
 from clients.repository.model_folders import can_be_read
 
 AUTO = "auto"
@@ -141,6 +142,12 @@ def run_dir(text: str) -> Path:
 def folders(text: str) -> tuple[Path, ...]:
     """Read several folders, separated as in `PATH`."""
     return tuple(folder(part) for part in text.split(os.pathsep) if part)
+
+
+def unreadable(text: str) -> str:
+    """Say why paths, separated by colons or commas, cannot be read; else return an empty text."""
+    parts = [part.strip() for part in re.split("[:,]", text)]
+    return next(filter(None, (denied(Path(part)) for part in parts if part.startswith("/"))), "")
 
 
 S3_FOLDER = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/[^,]*)?")

@@ -344,7 +344,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             values[f.name] = reader(text)
         except (ValueError, OSError):  # the second for a folder without permission
             shown = "a text that is not shown" if f.metadata["secret"] else repr(text)
-            wrong.append(f"{variable} is {shown}; expected: {reader.expected}")
+            why = "" if f.metadata["secret"] else read.unreadable(text)
+            wrong.append(f"{variable} is {shown}; expected: {reader.expected}{why}")
     if wrong:
         raise SettingError("\n".join(wrong))
     settings = Settings(**values)

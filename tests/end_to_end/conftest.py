@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, save
 
 from tests.conftest import PROJECT, Endpoint
+from tests.support.docker import TAG, build, docker, skip_without_engine
 from tests.support.front import front
 from tests.support.sequences import ask, container, lay_out
 
@@ -62,3 +63,15 @@ def stateful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
             answer = ask(endpoint, {"modelname": model, "payload": {"number": [1]}})
             assert answer.json["result"] == [1]
         yield endpoint
+
+
+@pytest.fixture(scope="session")
+def engine() -> None:
+    skip_without_engine()
+
+
+@pytest.fixture(scope="session")
+def image(engine: None, models: None) -> Iterator[str]:
+    build(TAG)
+    yield TAG
+    docker("image", "rm", "--force", TAG, check=False)

@@ -2,100 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import PICTURES, PROJECT, Endpoint, free_ports, picture, wait_for
+from tests.conftest import PICTURES, PROJECT, free_ports, picture, wait_for
 from tests.end_to_end.conftest import write_own_client
 from tests.end_to_end.test_remote_triton import X, make_models, triton_in
 from tests.support import readme
-from tests.support.docker import docker, skip_without_engine
+from tests.support.docker import LOCKED, TAG, Container, build, docker, running
 
-pytestmark = pytest.mark.image
+pytestmark = [pytest.mark.image, pytest.mark.usefixtures("engine")]
 
-TAG = "triton-dispatcher:tested"
 BIN = Path(sys.executable).parent
 LARGEST = 1.5e9  # bytes, with the weights of all three models
 LARGEST_FRONT = 0.8e9
-LOCKED = (
-    *("--user", "1000", "--read-only", "--tmpfs", "/tmp"),
-    *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
-)
-
-
-def build(tag: str, *options: str) -> str:
-    """Build the image; the host's network is what a machine behind a proxy needs."""
-    return docker("build", "--network", "host", "--tag", tag, *options, PROJECT)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def engine() -> None:
-    skip_without_engine()
-
-
-@pytest.fixture(scope="session")
-def image(engine: None, models: None) -> Iterator[str]:
-    build(TAG)
-    yield TAG
-    docker("image", "rm", "--force", TAG, check=False)
-
-
-@dataclass(frozen=True)
-class Container(Endpoint):
-    """A running container, asked as any other endpoint is."""
-
-    name: str = ""
-
-    def logs(self) -> str:
-        return docker("logs", self.name)
-
-    def state(self) -> dict[str, Any]:
-        return json.loads(docker("inspect", "--format", "{{json .State}}", self.name))
-
-    def inside(self, *command: str) -> str:
-        return docker("exec", self.name, *command)
-
-    def stop(self) -> tuple[int, float]:
-        """Stop it as an operator does; return the exit code and the seconds it took."""
-        before = time.monotonic()
-        docker("stop", "--time", "25", self.name)
-        return self.state()["ExitCode"], time.monotonic() - before
-
-
-@contextmanager
-def running(
-    image: str, *options: str, command: tuple[str, ...] = (), port: int = 8080, ready: bool = True
-) -> Iterator[Container]:
-    name = f"triton-dispatcher-test-{os.getpid()}"
-    docker("rm", "--force", name, check=False)
-    publish = () if "host" in options else ("--publish", f"127.0.0.1::{port}")
-    docker("run", "--detach", "--name", name, *publish, *options, image, *command)
-    try:
-        published = docker("port", name, str(port)).split(":")[-1] if publish else port
-        container = Container(int(published), None, Path(), name)  # type: ignore[arg-type]
-        if ready:
-            wait_for(
-                lambda: (
-                    "serve: ready after" in container.logs() or not container.state()["Running"]
-                ),
-                90,
-                lambda: f"the start:\n{container.logs()[-3000:]}",
-            )
-            assert container.call("/ping").status == 200, container.logs()[-3000:]
-        yield container
-    finally:
-        docker("rm", "--force", name, check=False)
 
 
 def assert_readme(container: Container) -> None:
@@ -150,7 +76,7 @@ def test_it_runs_as_sagemaker_runs_it(image: str, tmp_path: Path) -> None:
     ports = free_ports(4)
     with running(
         image,
-        *("--volume", f"{tmp_path}:/opt/ml/model:ro", "--network", "host"),
+        *("--user", "0:0", "--volume", f"{tmp_path}:/opt/ml/model:ro", "--network", "host"),
         *("--env", f"SAGEMAKER_BIND_TO_PORT={ports[0]}"),
         *("--env", f"SAGEMAKER_SAFE_PORT_RANGE={ports[1]}-{ports[-1]}"),
         command=("serve",),
@@ -201,7 +127,7 @@ def stopped_under_load(container: Container) -> tuple[int, float, list[int], lis
 
 
 def test_it_runs_locked_down_and_with_64_mb_of_shared_memory(image: str) -> None:
-    """Any user, nothing writable but a noexec /tmp, no capabilities; and the largest batches."""
+    """Nothing writable but a noexec /tmp, no capabilities; and the largest batches."""
     with running(image, *LOCKED, "--env", "SAGEMAKER_BIND_TO_PORT=9090", port=9090) as container:
         assert "noexec" in container.inside("grep", " /tmp ", "/proc/mounts")
         assert " 64M " in container.inside("df", "-h", "/dev/shm")
@@ -251,9 +177,11 @@ def test_more_shared_memory_changes_nothing_of_the_configuration(image: str) -> 
 
 
 def test_without_dev_shm_as_sagemaker_serverless_runs_it(image: str) -> None:
-    nothing = ("--ipc", "none", *LOCKED)
+    """And as any user, as on OpenShift."""
+    nothing = ("--ipc", "none", *LOCKED, "--user", "1000740000:0")
     with running(image, *nothing, "--env", "SERVERLESS=true", command=("serve",)) as container:
         assert "No such file" in container.inside("sh", "-c", "ls -d /dev/shm 2>&1; true")
+        assert container.inside("id", "-u").strip() == "1000740000"
         assert "serve: SERVERLESS: shared memory is in /tmp/" in container.logs()
         assert_readme(container)
         img = {"img": picture(PICTURES / "coffee.png")}
@@ -308,7 +236,9 @@ def answers(container: Container, path: str) -> bool:
 
 
 def test_root_without_capabilities(image: str) -> None:
-    with running(image, "--cap-drop", "ALL", "--security-opt", "no-new-privileges") as container:
+    with running(
+        image, "--user", "0:0", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"
+    ) as container:
         assert_readme(container)
 
 

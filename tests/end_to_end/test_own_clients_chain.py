@@ -136,7 +136,7 @@ def test_classes_from_everywhere_are_served_in_the_same_way(
 
 def test_packages_that_are_not_installed_are_named(container: Endpoint) -> None:
     log, listed = container.log.read_text(), container.call("/models").json
-    fix = "build an image of two lines, `FROM triton-dispatcher` and `RUN "
+    fix = "build an image of four lines, `FROM triton-dispatcher`, `USER root`, `RUN "
     wanted = "mounted/code/requirements.txt: nowhere-to-be-found>=2 is not installed: "
     assert f"{wanted}{fix}" in log
     missing = f"No module named 'faiss'; faiss-cpu is not installed: {fix}"

@@ -1,0 +1,98 @@
+"""The image's parts list (SBOM), compared with the image; and known vulnerabilities in it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import Any
+
+import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+from container.image.audit import NotChecked, accepted, failures, in_image
+from tests.support.docker import build, docker
+
+pytestmark = [pytest.mark.image, pytest.mark.usefixtures("engine")]
+
+PIP = "/opt/triton-dispatcher/.venv/bin/python"
+LIST = "/licenses/sbom.cdx.json"
+
+
+def inside(image: str, *command: str) -> str:
+    return docker("run", "--rm", "--entrypoint", command[0], image, *command[1:])
+
+
+@pytest.fixture(scope="module")
+def text(image: str) -> str:
+    return inside(image, "cat", LIST)
+
+
+@pytest.fixture(scope="module")
+def parts(text: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(text)["components"]
+    return found
+
+
+def by_kind(parts: list[dict[str, Any]], kind: str) -> dict[str, str]:
+    return {
+        one["name"].lower().replace("_", "-"): one["version"]
+        for one in parts
+        if one.get("purl", "").startswith(f"pkg:{kind}/")
+    }
+
+
+def test_it_keeps_to_the_schema(text: str) -> None:
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+
+
+def test_it_has_the_python_packages_that_pip_sees(image: str, parts: list[dict[str, Any]]) -> None:
+    seen = json.loads(inside(image, "env", "HOME=/tmp", PIP, "-m", "pip", "list", "--format=json"))
+    names = {one["name"].lower().replace("_", "-"): one["version"] for one in seen}
+    version = names.pop("triton-dispatcher")
+    assert by_kind(parts, "pypi") == names
+    assert {"openvino", "nvidia-pytriton", "onnxruntime"} < names.keys()
+    assert version == json.loads(inside(image, "cat", LIST))["metadata"]["component"]["version"]
+
+
+def test_it_has_the_packages_that_dpkg_sees(image: str, parts: list[dict[str, Any]]) -> None:
+    lines = inside(image, "env", "COLUMNS=300", "dpkg", "--list").splitlines()
+    seen = {
+        words[1].split(":")[0]: words[2] for line in lines if (words := line.split())[0] == "ii"
+    }
+    assert by_kind(parts, "deb") == seen
+    assert {"nginx", "python3.11", "libc6"} < seen.keys()
+
+
+def test_it_has_the_checksums_of_the_weights(image: str, parts: list[dict[str, Any]]) -> None:
+    names = ("resnet", "yolov5", "bert_base")
+    files = [f"/opt/triton-dispatcher/model_repository/{name}/1/model.onnx" for name in names]
+    sums = dict(reversed(line.split()) for line in inside(image, "sha256sum", *files).splitlines())
+    for name, file in zip(names, files, strict=True):
+        (model,) = (one for one in parts if one["name"] == name)
+        (part,) = model["components"]
+        assert part["evidence"]["occurrences"] == [{"location": file}]
+        assert part["hashes"] == [{"alg": "SHA-256", "content": sums[file]}]
+
+
+def test_it_has_the_checksum_of_triton(image: str, parts: list[dict[str, Any]]) -> None:
+    """Its version is compared with the running one by test_image_users."""
+    (triton,) = (one for one in parts if one["name"] == "tritonserver")
+    file = triton["evidence"]["occurrences"][0]["location"]
+    assert inside(image, "sha256sum", file).split()[0] == triton["hashes"][0]["content"]
+
+
+def test_the_system_has_no_known_vulnerability(image: str) -> None:
+    """Nor what the Dockerfile gives today, where the layers of the build's cache are older."""
+    tag = "triton-dispatcher:system"
+    try:
+        found = in_image(image).findings
+        if found:
+            build(tag, "--no-cache", "--target", "system")
+            found = in_image(tag).findings
+    except NotChecked as error:
+        pytest.skip(f"not checked: {error}")
+    finally:
+        docker("image", "rm", "--force", tag, check=False)
+    today = dt.datetime.now(tz=dt.UTC).date()
+    assert not list(failures(found, accepted(), today))

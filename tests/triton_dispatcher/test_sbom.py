@@ -1,0 +1,129 @@
+"""Parts lists (SBOM) of the wheel and of an environment, compared with what other programs see."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+from container.image import sbom
+from tests.conftest import PROJECT
+
+REQUIREMENTS = PROJECT / "container" / "image" / "requirements"
+PIN = re.compile(
+    r"^([a-z0-9._-]+)==([^ ]+)[^\n]*\\\n((?: +--hash=sha256:[0-9a-f]{64}[^\n]*\n)+)", re.MULTILINE
+)
+
+
+def made(*arguments: str | Path) -> None:
+    command = [sys.executable, "-m", "container.image.sbom", *arguments]
+    subprocess.run(command, cwd=PROJECT, check=True, capture_output=True)
+
+
+def by_name(text: str) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in json.loads(text)["components"]}
+
+
+def output(*command: str | Path) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture(scope="module")
+def list_of_wheel(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    copy = Path(shutil.copy(wheel, tmp_path_factory.mktemp("dist")))
+    made("wheel", copy)
+    (file,) = copy.parent.glob("*.cdx.json")
+    assert copy.name.startswith(file.name.removesuffix(".cdx.json"))
+    return copy, file.read_text()
+
+
+def test_the_wheel_has_what_the_lock_files_pin(list_of_wheel: tuple[Path, str]) -> None:
+    """Every package, with each of its checksums."""
+    pinned = {}
+    for name in ("serve", "triton"):
+        for package, version, hashes in PIN.findall((REQUIREMENTS / f"{name}.txt").read_text()):
+            pinned[package] = (version, set(re.findall("[0-9a-f]{64}", hashes)))
+    found = {
+        name: (
+            one["version"],
+            {each["content"] for each in one["externalReferences"][0]["hashes"]},
+        )
+        for name, one in by_name(list_of_wheel[1]).items()
+    }
+    assert found == pinned
+    assert {"flask", "numpy", "openvino", "nvidia-pytriton"} < found.keys()
+
+
+def test_the_wheel_is_named_with_its_checksum(list_of_wheel: tuple[Path, str]) -> None:
+    wheel, text = list_of_wheel
+    (digest,) = json.loads(text)["metadata"]["component"]["hashes"]
+    assert digest == {"alg": "SHA-256", "content": output("sha256sum", wheel).split()[0]}
+
+
+def test_what_pip_install_brings_is_required_and_the_rest_optional(
+    list_of_wheel: tuple[Path, str],
+) -> None:
+    parts = by_name(list_of_wheel[1])
+    assert {name for name, one in parts.items() if one["scope"] == "required"} == {
+        *("numpy", "onnxruntime", "packaging", "pillow", "pybase64", "simplejpeg")
+    }
+
+
+def test_it_keeps_to_the_schema(list_of_wheel: tuple[Path, str]) -> None:
+    validator = JsonStrictValidator(SchemaVersion.V1_6)
+    assert validator.validate_str(list_of_wheel[1]) is None
+    assert validator.validate_str(list_of_wheel[1].replace('"library"', '"book"')) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("dpkg-query") is None, reason="this system has no dpkg")
+def test_an_environment_has_what_pip_dpkg_and_sha256sum_see(models: None, tmp_path: Path) -> None:
+    file, again = tmp_path / "a.cdx.json", tmp_path / "b.cdx.json"
+    for one in (file, again):
+        made("image", one, Path(sys.executable))
+    assert file.read_bytes() == again.read_bytes(), "the same parts give the same bytes"
+    parts = json.loads(file.read_text())["components"]
+    python = {one["purl"] for one in parts if one.get("purl", "").startswith("pkg:pypi/")}
+    pip = (sys.executable, "-m", "pip", "list", "--format=json", "--disable-pip-version-check")
+    seen = {
+        f"pkg:pypi/{re.sub('[-_.]+', '-', one['name'].lower())}@{one['version']}"
+        for one in json.loads(output(*pip))
+        if one["name"] != "triton-dispatcher"
+    }
+    assert {re.sub("[._]", "-", one.partition("@")[0]) for one in python} >= {
+        re.sub("[._]", "-", one.partition("@")[0]) for one in seen
+    }
+    system = {
+        (one["name"], one["version"]) for one in parts if one.get("purl", "").startswith("pkg:deb/")
+    }
+    lines = [line.split() for line in output("env", "COLUMNS=300", "dpkg", "--list").splitlines()]
+    assert system == {
+        (words[1].split(":")[0], words[2]) for words in lines if words and words[0] == "ii"
+    }
+    for name in ("resnet", "bert_base"):
+        (model,) = (one for one in parts if one["name"] == name)
+        weights = PROJECT / "model_repository" / name / "1" / "model.onnx"
+        assert (
+            model["components"][0]["hashes"][0]["content"]
+            == output("sha256sum", weights).split()[0]
+        )
+    (triton,) = (one for one in parts if one["name"] == "nvidia-pytriton")
+    libraries = Path(sysconfig.get_path("purelib")) / "nvidia_pytriton.libs"
+    assert {one["name"] for one in triton["components"]} == {
+        one.name for one in libraries.iterdir()
+    }
+
+
+def test_the_triton_of_the_pinned_wheel_is_known() -> None:
+    """tests/end_to_end/test_image_users.py compares its version with the running one."""
+    (pinned,) = re.findall(r"nvidia-pytriton==([\d.]+)", (REQUIREMENTS / "triton.in").read_text())
+    assert pinned in sbom.TRITON_OF_WHEEL
