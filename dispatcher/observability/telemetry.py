@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flask import Request, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -14,12 +15,16 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from dispatcher.codecs.responses import OK, Item
 from dispatcher.errors import ANSWERS, CallerGone
+from dispatcher.observability.exemplars import Exemplars
 from dispatcher.observability.multiprocess import (
     DIR_VARIABLE,
     merge_dead_workers,
     read_consistent,
 )
 from dispatcher.observability.request_log import AccessLog, RequestRecord
+
+if TYPE_CHECKING:
+    from dispatcher.observability.traces import Traces
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +62,10 @@ class Metrics:
         self.folder = folder
         self._models = set(models)
         self._registry = CollectorRegistry()
-        registry = None if folder else self._registry
+        self.registry = registry = None if folder else self._registry
+        self.exemplars = Exemplars(
+            {"dispatcher_request_seconds": REQUEST_S, "dispatcher_queue_seconds": QUEUE_S}
+        )
         self._requests = Counter(
             "dispatcher_requests",
             "Requests that a web worker has answered.",
@@ -115,6 +123,9 @@ class Metrics:
             seconds, queue = self._times(model, record.status)
             seconds.observe(record.total)
             queue.observe(record.queue)
+            if record.trace and record.trace.headers:
+                times = (record.total, record.queue)
+                self.exemplars.note((model, str(record.status)), record.trace_id, times)
             if record.s3:
                 self._s3.labels(model, record.status).observe(record.s3)
         self.in_flight.dec()
@@ -130,6 +141,13 @@ class Metrics:
         registry = CollectorRegistry()
         MultiProcessCollector(registry, str(self.folder))  # type: ignore[no-untyped-call]
         return read_consistent(self.folder, lambda: generate_latest(registry))
+
+    def openmetrics(self) -> bytes:
+        """Return them in the format OpenMetrics, with exemplars, without its last line."""
+        if self.folder is None:
+            return self.exemplars.page(self._registry)
+        counted = MultiProcessCollector(None, str(self.folder))  # type: ignore[no-untyped-call]
+        return read_consistent(self.folder, lambda: self.exemplars.page(counted))
 
     def _label(self, record: RequestRecord) -> str:
         if len(record.models) > 1:
@@ -152,12 +170,16 @@ class Telemetry:
     Args:
         metrics: counts every request.
         access_log: logs a line for each; `None` for no log.
+        traces: makes a trace of each; `None` for none.
 
     """
 
-    def __init__(self, metrics: Metrics, access_log: AccessLog | None = None) -> None:
+    def __init__(
+        self, metrics: Metrics, access_log: AccessLog | None = None, traces: Traces | None = None
+    ) -> None:
         self.metrics = metrics
         self.access_log = access_log
+        self.traces = traces
 
     def begin(
         self, request: Request, request_id: str, queue: float, *, counts: bool
@@ -173,9 +195,11 @@ class Telemetry:
         """
         if counts:
             self.metrics.in_flight.inc()
-        return RequestRecord(
+        now = time.monotonic()
+        record = RequestRecord(
             reported=not counts,
-            since=time.monotonic() - queue,
+            since=now - queue,
+            began=now,
             request_id=request_id,
             method=request.method,
             route=request.url_rule.rule if request.url_rule else "",
@@ -183,10 +207,16 @@ class Telemetry:
             bytes_in=request.content_length or 0,
             queue=queue,
         )
+        if self.traces:
+            self.traces.begin(record, request, wanted=counts)
+        return record
 
     def finish(self, record: RequestRecord, response: Response) -> None:
         """Note the response; report the request when it was sent."""
         record.status = response.status_code
+        record.answered = time.monotonic()
+        if record.trace:
+            record.trace.answer(response.headers)
         if not record.models:
             record.name(record.modelname)
         if response.is_sequence:
@@ -208,6 +238,8 @@ class Telemetry:
         record.reported = True
         record.total = time.monotonic() - record.since
         record.at = time.time() - record.total
+        if record.trace:
+            record.trace.report(record)
         self.metrics.request(record)
         if self.access_log:
             self.access_log.put(record)

@@ -32,6 +32,8 @@ STORED_HEADERS = (
     "HTTP_ACCEPT",
     "HTTP_X_AMZN_SAGEMAKER_CUSTOM_ATTRIBUTES",
     "HTTP_X_AMZN_SAGEMAKER_TARGET_MODEL",
+    "HTTP_TRACEPARENT",
+    "HTTP_TRACESTATE",
 )
 OWN_HEADERS = {"content-length", "x-request-id", "server-timing"}  # of the answer that is sent now
 
