@@ -48,6 +48,7 @@ FLUSH_MS = 1000  # at the end of a worker
 WARN_S = 60.0  # between two warnings
 MOST_SPANS = 200  # of one request
 MAX_TEXT = 200
+MAX_REASON = 500
 
 PARENT, STATE = "traceparent", "tracestate"
 READING = frozenset({"GET", "HEAD", "OPTIONS"})  # of health, metrics and lists: no request
@@ -349,4 +350,4 @@ class LastMessages(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a message."""
-        self.texts.append(record.getMessage()[:MAX_TEXT])
+        self.texts.append(record.getMessage()[:MAX_REASON])
