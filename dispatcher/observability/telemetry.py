@@ -123,7 +123,7 @@ class Metrics:
             seconds, queue = self._times(model, record.status)
             seconds.observe(record.total)
             queue.observe(record.queue)
-            if record.trace and record.trace.headers:
+            if record.trace and record.trace.whole.recorded:
                 times = (record.total, record.queue)
                 self.exemplars.note((model, str(record.status)), record.trace_id, times)
             if record.s3:

@@ -3,57 +3,82 @@
 Only a web worker with traces imports this. Spans are made of the times that the log and
 Server-Timing have too: of a request, its phases, and its calls of Triton. Triton sends its own
 spans of such a call, with its queue and its computing: see `container/programs/triton_options.py`.
-
-They are sent over HTTP: gRPC would have a second pool of threads in each worker, and Triton knows
-HTTP alone, so that one address serves both. The thread that sends begins after the fork, as the
-whole application does. No request waits for it: what the queue has no room for, and what the
-collector does not take, is dropped and counted.
 """
 
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import re
-import threading
 import time
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from flask import Request
 from opentelemetry.context import Context
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Span as RecordedSpan
-from opentelemetry.trace import SpanKind, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 from werkzeug.datastructures import Headers
 
 from clients.request import Span, current_span
 from dispatcher.codecs.metadata import ATTRIBUTES, MAX_ATTRIBUTES
 from dispatcher.observability.request_log import BUG, RequestRecord
+from dispatcher.observability.trace_export import BoundedProcessor
 from dispatcher.version import VERSION
 
-log = logging.getLogger(__name__)
-
-QUEUE = 4096  # spans that wait, some 10 MB
-BATCH = 512  # spans of one export
-DELAY_MS = 2000.0  # between exports, unless a batch is full
-EXPORT_S = 5.0  # for one export, with its repetitions
-FLUSH_MS = 1000  # at the end of a worker
-WARN_S = 60.0  # between two warnings
 MOST_SPANS = 200  # of one request
 MAX_TEXT = 200
-MAX_REASON = 500
 
+SCOPE = "triton_dispatcher"
 PARENT, STATE = "traceparent", "tracestate"
 READING = frozenset({"GET", "HEAD", "OPTIONS"})  # of health, metrics and lists: no request
 
 propagator = TraceContextTextMapPropagator()
+
+
+class Sink:
+    """Makes the spans below that of a request.
+
+    The SDK's own way takes some 40 µs for each, since it asks the sampler again, and copies and
+    checks what cannot be wrong here.
+
+    Args:
+        provider: the SDK's.
+        processor: takes them.
+
+    """
+
+    def __init__(self, provider: TracerProvider, processor: BoundedProcessor) -> None:
+        self._identities = provider.id_generator
+        self._resource = provider.resource
+        self._scope = InstrumentationScope(SCOPE, VERSION)
+        self._processor = processor
+
+    def below(self, above: SpanContext) -> SpanContext:
+        """Return the context of a new span of the same trace."""
+        identity = self._identities.generate_span_id()
+        flags, state = above.trace_flags, above.trace_state
+        return SpanContext(above.trace_id, identity, False, flags, state)  # noqa: FBT003  not remote
+
+    def put(self, part: Part, begun: int, ended: int) -> None:
+        """Make a span of a part that is over; times are in nanoseconds since 1970."""
+        self._processor.on_end(
+            ReadableSpan(
+                cleaned(part.name),
+                part.context,
+                part.above,
+                self._resource,
+                {"dispatcher.model": cleaned(part.model)} if part.model else {},
+                kind=part.kind,
+                start_time=begun,
+                end_time=ended,
+                instrumentation_scope=self._scope,
+            )
+        )
 
 
 class Traces:
@@ -72,8 +97,10 @@ class Traces:
         self._provider = TracerProvider(
             resource=Resource.create().merge(own).merge(named), shutdown_on_exit=False
         )
-        self._provider.add_span_processor(BoundedProcessor(url, registry))
-        self._tracer = self._provider.get_tracer("triton_dispatcher", VERSION)
+        processor = BoundedProcessor(url, registry)
+        self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer(SCOPE, VERSION)
+        self._sink = Sink(self._provider, processor)
         atexit.register(self._provider.shutdown)
 
     def begin(self, record: RequestRecord, request: Request, *, wanted: bool) -> None:
@@ -89,7 +116,7 @@ class Traces:
         if not wanted or request.method in READING:
             return
         parent = propagator.extract(carrier_of(request.headers), Context())
-        whole = Whole(self._tracer)
+        whole = Whole(self._sink)
         span = self._tracer.start_span(
             f"{record.method} {record.route}".strip(),
             parent,
@@ -103,11 +130,12 @@ class Traces:
             },
             start_time=whole.at(record.since),
         )
+        whole.recorded = span.is_recording()
         record.trace = trace = RequestTrace(span, whole)
-        record.trace_id = f"{span.get_span_context().trace_id:032x}"
+        record.trace_id = f"{trace.context.trace_id:032x}"
         current_span.set(trace)
         # For a request that is answered later: its answer becomes a part of this trace.
-        for name, text in trace.carrier.items():
+        for name, text in trace.carrier().items():
             request.environ[f"HTTP_{name.upper()}"] = text
 
 
@@ -115,12 +143,14 @@ class Whole:
     """What the spans of one request have in common.
 
     Args:
-        tracer: makes spans.
+        sink: makes them.
 
     """
 
-    def __init__(self, tracer: Tracer) -> None:
-        self.tracer = tracer
+    recorded = False  # whether there are any
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
         self.left = MOST_SPANS
         self.under_way: set[Part] = set()
         # One difference for all, so that a clock that is set meanwhile does not matter.
@@ -132,28 +162,41 @@ class Whole:
 
 
 class Part(Span):
-    """A span that is recorded by the SDK.
+    """A span of a request.
 
     Args:
-        span: the SDK's.
+        context: its ids.
         whole: of the request.
 
     """
 
-    def __init__(self, span: RecordedSpan, whole: Whole) -> None:
-        self.span = span
+    name, begun, model, kind = "", 0.0, "", SpanKind.INTERNAL
+    above: SpanContext | None = None
+
+    def __init__(self, context: SpanContext, whole: Whole) -> None:
+        self.context = context
         self.whole = whole
-        self.context = set_span_in_context(span, Context())
-        self.carrier: dict[str, str] = {}
-        propagator.inject(self.carrier, self.context)
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:  # type: ignore[override]
         # Triton would record what it is sent, sampled or not.
-        self.headers = tuple(self.carrier.items()) if span.is_recording() else ()
+        return tuple(self.carrier().items()) if self.whole.recorded else ()
+
+    def carrier(self) -> dict[str, str]:
+        """Return the headers of the W3C that name this span."""
+        one = self.context
+        carrier = {PARENT: f"00-{one.trace_id:032x}-{one.span_id:016x}-{one.trace_flags:02x}"}
+        if one.trace_state:
+            carrier[STATE] = one.trace_state.to_header()
+        return carrier
 
     def begin(self, name: str, at: float, model: str = "", *, remote: bool = False) -> Part | None:
-        kind = SpanKind.CLIENT if remote else SpanKind.INTERNAL
-        if (span := self._child(name, at, kind, model)) is None:
+        if not self.whole.recorded or self.whole.left <= 0:
             return None
-        part = Part(span, self.whole)
+        self.whole.left -= 1
+        part = Part(self.whole.sink.below(self.context), self.whole)
+        part.name, part.begun, part.model, part.above = name, at, model, self.context
+        part.kind = SpanKind.CLIENT if remote else SpanKind.INTERNAL
         self.whole.under_way.add(part)
         return part
 
@@ -162,31 +205,29 @@ class Part(Span):
             self.whole.under_way.remove(self)
         except KeyError:
             return
-        self.span.end(self.whole.at(at))
+        self.whole.sink.put(self, self.whole.at(self.begun), self.whole.at(at))
 
     def add(self, name: str, begun: float, ended: float) -> None:
-        if span := self._child(name, begun):
-            span.end(self.whole.at(ended))
-
-    def _child(
-        self, name: str, at: float, kind: SpanKind = SpanKind.INTERNAL, model: str = ""
-    ) -> RecordedSpan | None:
-        if not self.span.is_recording() or self.whole.left <= 0:
-            return None
-        self.whole.left -= 1
-        about = {"dispatcher.model": cleaned(model)} if model else None
-        when = self.whole.at(at)
-        return self.whole.tracer.start_span(
-            cleaned(name), self.context, kind, about, start_time=when
-        )
+        if part := self.begin(name, begun):
+            part.end(ended)
 
 
 class RequestTrace(Part):
-    """The outermost span of a request in this container."""
+    """The outermost span of a request in this container.
+
+    Args:
+        span: the SDK's, which decides whether the request is recorded.
+        whole: of the request.
+
+    """
+
+    def __init__(self, span: RecordedSpan, whole: Whole) -> None:
+        super().__init__(span.get_span_context(), whole)
+        self.span = span
 
     def answer(self, headers: Headers) -> None:
         """Say in a response which trace it has; in the custom attributes too, if there is room."""
-        parent = headers[PARENT] = self.carrier[PARENT]
+        parent = headers[PARENT] = self.carrier()[PARENT]
         others = [one for one in headers.get(ATTRIBUTES, "").split(";") if one]
         kept = [one for one in others if one.partition("=")[0].strip() not in {PARENT, STATE}]
         attributes = ";".join([*kept, f"{PARENT}={parent}"])
@@ -195,7 +236,7 @@ class RequestTrace(Part):
 
     def report(self, record: RequestRecord) -> None:
         """Add what is known at the end of the request, and end it."""
-        if not self.span.is_recording():
+        if not self.whole.recorded:
             return
         ended = record.since + record.total
         self.add("queue", record.since, record.began)
@@ -240,114 +281,3 @@ def carrier_of(headers: Headers) -> Mapping[str, str]:
 def cleaned(text: str) -> str:
     """Return a text that can be sent: JSON can hold half a surrogate pair."""
     return text[:MAX_TEXT].encode(errors="replace").decode()
-
-
-class BoundedProcessor(BatchSpanProcessor):
-    """Passes spans to an exporter in batches; it counts those for which there is no room.
-
-    Args:
-        url: of the collector.
-        registry: of the metrics.
-
-    """
-
-    def __init__(self, url: str, registry: CollectorRegistry | None) -> None:
-        self._waiting = 0
-        self._lock = threading.Lock()
-        dropped = Counter(
-            "dispatcher_trace_spans_dropped",
-            "Spans that were dropped: the queue had no room, or the collector did not take them.",
-            ("reason",),
-            registry=registry,
-        )
-        self._full, failed = dropped.labels("queue_full"), dropped.labels("export_failed")
-        super().__init__(
-            Exporter(url, failed, self), QUEUE + BATCH, DELAY_MS, BATCH, EXPORT_S * 1000
-        )
-
-    def on_end(self, span: ReadableSpan) -> None:
-        """Keep a span until the next batch."""
-        with self._lock:
-            if self._waiting >= QUEUE:
-                self._full.inc()
-                return
-            self._waiting += 1
-        super().on_end(span)
-
-    def taken(self, count: int) -> None:
-        """Note that spans have left the queue."""
-        with self._lock:
-            self._waiting -= count
-
-    def shutdown(self) -> None:
-        """Send what waits, within `FLUSH_MS`."""
-        self._batch_processor.shutdown(FLUSH_MS)
-
-
-class Exporter(SpanExporter):
-    """Sends spans to the collector; it counts those that are not taken, and warns now and then.
-
-    Args:
-        url: of the collector.
-        failed: counts spans.
-        processor: knows how many spans wait.
-
-    """
-
-    def __init__(self, url: str, failed: Counter, processor: BoundedProcessor) -> None:
-        self._url = url
-        self._failed = failed
-        self._processor = processor
-        self._exporter = OTLPSpanExporter(url, timeout=EXPORT_S)
-        self._reasons = LastMessages.of_sdk()
-        self._lost = 0
-        self._silent_until = 0.0
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send some spans."""
-        self._processor.taken(len(spans))
-        try:
-            result = self._exporter.export(spans)
-        except Exception:
-            log.exception("spans cannot be sent")
-            result = SpanExportResult.FAILURE
-        if result is SpanExportResult.SUCCESS:
-            if self._lost:
-                log.info("the collector of traces takes spans again; %d were dropped", self._lost)
-                self._lost, self._silent_until = 0, 0.0
-            return result
-        self._failed.inc(len(spans))
-        self._lost += len(spans)
-        if time.monotonic() >= self._silent_until:
-            self._silent_until = time.monotonic() + WARN_S
-            log.warning(
-                "the collector of traces at %s takes no spans, of which %d were dropped; requests "
-                "are served all the same: %s",
-                self._url,
-                self._lost,
-                "; ".join(self._reasons.texts),
-            )
-        return result
-
-    def shutdown(self) -> None:
-        """Send nothing more."""
-        self._exporter.shutdown()
-
-
-class LastMessages(logging.Handler):
-    """Keeps the last messages of the SDK, which has one or two for each failed export."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.texts: deque[str] = deque(maxlen=2)
-
-    @classmethod
-    def of_sdk(cls) -> LastMessages:
-        """Return one that gets all messages of the SDK in the place of the log."""
-        handler, sdk = cls(), logging.getLogger("opentelemetry")
-        sdk.handlers, sdk.propagate = [handler], False
-        return handler
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a message."""
-        self.texts.append(record.getMessage()[:MAX_REASON])

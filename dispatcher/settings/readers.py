@@ -315,6 +315,14 @@ def name(text: str) -> str:
     return text
 
 
+@expects("name of a service, without commas, or nothing")
+def service(text: str) -> str:
+    """Read the name of a service, which Triton gets in a list."""
+    if "," in text:
+        raise ValueError(text)
+    return text
+
+
 def written(value: object) -> str:
     """Return the text that a reader reads as a value."""
     if isinstance(value, range):

@@ -25,7 +25,7 @@ class TraceSettings:
         "how traces are sent; gRPC (mostly port 4317) is not supported")
     otlp_headers: str = setting("OTEL_EXPORTER_OTLP_HEADERS", "", read.attributes,
         "headers that are sent to the collector, such as `authorization=Bearer%20…`", secret=True)
-    otel_service_name: str = setting("OTEL_SERVICE_NAME", "", read.name,
+    otel_service_name: str = setting("OTEL_SERVICE_NAME", "", read.service,
         "name of this service in traces; nothing means service.name of OTEL_RESOURCE_ATTRIBUTES, "
         f"else {SERVICE}")
     otel_resource_attributes: str = setting("OTEL_RESOURCE_ATTRIBUTES", "", read.attributes,

@@ -12,7 +12,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from prometheus_client import CollectorRegistry
 
-from dispatcher.observability import traces
+from dispatcher.observability import trace_export
 from tests.conftest import PROJECT, Endpoint, free_ports, wait_for
 from tests.support.collector import collecting
 from tests.support.front import front
@@ -76,13 +76,13 @@ def test_requests_are_answered_and_a_worker_ends_while_the_collector_is_slow(
 def test_a_full_queue_is_counted_and_the_end_is_not_awaited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(traces, "QUEUE", 20)
-    monkeypatch.setattr(traces, "BATCH", 10)
-    monkeypatch.setattr(traces, "FLUSH_MS", 100)
+    monkeypatch.setattr(trace_export, "QUEUE", 20)
+    monkeypatch.setattr(trace_export, "BATCH", 10)
+    monkeypatch.setattr(trace_export, "FLUSH_MS", 100)
     registry = CollectorRegistry()
     with collecting() as collector:
         collector.delay = 5
-        processor = traces.BoundedProcessor(f"{collector.url}/v1/traces", registry)
+        processor = trace_export.BoundedProcessor(f"{collector.url}/v1/traces", registry)
         provider = TracerProvider(shutdown_on_exit=False)
         provider.add_span_processor(processor)
         tracer = provider.get_tracer("test")

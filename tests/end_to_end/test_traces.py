@@ -52,9 +52,14 @@ class Traced:
         """Return the spans of an answer's trace by name, once it has all that are wanted."""
         trace = trace_of(answer)
         found = self.collector.trace(
-            trace, lambda spans: {one.name for one in spans} >= {"respond", *wanted}
+            trace, lambda spans: whole(spans) and {one.name for one in spans} >= {*wanted}
         )
         return {one.name: one for one in found}
+
+
+def whole(spans: list[ReceivedSpan]) -> bool:
+    """Whether the outermost span of a request has come: it is sent last."""
+    return any(one.name.startswith("POST ") for one in spans)
 
 
 def trace_of(answer: Answer) -> str:
@@ -220,7 +225,9 @@ def test_a_model_that_is_asked_by_another_has_spans_of_its_own(traced: Traced) -
     answer = traced.ask("quadruple")
     assert answer.json["result"] == [4.0, 8.0]
     trace = trace_of(answer)
-    spans = traced.collector.trace(trace, lambda s: sum(one.name == "compute" for one in s) == 2)
+    spans = traced.collector.trace(
+        trace, lambda s: whole(s) and sum(one.name == "compute" for one in s) == 2
+    )
     (root,) = (one for one in spans if one.kind == SERVER and not one.parent)
     (asked,) = (one for one in spans if one.name == "ask double")
     assert asked.parent == root.identity
@@ -234,7 +241,7 @@ def test_each_of_several_requests_has_a_span(traced: Traced) -> None:
     body = {"requests": [{"modelname": m, "payload": {"numbers": [1]}} for m in ("double", "none")]}
     answer = traced.endpoint.call("/invocations", json.dumps(body))
     trace = trace_of(answer)
-    spans = traced.collector.trace(trace, lambda s: {"respond"} <= {one.name for one in s})
+    spans = traced.collector.trace(trace, whole)
     items = {one.attributes["dispatcher.model"]: one for one in spans if one.name == "item"}
     assert set(items) == {"double", "none"}
     assert [one.parent for one in spans if one.name == "infer double"] == [items["double"].identity]
@@ -279,6 +286,12 @@ def test_what_is_answered_later_is_a_part_of_the_trace(traced: Traced) -> None:
     (job,) = (one for one in roots if one.parent == first.identity)
     assert job.attributes["http.response.status_code"] == 200
     assert answer.headers["traceparent"] == f"00-{'3' * 32}-{first.identity}-01"
+    # The same request again is the same job, though its trace is another.
+    identity = answer.json["id"]
+    again = traced.ask(
+        Prefer="respond-async", X_Amzn_SageMaker_Inference_Id=identity, traceparent=SAMPLED
+    )
+    assert (again.status, again.json["id"]) == (202, identity)
 
 
 def test_reading_the_state_is_not_traced(traced: Traced) -> None:
