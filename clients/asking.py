@@ -23,7 +23,7 @@ from clients.errors import (
     TooLargeAtOnce,
     placed,
 )
-from clients.request import Request, Timings
+from clients.request import Request
 from clients.tensors.nested import unshared
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def ask(  # noqa: PLR0913, PLR0917  as in Client.ask
             request,
             parameters=other.read_parameters(parameters),
             version=version,
-            timings=Timings(),
+            timings=request.timings.of_asked(asked),
             sequence=request.sequence if one else None,
             chain=chain,
         )

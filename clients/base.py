@@ -230,8 +230,8 @@ class Client(ABC):
             fix = f"write hints=Hints({name}=…)" if hasattr(hints, name) else "leave it out"
             raise TypeError(f"infer() takes no {name}=; {fix}")
         timings = self.request.timings
-        timings.lap()
         asked = model or self.triton_model()
+        timings.call(asked)
         try:
             answer = self._environment.server.infer(
                 asked,
@@ -278,6 +278,7 @@ class Client(ABC):
     ) -> Iterator[dict[str, npt.NDArray[Any]]]:
         """Yield the answers of a decoupled model; arguments and errors as for `infer`."""
         asked, request = model or self.triton_model(), self.request
+        request.timings.call(asked)
         try:
             answers = self._environment.server.stream(
                 asked,
@@ -287,7 +288,6 @@ class Client(ABC):
                 sequence=request.sequence,
                 timeout=request.time_left(),
             )
-            request.timings.lap()
             with request.cancelling(answers):
                 for answer in answers:
                     request.timings.lap(inference=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -35,15 +35,61 @@ class Media:
     content: bytes | str
 
 
+class Span(ABC):
+    """A part of a request's trace; times are on the clock of `time.monotonic()`."""
+
+    headers: Sequence[tuple[str, str]] = ()
+    """What another server is sent, so that its own spans become children of this one."""
+
+    @abstractmethod
+    def begin(self, name: str, at: float, model: str = "", *, remote: bool = False) -> Span | None:
+        """Begin a child, which any thread may do; `None` where it is not recorded.
+
+        Args:
+            name: of the child.
+            at: when it begins.
+            model: that it is about.
+            remote: whether it waits for another server.
+
+        """
+
+    @abstractmethod
+    def end(self, at: float) -> None:
+        """End it; once more does nothing."""
+
+    @abstractmethod
+    def add(self, name: str, begun: float, ended: float) -> None:
+        """Add a child that is over."""
+
+
+current_span: ContextVar[Span | None] = ContextVar("span", default=None)
+
+
+@contextmanager
+def part_of_trace(name: str, model: str) -> Iterator[None]:
+    """Put what is timed inside the block below a span of its own, where there is a trace."""
+    outer = current_span.get()
+    span = outer and outer.begin(name, time.monotonic(), model)
+    token = current_span.set(span)
+    try:
+        yield
+    finally:
+        current_span.reset(token)
+        if span:
+            span.end(time.monotonic())
+
+
 @dataclass
 class Timings:
-    """The seconds that a request has spent in each phase."""
+    """The seconds that a request has spent in each phase; where it has a trace, its spans."""
 
     decode: float = 0.0
     inference: float = 0.0
     postprocess: float = 0.0
+    span: Span | None = field(default_factory=current_span.get)
     _since: float = 0.0
     _asked: bool = False
+    _call: Span | None = None
 
     def add(self, other: Timings) -> None:
         """Add the seconds of another one."""
@@ -55,22 +101,47 @@ class Timings:
         """Add the phases of a client that was asked; what follows counts as postprocessing."""
         self.add(other)
         self._since, self._asked = time.monotonic(), True
+        if other.span:
+            other.span.end(self._since)
+
+    def of_asked(self, model: str) -> Timings:
+        """Return the timings of a client that is asked now."""
+        return Timings(span=self.span and self.span.begin(f"ask {model}", self._since, model))
 
     def begin(self) -> None:
         """Begin the first phase, in which payloads are read."""
         self._since, self._asked = time.monotonic(), False
 
+    def call(self, model: str) -> None:
+        """End a phase: Triton is asked now, until the next `lap`."""
+        self.lap()
+        if self.span:
+            self._call = self.span.begin(f"infer {model}", self._since, model, remote=True)
+
+    @property
+    def headers(self) -> Sequence[tuple[str, str]]:
+        """What Triton is sent with the run that has begun."""
+        return self._call.headers if self._call else ()
+
     def lap(self, *, inference: bool = False) -> None:
         """Add the time since the last call to a phase; `inference` is the model's own."""
         now = time.monotonic()
-        took, self._since = now - self._since, now
+        begun, self._since = self._since, now
         if inference:
-            self.inference += took
+            phase = "inference"
+            self.inference += now - begun
             self._asked = True
         elif self._asked:
-            self.postprocess += took
+            phase = "postprocess"
+            self.postprocess += now - begun
         else:
-            self.decode += took
+            phase = "decode"
+            self.decode += now - begun
+        if self._call:
+            self._call.end(now)
+            self._call = None
+        elif self.span and begun:
+            self.span.add(phase, begun, now)
 
 
 @dataclass
@@ -243,6 +314,12 @@ def values_of(
 
 
 current: ContextVar[Request] = ContextVar("request")
+
+
+def trace_headers() -> Sequence[tuple[str, str]]:
+    """Return what Triton is sent about the trace of this thread's request."""
+    request = current.get(None)
+    return request.timings.headers if request else ()
 
 
 def time_to_wait() -> float:

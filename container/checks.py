@@ -83,3 +83,11 @@ def check_jobs_folder(settings: Settings) -> None:
             f"JOBS_DIR is '{folder}': {where}{error.strerror}; expected: a folder that can be made "
             f"and written to, such as one of a volume{why}"
         ) from error
+
+
+def has_classes(settings: Settings) -> bool:
+    """Whether there may be classes, which need no model."""
+    folders = settings.client_folders
+    return any(
+        one for folder in folders for kind in ("*.py", "*/__init__.py") for one in folder.glob(kind)
+    )

@@ -19,7 +19,7 @@ from typing import Any
 from clients.repository.files import denied
 from clients.repository.requirements import lacking
 from container.announcement import Announcement
-from container.checks import check_files, unreadable_models
+from container.checks import check_files, has_classes, unreadable_models
 from container.programs.find_triton import NoTriton, Triton, find_triton
 from container.programs.gunicorn import gunicorn_program, warn_of_lost_jobs
 from container.programs.listening_socket import ListeningSocket
@@ -166,7 +166,10 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
     refusals = Refusals(logged=settings.access_log != "off")
     wanted = {"NGINX": refusals}
     programs = [
-        replace(program, output=log.sink(program.name.lower(), wanted.get(program.name)))
+        replace(
+            program,
+            output=log.sink(program.name.lower(), refusals if program.name == "NGINX" else None),
+        )
         for program in (
             *([triton_program(settings, triton, run_dir, shm_prefix, plan)] if triton else []),
             gunicorn_program(settings, run_dir, shm_prefix, plan),
@@ -193,14 +196,6 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         warn_of_lost_jobs(run_dir, say)
         for program in programs:
             program.clean()
-
-
-def has_classes(settings: Settings) -> bool:
-    """Whether there may be classes, which need no model."""
-    folders = settings.client_folders
-    return any(
-        one for folder in folders for kind in ("*.py", "*/__init__.py") for one in folder.glob(kind)
-    )
 
 
 def prepared_triton(settings: Settings, run_dir: Path, say: Say) -> Triton:

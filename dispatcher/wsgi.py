@@ -320,10 +320,16 @@ def load_key_file(settings: Settings) -> KeyFile | None:
 def make_telemetry(
     settings: Settings, registry: Registry, environment: Mapping[str, str]
 ) -> Telemetry:
-    """Return the metrics, and the log of requests where there is one; start the log."""
+    """Return the metrics, the log of requests and their traces, where there are any."""
     metrics = Metrics(registry.clients, metrics_folder(environment))
+    traces = None
+    if settings.traces_url:
+        # Imported only here: without traces nothing of OpenTelemetry is loaded.
+        from dispatcher.observability.traces import Traces  # noqa: PLC0415
+
+        traces = Traces(settings.traces_url, settings.traced_service, metrics.registry)
     if settings.access_log == "off":
-        return Telemetry(metrics)
+        return Telemetry(metrics, traces=traces)
     access_log = AccessLog(sys.stderr.fileno(), errors_only=settings.access_log == "errors")
     access_log.start()
-    return Telemetry(metrics, access_log)
+    return Telemetry(metrics, access_log, traces)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -70,7 +71,7 @@ class Contender:
 
     @cached_property
     def log(self) -> Path:
-        return self.folder / f"{self.name.replace(' ', '_')}.log"
+        return self.folder / f"{re.sub('[ /]', '_', self.name)}.log"
 
     def request(self, payload: Any) -> bytes:
         """Return the bytes of a whole request."""

@@ -20,7 +20,7 @@ from clients.errors import (
     TensorsRefused,
     TooLargeAtOnce,
 )
-from clients.request import SequencePart, Stream
+from clients.request import SequencePart, Stream, trace_headers
 from clients.tensors.classes import classified, labels_at
 from clients.triton.configuration import signature_of
 from clients.triton.connection import Address, Connection, ModelChannel, Registration
@@ -207,7 +207,8 @@ class TritonInference(Connection, Inference):
         parameters = time_parameters(timeout) | sequence_parameters(sequence, model, signature)
         request = infer_request(model, version, inputs, outputs, parameters)
         channel = self._channel(model, signature)
-        call = channel.stub.ModelStreamInfer(iter([request]), timeout=timeout, metadata=WITH_STATUS)
+        metadata = (*WITH_STATUS, *trace_headers())
+        call = channel.stub.ModelStreamInfer(iter([request]), timeout=timeout, metadata=metadata)
 
         def explained(error: grpc.RpcError | ValueError) -> InferenceError:
             known = self._cause(error, channel, signature, inputs)
@@ -342,7 +343,9 @@ class TritonInference(Connection, Inference):
         if layout and layout.outputs:  # then each has to be named
             names = names or tuple(spec.name for spec in call.specs)
         request = infer_request(call.model, call.version, inputs, names, parameters, layout)
-        answer = channel.stub.ModelInfer(request, timeout=timeout + call.patience)
+        answer = channel.stub.ModelInfer(
+            request, timeout=timeout + call.patience, metadata=trace_headers()
+        )
         arrays = {
             output.name: layout.read(output.name, triton_to_np_dtype(output.datatype), output.shape)
             if layout and output.name in layout.outputs

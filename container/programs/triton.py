@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
+from urllib.parse import unquote
 
 from container.programs import shared_memory
 from container.programs.find_triton import Triton
@@ -96,6 +97,8 @@ def triton_program(
             "UNPACKED_ENVIRONMENTS": str(unpacked),
             engine_choice.PRECISION_VARIABLE: settings.model_precision,
             engine_choice.CACHE_VARIABLE: str(settings.engine_cache),
+            # Its SDK sends these as they are, without the percent signs.
+            "OTEL_EXPORTER_OTLP_HEADERS": unquote(settings.otlp_headers),
             **triton.environment,
         },
         fault,

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from container.programs.find_triton import Triton
@@ -19,6 +19,7 @@ CACHE = "local"
 OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:=(.*))?", re.DOTALL)
 # A backend's name, a setting's name, a value; one without a backend is for all of them.
 BACKEND_CONFIG = re.compile(r"([\w.-]+,)?[\w.-]+=.*", re.DOTALL)
+TRACE = "trace-config"
 SHM_PREFIX = "shm-region-prefix-name"
 
 PORTS = "TRITON_HTTP_PORT, TRITON_GRPC_PORT and TRITON_METRICS_PORT set the ports, on loopback"
@@ -99,8 +100,27 @@ def triton_options(settings: Settings) -> list[str]:
         f"--rate-limit={settings.triton_rate_limit}",
         *(f"--rate-limit-resource={one}" for one in resources),
         *(f"--backend-config={one}" for one in backend_configs(settings.triton_backend_config)),
+        *trace_options(settings, words),
         *(text for _, text in words),
     ]
+
+
+def trace_options(settings: Settings, words: Sequence[Word]) -> list[str]:
+    """Return the options for Triton's own spans; none where there are no traces.
+
+    It sends those of the requests that name a trace, which the web workers do if it is sampled, and
+    none of its own accord (rate 0).
+    """
+    if not settings.traces_url or any(name == TRACE for name, _ in words):
+        return []
+    configured = (
+        "mode=opentelemetry",
+        "rate=0",
+        "level=TIMESTAMPS",
+        f"opentelemetry,url={settings.traces_url}",
+        f"opentelemetry,resource=service.name={settings.traced_service}",
+    )
+    return [f"--{TRACE}={one}" for one in configured]
 
 
 def extra_options(text: str) -> Iterator[Word]:

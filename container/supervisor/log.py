@@ -9,10 +9,12 @@ programs, least of all NGINX, which answers no request until its line is written
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import select
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol, Self
@@ -39,6 +41,9 @@ EXPECTED = re.compile(
     rb"|connect\(\) to unix:\S+ failed \(2: No such file or directory\)"
     rb"|initgroups\(root, 0\) failed"
 )
+# What Triton says about each failed export of traces, and how these lines go on.
+REPEATED, REPEATED_S = re.compile(rb"\[Error\] File: \S*/opentelemetry-cpp/"), 60.0
+CONTINUED = re.compile(rb"[,\s]")
 LEVELS = {
     **dict.fromkeys((b"i", b"info", b"notice"), INFO),
     **dict.fromkeys((b"w", b"warn", b"warning"), WARNING),
@@ -114,13 +119,13 @@ class Log:
         self._writer.join(END_S)
 
     def _copy(self, program: str, source: int, wanted: Callable[[bytes], bool]) -> None:
-        level, rest = INFO, b""
+        level, rest, seldom = INFO, b"", Seldom()
         while read := os.read(source, READ_BYTES):
             *lines, rest = (rest + read).split(b"\n")
             if len(rest) > LONGEST_LINE:
                 lines, rest = [*lines, rest], b""
             formatted = []
-            for line in map(calmed, filter(wanted, filter(None, lines))):
+            for line in map(calmed, filter(seldom, filter(wanted, filter(None, lines)))):
                 level = level_of(line, level)
                 formatted.append(self._formatted(program, line, level))
             self._put(formatted)
@@ -170,6 +175,25 @@ class Log:
             except OSError:
                 return False  # that is no reason to stop serving
         return True
+
+
+class Seldom:
+    """Leaves out lines that are repeated, but for one a minute, and empty ones."""
+
+    def __init__(self) -> None:
+        self._silent_until = -math.inf
+        self._left_out = False
+
+    def __call__(self, line: bytes) -> bool:
+        """Return whether a line is written."""
+        if REPEATED.match(line):
+            now = time.monotonic()
+            self._left_out = now < self._silent_until
+            if not self._left_out:
+                self._silent_until = now + REPEATED_S
+        elif not CONTINUED.match(line):
+            self._left_out = False
+        return bool(line) and not self._left_out
 
 
 def is_object(line: bytes) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from clients.base import Client
 from clients.errors import BadParameter, BadPayload, InferenceError
 from clients.plugins.family import Family
-from clients.request import Once
+from clients.request import Once, part_of_trace
 from clients.tensors.client import V2_FIELDS
 from clients.tensors.quoting import brief
 from dispatcher.codecs.error_responses import error_item
@@ -122,8 +122,9 @@ class Executor:
             if isinstance(one, Exception):
                 return error_item(one)
             try:
-                prepared = prepare(self.lookup, one, metadata, deadline, once=once)
-                return {"status": 200, **prepared.body(prepared.result())}
+                with part_of_trace("item", model(one)):
+                    prepared = prepare(self.lookup, one, metadata, deadline, once=once)
+                    return {"status": 200, **prepared.body(prepared.result())}
             except Exception as error:
                 return failed(one, error)
 

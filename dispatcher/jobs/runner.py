@@ -217,6 +217,7 @@ def environ_of(job: StoredJob, connection: socket.socket) -> dict[str, Any]:
         "HTTP_X_REQUEST_START": str(time.time()),
         OF_JOB: request.owner,
         **request.headers,
+        **request.trace,
     }
 
 

@@ -22,7 +22,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -54,6 +54,7 @@ class JobRequest:
         result: where the answer will be.
         created: in seconds since 1970.
         digest: of path, query, headers and body.
+        trace: headers that name the trace that the answer becomes a part of.
 
     """
 
@@ -65,6 +66,7 @@ class JobRequest:
     result: str
     created: float = 0.0
     digest: str = ""
+    trace: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

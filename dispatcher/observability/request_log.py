@@ -16,9 +16,12 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clients.request import Timings
+
+if TYPE_CHECKING:
+    from dispatcher.observability.traces import RequestTrace
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +41,10 @@ class RequestRecord:
     """One request, without anything of its body, and no header but its id.
 
     Args:
-        since: when NGINX had all of it, on the clock of `time.monotonic()`.
+        since: when NGINX had all of it, on the clock of `time.monotonic()`; so the next three.
+        began: when a web worker had it.
+        entering: when it began to wait for a slot; 0 where it did not.
+        answered: when its answer was made, which may be sent as it is made.
         request_id: its id in the log and the response.
         method: GET, POST and so on.
         route: the URL rule that its path matched; empty where it matched none.
@@ -61,6 +67,8 @@ class RequestRecord:
         timings: of the model's client.
         s3: seconds that it waited for S3.
         reported: whether it was counted and logged already.
+        trace_id: of its trace, 32 digits; empty where there is none.
+        trace: to which its phases are added.
 
     """
 
@@ -87,6 +95,19 @@ class RequestRecord:
     timings: Timings | None = None
     s3: float = 0.0
     reported: bool = False
+    began: float = 0.0
+    entering: float = 0.0
+    answered: float = 0.0
+    trace_id: str = ""
+    trace: RequestTrace | None = None
+
+    def begin_waiting(self) -> None:
+        """Note that it waits for a slot from now on."""
+        self.entering = time.monotonic()
+
+    def end_waiting(self) -> None:
+        """Note how long it has waited in the queue, and not for S3."""
+        self.queue = time.monotonic() - self.since - self.s3
 
     def name(self, model: str) -> None:
         """Add a model to those asked."""
@@ -171,6 +192,7 @@ def format_record(record: RequestRecord) -> bytes:
         "program": PROGRAM,
         "level": level(record.status),
         "request_id": record.request_id,
+        **({"trace_id": record.trace_id} if record.trace_id else {}),
         "method": record.method[:MAX_TEXT],
         "route": record.route,
     }

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flask import Request, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from dispatcher.codecs.responses import OK, Item
 from dispatcher.errors import ANSWERS, CallerGone
+from dispatcher.observability.exemplars import Exemplars
 from dispatcher.observability.multiprocess import (
     DIR_VARIABLE,
     extend,
@@ -25,6 +26,9 @@ from dispatcher.observability.multiprocess import (
     read_consistent,
 )
 from dispatcher.observability.request_log import AccessLog, RequestRecord
+
+if TYPE_CHECKING:
+    from dispatcher.observability.traces import Traces
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +88,10 @@ class Metrics:
         self.folder = folder
         self._models = set(models)
         self._registry = CollectorRegistry()
-        registry = None if folder else self._registry
+        self.registry = registry = None if folder else self._registry
+        self.exemplars = Exemplars(
+            {"dispatcher_request_seconds": REQUEST_S, "dispatcher_queue_seconds": QUEUE_S}
+        )
         self._requests = Counter(
             "dispatcher_requests",
             "Requests that a web worker has answered.",
@@ -144,6 +151,9 @@ class Metrics:
             if model:
                 self._child(self._seconds, model, status).observe(record.total)
                 self._child(self._queue, model, status).observe(record.queue)
+                if record.trace and record.trace.whole.recorded:
+                    times = (record.total, record.queue)
+                    self.exemplars.note((model, str(status)), record.trace_id, times)
                 if record.s3:
                     self._child(self._s3, model, status).observe(record.s3)
         except OSError as error:
@@ -181,12 +191,20 @@ class Metrics:
     def page(self) -> bytes:
         """Return the counts of all processes in Prometheus' text format."""
         registry = CollectorRegistry()
+        registry.register(self._of_all())
+        return self._read(lambda: generate_latest(registry))
+
+    def openmetrics(self) -> bytes:
+        """Return them in the format OpenMetrics, with exemplars, without its last line."""
+        return self._read(lambda: self.exemplars.page(self._of_all()))
+
+    def _of_all(self) -> AllWorkers:
         if self.folder is None:
-            registry.register(AllWorkers(self._registry))
-            return generate_latest(registry)
-        files = MultiProcessCollector(None, str(self.folder))  # type: ignore[no-untyped-call]
-        registry.register(AllWorkers(files))
-        return read_consistent(self.folder, lambda: generate_latest(registry))
+            return AllWorkers(self._registry)
+        return AllWorkers(MultiProcessCollector(None, str(self.folder)))  # type: ignore[no-untyped-call]
+
+    def _read(self, page: Callable[[], bytes]) -> bytes:
+        return read_consistent(self.folder, page) if self.folder else page()
 
     def _label(self, record: RequestRecord) -> str:
         if len(record.models) > 1:
@@ -209,12 +227,16 @@ class Telemetry:
     Args:
         metrics: counts every request.
         access_log: logs a line for each; `None` for no log.
+        traces: makes a trace of each; `None` for none.
 
     """
 
-    def __init__(self, metrics: Metrics, access_log: AccessLog | None = None) -> None:
+    def __init__(
+        self, metrics: Metrics, access_log: AccessLog | None = None, traces: Traces | None = None
+    ) -> None:
         self.metrics = metrics
         self.access_log = access_log
+        self.traces = traces
 
     def begin(
         self, request: Request, request_id: str, queue: float, *, counts: bool
@@ -230,9 +252,11 @@ class Telemetry:
         """
         if counts:
             self.metrics.in_flight.inc()
-        return RequestRecord(
+        now = time.monotonic()
+        record = RequestRecord(
             reported=not counts,
-            since=time.monotonic() - queue,
+            since=now - queue,
+            began=now,
             request_id=request_id,
             method=request.method,
             route=request.url_rule.rule if request.url_rule else "",
@@ -240,10 +264,16 @@ class Telemetry:
             bytes_in=request.content_length or 0,
             queue=queue,
         )
+        if self.traces:
+            self.traces.begin(record, request, wanted=counts)
+        return record
 
     def finish(self, record: RequestRecord, response: Response) -> None:
         """Note the response; report the request when it was sent."""
         record.status = response.status_code
+        record.answered = time.monotonic()
+        if record.trace:
+            record.trace.answer(response.headers)
         if not record.models:
             record.name(record.modelname)
         if response.is_sequence:
@@ -265,6 +295,8 @@ class Telemetry:
         record.reported = True
         record.total = time.monotonic() - record.since
         record.at = time.time() - record.total
+        if record.trace:
+            record.trace.report(record)
         self.metrics.request(record)
         if self.access_log:
             self.access_log.put(record)

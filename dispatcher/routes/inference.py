@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import socket
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -221,10 +220,11 @@ class InferenceHandler:
         model = self.executor.registry.name(modelname)
         if starts_sequence(model_request.parameters, metadata):
             model += STARTS
+        record.begin_waiting()
         try:
             slot = self.admission.calls.enter(model, deadline, g.caller, on_timeout)
         finally:
-            end_waiting(record)
+            record.end_waiting()
         with slot:
             prepared = self.prepared(model_request, metadata, deadline)
             chosen = negotiate(metadata.accept, available_types(model_request, prepared.client))
@@ -340,10 +340,11 @@ class InferenceHandler:
         """Answer with several calls, in a slot that is held until the response is sent."""
         time_limit = self.time_limit(metadata, stream=stream)
         name = self.executor.registry.name(model)
+        g.record.begin_waiting()
         try:
             slot = self.admission.jobs.enter(name, time_limit.deadline(), g.caller)
         finally:
-            end_waiting(g.record)
+            g.record.end_waiting()
         if stream and g.caller.connection:
             # A caller that reads too slowly is disconnected.
             slot.deadline = time_limit.ends + self.client_timeout
@@ -380,11 +381,6 @@ class InferenceHandler:
         stream = stream or OF_JOB in request.environ  # nobody waits for a job
         each = min(self.client_timeout, metadata.timeout)
         return TimeLimit(g.record.since + (self.settings.stream_timeout if stream else each), each)
-
-
-def end_waiting(record: RequestRecord) -> None:
-    """Note how long the request has waited in the queue, and not for S3."""
-    record.queue = time.monotonic() - record.since - record.s3
 
 
 def with_attributes(response: Response, prepared: PreparedRequest) -> Response:

@@ -33,6 +33,7 @@ STORED_HEADERS = (
     "HTTP_X_AMZN_SAGEMAKER_CUSTOM_ATTRIBUTES",
     "HTTP_X_AMZN_SAGEMAKER_TARGET_MODEL",
 )
+TRACE_HEADERS = ("HTTP_TRACEPARENT", "HTTP_TRACESTATE")
 OWN_HEADERS = {"content-length", "x-request-id", "server-timing"}  # of the answer that is sent now
 
 
@@ -85,6 +86,7 @@ class Later:
             environ.get("QUERY_STRING", ""),
             {name: environ[name] for name in STORED_HEADERS if environ.get(name)},
             place or f"/jobs/{identity}/result",
+            trace={name: environ[name] for name in TRACE_HEADERS if environ.get(name)},
         )
         job = self.store.accept(asked, body, length)
         response = json_response(described(job))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flask import Blueprint, Response
+from flask import Blueprint, Response, request
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -23,11 +23,17 @@ from prometheus_client.core import (
     InfoMetricFamily,
     Metric,
 )
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encoder
 from prometheus_client.registry import Collector
 
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.model_control.listing import ModelListing
+from dispatcher.observability.exemplars import (
+    END,
+    OPENMETRICS,
+    as_openmetrics,
+    triton_as_openmetrics,
+)
 from dispatcher.observability.telemetry import Metrics
 from dispatcher.readiness.instances import model_processes, process_cpu, process_memory
 from dispatcher.readiness.status import Readiness
@@ -282,10 +288,20 @@ def metrics_routes(
             readiness, keys, listing, memory, triton_up=up, statistics=versions_in(statistics)
         )
         registry.register(state)
+        # Exemplars are all that the other format has more.
+        if settings.traces_url and asks_for_openmetrics(request.headers.get("Accept", "")):
+            own = metrics.openmetrics() + as_openmetrics(registry)
+            page = own + triton_as_openmetrics(triton) + END
+            return Response(page, content_type=OPENMETRICS)
         page = metrics.page() + generate_latest(registry) + triton
         return Response(page, content_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     return routes
+
+
+def asks_for_openmetrics(accept: str) -> bool:
+    """Check whether a scraper prefers OpenMetrics, as Prometheus does."""
+    return choose_encoder(accept)[1].startswith("application/openmetrics-text")
 
 
 def versions_in(statistics: bytes) -> list[dict[str, Any]]:

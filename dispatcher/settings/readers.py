@@ -207,6 +207,22 @@ def one_of(*words: str) -> Callable[[str], str]:
     return read
 
 
+@expects("NAME=VALUE, separated by commas, or nothing")
+def attributes(text: str) -> str:
+    """Read pairs of name and value; return them as they are."""
+    if not all(re.fullmatch(r"[^=\s]+=[^=].*", part.strip()) for part in text.split(",") if text):
+        raise ValueError(text)
+    return text
+
+
+@expects("number, 0 to 1")
+def share(text: str) -> float:
+    """Read a share of a whole."""
+    if not NUMBER.fullmatch(text) or not 0 <= (number := float(text)) <= 1:
+        raise ValueError(text)
+    return number
+
+
 @expects("true or false")
 def truth(text: str) -> bool:
     if text.lower() not in {"true", "false"}:
@@ -303,6 +319,14 @@ def s3_prefix(text: str) -> str:
 
 @expects("name of a model, or nothing")
 def name(text: str) -> str:
+    return text
+
+
+@expects("name of a service, without commas, or nothing")
+def service(text: str) -> str:
+    """Read the name of a service, which Triton gets in a list."""
+    if "," in text:
+        raise ValueError(text)
     return text
 
 

@@ -16,6 +16,7 @@ from dispatcher.settings.jobs import JobSettings
 from dispatcher.settings.models import ModelSettings
 from dispatcher.settings.readers import setting
 from dispatcher.settings.storage import StorageSettings
+from dispatcher.settings.traces import TraceSettings
 
 ADAPT = "adapt"  # of GPU_CONFIGS
 AUTO, RUN_PATH, WORKABLE, written = read.AUTO, read.RUN_PATH, read.WORKABLE, read.written
@@ -60,7 +61,7 @@ def with_others(slots: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(JobSettings, StorageSettings, ModelSettings):
+class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
     """The settings of one container, read and checked."""
 
     # fmt: off
@@ -311,8 +312,8 @@ class Settings(JobSettings, StorageSettings, ModelSettings):
 
 
 def rows() -> Iterator[Row]:
-    """Yield a row for each setting: those of this table, of models, of S3, and of jobs."""
-    last = (JobSettings, StorageSettings, ModelSettings)
+    """Yield a row for each setting: those of this table, of models, S3, jobs and traces."""
+    last = (TraceSettings, JobSettings, StorageSettings, ModelSettings)
     parts = [{f.name for f in fields(part)} for part in last]
     for f in sorted(fields(Settings), key=lambda f: [f.name in part for part in parts]):
         yield Row(

@@ -100,7 +100,7 @@ class TritonHttp:
         with ExitStack() as otherwise:
             otherwise.callback(connection.close)
             with triton_errors(deadline):
-                sent = {**dict(self.sent_along()), **(headers or {})}
+                sent = {**dict(self.sent_along()), **trace_headers(), **(headers or {})}
                 connection.request(method, path, body, sent)
                 response = connection.getresponse()
                 came = response.read() if response.status != HTTPStatus.OK else b""
@@ -153,3 +153,9 @@ def path_of(model: str, version: str) -> str:
     """Return the path of a model on Triton."""
     path = f"/v2/models/{quote(model, safe='')}"
     return f"{path}/versions/{version}" if version else path
+
+
+def trace_headers() -> dict[str, str]:
+    """Return what Triton is sent about the trace of the current request."""
+    timings = g.record.timings
+    return dict(timings.headers) if timings else {}

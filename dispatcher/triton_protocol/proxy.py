@@ -95,6 +95,7 @@ class TritonProxy:
             length = read_header_length(stated, body, where)
             document = read_header(body[:length], deadline)
             starts = starts_sequence(parameters_of(document), metadata)
+            record.begin_waiting()
             try:
                 slot = self.admission.calls.enter(
                     self.lookup.registry.name(asked) + STARTS * starts,
@@ -102,12 +103,13 @@ class TritonProxy:
                     Caller(request.environ.get("gunicorn.socket")),
                 )
             finally:
-                record.queue = time.monotonic() - record.since
+                record.end_waiting()
             with slot:
                 self.lookup.refuse(asked)  # it may have become known while this request waited
                 model = self.model(asked, deadline)
                 timings = record.timings = Timings()
                 timings.begin()
+                timings.call(model)
                 try:
                     with self.using(model, deadline):
                         return self.run_checked(
@@ -229,12 +231,13 @@ class TritonProxy:
         body = request.get_data()
         read_header(body, record.since + each)
         caller = Caller(request.environ.get("gunicorn.socket"))
+        record.begin_waiting()
         try:
             slot = self.admission.jobs.enter(
                 self.lookup.registry.name(asked), record.since + each, caller
             )
         finally:
-            record.queue = time.monotonic() - record.since
+            record.end_waiting()
         held = ExitStack()
         held.enter_context(suppress(DeadlineExceeded))
         held.callback(slot.release)

@@ -76,6 +76,15 @@ def test_defaults_are_the_documented_ones() -> None:
         ("TRITON_HTTP_URL", "http://triton:8000/v2"),
         ("TRITON_HTTP_URL", "http://triton:0"),
         ("TRITON_CA_FILE", "/there/is/no/such/file"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "grpc://collector:4317"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user@collector:4318"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "/v1/traces"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "test"),
+        ("OTEL_TRACES_SAMPLER", "sometimes"),
+        ("OTEL_TRACES_SAMPLER_ARG", "1.5"),
+        ("OTEL_SDK_DISABLED", "maybe"),
     ],
 )
 def test_a_bad_value_names_itself(variable: str, value: str) -> None:
@@ -259,3 +268,27 @@ def test_metadata_is_never_shown_and_read_again_from_its_file(tmp_path: Path) ->
     assert sent() == (("authorization", "Bearer three"),), "the last that could be used"
     text = read_settings({"TRITON_URL": "t:1", "TRITON_METADATA": "a: Bearer one"})
     assert "Bearer" not in repr(text)
+
+
+@pytest.mark.parametrize(
+    ("environment", "url", "service"),
+    [
+        ({}, "", "triton-dispatcher"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, "http://c:4318/v1/traces", ""),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318/p/"}, "http://c:4318/p/v1/traces", ""),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://c/t"}, "https://c/t", ""),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c", "OTEL_SDK_DISABLED": "true"}, "", ""),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "a=b, service.name=shop"}, "", "shop"),
+        (
+            {"OTEL_RESOURCE_ATTRIBUTES": "service.name=shop", "OTEL_SERVICE_NAME": "cart"},
+            "",
+            "cart",
+        ),
+    ],
+)
+def test_traces_go_where_opentelemetry_s_variables_say(
+    environment: dict[str, str], url: str, service: str
+) -> None:
+    settings = read_settings(environment)
+    assert settings.traces_url == url
+    assert settings.traced_service == (service or "triton-dispatcher")

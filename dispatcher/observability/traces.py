@@ -1,0 +1,283 @@
+"""Traces of requests, made and sent by OpenTelemetry's own SDK.
+
+Only a web worker with traces imports this. Spans are made of the times that the log and
+Server-Timing have too: of a request, its phases, and its calls of Triton. Triton sends its own
+spans of such a call, with its queue and its computing: see `container/programs/triton_options.py`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import time
+from collections.abc import Mapping
+
+from flask import Request
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Span as RecordedSpan
+from opentelemetry.trace import SpanContext, SpanKind, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from prometheus_client import CollectorRegistry
+from werkzeug.datastructures import Headers
+
+from clients.request import Span, current_span
+from dispatcher.codecs.metadata import ATTRIBUTES, MAX_ATTRIBUTES
+from dispatcher.observability.request_log import BUG, RequestRecord
+from dispatcher.observability.trace_export import BoundedProcessor
+from dispatcher.version import VERSION
+
+MOST_SPANS = 200  # of one request
+MAX_TEXT = 200
+
+SCOPE = "triton_dispatcher"
+PARENT, STATE = "traceparent", "tracestate"
+READING = frozenset({"GET", "HEAD", "OPTIONS"})  # of health, metrics and lists: no request
+
+propagator = TraceContextTextMapPropagator()
+
+
+class Sink:
+    """Makes the spans below that of a request.
+
+    The SDK's own way takes some 40 µs for each, since it asks the sampler again, and copies and
+    checks what cannot be wrong here.
+
+    Args:
+        provider: the SDK's.
+        processor: takes them.
+
+    """
+
+    def __init__(self, provider: TracerProvider, processor: BoundedProcessor) -> None:
+        self._identities = provider.id_generator
+        self._resource = provider.resource
+        self._scope = InstrumentationScope(SCOPE, VERSION)
+        self._processor = processor
+
+    def below(self, above: SpanContext) -> SpanContext:
+        """Return the context of a new span of the same trace."""
+        identity = self._identities.generate_span_id()
+        flags, state = above.trace_flags, above.trace_state
+        return SpanContext(above.trace_id, identity, False, flags, state)  # noqa: FBT003  not remote
+
+    def put(self, part: Part, begun: int, ended: int) -> None:
+        """Make a span of a part that is over; times are in nanoseconds since 1970."""
+        self._processor.on_end(
+            ReadableSpan(
+                cleaned(part.name),
+                part.context,
+                part.above,
+                self._resource,
+                {"dispatcher.model": cleaned(part.model)} if part.model else {},
+                kind=part.kind,
+                start_time=begun,
+                end_time=ended,
+                instrumentation_scope=self._scope,
+            )
+        )
+
+
+class Traces:
+    """Makes a trace of each request that asks for something.
+
+    Args:
+        url: where they are sent.
+        service: the name of this service.
+        registry: of the metrics; `None` where several processes count.
+
+    """
+
+    def __init__(self, url: str, service: str, registry: CollectorRegistry | None) -> None:
+        own = Resource({"service.version": VERSION, "process.pid": os.getpid()})
+        named = OTELResourceDetector().detect().merge(Resource({"service.name": service}))
+        self._provider = TracerProvider(
+            resource=Resource.create().merge(own).merge(named), shutdown_on_exit=False
+        )
+        processor = BoundedProcessor(url, registry)
+        self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer(SCOPE, VERSION)
+        self._sink = Sink(self._provider, processor)
+        atexit.register(self._provider.shutdown)
+
+    def begin(self, record: RequestRecord, request: Request, *, wanted: bool) -> None:
+        """Begin the trace of a request, or go on with the one that it names.
+
+        Args:
+            record: of the request; it gets the trace.
+            request: as Flask has it.
+            wanted: whether it comes from a caller.
+
+        """
+        current_span.set(None)  # that of the thread's last request
+        if not wanted or request.method in READING:
+            return
+        parent = propagator.extract(carrier_of(request.headers), Context())
+        whole = Whole(self._sink)
+        span = self._tracer.start_span(
+            f"{record.method} {record.route}".strip(),
+            parent,
+            SpanKind.SERVER,
+            {
+                "http.request.method": record.method,
+                "http.route": record.route,
+                "url.path": cleaned(record.path),
+                "http.request.body.size": record.bytes_in,
+                "dispatcher.request_id": record.request_id,
+            },
+            start_time=whole.at(record.since),
+        )
+        whole.recorded = span.is_recording()
+        record.trace = trace = RequestTrace(span, whole)
+        record.trace_id = f"{trace.context.trace_id:032x}"
+        current_span.set(trace)
+        # For a request that is answered later: its answer becomes a part of this trace.
+        for name, text in trace.carrier().items():
+            request.environ[f"HTTP_{name.upper()}"] = text
+
+
+class Whole:
+    """What the spans of one request have in common.
+
+    Args:
+        sink: makes them.
+
+    """
+
+    recorded = False  # whether there are any
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self.left = MOST_SPANS
+        self.under_way: set[Part] = set()
+        # One difference for all, so that a clock that is set meanwhile does not matter.
+        self._epoch = time.time_ns() - time.monotonic_ns()
+
+    def at(self, when: float) -> int:
+        """Return a time of `time.monotonic()` in nanoseconds since 1970."""
+        return int(when * 1e9) + self._epoch
+
+
+class Part(Span):
+    """A span of a request.
+
+    Args:
+        context: its ids.
+        whole: of the request.
+
+    """
+
+    name, begun, model, kind = "", 0.0, "", SpanKind.INTERNAL
+    above: SpanContext | None = None
+
+    def __init__(self, context: SpanContext, whole: Whole) -> None:
+        self.context = context
+        self.whole = whole
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:  # type: ignore[override]
+        # Triton would record what it is sent, sampled or not.
+        return tuple(self.carrier().items()) if self.whole.recorded else ()
+
+    def carrier(self) -> dict[str, str]:
+        """Return the headers of the W3C that name this span."""
+        one = self.context
+        carrier = {PARENT: f"00-{one.trace_id:032x}-{one.span_id:016x}-{one.trace_flags:02x}"}
+        if one.trace_state:
+            carrier[STATE] = one.trace_state.to_header()
+        return carrier
+
+    def begin(self, name: str, at: float, model: str = "", *, remote: bool = False) -> Part | None:
+        if not self.whole.recorded or self.whole.left <= 0:
+            return None
+        self.whole.left -= 1
+        part = Part(self.whole.sink.below(self.context), self.whole)
+        part.name, part.begun, part.model, part.above = name, at, model, self.context
+        part.kind = SpanKind.CLIENT if remote else SpanKind.INTERNAL
+        self.whole.under_way.add(part)
+        return part
+
+    def end(self, at: float) -> None:
+        try:
+            self.whole.under_way.remove(self)
+        except KeyError:
+            return
+        self.whole.sink.put(self, self.whole.at(self.begun), self.whole.at(at))
+
+    def add(self, name: str, begun: float, ended: float) -> None:
+        if part := self.begin(name, begun):
+            part.end(ended)
+
+
+class RequestTrace(Part):
+    """The outermost span of a request in this container.
+
+    Args:
+        span: the SDK's, which decides whether the request is recorded.
+        whole: of the request.
+
+    """
+
+    def __init__(self, span: RecordedSpan, whole: Whole) -> None:
+        super().__init__(span.get_span_context(), whole)
+        self.span = span
+
+    def answer(self, headers: Headers) -> None:
+        """Say in a response which trace it has; in the custom attributes too, if there is room."""
+        parent = headers[PARENT] = self.carrier()[PARENT]
+        others = [one for one in headers.get(ATTRIBUTES, "").split(";") if one]
+        kept = [one for one in others if one.partition("=")[0].strip() not in {PARENT, STATE}]
+        attributes = ";".join([*kept, f"{PARENT}={parent}"])
+        if len(attributes) <= MAX_ATTRIBUTES:
+            headers[ATTRIBUTES] = attributes
+
+    def report(self, record: RequestRecord) -> None:
+        """Add what is known at the end of the request, and end it."""
+        if not self.whole.recorded:
+            return
+        ended = record.since + record.total
+        self.add("queue", record.since, record.began)
+        if record.entering:
+            self.add("read", record.began, record.entering)
+            self.add("admission", record.entering, record.since + record.queue + record.s3)
+        if record.answered:
+            self.add("respond", record.answered, ended)
+        for part in list(self.whole.under_way):  # of a model that hangs
+            part.end(ended)
+        about: dict[str, str | int | float] = {
+            "http.response.status_code": record.status,
+            "http.response.body.size": record.bytes_out,
+            "dispatcher.model": cleaned(",".join(record.models)),
+            "dispatcher.version": cleaned(record.version),
+            "dispatcher.key": cleaned(record.key),
+            "dispatcher.items": record.items,
+            "dispatcher.failed": record.failed,
+            "dispatcher.s3_s": record.s3,
+            "error.type": record.code,
+        }
+        self.span.set_attributes({name: value for name, value in about.items() if value})
+        if record.status >= BUG:
+            self.span.set_status(StatusCode.ERROR, cleaned(record.message) or None)
+        self.span.end(self.whole.at(ended))
+
+
+def carrier_of(headers: Headers) -> Mapping[str, str]:
+    """Return what a request says about its trace, in headers or else in the custom attributes.
+
+    The attributes are read here too: `tracestate` has commas, which separate them elsewhere.
+    """
+    if parent := headers.get(PARENT):
+        return {PARENT: parent, STATE: headers.get(STATE, "")}
+    pairs = (one.partition("=") for one in headers.get(ATTRIBUTES, "").split(";"))
+    named = {name.strip(): value.strip() for name, _, value in pairs}
+    # Attributes of other makers may follow a comma.
+    parent = re.split("[,\\s]", named.get(PARENT, ""), maxsplit=1)[0]
+    return {PARENT: parent, STATE: named.get(STATE, "")}
+
+
+def cleaned(text: str) -> str:
+    """Return a text that can be sent: JSON can hold half a surrogate pair."""
+    return text[:MAX_TEXT].encode(errors="replace").decode()

@@ -1,0 +1,312 @@
+"""Traces through the whole container, as a collector gets them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from tests.conftest import Answer, Endpoint, running
+from tests.end_to_end.conftest import write_own_client
+from tests.support.collector import CLIENT, SERVER, Collector, ReceivedSpan, collecting
+from tests.support.front import sagemaker_runtime
+from tests.support.telemetry import lines_of
+
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"  # as in the W3C's examples
+SAMPLED = f"00-{TRACE}-{PARENT}-01"
+ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
+OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.5"
+
+# A class that asks another one, and itself asks Triton as well.
+QUADRUPLE = """
+from clients.base import Client
+
+class Quadruple(Client):
+    modelname = "quadruple"
+    example = {"numbers": [1]}
+
+    def inference(self, payload):
+        doubled = self.ask("double", payload)
+        numbers = self.numbers({"numbers": doubled}, "numbers")
+        return self.infer({"INPUT": numbers[None]}, model="double")["OUTPUT"][0].tolist()
+"""
+
+
+@dataclass
+class Traced:
+    """A container, and the collector that it sends its traces to."""
+
+    endpoint: Endpoint
+    collector: Collector
+
+    def ask(self, model: str = "double", path: str = "/invocations", **headers: str) -> Answer:
+        names = {name.replace("_", "-"): text for name, text in headers.items()}
+        body = json.dumps({"modelname": model, "payload": {"numbers": [1, 2]}})
+        return self.endpoint.call(path, body, headers=names)
+
+    def spans(self, answer: Answer, *wanted: str) -> dict[str, ReceivedSpan]:
+        """Return the spans of an answer's trace by name, once it has all that are wanted."""
+        trace = trace_of(answer)
+        found = self.collector.trace(
+            trace, lambda spans: whole(spans) and {one.name for one in spans} >= {*wanted}
+        )
+        return {one.name: one for one in found}
+
+
+def whole(spans: list[ReceivedSpan]) -> bool:
+    """Whether the outermost span of a request has come: it is sent last."""
+    return any(one.name.startswith("POST ") for one in spans)
+
+
+def trace_of(answer: Answer) -> str:
+    match = re.fullmatch(r"00-([0-9a-f]{32})-[0-9a-f]{16}-0[13]", answer.headers["traceparent"])
+    assert match
+    return match[1]
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
+    folder = tmp_path_factory.mktemp("traced")
+    (folder / "repository").mkdir()
+    write_own_client(folder, folder / "repository")
+    (folder / "clients" / "quadruple.py").write_text(QUADRUPLE)
+    with (
+        collecting() as collector,
+        running(
+            folder,
+            MODEL_REPOSITORY=str(folder / "repository"),
+            CLIENTS_PATH=str(folder / "clients"),
+            OTEL_EXPORTER_OTLP_ENDPOINT=collector.url,
+            OTEL_EXPORTER_OTLP_HEADERS="authorization=Bearer%20secret",
+            OTEL_RESOURCE_ATTRIBUTES="service.name=shop,deployment.environment.name=test",
+        ) as endpoint,
+    ):
+        yield Traced(endpoint, collector)
+
+
+def test_a_request_has_a_span_for_each_phase_and_triton_adds_its_own(traced: Traced) -> None:
+    answer = traced.ask(traceparent=SAMPLED, tracestate="vendor=x")
+    assert trace_of(answer) == TRACE
+    spans = traced.spans(answer, "InferRequest", "double", "compute")
+    root = spans.pop("POST /invocations")
+    assert (root.parent, root.kind, root.state, root.failed) == (PARENT, SERVER, "vendor=x", False)
+    assert answer.headers["traceparent"] == f"00-{TRACE}-{root.identity}-01"
+    about = {
+        "http.request.method": "POST",
+        "http.route": "/invocations",
+        "http.response.status_code": 200,
+        "http.response.body.size": len(answer.body),
+        "dispatcher.model": "double",
+        "dispatcher.request_id": answer.headers["X-Request-Id"],
+    }
+    assert about.items() <= root.attributes.items()
+    phases = ["queue", "read", "admission", "decode", "infer double", "postprocess", "respond"]
+    assert all(spans[name].parent == root.identity for name in phases)
+    starts = [spans[name].start for name in phases]
+    assert starts == sorted(starts)
+    assert root.start == spans["queue"].start
+    assert all(spans[name].end <= root.end + 1e-6 for name in phases)
+    call, of_triton, model = (spans[n] for n in ("infer double", "InferRequest", "double"))
+    assert (call.kind, call.attributes) == (CLIENT, {"dispatcher.model": "double"})
+    # What Triton itself sent: the request, the model with its queue, and its computing.
+    assert (of_triton.parent, model.parent) == (call.identity, of_triton.identity)
+    assert spans["compute"].parent == model.identity
+    assert model.events["QUEUE_START"] <= spans["compute"].start
+    assert call.start <= of_triton.start < of_triton.end
+    assert {one.service for one in spans.values()} == {"shop"}
+    assert traced.collector.headers["authorization"] == "Bearer secret"
+
+
+def test_the_phases_are_those_of_server_timing(traced: Traced) -> None:
+    answer = traced.ask()
+    shown = dict(re.findall(r"(\w+);dur=([\d.]+)", answer.headers["Server-Timing"]))
+    spans = traced.spans(answer)
+    for name, span in (("inference", "infer double"), ("decode", "decode")):
+        taken = 1000 * (spans[span].end - spans[span].start)
+        assert taken == pytest.approx(float(shown[name]), abs=0.06)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        f"traceparent={SAMPLED}",
+        f"modelversion=1; traceparent={SAMPLED};tracestate=a=1,b=2",
+        f"traceparent={SAMPLED},other=1",
+    ],
+)
+def test_custom_attributes_name_a_trace_too(traced: Traced, attributes: str) -> None:
+    runtime = sagemaker_runtime(traced.endpoint)
+    answer = runtime.invoke_endpoint(
+        EndpointName="any",
+        ContentType="application/json",
+        CustomAttributes=attributes,
+        Body=json.dumps({"modelname": "double", "payload": {"numbers": [1]}}),
+    )
+    match = re.fullmatch(f"traceparent=00-{TRACE}-([0-9a-f]{{16}})-01", answer["CustomAttributes"])
+    assert match
+    spans = traced.collector.trace(TRACE, lambda s: match[1] in {one.identity for one in s})
+    root = next(one for one in spans if one.identity == match[1])
+    assert root.parent == PARENT
+    assert root.state == ("a=1,b=2" if "tracestate" in attributes else "")
+
+
+def test_the_header_counts_more_than_the_attributes(traced: Traced) -> None:
+    other = f"traceparent=00-{'1' * 32}-{PARENT}-01"
+    answer = traced.ask(traceparent=SAMPLED, **{ATTRIBUTES: other})
+    assert trace_of(answer) == TRACE
+
+
+@pytest.mark.parametrize(
+    "parent",
+    [
+        "",
+        "nonsense",
+        f"00-{TRACE}-{PARENT}",
+        f"00-{TRACE.upper()}-{PARENT}-01",
+        f"00-{'0' * 32}-{PARENT}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"ff-{TRACE}-{PARENT}-01",
+        f"{SAMPLED}-more",
+        f"{SAMPLED},{SAMPLED}",
+        "é" * 100,
+        "x" * 2000,
+    ],
+)
+def test_a_bad_traceparent_begins_a_new_trace(traced: Traced, parent: str) -> None:
+    answer = traced.ask(traceparent=parent.encode().decode("latin-1"), tracestate="=;,é, ")
+    assert answer.status == 200
+    assert trace_of(answer) != TRACE
+    if parent.isascii() and len(parent) < 500:
+        answer = traced.ask(**{ATTRIBUTES: f"traceparent={parent}"})
+        assert answer.status == 200
+        known = parent.startswith(SAMPLED) and "," in parent  # the comma separates attributes
+        assert (trace_of(answer) == TRACE) == known
+
+
+def test_a_caller_who_records_nothing_is_not_recorded(traced: Traced) -> None:
+    parent = f"00-{'2' * 32}-{PARENT}-00"
+    answer = traced.ask(traceparent=parent)
+    assert re.fullmatch(f"00-{'2' * 32}-[0-9a-f]{{16}}-00", answer.headers["traceparent"])
+    traced.spans(traced.ask())  # which came later, and is there
+    assert not [one for one in traced.collector.spans if one.trace == "2" * 32]
+    (line,) = lines_of(traced.endpoint, answer.headers["X-Request-Id"])
+    assert line["trace_id"] == "2" * 32
+
+
+def test_the_log_and_the_metrics_name_the_trace(traced: Traced) -> None:
+    answer = traced.ask(X_Request_Id="traced-1")
+    (line,) = lines_of(traced.endpoint, "traced-1")
+    assert line["trace_id"] == trace_of(answer)
+    page = traced.endpoint.call("/metrics", headers={"Accept": OPENMETRICS})
+    assert page.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+    families = {one.name: one for one in text_string_to_metric_families(page.body.decode())}
+    traces = {
+        sample.exemplar.labels["trace_id"]: sample
+        for sample in families["dispatcher_request_seconds"].samples
+        if sample.exemplar
+    }
+    bucket = traces[trace_of(answer)]
+    assert bucket.labels["model"] == "double"
+    assert line["total_s"] == pytest.approx(bucket.exemplar.value, abs=1e-5)
+    assert bucket.exemplar.value <= float(bucket.labels["le"])
+    # Both formats have the same names.
+    plain = traced.endpoint.call("/metrics").body.decode()
+    named = {line.split("{")[0].split(" ")[0] for line in plain.splitlines() if line[:1] != "#"}
+    samples = {sample.name for one in families.values() for sample in one.samples}
+    assert samples == named
+    assert "nv_inference_request_success" in named
+
+
+def test_a_model_that_is_asked_by_another_has_spans_of_its_own(traced: Traced) -> None:
+    answer = traced.ask("quadruple")
+    assert answer.json["result"] == [4.0, 8.0]
+    trace = trace_of(answer)
+    spans = traced.collector.trace(
+        trace, lambda s: whole(s) and sum(one.name == "compute" for one in s) == 2
+    )
+    (root,) = (one for one in spans if one.kind == SERVER and not one.parent)
+    (asked,) = (one for one in spans if one.name == "ask double")
+    assert asked.parent == root.identity
+    calls = [one.parent for one in spans if one.name == "infer double"]
+    assert sorted(calls) == sorted([asked.identity, root.identity])
+    inner = {one.name for one in spans if one.parent == asked.identity}
+    assert inner == {"decode", "infer double", "postprocess"}
+
+
+def test_each_of_several_requests_has_a_span(traced: Traced) -> None:
+    body = {"requests": [{"modelname": m, "payload": {"numbers": [1]}} for m in ("double", "none")]}
+    answer = traced.endpoint.call("/invocations", json.dumps(body))
+    trace = trace_of(answer)
+    spans = traced.collector.trace(trace, whole)
+    items = {one.attributes["dispatcher.model"]: one for one in spans if one.name == "item"}
+    assert set(items) == {"double", "none"}
+    assert [one.parent for one in spans if one.name == "infer double"] == [items["double"].identity]
+    root = next(one for one in spans if one.kind == SERVER and not one.parent)
+    assert root.attributes["dispatcher.items"] == 2
+    assert root.attributes["dispatcher.failed"] == 1
+
+
+def test_an_error_is_named(traced: Traced) -> None:
+    answer = traced.ask("none")
+    assert answer.status == 404
+    root = traced.spans(answer)["POST /invocations"]
+    assert not root.failed, "a caller's mistake is no failure of the server"
+    assert root.attributes["error.type"] == "unknown_model"
+    assert root.attributes["http.response.status_code"] == 404
+
+
+def test_a_name_that_is_no_text_breaks_no_export(traced: Traced) -> None:
+    body = '{"modelname": "half \\ud800", "payload": {}}'
+    answer = traced.endpoint.call("/invocations", body)
+    assert answer.status == 404
+    root = traced.spans(answer)["POST /invocations"]
+    assert root.attributes["dispatcher.model"] == "half ?"
+
+
+def test_triton_s_protocol_is_traced(traced: Traced) -> None:
+    tensor = {"name": "INPUT", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}
+    answer = traced.endpoint.call("/v2/models/double/infer", json.dumps({"inputs": [tensor]}))
+    assert answer.status == 200
+    spans = traced.spans(answer, "InferRequest", "compute")
+    assert spans["InferRequest"].parent == spans["infer double"].identity
+
+
+def test_what_is_answered_later_is_a_part_of_the_trace(traced: Traced) -> None:
+    answer = traced.ask(traceparent=f"00-{'3' * 32}-{PARENT}-01", Prefer="respond-async")
+    assert answer.status == 202
+    spans = traced.collector.trace(
+        "3" * 32, lambda s: sum(one.name == "POST /invocations" for one in s) == 2
+    )
+    roots = [one for one in spans if one.name == "POST /invocations"]
+    first = next(one for one in roots if one.parent == PARENT)
+    (job,) = (one for one in roots if one.parent == first.identity)
+    assert job.attributes["http.response.status_code"] == 200
+    assert answer.headers["traceparent"] == f"00-{'3' * 32}-{first.identity}-01"
+    # The same request again is the same job, though its trace is another.
+    identity = answer.json["id"]
+    again = traced.ask(
+        Prefer="respond-async", X_Amzn_SageMaker_Inference_Id=identity, traceparent=SAMPLED
+    )
+    assert (again.status, again.json["id"]) == (202, identity)
+
+
+def test_reading_the_state_is_not_traced(traced: Traced) -> None:
+    for path in ("/ping", "/models", "/metrics"):
+        assert "traceparent" not in traced.endpoint.call(path).headers
+
+
+def test_without_a_collector_nothing_of_it_is_there(seen: Endpoint) -> None:
+    body = json.dumps({"modelname": "double", "payload": {"numbers": [1]}})
+    answer = seen.call("/invocations", body, headers={"traceparent": SAMPLED, "X-Request-Id": "o"})
+    assert answer.status == 200
+    assert "traceparent" not in answer.headers
+    assert ATTRIBUTES not in answer.headers
+    (line,) = lines_of(seen, "o")
+    assert "trace_id" not in line
+    page = seen.call("/metrics", headers={"Accept": OPENMETRICS})
+    assert page.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    assert b"trace" not in page.body
