@@ -24,7 +24,7 @@ from dispatcher.observability.request_log import RequestRecord
 from dispatcher.observability.telemetry import MAX_MODELS, Metrics
 from dispatcher.routes import metrics as route
 from dispatcher.settings import read_settings
-from tests.conftest import PROJECT, Endpoint, wait_for
+from tests.conftest import PROJECT, Endpoint, descendants, wait_for
 from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
 from tests.support.telemetry import difference, scraped, settled, value
@@ -89,6 +89,34 @@ def test_ten_who_scrape_at_once_get_whole_pages_and_delay_no_one(endpoint: Endpo
     for page in (one.result() for one in pages):
         assert page.endswith("\n")
         assert alone <= families(page)
+
+
+def test_memory_and_processor_time_are_those_of_the_models_processes(endpoint: Endpoint) -> None:
+    def processes() -> list[int]:
+        return [
+            pid
+            for pid in descendants(endpoint.process.pid)
+            if b"/bert_base/" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+
+    def kilobytes(pid: int) -> int:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        return int(next(line.split()[1] for line in text.splitlines() if line.startswith("Pss:")))
+
+    def seconds() -> float:
+        now = scraped(endpoint)
+        return value(now, "dispatcher_cpu_seconds_total", program="triton", model="bert_base")
+
+    found = value(scraped(endpoint), "dispatcher_memory_bytes", program="triton", model="bert_base")
+    assert processes()
+    assert found == pytest.approx(1024 * sum(map(kilobytes, processes())), rel=0.3)
+    before, texts = seconds(), [{"text": "a [MASK] " * 60}] * 4
+    assert endpoint.ask(modelname="bert_base", payload=texts).status == 200
+    ticks = [
+        Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in processes()
+    ]
+    used = sum(int(number) for one in ticks for number in one[11:13]) / os.sysconf("SC_CLK_TCK")
+    assert before < seconds() == pytest.approx(used, rel=0.1)
 
 
 def test_batches_are_those_that_triton_ran(endpoint: Endpoint) -> None:
@@ -305,17 +333,43 @@ def test_a_clock_that_jumps_is_no_time_that_passed(
     assert all(0 <= number < 60 for number in seconds.values())
 
 
-def test_the_memory_of_a_process_is_read_once_for_some_seconds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_processes_are_looked_up_once_for_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     monkeypatch.setattr(route, "process_memory", lambda pid: read.append(pid) or 10 * pid)
     now = 100.0
-    memory = route.RecentMemory(lambda: now)
-    assert memory.of([1, 2]) == {1: 10, 2: 20}
+    recent = route.RecentProcesses(lambda: now)
+    assert recent.memory([1, 2]) == {1: 10, 2: 20}
     now += 9
-    assert memory.of([2, 3]) == {2: 20, 3: 30}, "a new process is read at once"
+    assert recent.memory([2, 3]) == {2: 20, 3: 30}, "a new process is read at once"
     assert read == [1, 2, 3]
     now += 2
-    assert memory.of([2, 3]) == {2: 20, 3: 30}
+    assert recent.memory([2, 3]) == {2: 20, 3: 30}
     assert read == [1, 2, 3, 2]
+
+
+def test_models_are_listed_again_where_something_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listed: list[int] = []
+    living = subprocess.Popen(["sleep", "60"])
+
+    def processes(triton: int) -> list[tuple[str, int]]:
+        listed.append(triton)
+        return [("double", living.pid)] if living.poll() is None else []
+
+    monkeypatch.setattr(route, "model_processes", processes)
+    now = 100.0
+    recent = route.RecentProcesses(lambda: now)
+    for _ in range(3):
+        assert recent.of_models(7, {"double": 1}) == [("double", living.pid)]
+    assert listed == [7]
+    recent.of_models(7, {"double": 1, "new": 1})
+    recent.of_models(8, {"double": 1, "new": 1})
+    assert listed == [7, 7, 8], "a model was loaded, and Triton was restarted"
+    now += 11
+    recent.of_models(8, {"double": 1, "new": 1})
+    assert listed == [7, 7, 8, 8]
+    living.kill()
+    living.wait()
+    assert recent.of_models(8, {"double": 1, "new": 1}) == []
+    assert listed == [7, 7, 8, 8, 8]
