@@ -1,6 +1,7 @@
 # make serve   sets everything up and serves the three models
 # make test    sets everything up and runs the tests
-# make chaos   kills and stops the container's processes under load, for ten minutes
+# make chaos   kills and stops the container's processes under load, for ten minutes (PORT=8080 for a
+#              Prometheus that looks on)
 # make fuzz    gives the parsers 100,000 new inputs
 # make image   builds the container image
 # make bench   measures the speed beside the machine's limit and rivals; bench-full everything
@@ -30,7 +31,7 @@ image:
 	  --build-arg CREATED="$$(date --utc +%Y-%m-%dT%H:%M:%SZ)" .
 
 chaos: weights $(VENV)/.dev
-	$(RUN) tests.support.chaos --minutes 10
+	$(RUN) tests.support.chaos --minutes 10 $(if $(PORT),--port $(PORT))
 
 # More than 100,000 new inputs for the parsers; about a quarter of an hour.
 fuzz: weights $(VENV)/.dev
