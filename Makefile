@@ -84,7 +84,7 @@ lock: $(VENV)/.dev
 	  $(abspath $(VENV))/bin/uv pip compile --quiet --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-header --no-emit-package openvino-telemetry \
 	    $$name.in -o $$name.txt || exit 1; done
-	cd tests/deploy/requirements && for name in schemas kserve; do \
+	cd tests/deploy/requirements && for name in schemas kserve compose; do \
 	  $(abspath $(VENV))/bin/uv pip compile --quiet --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-header \
 	    $$([ $$name = kserve ] && echo --no-deps) $$name.in -o $$name.txt || exit 1; done

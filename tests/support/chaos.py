@@ -318,8 +318,8 @@ def main() -> None:
         settings = lay_out(Path(name), "steady", "frail")
         if chosen.port:
             settings["SAGEMAKER_BIND_TO_PORT"] = str(chosen.port)
-        with running(Path(name), SERVE_RESTARTS="1000000", **settings) as endpoint:
-            endpoint = replace(endpoint, port=chosen.port or endpoint.port)
+        with running(Path(name), SERVE_RESTARTS="1000000", **settings) as started:
+            endpoint = replace(started, port=chosen.port or started.port)
             say(f"serving on port {endpoint.port}")
             soak(endpoint, 60 * chosen.minutes, chosen.every)
 

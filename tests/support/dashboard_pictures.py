@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import re
 import signal
 import tempfile
 import textwrap
@@ -99,7 +100,7 @@ class Drawing:
                 name = target.get("legendFormat", "")
                 for label, value in one["metric"].items():
                     name = name.replace(f"{{{{{label}}}}}", value)
-                yield name, one
+                yield re.sub(r" ?{{\w+}}", "", name), one
 
     def timeseries(self, axes: Axes, panel: Json) -> None:
         times = np.arange(self.begin, self.end + 1, STEP_S)
@@ -124,7 +125,12 @@ class Drawing:
         axes.set_ylim(bottom=0, top=1.08 if defaults.get("max") else None)
         if rows:
             handles, labels = axes.get_legend_handles_labels()
-            place = {"loc": "upper left", "bbox_to_anchor": (-0.1, -0.13), "ncols": 4}
+            place = {
+                "loc": "upper left",
+                "bbox_to_anchor": (0, -0.12),
+                "borderaxespad": 0,
+                "ncols": 4,
+            }
             axes.legend(handles[:MOST_NAMES], labels, fontsize=5.5, frameon=False, **place)
 
     def heatmap(self, axes: Axes, panel: Json) -> None:
@@ -142,7 +148,7 @@ class Drawing:
         axes.tick_params(labelsize=6, colors=GREY, length=2)
         axes.grid(alpha=0.25)
         axes.set_xlim(minutes[0], 0)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f} min" if value else "now")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g} min" if value else "now")
         axes.spines[["top", "right"]].set_visible(False)
 
     def stat(self, axes: Axes, panel: Json) -> None:

@@ -27,9 +27,7 @@ LOAD_S = 20
 
 
 @pytest.fixture(scope="module")
-def watched(
-    endpoint: Endpoint, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Prometheus]:
+def watched(endpoint: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """A Prometheus that has seen some load, which goes on."""
     with (
         prometheus(tmp_path_factory.mktemp("prometheus"), endpoint.port) as running,
@@ -41,9 +39,7 @@ def watched(
 
 
 @pytest.mark.parametrize(("dashboard", "panel", "query"), list(queries()))
-def test_a_query_has_an_answer(
-    watched: Prometheus, dashboard: str, panel: str, query: str
-) -> None:
+def test_a_query_has_an_answer(watched: Prometheus, dashboard: str, panel: str, query: str) -> None:
     found = watched.series(filled(query, MODEL, f"{LOAD_S}s"))
     if (dashboard, panel) not in MAY_BE_EMPTY:
         assert any(not math.isnan(float(one["value"][1])) for one in found), "it is empty"
