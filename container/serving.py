@@ -22,7 +22,7 @@ from container.checks import check_files
 from container.programs.find_triton import NoTriton, Triton, find_triton
 from container.programs.gunicorn import gunicorn_program, warn_of_lost_jobs
 from container.programs.listening_socket import ListeningSocket
-from container.programs.nginx import NoNginx, find_nginx, nginx_program
+from container.programs.nginx import NoNginx, Refusals, find_nginx, nginx_program
 from container.programs.shared_memory import NoSharedMemory, shared_memory_plan
 from container.programs.triton import triton_program
 from container.programs.triton_options import has_cache, refuse_unknown, triton_options
@@ -162,8 +162,10 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
     except OSError as error:  # another program has bound it since
         say(f"port {settings.port} cannot be used: {error.strerror}", ERROR)
         return 1
+    refusals = Refusals(logged=settings.access_log != "off")
+    wanted = {"NGINX": refusals}
     programs = [
-        replace(program, output=log.sink(program.name.lower()))
+        replace(program, output=log.sink(program.name.lower(), wanted.get(program.name)))
         for program in (
             *([triton_program(settings, triton, run_dir, shm_prefix, plan)] if triton else []),
             gunicorn_program(settings, run_dir, shm_prefix, plan),
@@ -183,6 +185,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
             say,
             publisher(run_dir / SUPERVISOR, say),
             Announcement(settings.port, say, page=settings.shows_page),
+            lambda: refusals.counts,
         ).run()
     finally:
         listener.close()

@@ -26,12 +26,17 @@ START_HEADER = "X-Request-Start"  # when NGINX had the whole request, in seconds
 
 
 def create_app(
-    max_body: int, telemetry: Telemetry, authorizer: Authorizer, routes: Iterable[Blueprint]
+    max_body: int,
+    longest_wait: float,
+    telemetry: Telemetry,
+    authorizer: Authorizer,
+    routes: Iterable[Blueprint],
 ) -> Flask:
     """Return the web application.
 
     Args:
         max_body: the size of the largest request body, in bytes.
+        longest_wait: the seconds after which NGINX waits no longer for a web worker.
         telemetry: counts and logs every request.
         authorizer: checks API keys.
         routes: the routes of all subjects.
@@ -48,10 +53,7 @@ def create_app(
     @app.before_request
     def begin() -> None:
         since = request.headers.get(START_HEADER)
-        try:
-            queue = max(0.0, time.time() - float(since or ""))
-        except ValueError:
-            queue = 0.0
+        queue = waited(since, longest_wait)
         # Only NGINX sends the header: the supervisor's own requests are not counted.
         record = telemetry.begin(
             request, request_id(request.headers), queue, counts=since is not None
@@ -84,6 +86,19 @@ def create_app(
             unpacked.close()
 
     return app
+
+
+def waited(since: str | None, longest: float) -> float:
+    """Return how many seconds a request has waited for this worker; 0 where that is not known.
+
+    NGINX can only say what the clock showed, which may have been set since: a request that seems
+    to have waited longer than NGINX does would be refused for that, and spoil the metrics.
+    """
+    try:
+        queue = time.time() - float(since or "")
+    except ValueError:
+        return 0.0
+    return queue if 0 <= queue <= longest else 0.0
 
 
 def server_timing(record: RequestRecord) -> str:

@@ -89,7 +89,9 @@ def build() -> Flask:
     noted = tried_at_start(settings, verdicts)
     registry = load_clients(environment, settings.clients_path, noted.by_source)
     admission = make_admission(settings)
-    watchdog = Watchdog(admission, settings.client_timeout, replace_worker)
+    telemetry = make_telemetry(settings, registry, os.environ)
+    note = telemetry.metrics.note_saturation
+    watchdog = Watchdog(admission, settings.client_timeout, replace_worker, note=note)
     watchdog.start()
     programs = settings.run_dir and settings.run_dir / SUPERVISOR
     supervisor = StatusReader(programs, lambda read: SupervisorStatus(**read), SupervisorStatus())
@@ -117,7 +119,6 @@ def build() -> Flask:
 
     reloader = Reloader(settings, registry, environment, verdicts, renewed)
     reloader.start(noted.number)
-    telemetry = make_telemetry(settings, registry, os.environ)
     keys = load_key_file(settings)
     readiness = Readiness(supervisor, prober.status)
     jobs = job_store(settings)
@@ -205,6 +206,7 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
     later = Later(jobs, settings, s3) if jobs else None
     return create_app(
         settings.max_body,
+        settings.proxy_timeout,
         telemetry,
         Authorizer(keys, management=settings.management_routes),
         (

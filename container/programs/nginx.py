@@ -31,6 +31,36 @@ NGINX_SHARE = 0.75
 ALIVE = "/.alive"  # answered by NGINX itself
 
 
+# The statuses of its answers without a web worker: those of `$code` in nginx.conf.
+REFUSALS = (400, 404, 405, 408, 413, 414, 429, 499, 500, 501, 503, 504)
+
+# A line of its log of requests. A quotation mark in a caller's address is escaped there, so that
+# nothing else looks like this field.
+REFUSED = re.compile(rb'\{"time":.*,"status":(\d+),"code":')
+
+
+class Refusals:
+    """Counts the requests that NGINX answered by itself, by the lines that it writes for them.
+
+    Args:
+        logged: whether the lines are also wanted in the container's log.
+
+    """
+
+    def __init__(self, *, logged: bool) -> None:
+        self.counts = {str(status): 0 for status in REFUSALS}
+        self._logged = logged
+
+    def __call__(self, line: bytes) -> bool:
+        """Count a line, if it is one; return whether it is wanted in the log."""
+        if not (found := REFUSED.match(line)):
+            return True
+        status = found[1].decode()
+        if status in self.counts:
+            self.counts[status] += 1
+        return self._logged
+
+
 class NoNginx(Exception):
     """There is no NGINX that can be used; the text says why."""
 
@@ -83,7 +113,6 @@ def nginx_program(
             shutdown_ms=round(settings.stop_timeout * NGINX_SHARE * 1000),
             proxy_timeout_ms=round(settings.proxy_timeout * 1000),
             managing_timeout_ms=round(settings.managing_timeout * 1000),
-            access_log="off" if settings.access_log == "off" else "/dev/stderr own if=$logged",
             # Started by root, NGINX would switch to another user, who may not enter `run_dir`; and
             # it cannot switch where the container's capabilities are dropped.
             user="user root root;" if os.geteuid() == 0 else "",

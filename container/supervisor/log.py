@@ -13,6 +13,7 @@ import os
 import re
 import select
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol, Self
 
@@ -74,11 +75,20 @@ class Log:
         self._writer = threading.Thread(target=self._write, name="log", daemon=True)
         self._writer.start()
 
-    def sink(self, program: str) -> int:
-        """Return the end of a pipe into which a program may write."""
+    def sink(self, program: str, wanted: Callable[[bytes], bool] | None = None) -> int:
+        """Return the end of a pipe into which a program may write.
+
+        Args:
+            program: its name.
+            wanted: takes each line that is not empty, and returns whether to copy it.
+
+        """
         source, sink = os.pipe()
         thread = threading.Thread(
-            target=self._copy, args=(program, source), name=f"log of {program}", daemon=True
+            target=self._copy,
+            args=(program, source, wanted or bool),
+            name=f"log of {program}",
+            daemon=True,
         )
         self._sinks.append(sink)
         self._threads.append(thread)
@@ -103,18 +113,18 @@ class Log:
             self._changed.notify()
         self._writer.join(END_S)
 
-    def _copy(self, program: str, source: int) -> None:
+    def _copy(self, program: str, source: int, wanted: Callable[[bytes], bool]) -> None:
         level, rest = INFO, b""
         while read := os.read(source, READ_BYTES):
             *lines, rest = (rest + read).split(b"\n")
             if len(rest) > LONGEST_LINE:
                 lines, rest = [*lines, rest], b""
             formatted = []
-            for line in map(calmed, filter(None, lines)):
+            for line in map(calmed, filter(wanted, filter(None, lines))):
                 level = level_of(line, level)
                 formatted.append(self._formatted(program, line, level))
             self._put(formatted)
-        if rest:
+        if rest and wanted(rest):
             self._put([self._formatted(program, rest, level_of(rest, level))])
         os.close(source)
 

@@ -237,6 +237,23 @@ class Slots:
         slot.thread = threading.get_ident()
         return slot
 
+    def saturation(self) -> float:
+        """Return the share of its slots that the busiest model uses, 0 to 1.
+
+        1 means that a further request of this model would wait, or does. The number of slots that a
+        model may have is what the rule above gives it while the other models keep theirs.
+        """
+        with self._lock:
+            return max(
+                (self._share(model, taken) for model, taken in self.taken.items()), default=0
+            )
+
+    def _share(self, model: str, taken: int) -> float:
+        if model in self.queues or not self._has_capacity_for(model):
+            return 1.0
+        most = SLOTS_PER_FREE * (self.free + taken) // (SLOTS_PER_FREE + 1)
+        return taken / min(self.per_model, most)
+
     def try_enter(self, model: str, deadline: float) -> Slot | None:
         """Return a slot for a call of a job, or `None` where none is free."""
         slot = Slot(self, model, deadline, Caller(), in_job=True)

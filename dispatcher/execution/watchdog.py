@@ -56,6 +56,7 @@ class Watchdog:
         replace: asks for a new worker in the place of this one.
         clock: a time in seconds that only goes forward.
         end: ends this process, once it is to end and only hanging calls are left in it.
+        note: takes the saturation of this worker (`Slots.saturation`) at each check.
 
     """
 
@@ -64,6 +65,7 @@ class Watchdog:
     replace: Callable[[], None]
     clock: Callable[[], float] = time.monotonic
     end: Callable[[], None] = lambda: os._exit(0)
+    note: Callable[[float], None] = lambda _: None
     replacing: bool = False
     leaving: bool = False
     busy_at: float = 0.0
@@ -94,6 +96,7 @@ class Watchdog:
     def look(self) -> None:
         """Answer callers whose time is used up, and count calls that hang."""
         calls, jobs = self.admission.calls, self.admission.jobs
+        self.note(calls.saturation())
         now = self.clock()
         over = grace_period(self.timeout)
         jobs.answer_overdue(now - over, now)

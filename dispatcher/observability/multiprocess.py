@@ -16,7 +16,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 DIR_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-FILES = {"counter_{}.db": 2**20, "histogram_{}.db": 2**21, "gauge_livesum_{}.db": 2**16}
+FILES = {
+    "counter_{}.db": 2**20,
+    "histogram_{}.db": 2**21,
+    "gauge_livesum_{}.db": 2**16,
+    "gauge_liveall_{}.db": 2**16,
+}
+ROOM = 2**18  # for the series of new labels, of which each thread may add some at once
 TRIES = 5
 
 
@@ -40,6 +46,22 @@ def allocate(folder: Path, pid: int) -> None:
         with unfinished.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, size)
         unfinished.rename(folder / name.format(pid))
+
+
+def extend(folder: Path, pid: int) -> None:
+    """Make room in a worker's files for another set of labels.
+
+    The library would double a full file without asking the disk for room.
+
+    Raises:
+        OSError: there is no room.
+
+    """
+    for name in ("counter_{}.db", "histogram_{}.db"):
+        path = folder / name.format(pid)
+        if used_bytes(path) + ROOM > (size := path.stat().st_size):
+            with path.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, 2 * size)
 
 
 def retire(folder: Path, pid: int) -> None:

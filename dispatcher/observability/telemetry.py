@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from flask import Request, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 
 from dispatcher.codecs.responses import OK, Item
 from dispatcher.errors import ANSWERS, CallerGone
 from dispatcher.observability.multiprocess import (
     DIR_VARIABLE,
+    extend,
     merge_dead_workers,
     read_consistent,
 )
@@ -27,6 +32,7 @@ log = logging.getLogger(__name__)
 MAX_MODELS = 200
 OTHER = "other"
 SEVERAL = "several"
+SATURATION = "dispatcher_saturation_ratio"
 
 REQUEST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 QUEUE_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
@@ -41,6 +47,27 @@ def metrics_folder(environment: Mapping[str, str]) -> Path | None:
     except OSError as error:
         log.warning("the counts of dead web workers cannot be merged: %s", error)
     return Path(folder)
+
+
+class AllWorkers(Collector):
+    """Yields what all web workers count, and the mean of their saturations.
+
+    Args:
+        source: has the saturation of each worker.
+
+    """
+
+    def __init__(self, source: Collector) -> None:
+        self._source = source
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families."""
+        for family in self._source.collect():
+            if family.name == SATURATION and family.samples:
+                mean = sum(sample.value for sample in family.samples) / len(family.samples)
+                yield GaugeMetricFamily(SATURATION, family.documentation, mean)
+            else:
+                yield family
 
 
 class Metrics:
@@ -97,38 +124,68 @@ class Metrics:
             multiprocess_mode="livesum",
             registry=registry,
         )
-        # Cached: the library looks labels up for each call.
-        self._request = cache(self._requests.labels)
-        self._times = cache(
-            lambda model, status: (
-                self._seconds.labels(model, status),
-                self._queue.labels(model, status),
-            )
+        self._saturation = Gauge(
+            SATURATION,
+            "Share of its slots that the busiest model uses, 0 to 1; the mean of all web workers.",
+            multiprocess_mode="liveall",
+            registry=registry,
         )
+        # Cached: the library looks labels up for each call.
+        self._child = cache(self._new_child)
+        self._room = True
 
     def request(self, record: RequestRecord) -> None:
         """Count an answered request."""
-        model = self._label(record)
-        method = record.method if record.route else ""
-        self._request(method, record.route, model, record.status).inc()
-        if model:
-            seconds, queue = self._times(model, record.status)
-            seconds.observe(record.total)
-            queue.observe(record.queue)
-            if record.s3:
-                self._s3.labels(model, record.status).observe(record.s3)
         self.in_flight.dec()
+        model, status = self._label(record), record.status
+        method = record.method if record.route else ""
+        try:
+            self._child(self._requests, method, record.route, model, status).inc()
+            if model:
+                self._child(self._seconds, model, status).observe(record.total)
+                self._child(self._queue, model, status).observe(record.queue)
+                if record.s3:
+                    self._child(self._s3, model, status).observe(record.s3)
+        except OSError as error:
+            self._missing(error)
 
     def item(self, model: str, status: int) -> None:
         """Count one result of a response that holds several."""
-        self._items.labels(self._bounded(model, known=status == 200), status).inc()
+        label = self._bounded(model, known=status == 200)
+        try:
+            self._child(self._items, label, status).inc()
+        except OSError as error:
+            self._missing(error)
+
+    def note_saturation(self, share: float) -> None:
+        """Set the saturation of this web worker."""
+        self._saturation.set(share)
+
+    def _new_child(self, family: Any, *labels: object) -> Any:
+        """Return what counts for some labels.
+
+        Raises:
+            OSError: there is no room on the disk to count for further labels.
+
+        """
+        if self.folder:
+            extend(self.folder, os.getpid())
+        return family.labels(*labels)
+
+    def _missing(self, error: OSError) -> None:
+        """Log once that something is not counted."""
+        if self._room:
+            self._room = False
+            log.warning("some counts will be missing from /metrics: %s", error)
 
     def page(self) -> bytes:
         """Return the counts of all processes in Prometheus' text format."""
-        if self.folder is None:
-            return generate_latest(self._registry)
         registry = CollectorRegistry()
-        MultiProcessCollector(registry, str(self.folder))  # type: ignore[no-untyped-call]
+        if self.folder is None:
+            registry.register(AllWorkers(self._registry))
+            return generate_latest(registry)
+        files = MultiProcessCollector(None, str(self.folder))  # type: ignore[no-untyped-call]
+        registry.register(AllWorkers(files))
         return read_consistent(self.folder, lambda: generate_latest(registry))
 
     def _label(self, record: RequestRecord) -> str:

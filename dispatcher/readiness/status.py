@@ -29,11 +29,13 @@ class SupervisorStatus:
         stopping: whether the container was asked to end.
         programs: by name the `state` (waiting, starting, running or ending), the number of
             `starts`, the `pid`, and the `reason` why it is not running.
+        refusals: how many requests NGINX has answered without a web worker, by status.
 
     """
 
     stopping: bool = False
     programs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    refusals: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def triton_starts(self) -> int:

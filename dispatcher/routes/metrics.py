@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import http.client
+import json
+import math
 import os
-from collections.abc import Iterable, Iterator
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flask import Blueprint, Response
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
+    HistogramMetricFamily,
     InfoMetricFamily,
     Metric,
 )
@@ -29,7 +37,36 @@ from dispatcher.version import VERSION, revision
 TRITON_TIMEOUT_S = 1.0
 OK = 200
 
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 
+# The kernel counts the pages of a process for 2 to 5 ms of processor time; with 50 models and ten
+# Prometheus that would be most of the cost of /metrics.
+MEMORY_FRESH_S = 10.0
+
+
+class RecentMemory:
+    """The memory of processes, read again after some seconds.
+
+    Args:
+        clock: in seconds.
+
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._read: dict[int, tuple[float, int]] = {}
+
+    def of(self, pids: Iterable[int]) -> dict[int, int]:
+        """Return the bytes of each process; what others have asked for is forgotten."""
+        with self._lock:  # who asks at the same time need not read it as well
+            now = self._clock()
+            kept = {pid: one for pid, one in self._read.items() if one[0] > now - MEMORY_FRESH_S}
+            self._read = {pid: kept.get(pid) or (now, process_memory(pid)) for pid in pids}
+            return {pid: size for pid, (_, size) in self._read.items()}
+
+
+@dataclass
 class CurrentState(Collector):
     """The current state, as this worker knows it.
 
@@ -37,17 +74,18 @@ class CurrentState(Collector):
         readiness: whether the container and its models are ready.
         keys: the API keys; `None` where none are needed.
         listing: knows which engine runs a model.
+        memory: of processes.
         triton_up: whether Triton answers.
+        statistics: Triton's, of each version of a model.
 
     """
 
-    def __init__(
-        self, readiness: Readiness, keys: KeyFile | None, listing: ModelListing, *, triton_up: bool
-    ) -> None:
-        self.readiness = readiness
-        self.keys = keys
-        self.listing = listing
-        self.triton_up = triton_up
+    readiness: Readiness
+    keys: KeyFile | None
+    listing: ModelListing
+    memory: RecentMemory
+    triton_up: bool
+    statistics: list[dict[str, Any]]
 
     def collect(self) -> Iterable[Metric]:
         """Yield the families of metrics."""
@@ -96,6 +134,15 @@ class CurrentState(Collector):
         for program, count in self.readiness.supervisor().restarts().items():
             restarts.add_metric((program.lower(),), count)
         yield restarts
+        if refusals := self.readiness.supervisor().refusals:
+            refused = CounterMetricFamily(
+                "dispatcher_proxy_refusals",
+                "Requests that NGINX has answered by itself, or given up before their answer.",
+                labels=("status",),
+            )
+            for status, number in refusals.items():
+                refused.add_metric((status,), number)
+            yield refused
         memory = GaugeMetricFamily(
             "dispatcher_worker_resident_bytes",
             "Memory of each web worker.",
@@ -103,7 +150,7 @@ class CurrentState(Collector):
         )
         for pid, size in worker_memory():
             memory.add_metric((pid,), size)
-        yield from (memory, *self.processes())
+        yield from (memory, *self.processes(), *self.runs())
 
     def processes(self) -> tuple[Metric, Metric]:
         """Return what the programs and the models use, by their living processes."""
@@ -126,10 +173,46 @@ class CurrentState(Collector):
             pids["triton", ""] = [triton]
         for model, pid in model_processes(triton):
             pids.setdefault(("triton", model), []).append(pid)
+        sizes = self.memory.of({pid for found in pids.values() for pid in found})
         for key, found in pids.items():
             cpu.add_metric(key, sum(map(process_cpu, found)))
-            memory.add_metric(key, sum(map(process_memory, found)))
+            memory.add_metric(key, sum(sizes[pid] for pid in found))
         return cpu, memory
+
+    def runs(self) -> Iterator[Metric]:
+        """Yield how many items a model has run at a time, and what Triton's cache has answered."""
+        batches = HistogramMetricFamily(
+            "dispatcher_batch_size",
+            "Items in each run of a model, by Triton's count: those of all requests in a batch.",
+            labels=("model",),
+        )
+        hits = CounterMetricFamily(
+            "dispatcher_cache_hits",
+            "Requests to a model that Triton's response cache has answered.",
+            labels=("model",),
+        )
+        misses = CounterMetricFamily(
+            "dispatcher_cache_misses",
+            "Requests to a model that were not in Triton's response cache.",
+            labels=("model",),
+        )
+        versions: dict[str, list[dict[str, Any]]] = {}
+        for one in self.statistics:
+            versions.setdefault(one["name"], []).append(one)
+        for model, found in versions.items():
+            runs: Counter[int] = Counter()
+            for batch in (batch for one in found for batch in one.get("batch_stats", ())):
+                runs[batch["batch_size"]] += batch["compute_infer"]["count"]
+            if runs:
+                batches.add_metric((model,), *histogram(runs))
+            hit, missed = (
+                sum(one["inference_stats"][kind]["count"] for one in found)
+                for kind in ("cache_hit", "cache_miss")
+            )
+            if hit or missed:
+                hits.add_metric((model,), hit)
+                misses.add_metric((model,), missed)
+        yield from (batches, hits, misses)
 
     def engines(self) -> tuple[Metric, Metric]:
         """Return the metrics about the engines of ready models."""
@@ -151,6 +234,14 @@ class CurrentState(Collector):
                 if "speedup" in found:
                     speedup.add_metric(labels, found["speedup"])
         return engine, speedup
+
+
+def histogram(counts: Counter[int]) -> tuple[list[tuple[str, float]], float]:
+    """Return the buckets of a histogram, each with all below it, and the sum of the values."""
+    ends = [*BATCHES, math.inf]
+    below = [float(sum(number for size, number in counts.items() if size <= end)) for end in ends]
+    buckets = list(zip([*map(str, BATCHES), "+Inf"], below, strict=True))
+    return buckets, sum(size * number for size, number in counts.items())
 
 
 def worker_memory() -> Iterator[tuple[str, int]]:
@@ -177,26 +268,36 @@ def metrics_routes(
 ) -> Blueprint:
     """Return `/metrics`."""
     routes = Blueprint("metrics", __name__)
+    memory = RecentMemory()
 
     @routes.get("/metrics")
     def show() -> Response:
         """Show all metrics in Prometheus' text format."""
         # Those of a Triton elsewhere are scraped there.
-        triton = b"" if settings.triton_url else triton_page(settings.triton_metrics_port)
+        triton = b"" if settings.triton_url else read(settings.triton_metrics_port, "/metrics")
+        statistics = triton and read(settings.triton_http_port, "/v2/models/stats")
         up = not readiness.prober().fault if settings.triton_url else bool(triton)
         registry = CollectorRegistry()
-        registry.register(CurrentState(readiness, keys, listing, triton_up=up))
+        state = CurrentState(
+            readiness, keys, listing, memory, triton_up=up, statistics=versions_in(statistics)
+        )
+        registry.register(state)
         page = metrics.page() + generate_latest(registry) + triton
         return Response(page, content_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     return routes
 
 
-def triton_page(port: int) -> bytes:
-    """Return Triton's own metrics; empty where it does not answer."""
+def versions_in(statistics: bytes) -> list[dict[str, Any]]:
+    """Return the statistics of each version of a model; none of an empty document."""
+    return list(json.loads(statistics)["model_stats"]) if statistics else []
+
+
+def read(port: int, path: str) -> bytes:
+    """Return what Triton answers; empty where it does not."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TRITON_TIMEOUT_S)
     try:
-        connection.request("GET", "/metrics")
+        connection.request("GET", path)
         response = connection.getresponse()
         return response.read() if response.status == OK else b""
     except (OSError, http.client.HTTPException):

@@ -23,8 +23,9 @@ from clients.errors import ModelFailed
 from clients.plugins.registry import Registry
 from container.programs.gunicorn import gunicorn_program
 from container.programs.listening_socket import ListeningSocket
-from container.programs.nginx import nginx_program
+from container.programs.nginx import Refusals, nginx_program
 from container.repository.shared_memory_plan import Plan
+from container.supervisor.log import Log
 from dispatcher.execution.watchdog import Watchdog, replace_worker
 from dispatcher.readiness.prober import Prober
 from dispatcher.settings import read_settings
@@ -102,10 +103,11 @@ def build() -> Flask:
     registry = Registry({one.modelname: one(environment) for one in clients})
     readiness = probed(Prober(("double",), registry, server, 8, 8), everything=False)
     admission = make_admission(settings)
-    Watchdog(admission, settings.client_timeout, replace_worker).start()
     configure_logging(settings)
     keys = load_key_file(settings)
     observer = make_telemetry(settings, registry, os.environ)
+    note = observer.metrics.note_saturation
+    Watchdog(admission, settings.client_timeout, replace_worker, note=note).start()
     return make_app(settings, registry, environment, readiness, admission, None, observer, keys)
 
 
@@ -133,23 +135,29 @@ def front(
     gunicorn = gunicorn_program(settings, folder, f"triton_dispatcher_{os.getpid()}_", Plan())
     command = [application if "wsgi" in word else word for word in gunicorn.command()]
     log = folder / "front.log"
-    with log.open("ab") as output, closing(ListeningSocket(settings.port)) as listener:
-        nginx = nginx_program(settings, folder, NGINX, listener)
-        processes = [
-            subprocess.Popen(
-                command,
-                env=dict(program.environment),
-                stdout=output,
-                stderr=output,
-                pass_fds=program.files,
-            )
-            for command, program in ((command, gunicorn), (nginx.command(), nginx))
-        ]
-    try:
-        wait_for(lambda: not gunicorn.fault() and not nginx.fault(), 30, "gunicorn and NGINX")
-        yield Endpoint(settings.port, processes[0], log)
-    finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.wait(30)
+    as_json = settings.log_format == "json"
+    with log.open("ab") as output, Log(output.fileno(), as_json=as_json) as lines:
+        own_lines = lines.sink("nginx", Refusals(logged=settings.access_log != "off"))
+        with closing(ListeningSocket(settings.port)) as listener:
+            nginx = nginx_program(settings, folder, NGINX, listener)
+            processes = [
+                subprocess.Popen(
+                    command,
+                    env=dict(program.environment),
+                    stdout=stream,
+                    stderr=stream,
+                    pass_fds=program.files,
+                )
+                for command, program, stream in (
+                    (command, gunicorn, output.fileno()),
+                    (nginx.command(), nginx, own_lines),
+                )
+            ]
+        try:
+            wait_for(lambda: not gunicorn.fault() and not nginx.fault(), 30, "gunicorn and NGINX")
+            yield Endpoint(settings.port, processes[0], log)
+        finally:
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                process.wait(30)
