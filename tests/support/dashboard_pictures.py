@@ -3,10 +3,9 @@
 Grafana itself is in no package registry, so these are not its own pictures: place, title, query and
 kind of each panel are the dashboard's, the data are a real Prometheus'.
 
-usage: python -m tests.support.dashboard_pictures     serves three models under load for ten minutes,
-                                                      kills Triton once, writes docs/pictures/
+    python -m tests.support.dashboard_pictures
 
-It wants matplotlib, which is not among the packages of the tests.
+serves three models under load for ten minutes, kills Triton once, and writes docs/pictures/. It wants matplotlib, which is not among the packages of the tests.
 """
 
 from __future__ import annotations
@@ -125,13 +124,9 @@ class Drawing:
         axes.set_ylim(bottom=0, top=1.08 if defaults.get("max") else None)
         if rows:
             handles, labels = axes.get_legend_handles_labels()
-            place = {
-                "loc": "upper left",
-                "bbox_to_anchor": (0, -0.12),
-                "borderaxespad": 0,
-                "ncols": 4,
-            }
-            axes.legend(handles[:MOST_NAMES], labels, fontsize=5.5, frameon=False, **place)
+            place = {"loc": "upper left", "bbox_to_anchor": (0, -0.12), "borderaxespad": 0}
+            look = {"fontsize": 5.5, "frameon": False, "ncols": 4}
+            axes.legend(handles[:MOST_NAMES], labels, **place, **look)
 
     def heatmap(self, axes: Axes, panel: Json) -> None:
         found = {one["metric"]["le"]: one["values"] for _, one in self.asked(panel, past=True)}
@@ -189,13 +184,17 @@ class Drawing:
 @contextmanager
 def seen(minutes: float) -> Iterator[tuple[Prometheus, float]]:
     """Serve three models under load, kill Triton in the middle; yield the data and their begin."""
-    with tempfile.TemporaryDirectory(prefix="dashboards-") as name, running(Path(name)) as endpoint:
-        with prometheus(Path(name), endpoint.port, every="5s") as source, under_load(endpoint):
-            begin = time.time() + STEP_S
-            time.sleep(30 * minutes)
-            hit(endpoint, "Triton", signal.SIGKILL)
-            time.sleep(30 * minutes)
-            yield source, begin
+    with (
+        tempfile.TemporaryDirectory(prefix="dashboards-") as name,
+        running(Path(name)) as endpoint,
+        prometheus(Path(name), endpoint.port, every="5s") as source,
+        under_load(endpoint),
+    ):
+        begin = time.time() + STEP_S
+        time.sleep(30 * minutes)
+        hit(endpoint, "Triton", signal.SIGKILL)
+        time.sleep(30 * minutes)
+        yield source, begin
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Grafana's dashboards of the project: their queries, and a load that gives these something to show."""
+"""The dashboards: their queries, and a load that gives these something to show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Prometheus, with the project's own configuration and rules, that scrapes what tests run."""
+"""A real Prometheus with the project's configuration, which scrapes what tests run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JOB = "triton-dispatcher"
 
 needs_prometheus = pytest.mark.skipif(
     not (shutil.which("prometheus") and shutil.which("promtool")),
-    reason="there is no Prometheus: `make test` installs it on Debian, by apt-get install prometheus",
+    reason="there is no Prometheus: `make test` installs it, by apt-get install prometheus",
 )
 
 
@@ -61,7 +61,7 @@ class Prometheus:
         return found
 
     def history(self, expression: str, begin: float, end: float, step: float) -> Any:
-        """Return the series of an expression in a span of Unix time, a value every `step` seconds."""
+        """Return the series of an expression in a span of Unix time, in steps of seconds."""
         span = {"start": str(begin), "end": str(end), "step": str(step)}
         return self.get("/api/v1/query_range", query=expression, **span)["result"]
 

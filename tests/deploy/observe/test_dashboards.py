@@ -41,7 +41,7 @@ def test_panels_are_apart_and_say_what_they_show(dashboard: Json) -> None:
     for key in ("id", "title"):
         assert len({panel[key] for panel in panels}) == len(panels), key
     for panel in panels:
-        assert panel["description"].endswith("."), panel["title"]
+        assert panel["description"].endswith((".", "?")), panel["title"]
         assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= COLUMNS
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
     for one, other in combinations([panel["gridPos"] for panel in panels], 2):
