@@ -5,7 +5,8 @@ kind of each panel are the dashboard's, the data are a real Prometheus'.
 
     python -m tests.support.dashboard_pictures
 
-serves three models under load for ten minutes, kills Triton once, and writes docs/pictures/. It wants matplotlib, which is not among the packages of the tests.
+serves three models under load for ten minutes, kills Triton once, and writes docs/pictures/. It
+wants matplotlib, which is not among the packages of the tests.
 """
 
 from __future__ import annotations

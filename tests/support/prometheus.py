@@ -67,7 +67,7 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(folder: Path, *targets: int, every: str = "1s") -> Iterator[Prometheus]:
+def prometheus(folder: Path, *targets: int, every: str = "3s") -> Iterator[Prometheus]:
     """Run a Prometheus that scrapes some ports of this machine; it is gone afterwards."""
     settings = yaml.safe_load((OBSERVE / "prometheus.yml").read_text())
     settings["global"] = {"scrape_interval": every, "evaluation_interval": every}

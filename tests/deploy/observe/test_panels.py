@@ -23,7 +23,7 @@ MAY_BE_EMPTY = {
     ("Capacity", "GPU memory"),
     ("Overview", "Firing alerts"),
 }
-LOAD_S = 20
+LOAD_S = 30
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def watched(endpoint: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Ite
         prometheus(tmp_path_factory.mktemp("prometheus"), endpoint.port) as running,
         under_load(endpoint),
     ):
-        wait_for(lambda: running.series("dispatcher_ready == 1"), 30, "the first scrape")
+        wait_for(lambda: running.series("dispatcher_ready == 1"), 60, "the first scrape")
         time.sleep(LOAD_S)
         yield running
 
