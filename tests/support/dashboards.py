@@ -55,10 +55,12 @@ def under_load(endpoint: Endpoint, callers: int = 3) -> Iterator[None]:
     """Ask the three models all the time: single requests, lists, wrong ones and one too large."""
     coffee = {"img": picture(PICTURES / "coffee.png")}
     text = {"text": "He went to the [MASK] to buy bread."}
+    one = {"modelname": "resnet", "payload": coffee}
+    other = {"modelname": "bert_base", "payload": text}
     bodies: list[object] = [
-        {"modelname": "resnet", "payload": coffee},
-        {"modelname": "bert_base", "payload": text},
-        [{"modelname": "resnet", "payload": coffee}, {"modelname": "bert_base", "payload": text}],
+        one,
+        other,
+        {"requests": [one, other]},
         {"modelname": "yolov5", "payload": coffee},
         {"modelname": "resnet", "payload": {"img": "no picture"}},
     ]
