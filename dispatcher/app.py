@@ -36,7 +36,7 @@ def create_app(
 
     Args:
         max_body: the size of the largest request body, in bytes.
-        longest_wait: the seconds after which NGINX waits no longer for a web worker.
+        longest_wait: the seconds for which NGINX waits for a web worker at most, on any route.
         telemetry: counts and logs every request.
         authorizer: checks API keys.
         routes: the routes of all subjects.

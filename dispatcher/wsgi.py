@@ -206,7 +206,7 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
     later = Later(jobs, settings, s3) if jobs else None
     return create_app(
         settings.max_body,
-        settings.proxy_timeout,
+        settings.managing_timeout,
         telemetry,
         Authorizer(keys, management=settings.management_routes),
         (

@@ -251,7 +251,7 @@ class Slots:
     def _share(self, model: str, taken: int) -> float:
         if model in self.queues or not self._has_capacity_for(model):
             return 1.0
-        most = SLOTS_PER_FREE * (self.free + taken) // (SLOTS_PER_FREE + 1)
+        most = SLOTS_PER_FREE * (self.free + taken + 1) // (SLOTS_PER_FREE + 1)
         return taken / min(self.per_model, most)
 
     def try_enter(self, model: str, deadline: float) -> Slot | None:

@@ -66,7 +66,7 @@ class RecentMemory:
             return {pid: size for pid, (_, size) in self._read.items()}
 
 
-@dataclass
+@dataclass(eq=False)
 class CurrentState(Collector):
     """The current state, as this worker knows it.
 
@@ -240,7 +240,7 @@ def histogram(counts: Counter[int]) -> tuple[list[tuple[str, float]], float]:
     """Return the buckets of a histogram, each with all below it, and the sum of the values."""
     ends = [*BATCHES, math.inf]
     below = [float(sum(number for size, number in counts.items() if size <= end)) for end in ends]
-    buckets = list(zip([*map(str, BATCHES), "+Inf"], below, strict=True))
+    buckets = list(zip([*(f"{end}.0" for end in BATCHES), "+Inf"], below, strict=True))
     return buckets, sum(size * number for size, number in counts.items())
 
 

@@ -208,10 +208,10 @@ def test_a_worker_has_the_room_for_its_counts_before_it_counts(seen: Endpoint) -
     """A disk that is full later ends no worker: the files are mapped into its memory."""
     folder = seen.log.parent / "metrics"
     for pid in descendants(seen.process.pid):
-        for kind in ("counter", "histogram", "gauge_livesum"):
+        for kind in ("counter", "histogram", "gauge_livesum", "gauge_liveall"):
             status = (folder / f"{kind}_{pid}.db").stat()
             assert status.st_blocks * 512 >= status.st_size
-    assert len(list(folder.glob("gauge_*"))) == 2, "those of dead workers are gone"
+    assert len(list(folder.glob("gauge_*"))) == 2 * 2, "those of dead workers are gone"
 
 
 COUNTING = """

@@ -13,6 +13,7 @@ import pytest
 from clients.repository.gpu_config import has_gpu
 from tests.conftest import Endpoint, running, start, stop, wait_for
 from tests.support.models import onnx_models
+from tests.support.telemetry import scraped, value
 
 # One instance needs two of R1, of which the container is said to have one.
 GREEDY = 'instance_group [ { count: 1 rate_limiter { resources [ { name: "R1" count: 2 } ] } } ]'
@@ -68,6 +69,12 @@ def test_equal_requests_are_answered_from_the_cache(house: Endpoint) -> None:
     while sum(counts()) < hits + runs + 3 and time.monotonic() < until:
         time.sleep(0.02)
     assert counts() == (hits + 2, runs + 1)
+    now = scraped(house)
+    assert value(now, "dispatcher_cache_hits_total", model="plus") == hits + 2
+    missed = value(now, "dispatcher_cache_misses_total", model="plus")
+    # Triton's own gauges; of "sized", which has no cache, there is nothing.
+    assert missed == value(now, "nv_cache_num_misses_per_model_total", model="plus") == runs + 1
+    assert value(now, "dispatcher_cache_misses_total") == missed
 
 
 def test_the_rate_limiter_has_the_resources_that_were_named(house: Endpoint) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from container.programs.listening_socket import ListeningSocket
-from container.programs.nginx import NoNginx, find_nginx, nginx_program
+from container.programs.nginx import REFUSALS, NoNginx, Refusals, find_nginx, nginx_program
 from dispatcher.settings import read_settings
-from tests.conftest import free_ports
+from tests.conftest import PROJECT, free_ports
 from tests.support.front import NGINX
 
 
@@ -34,6 +34,29 @@ def test_triton_s_ports_are_closed_unless_a_setting_opens_them(tmp_path: Path) -
     ]
     grpc = {**own, "TRITON_PUBLIC_HTTP_PORT": "9000", "TRITON_PUBLIC_GRPC_PORT": "9001"}
     assert listens(tmp_path, grpc) == [f"{port} backlog=1024", "9000", "9001 http2"]
+
+
+LINE = (
+    '{"time":"2026-11-26T16:00:00+00:00","program":"nginx","request_id":"a","method":"POST",'
+    '"path":"%s","status":%d,"code":"too_large","message":"…","bytes_in":1,"bytes_out":2}'
+)
+
+
+@pytest.mark.parametrize("logged", [True, False])
+def test_what_nginx_refuses_is_counted_whether_or_not_it_is_logged(*, logged: bool) -> None:
+    refusals = Refusals(logged=logged)
+    sly = r"/\",\"status\":504,\"code\":\""  # as NGINX escapes it
+    for path, status in (("/a", 413), (sly, 413), ("/", 408), ("/", 200), ("/", 599)):
+        assert refusals((LINE % (path, status)).encode()) == logged
+    other = b'2026/11/26 16:00:00 [error] 7#7: *1 {"time":1,"status":413,"code":"too_large"}'
+    assert refusals(other), "another line is always logged"
+    assert {status: n for status, n in refusals.counts.items() if n} == {"413": 2, "408": 1}
+
+
+def test_all_refusals_that_have_a_code_are_counted() -> None:
+    text = (PROJECT / "nginx.conf").read_text()
+    codes = text.partition("map $refused $code {")[2].partition("}")[0]
+    assert {int(status) for status in re.findall(r"(\d+) \w+;", codes)} == set(REFUSALS)
 
 
 @pytest.mark.parametrize(
