@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -144,6 +145,12 @@ def test_compose_starts_prometheus_and_grafana_if_asked_to(compose: Path) -> Non
         assert [port["host_ip"] for port in services[name]["ports"]] == ["127.0.0.1"]
         for volume in services[name]["volumes"]:
             assert volume["type"] == "volume" or Path(volume["source"]).exists()
+
+
+@pytest.mark.parametrize("name", ["prometheus", "grafana"])
+def test_an_image_is_pinned(name: str) -> None:
+    image = COMPOSE["services"][name]["image"]
+    assert re.fullmatch(r"[a-z/]+:v?\d+\.\d+\.\d+@sha256:[0-9a-f]{64}", image)
 
 
 def test_the_parts_name_each_other_as_compose_and_grafana_know_them() -> None:
