@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,13 +39,13 @@ OK = 200
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 
-# The kernel counts the pages of a process for 2 to 5 ms of processor time; with 50 models and ten
-# Prometheus that would be most of the cost of /metrics.
-MEMORY_FRESH_S = 10.0
+# With 50 models it takes the kernel some 150 ms of processor time to count the pages of their
+# processes, and 60 ms to list what each of Triton's threads has started.
+FRESH_S = 10.0
 
 
-class RecentMemory:
-    """The memory of processes, read again after some seconds.
+class RecentProcesses:
+    """The processes of models and the memory of processes, looked up again after some seconds.
 
     Args:
         clock: in seconds.
@@ -54,16 +54,36 @@ class RecentMemory:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
-        self._read: dict[int, tuple[float, int]] = {}
+        self._lock = threading.Lock()  # who asks at the same time need not look it up as well
+        self._memory: dict[int, tuple[float, int]] = {}
+        self._models: list[tuple[str, int]] = []
+        self._listed: object = None
+        self._listed_at = -math.inf
 
-    def of(self, pids: Iterable[int]) -> dict[int, int]:
-        """Return the bytes of each process; what others have asked for is forgotten."""
-        with self._lock:  # who asks at the same time need not read it as well
+    def of_models(self, triton: int, ready: Mapping[str, int]) -> list[tuple[str, int]]:
+        """Return the model and the process id of each process that runs a model.
+
+        Args:
+            triton: Triton's process id.
+            ready: the numbers of versions that are ready, by model. Where they change, or a process
+                has ended, the processes are listed again at once.
+
+        """
+        with self._lock:
+            now, wanted = self._clock(), (triton, dict(ready))
+            alive = all(Path(f"/proc/{pid}").exists() for _, pid in self._models)
+            if wanted != self._listed or now >= self._listed_at + FRESH_S or not alive:
+                self._models = list(model_processes(triton))
+                self._listed, self._listed_at = wanted, now
+            return self._models
+
+    def memory(self, pids: Iterable[int]) -> dict[int, int]:
+        """Return the bytes of each process; what was asked for others is forgotten."""
+        with self._lock:
             now = self._clock()
-            kept = {pid: one for pid, one in self._read.items() if one[0] > now - MEMORY_FRESH_S}
-            self._read = {pid: kept.get(pid) or (now, process_memory(pid)) for pid in pids}
-            return {pid: size for pid, (_, size) in self._read.items()}
+            kept = {pid: one for pid, one in self._memory.items() if one[0] > now - FRESH_S}
+            self._memory = {pid: kept.get(pid) or (now, process_memory(pid)) for pid in pids}
+            return {pid: size for pid, (_, size) in self._memory.items()}
 
 
 @dataclass(eq=False)
@@ -74,7 +94,7 @@ class CurrentState(Collector):
         readiness: whether the container and its models are ready.
         keys: the API keys; `None` where none are needed.
         listing: knows which engine runs a model.
-        memory: of processes.
+        recent: of the models' processes.
         triton_up: whether Triton answers.
         statistics: Triton's, of each version of a model.
 
@@ -83,7 +103,7 @@ class CurrentState(Collector):
     readiness: Readiness
     keys: KeyFile | None
     listing: ModelListing
-    memory: RecentMemory
+    recent: RecentProcesses
     triton_up: bool
     statistics: list[dict[str, Any]]
 
@@ -171,9 +191,9 @@ class CurrentState(Collector):
         pids = {("gunicorn", ""): [os.getppid(), *workers]}
         if triton:
             pids["triton", ""] = [triton]
-        for model, pid in model_processes(triton):
+        for model, pid in self.recent.of_models(triton, self.readiness.prober().ready()):
             pids.setdefault(("triton", model), []).append(pid)
-        sizes = self.memory.of({pid for found in pids.values() for pid in found})
+        sizes = self.recent.memory({pid for found in pids.values() for pid in found})
         for key, found in pids.items():
             cpu.add_metric(key, sum(map(process_cpu, found)))
             memory.add_metric(key, sum(sizes[pid] for pid in found))
@@ -268,7 +288,7 @@ def metrics_routes(
 ) -> Blueprint:
     """Return `/metrics`."""
     routes = Blueprint("metrics", __name__)
-    memory = RecentMemory()
+    recent = RecentProcesses()
 
     @routes.get("/metrics")
     def show() -> Response:
@@ -279,7 +299,7 @@ def metrics_routes(
         up = not readiness.prober().fault if settings.triton_url else bool(triton)
         registry = CollectorRegistry()
         state = CurrentState(
-            readiness, keys, listing, memory, triton_up=up, statistics=versions_in(statistics)
+            readiness, keys, listing, recent, triton_up=up, statistics=versions_in(statistics)
         )
         registry.register(state)
         page = metrics.page() + generate_latest(registry) + triton

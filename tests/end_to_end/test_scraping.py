@@ -305,17 +305,43 @@ def test_a_clock_that_jumps_is_no_time_that_passed(
     assert all(0 <= number < 60 for number in seconds.values())
 
 
-def test_the_memory_of_a_process_is_read_once_for_some_seconds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_processes_are_looked_up_once_for_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     monkeypatch.setattr(route, "process_memory", lambda pid: read.append(pid) or 10 * pid)
     now = 100.0
-    memory = route.RecentMemory(lambda: now)
-    assert memory.of([1, 2]) == {1: 10, 2: 20}
+    recent = route.RecentProcesses(lambda: now)
+    assert recent.memory([1, 2]) == {1: 10, 2: 20}
     now += 9
-    assert memory.of([2, 3]) == {2: 20, 3: 30}, "a new process is read at once"
+    assert recent.memory([2, 3]) == {2: 20, 3: 30}, "a new process is read at once"
     assert read == [1, 2, 3]
     now += 2
-    assert memory.of([2, 3]) == {2: 20, 3: 30}
+    assert recent.memory([2, 3]) == {2: 20, 3: 30}
     assert read == [1, 2, 3, 2]
+
+
+def test_models_are_listed_again_where_something_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listed: list[int] = []
+    living = subprocess.Popen(["sleep", "60"])
+
+    def processes(triton: int) -> list[tuple[str, int]]:
+        listed.append(triton)
+        return [("double", living.pid)] if living.poll() is None else []
+
+    monkeypatch.setattr(route, "model_processes", processes)
+    now = 100.0
+    recent = route.RecentProcesses(lambda: now)
+    for _ in range(3):
+        assert recent.of_models(7, {"double": 1}) == [("double", living.pid)]
+    assert listed == [7]
+    recent.of_models(7, {"double": 1, "new": 1})
+    recent.of_models(8, {"double": 1, "new": 1})
+    assert listed == [7, 7, 8], "a model was loaded, and Triton was restarted"
+    now += 11
+    recent.of_models(8, {"double": 1, "new": 1})
+    assert listed == [7, 7, 8, 8]
+    living.kill()
+    living.wait()
+    assert recent.of_models(8, {"double": 1, "new": 1}) == []
+    assert listed == [7, 7, 8, 8, 8]
