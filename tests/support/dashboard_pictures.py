@@ -50,7 +50,7 @@ def unit(value: float, kind: str) -> str:
     if kind == "bytes":
         return f"{value / 2**30:.3g} GiB" if value >= 2**30 else f"{value / 2**20:.3g} MiB"
     before, after = {"reqps": ("", " req/s"), "currencyUSD": ("$", "")}.get(kind, ("", ""))
-    return f"{before}{value:.3g}{after}"
+    return f"{before}{value:,.0f}{after}" if value >= 1000 else f"{before}{value:.3g}{after}"
 
 
 class Drawing:
