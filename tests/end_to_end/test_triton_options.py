@@ -72,7 +72,7 @@ def test_equal_requests_are_answered_from_the_cache(house: Endpoint) -> None:
     now = scraped(house)
     assert value(now, "dispatcher_cache_hits_total", model="plus") == hits + 2
     missed = value(now, "dispatcher_cache_misses_total", model="plus")
-    # Triton's own gauges; of "sized", which has no cache, there is nothing.
+    # As Triton itself counts; of "sized", which has no cache, there is nothing.
     assert missed == value(now, "nv_cache_num_misses_per_model_total", model="plus") == runs + 1
     assert value(now, "dispatcher_cache_misses_total") == missed
 
