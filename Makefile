@@ -1,6 +1,7 @@
 # make serve   sets everything up and serves the three models
 # make test    sets everything up and runs the tests
-# make chaos   kills and stops the container's processes under load, for ten minutes
+# make chaos   kills and stops the container's processes under load, for ten minutes (PORT=8080 for a
+#              Prometheus that looks on)
 # make fuzz    gives the parsers 100,000 new inputs
 # make image   builds the container image
 # make sbom    writes the parts lists of a wheel and of the image into dist
@@ -33,7 +34,7 @@ image:
 	  --build-arg CREATED="$$(date --utc +%Y-%m-%dT%H:%M:%SZ)" .
 
 chaos: weights $(VENV)/.dev
-	$(RUN) tests.support.chaos --minutes 10
+	$(RUN) tests.support.chaos --minutes 10 $(if $(PORT),--port $(PORT))
 
 # More than 100,000 new inputs for the parsers; about a quarter of an hour.
 fuzz: weights $(VENV)/.dev
@@ -99,7 +100,7 @@ lock: $(VENV)/.dev
 	  $(abspath $(VENV))/bin/uv pip compile --quiet --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-header --no-emit-package openvino-telemetry \
 	    $$name.in -o $$name.txt || exit 1; done
-	cd tests/deploy/requirements && for name in schemas kserve; do \
+	cd tests/deploy/requirements && for name in schemas kserve compose; do \
 	  $(abspath $(VENV))/bin/uv pip compile --quiet --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-header \
 	    $$([ $$name = kserve ] && echo --no-deps) $$name.in -o $$name.txt || exit 1; done

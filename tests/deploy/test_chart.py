@@ -293,6 +293,15 @@ def test_keda_counts_a_metric_that_there_is(render: Render) -> None:
     assert trigger["metadata"]["threshold"] == "12.5"
 
 
+def test_the_alerts_are_those_of_prometheus_and_know_the_job(render: Render) -> None:
+    assert "PrometheusRule" not in render("keda").kinds()
+    rules = yaml.safe_load((PROJECT / "deploy" / "observe" / "alerts.yml").read_text())
+    assert render("all").one("PrometheusRule")["spec"] == rules
+    label = render("all").one("ServiceMonitor")["spec"]["jobLabel"]
+    job = render("all").one("Service")["metadata"]["labels"][label]
+    assert f'up{{job="{job}"}} == 0' in str(rules)
+
+
 def test_prometheus_sends_a_key_as_the_server_takes_it(render: Render) -> None:
     """`Authorization: Bearer KEY`, as tests/end_to_end/test_keys.py sends it."""
     (endpoint,) = render("all").one("ServiceMonitor")["spec"]["endpoints"]

@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from signal import Signals
 
@@ -312,10 +312,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--every", type=float, default=6, help="seconds between two faults")
+    parser.add_argument("--port", type=int, help="the server's, for a Prometheus; else a free one")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
         settings = lay_out(Path(name), "steady", "frail")
-        with running(Path(name), SERVE_RESTARTS="1000000", **settings) as endpoint:
+        if chosen.port:
+            settings["SAGEMAKER_BIND_TO_PORT"] = str(chosen.port)
+        with running(Path(name), SERVE_RESTARTS="1000000", **settings) as started:
+            endpoint = replace(started, port=chosen.port or started.port)
+            say(f"serving on port {endpoint.port}")
             soak(endpoint, 60 * chosen.minutes, chosen.every)
 
 

@@ -1,0 +1,76 @@
+"""The dashboards, as files: what Grafana does not refuse and would still show wrongly."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+
+import pytest
+
+from tests.conftest import PROJECT
+from tests.deploy.observe.test_alerts import RULES
+from tests.support.dashboards import Json, dashboards, queries
+
+DASHBOARDS = dashboards()
+EXPRESSIONS = [*(query for _, _, query in queries()), *(rule["expr"] for rule in RULES)]
+COLUMNS = 24
+# Of Triton 2.51: those of a model, of the machine and of a GPU.
+TRITON = re.compile(
+    "nv_inference_(request_success|request_failure|count|exec_count|pending_request_count"
+    "|(request|queue|compute_(input|infer|output))_duration_us)"
+    "|nv_cpu_(utilization|memory_(used|total)_bytes)"
+    "|nv_gpu_(utilization|memory_(used|total)_bytes)"
+)
+
+
+def documented() -> set[str]:
+    """Return the metrics that the documentation lists."""
+    pages = "".join((PROJECT / "docs" / name).read_text() for name in ("operations.md",))
+    rows = re.findall(r"^\| (`dispatcher_[^|]+) \|", pages, re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+
+def test_there_are_four() -> None:
+    assert set(DASHBOARDS) == {"Overview", "A model", "A request's phases", "Capacity"}
+    assert len({one["uid"] for one in DASHBOARDS.values()}) == len(DASHBOARDS)
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS.values(), ids=DASHBOARDS)
+def test_panels_are_apart_and_say_what_they_show(dashboard: Json) -> None:
+    panels = dashboard["panels"]
+    for key in ("id", "title"):
+        assert len({panel[key] for panel in panels}) == len(panels), key
+    for panel in panels:
+        assert panel["description"].endswith((".", "?")), panel["title"]
+        assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= COLUMNS
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    for one, other in combinations([panel["gridPos"] for panel in panels], 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        above = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or above, (one, other)
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS.values(), ids=DASHBOARDS)
+def test_queries_use_the_variables_that_there_are(dashboard: Json) -> None:
+    variables = {one["name"] for one in dashboard["templating"]["list"]}
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    used = {name for one in expressions for name in re.findall(r"\$(\w+)", one)}
+    assert used - {"__rate_interval"} == variables - {"datasource"}
+
+
+def test_every_metric_that_is_asked_for_is_documented() -> None:
+    words = {
+        word
+        for expression in EXPRESSIONS
+        for word in re.findall(r"(?:dispatcher|nv)_\w+", re.sub(r'"[^"]*"', "", expression))
+    }
+    assert words
+    ours = {re.sub("_(bucket|sum|count)$", "", word) for word in words if word[0] == "d"}
+    assert ours <= documented()
+    assert all(TRITON.fullmatch(word) for word in words if word[0] == "n"), words
+
+
+def test_every_recorded_series_that_is_asked_for_is_recorded() -> None:
+    recorded = {rule["record"] for rule in RULES if "record" in rule}
+    used = {word for one in EXPRESSIONS for word in re.findall(r"dispatcher:[\w:]+", one)}
+    assert used == recorded

@@ -1,0 +1,56 @@
+"""Every query of every panel, asked of a real Prometheus that scrapes a server under load."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import Endpoint, wait_for
+from tests.support.dashboards import filled, queries, under_load
+from tests.support.prometheus import Prometheus, needs_prometheus, prometheus
+
+pytestmark = [pytest.mark.slow, needs_prometheus]
+
+MODEL = "resnet"
+# What is not there on this machine, or was not asked for: only their syntax is looked at.
+MAY_BE_EMPTY = {
+    ("A model", "Cache hits"),
+    ("A request's phases", "Waiting for S3"),
+    ("Capacity", "GPU"),
+    ("Capacity", "GPU memory"),
+    ("Overview", "Firing alerts"),
+}
+LOAD_S = 30
+
+
+@pytest.fixture(scope="module")
+def watched(endpoint: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """A Prometheus that has seen some load, which goes on."""
+    with (
+        prometheus(tmp_path_factory.mktemp("prometheus"), endpoint.port) as running,
+        under_load(endpoint),
+    ):
+        wait_for(lambda: running.series("dispatcher_ready == 1"), 60, "the first scrape")
+        time.sleep(LOAD_S)
+        yield running
+
+
+@pytest.mark.parametrize(("dashboard", "panel", "query"), list(queries()))
+def test_a_query_has_an_answer(watched: Prometheus, dashboard: str, panel: str, query: str) -> None:
+    found = watched.series(filled(query, MODEL, f"{LOAD_S}s"))
+    if (dashboard, panel) not in MAY_BE_EMPTY:
+        assert any(not math.isnan(float(one["value"][1])) for one in found), "it is empty"
+
+
+def test_what_may_be_empty_is_there() -> None:
+    assert {(dashboard, panel) for dashboard, panel, _ in queries()} >= MAY_BE_EMPTY
+
+
+def test_the_alerts_are_evaluated_and_none_fires(watched: Prometheus) -> None:
+    groups = watched.get("/api/v1/rules")["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert [rule for rule in rules if rule["health"] != "ok"] == []
+    assert "firing" not in {rule["state"] for rule in rules if rule["type"] == "alerting"}
