@@ -164,12 +164,9 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         say(f"port {settings.port} cannot be used: {error.strerror}", ERROR)
         return 1
     refusals = Refusals(logged=settings.access_log != "off")
-    wanted = {"NGINX": refusals}
+    takes = {"NGINX": refusals}
     programs = [
-        replace(
-            program,
-            output=log.sink(program.name.lower(), refusals if program.name == "NGINX" else None),
-        )
+        replace(program, output=log.sink(program.name.lower(), takes.get(program.name)))
         for program in (
             *([triton_program(settings, triton, run_dir, shm_prefix, plan)] if triton else []),
             gunicorn_program(settings, run_dir, shm_prefix, plan),
