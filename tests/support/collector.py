@@ -1,7 +1,8 @@
 """A receiver of traces, made of OpenTelemetry's own messages (opentelemetry-proto).
 
-No package registry has OpenTelemetry's collector as a program, so that this stands in for one: it
-takes OTLP over HTTP, in binary as the SDK sends it or in JSON as Triton does, and keeps the spans.
+It is a fake: OpenTelemetry's own collector, a program in Go, was not found on PyPI, npm or Debian.
+It takes OTLP over HTTP, in binary as the SDK sends it or in JSON as Triton does, and keeps the
+spans.
 """
 
 from __future__ import annotations
