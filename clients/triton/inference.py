@@ -22,8 +22,9 @@ from clients.errors import (
 )
 from clients.request import SequencePart, Stream, trace_headers
 from clients.tensors.classes import classified, labels_at
+from clients.triton.channel import Address, ModelChannel
 from clients.triton.configuration import signature_of
-from clients.triton.connection import Address, Connection, ModelChannel, Registration
+from clients.triton.connection import Connection, Registration
 from clients.triton.errors import FINISHED, inference_error, no_slot, translated
 from clients.triton.requests import (
     TritonStream,
@@ -50,14 +51,6 @@ from clients.triton.shared_memory import Arrays, Layout, Region, Regions, large,
 
 SIGNATURE_S = 2.0  # how long a model's configuration is kept: the model may be loaded again
 
-# Triton 2.51 ends with SIGSEGV when a call of an ensemble is cancelled, which is what gRPC does at
-# its time limit. So that limit is later, and the steps end by the deadline that they are sent;
-# dispatcher/execution/watchdog.py answers the caller in time.
-#
-# A model with a response cache has the later limit too: Triton keeps the error of a request that is
-# cancelled while it waits in the queue, and answers equal requests with it.
-UNCANCELLED_S = 60.0
-
 CACHED = (
     "Triton's response cache keeps errors, and answers with fewer outputs, for requests with equal "
     "inputs: a restart empties it; see docs/triton-options.md"
@@ -80,7 +73,6 @@ class Call:
         specs: the model's outputs at present, where their sizes matter.
         picked: how many rows are wanted of an output; 0 where a number of their own decides.
         hints: what the backend may skip or combine.
-        patience: seconds that the answer is waited for after the deadline.
         cached: whether Triton may have the answer in its response cache.
         sequence: parameters that name the sequence; such a run is never repeated.
 
@@ -92,7 +84,6 @@ class Call:
     specs: tuple[TensorSpec, ...]
     picked: tuple[tuple[str, int], ...]
     hints: Hints = field(compare=False)
-    patience: float = field(default=0.0, compare=False)
     cached: bool = field(default=False, compare=False)
     sequence: Mapping[str, int | str | bool] = field(default_factory=dict, compare=False)
 
@@ -150,11 +141,11 @@ class TritonInference(Connection, Inference):
                 *((name, 0) for name in hints.above),
             ),
             hints,
-            patience=UNCANCELLED_S if signature.ensemble or signature.cached else 0.0,
             cached=signature.cached,
             sequence=sequence_parameters(sequence, model, signature),
         )
         channel = self._channel(model, signature)
+        channel.refuse_if_late(model)
         try:
             arrays = self._through_memory(channel, call, inputs, deadline)
             if arrays is None:
@@ -343,9 +334,7 @@ class TritonInference(Connection, Inference):
         if layout and layout.outputs:  # then each has to be named
             names = names or tuple(spec.name for spec in call.specs)
         request = infer_request(call.model, call.version, inputs, names, parameters, layout)
-        answer = channel.stub.ModelInfer(
-            request, timeout=timeout + call.patience, metadata=trace_headers()
-        )
+        answer = channel.infer(request, timeout)
         arrays = {
             output.name: layout.read(output.name, triton_to_np_dtype(output.datatype), output.shape)
             if layout and output.name in layout.outputs

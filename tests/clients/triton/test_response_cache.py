@@ -12,7 +12,7 @@ import tritonclient.grpc as grpc_client
 from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException
 
-from clients.errors import ModelFailed
+from clients.errors import DeadlineExceeded, ModelFailed
 from clients.tensors.signature import noise
 from clients.triton.client import Triton
 from clients.triton.server import Hints, Signature, TensorSpec
@@ -146,7 +146,8 @@ def test_a_late_request_does_not_fail_the_next_one(
 ) -> None:
     x = rows(500)
     client.signature("two", timeout=10)
-    client.infer("two", {"x": x}, timeout=1e-6)
+    with pytest.raises(DeadlineExceeded):
+        client.infer("two", {"x": x}, timeout=1e-6)
     np.testing.assert_array_equal(client.infer("two", {"x": x}, timeout=10)["y"], 2 * x)
 
 

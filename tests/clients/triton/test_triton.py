@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import grpc
@@ -20,8 +21,10 @@ from clients.errors import (
     UnknownModel,
     UnknownVersion,
 )
+from clients.triton import channel
 from clients.triton.client import Triton
 from clients.triton.errors import TRANSLATION
+from tests.conftest import wait_for
 from tests.support.refusing_triton import ARRAYS, Refusing, refusing, triton
 
 __all__ = ["refusing", "triton"]  # the fixtures
@@ -142,18 +145,34 @@ def test_requests_share_runs_of_an_ensemble_where_all_its_parts_share_theirs(
     assert triton.signature("whole", "1", timeout=5).shares_runs
 
 
-def test_a_call_of_an_ensemble_is_not_cancelled(refusing: Refusing, triton: Triton) -> None:
-    """Triton would end with SIGSEGV: it has to answer itself, which its steps do in time."""
+@pytest.mark.parametrize("name", ["here", "chain"])
+def test_a_run_is_not_cancelled_at_its_time_limit(
+    refusing: Refusing, triton: Triton, name: str
+) -> None:
+    """Triton may end with SIGSEGV then. Its caller waits no longer for that."""
     refusing.code = grpc.StatusCode.INVALID_ARGUMENT
-    for name in ("here", "chain"):
-        with pytest.raises(TensorsRefused):
-            triton.infer(name, ARRAYS, timeout=5)
-    here, chain = refusing.left
-    assert here < 6  # gRPC rounds it up on its way
-    assert chain > 30
-    refusing.runs = 0.3
-    with pytest.raises(DeadlineExceeded, match=r"'chain' did not answer within 0\.1"):
-        triton.infer("chain", ARRAYS, timeout=0.1)
+    refusing.runs = 2.0
+    begin = time.monotonic()
+    with pytest.raises(DeadlineExceeded, match=rf"'{name}' did not answer within 0\.1"):
+        triton.infer(name, ARRAYS, timeout=0.1)
+    assert time.monotonic() - begin < 1.5
+    assert refusing.left[0] > 30
+
+
+def test_few_runs_go_on_after_their_time_limits(
+    refusing: Refusing, triton: Triton, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "MOST_LATE", 2)
+    refusing.runs = 1.0
+    for _ in range(2):
+        with pytest.raises(DeadlineExceeded):
+            triton.infer("here", ARRAYS, timeout=0.1)
+    with pytest.raises(ModelUnavailable, match="2 runs of the model 'here' go on after their time"):
+        triton.infer("here", ARRAYS, timeout=5)
+    assert len(refusing.left) == 2
+    refusing.gives, refusing.runs = ("words", "scores"), 0.0
+    wait_for(lambda: not triton._common._late, 10, "the end of both")
+    triton.infer("here", ARRAYS, timeout=5)
 
 
 SHAPE = "unexpected shape for input 'a' for model 'here'. Expected [3], got [2]."
