@@ -5,21 +5,21 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import shutil
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bench.capacity.service import Run, Service, Sizes, Times
-from bench.capacity.simulation import arrivals, simulate
+from bench.capacity.simulation import Outcome, arrivals, simulate
 from bench.load import load, work
 from bench.measure import BUSY_ELSEWHERE, Elsewhere, say
 from bench.servers.contenders import Contender, this_server
@@ -28,7 +28,6 @@ from bench.servers.processes import cpu_ms
 LOG_S = 0.3  # lines are written ten times a second
 WARM_S = 0.5
 SEEDS = range(1, 10)
-PAYLOAD_MODELS = ("resnet", "yolov5", "bert_base")
 
 
 @contextmanager
@@ -55,6 +54,13 @@ def serving(model: str, cores: int, cache: Path) -> Iterator[Contender]:
         server.stop()
 
 
+def machine() -> str:
+    """Return what these measurements are of."""
+    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    name = found[1].strip() if found else "an unknown processor"
+    return f"{time.strftime('%d %B %Y')}, {name}, {len(cpus())} cores, MODEL_PRECISION=exact"
+
+
 def linked(source: str, target: str) -> None:
     Path(target).symlink_to(Path(source).resolve())
 
@@ -75,9 +81,7 @@ def batch_of(server: Contender, model: str) -> int:
     return int(max(preferred, default=config["max_batch_size"]))
 
 
-def measured(
-    server: Contender, model: str, cores: int, seconds: float, rounds: int = 2
-) -> Service:
+def measured(server: Contender, model: str, cores: int, seconds: float, rounds: int = 2) -> Service:
     """Return a model's service times by lone requests, of one payload and of lists.
 
     A list of payloads is one batch in one run. Of several rounds the one counts in which others
@@ -85,25 +89,53 @@ def measured(
     """
     most = batch_of(server, model)
     sizes = [size for size in (1, 2, 4, 8, 16) if size <= most]
-    found: dict[int, tuple[float, Run, Times, int, int]] = {}
+    found: dict[int, Lone] = {}
     for number in range(rounds):
         for size in sizes:
-            one = lone(server, model, size, cores, seconds)
+            one = lone(server, model, size, seconds)
             say(
-                f"{model} on {cores}, {size} in a run: {one[1].times.at(0.5) * 1e3:.1f} ms, "
-                f"width {one[1].width:.2f}; others used {one[0]:.0%} (round {number + 1})"
+                f"{model} on {cores}, {size} in a run: {one.inference.at(0.5) * 1e3:.1f} ms; "
+                f"others used {one.others:.0%} (round {number + 1})"
             )
-            if size not in found or one[0] < found[size][0]:
+            if size not in found or one.others < found[size].others:
                 found[size] = one
-    _, _, front, bytes_in, bytes_out = found[1]
-    runs = {size: one[1] for size, one in found.items()}
-    return Service(most, front, runs, 1, bytes_in, bytes_out)
+    # What web worker, NGINX and Triton compute is done for each request, not for each run,
+    # whatever phase of the request it is in.
+    alone = found[1]
+    moved = max(0.0, alone.front_cpu - alone.front.mean)
+    runs = {size: one.run(cores, moved) for size, one in found.items()}
+    return Service(most, alone.front.plus(moved), runs, 1, alone.bytes_in, alone.bytes_out)
 
 
-def lone(
-    server: Contender, model: str, size: int, cores: int, seconds: float
-) -> tuple[float, Run, Times, int, int]:
-    """Ask with lists of a size, one at a time; return what others used, and the times."""
+@dataclass(frozen=True)
+class Lone:
+    """What requests of one size took, one at a time; times in seconds, of a request.
+
+    Args:
+        others: the share of the cores that other programs used meanwhile.
+        inference: waiting for the model.
+        front: the rest, until the caller has the answer.
+        model_cpu: processor time of the model's process.
+        front_cpu: processor time of web worker, NGINX and Triton.
+
+    """
+
+    others: float
+    inference: Times
+    front: Times
+    model_cpu: float
+    front_cpu: float
+    bytes_in: int
+    bytes_out: int
+
+    def run(self, cores: int, moved: float) -> Run:
+        """Return the run alone, without what belongs to the request."""
+        times = self.inference.plus(-moved)
+        return Run(times, min(float(cores), max(0.05, self.model_cpu / times.mean)))
+
+
+def lone(server: Contender, model: str, size: int, seconds: float) -> Lone:
+    """Ask with lists of a size, one at a time."""
     payload = work.payload(model)
     body = {"modelname": model, "payload": payload if size == 1 else [payload] * size}
     asked = load.request(server.path, json.dumps(body).encode())
@@ -112,7 +144,7 @@ def lone(
     elsewhere, before = Elsewhere(len(cpus())), cpu_ms(*server.pids)
     loop = load.closed_loop(server.port, [asked], 1, seconds, WARM_S)
     used = cpu_ms(*server.pids) - before
-    share = elsewhere.share(used.total())
+    others = elsewhere.share(used.total())
     time.sleep(LOG_S)
     with server.log.open("rb") as log:
         log.seek(begin)
@@ -120,13 +152,15 @@ def lone(
     answers = [line for line in lines if line.get("model") == model and "inference_s" in line]
     answers = answers[-len(loop.times) :]  # without those before it had got going
     outside = statistics.mean(loop.times) - statistics.mean(one["total_s"] for one in answers)
-    run = Times(tuple(sorted(one["inference_s"] for one in answers)))
-    front = Times(
-        tuple(sorted(max(0.0, one["total_s"] - one["inference_s"] + outside) for one in answers))
+    return Lone(
+        others,
+        Times.of(one["inference_s"] for one in answers),
+        Times.of(one["total_s"] - one["inference_s"] + outside for one in answers),
+        used[f"model process of {model}"] / loop.answers / 1e3,
+        (used["gunicorn"] + used["NGINX"] + used["Triton"]) / loop.answers / 1e3,
+        answers[-1]["bytes_in"],
+        answers[-1]["bytes_out"],
     )
-    of_a_run = (used[f"model process of {model}"] + used["Triton"]) / loop.answers / 1e3
-    width = min(float(cores), max(0.05, of_a_run / run.mean))
-    return share, Run(run, width), front, answers[-1]["bytes_in"], answers[-1]["bytes_out"]
 
 
 @dataclass(frozen=True)
@@ -158,9 +192,7 @@ def compare(
     used = (cpu_ms(*server.pids) - before).total()
     others = elsewhere.share(used)
     runs = [
-        simulate(
-            rates, {model: 1.0}, {model: service}, 1, cores, seed=1, service_seed=seed
-        )
+        simulate(rates, {model: 1.0}, {model: service}, 1, cores, seed=1, service_seed=seed)
         for seed in SEEDS
     ]
     real = replace(runs[0], took=np.array(took))
@@ -179,7 +211,7 @@ def compare(
     )
 
 
-def median_of(runs: Sequence[Any], figure: Any) -> float:
+def median_of(runs: Sequence[Outcome], figure: Callable[[Outcome], float]) -> float:
     return statistics.median(figure(one) for one in runs)
 
 
@@ -230,8 +262,10 @@ def error(real: float, simulated: float) -> str:
 def table(found: Sequence[Comparison]) -> str:
     """Return all comparisons, and the errors in a sentence."""
     lines = [HEAD, *map(row, found), ""]
-    for what, quiet in (("all", found), ("undisturbed", [
-        one for one in found if one.elsewhere <= BUSY_ELSEWHERE])):
+    for what, quiet in (
+        ("all", found),
+        ("undisturbed", [one for one in found if one.elsewhere <= BUSY_ELSEWHERE]),
+    ):
         if quiet:
             errors = [
                 f"{name} {statistics.median(abs(s / r - 1) for r, s in pairs):.0%} "

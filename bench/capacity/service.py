@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,11 @@ class Times:
 
     seconds: tuple[float, ...]
 
+    @classmethod
+    def of(cls, seconds: Iterable[float]) -> Times:
+        """Return the distribution of some samples."""
+        return cls(tuple(sorted(seconds)))
+
     def at(self, share: float) -> float:
         """Return the time within which this share (0 to 1) is done."""
         place = share * (len(self.seconds) - 1)
@@ -34,6 +39,10 @@ class Times:
     @property
     def mean(self) -> float:
         return math.fsum(self.seconds) / len(self.seconds)
+
+    def plus(self, more: float) -> Times:
+        """Return the same distribution, all times longer; none is below 0."""
+        return Times(tuple(max(0.0, one + more) for one in self.seconds))
 
     def times(self, factor: float) -> Times:
         """Return the same distribution, all times multiplied."""
@@ -126,9 +135,7 @@ def on_cores(sizes: Sizes, cores: int) -> Service:
         factor = seconds / run.times.mean if run.times.mean else 1.0
         runs[size] = Run(run.times.times(factor), min(used, work / seconds if seconds else 1.0))
     streams = max(1, cores // CORES_OF_A_RUN)
-    return Service(
-        nearest.batch, nearest.front, runs, streams, nearest.bytes_in, nearest.bytes_out
-    )
+    return Service(nearest.batch, nearest.front, runs, streams, nearest.bytes_in, nearest.bytes_out)
 
 
 def serial_share(sizes: Sizes, batch: int) -> float:
@@ -186,14 +193,15 @@ def service(given: Any, where: str) -> Service:
             for size, run in runs.items()
         },
         whole(given.get("streams", 1), f"{where}: streams"),
-        *(int(number(given.get(name, 0), f"{where}: {name}")) for name in ("bytes_in", "bytes_out")),
+        int(number(given.get("bytes_in", 0), f"{where}: bytes_in")),
+        int(number(given.get("bytes_out", 0), f"{where}: bytes_out")),
     )
 
 
 def times(given: Any, where: str) -> Times:
     if not isinstance(given, list) or not given:
         raise Trouble(f"{where} is no list of milliseconds; {EXAMPLE}")
-    return Times(tuple(sorted(number(one, where) / 1e3 for one in given)))
+    return Times.of(number(one, where) / 1e3 for one in given)
 
 
 def number(given: Any, where: str) -> float:
@@ -269,8 +277,8 @@ def from_metrics(page: Page, cores: int) -> dict[str, Sizes]:
         found[name] = {cores: Service(size, Times((max(0.0, front),)), {size: one})}
     if not found:
         raise Trouble(
-            f"the page has no model with answers and CPU seconds ({REQUESTS}, {CPU}): send requests "
-            "first, or measure with --measure"
+            f"the page has no model with answers and CPU seconds ({REQUESTS}, {CPU}): send "
+            "requests first, or measure with --measure"
         )
     return found
 

@@ -180,47 +180,57 @@ def at_times(port: int, asked: bytes, times: Sequence[float]) -> list[float]:
         LoadError: an answer was neither 200 nor 429, or none came.
 
     """
-    took, number = [math.nan] * len(times), 0
+    ended = [math.nan] * len(times)
+    asking: dict[Caller, int] = {}
     idle: list[Caller] = []
-    due: dict[Caller, int] = {}
     with ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
         begin = time.perf_counter()
-        while number < len(times) or due:
-            while number < len(times) and times[number] <= time.perf_counter() - begin:
-                if idle:
-                    caller = idle.pop()
-                else:
-                    caller = Caller(port, cycle([asked]))
-                    stack.enter_context(caller.socket)
-                selector.register(caller.socket, selectors.EVENT_READ, caller)
-                due[caller] = number
-                start(selector, caller)
-                number += 1
-            left = begin + times[number] - time.perf_counter() if number < len(times) else math.inf
-            ready = selector.select(max(0.0, min(left, PATIENCE_S)))
-            if not ready and left > PATIENCE_S:
+        for number, at in enumerate(times):
+            while (left := begin + at - time.perf_counter()) > 0:
+                take(selector, left, asking, idle, ended)
+            if not idle:
+                idle.append(Caller(port, cycle([asked])))
+                stack.enter_context(idle[-1].socket)
+            caller = idle.pop()
+            asking[caller] = number
+            selector.register(caller.socket, selectors.EVENT_READ, caller)
+            start(selector, caller)
+        while asking:
+            if not take(selector, PATIENCE_S, asking, idle, ended):
                 raise LoadError(f"no answer within {PATIENCE_S} s")
-            for key, events in ready:
-                caller = key.data
-                if events & selectors.EVENT_WRITE:
-                    caller.send()
-                    if not caller.left:
-                        selector.modify(caller.socket, selectors.EVENT_READ, caller)
-                if not events & selectors.EVENT_READ:
-                    continue
-                try:
-                    if not caller.answered():
-                        continue
-                    took[due[caller]] = time.perf_counter() - begin - times[due[caller]]
-                    if not CLOSING.search(caller.came):
-                        idle.append(caller)
-                except LoadError as error:
-                    if REFUSED not in str(error):
-                        raise
-                del due[caller]
-                selector.unregister(caller.socket)
-    return took
+    return [end - begin - at for end, at in zip(ended, times, strict=True)]
+
+
+def take(
+    selector: selectors.BaseSelector,
+    wait: float,
+    asking: dict[Caller, int],
+    idle: list[Caller],
+    ended: list[float],
+) -> bool:
+    """Send and take what can be within some time; return whether there was anything."""
+    ready = selector.select(wait)
+    for key, events in ready:
+        caller: Caller = key.data
+        if events & selectors.EVENT_WRITE:
+            caller.send()
+            if not caller.left:
+                selector.modify(caller.socket, selectors.EVENT_READ, caller)
+        if not events & selectors.EVENT_READ:
+            continue
+        try:
+            if not caller.answered():
+                continue
+            ended[asking[caller]] = time.perf_counter()
+            if not CLOSING.search(caller.came):
+                idle.append(caller)
+        except LoadError as error:
+            if REFUSED not in str(error):
+                raise
+        del asking[caller]
+        selector.unregister(caller.socket)
+    return bool(ready)
 
 
 def once(port: int, asked: bytes) -> tuple[int, bytes]:
