@@ -97,15 +97,15 @@ class Scaler:
 
     def __init__(self, target: float, delay: float, most: int = 100_000) -> None:
         self.target, self.delay, self.most = target, delay, most
-        self._seen: dict[int, deque[float]] = {}
+        self.seen: dict[int, deque[float]] = {}
 
     def scrape(self, machines: Sequence[Machine]) -> None:
         for number, machine in enumerate(machines):
-            self._seen.setdefault(number, deque(maxlen=self.averaged)).append(machine.saturation())
+            self.seen.setdefault(number, deque(maxlen=self.averaged)).append(machine.saturation())
 
     def wanted(self, ready: int, coming: int) -> int:
         """Return how many machines there should be."""
-        means = [sum(seen) / len(seen) for seen in self._seen.values()]
+        means = [sum(seen) / len(seen) for seen in self.seen.values()]
         ratio = sum(means) / ready / self.target
         there = ready + coming
         if abs(ratio - 1) <= self.tolerance or ratio < 1:
@@ -113,7 +113,7 @@ class Scaler:
         counted = sum(means) / there / self.target
         if counted <= 1 + self.tolerance:
             return there
-        return min(self.most, max(2 * there, there + 4), math.ceil(counted * there))
+        return min(self.most, max(2 * there, there + 4), math.ceil(round(counted * there, 6)))
 
 
 def arrivals(rates: Rates, seed: int) -> Floats:
