@@ -30,6 +30,8 @@ from tool.trouble import Trouble
 MEASURED = Path(__file__).with_name("measured.json")
 """Of the machine on which docs/capacity.md was written."""
 SHARES = (0.5, 0.7, 0.85)
+LEAST_REQUESTS, MOST_REQUESTS = 1000, 1_000_000
+MOST_SURGED, HOUR_S = 10, 3600
 
 
 def main(argv: Sequence[str]) -> int:
@@ -68,15 +70,16 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     add("--queue", type=whole, default=64, help="MODEL_SERVER_QUEUE (default: 64)")
     add("--threads", type=whole, default=16, help="MODEL_SERVER_THREADS (default: 16)")
     add("--prices", type=Path, default=PRICES, help="prices (default: tool/cost/prices.json)")
-    add("--surge", nargs="+", type=positive, default=[], metavar="FACTOR", help="of the traffic")
-    add("--over", nargs="+", type=not_negative, default=[0.0], metavar="S", help="the surge grows")
+    add("--surge", nargs="+", type=surge, default=[], metavar="FACTOR", help="of the last traffic")
+    add("--over", nargs="+", type=not_negative, default=[0.0], metavar="S", help="the surge grows "
+        "within this time (default: 0)")  # fmt: skip
     add("--delay", nargs="+", type=not_negative, default=[60.0], metavar="S", help="until a new "
         "machine answers: its node, image, start and readiness (default: 60)")  # fmt: skip
     add("--target", type=positive, default=0.0, metavar="RATIO", help="the autoscaler's saturation "
         "(default: what the machines have before the surge)")  # fmt: skip
     add("--limits", action="store_true", help="also: which limit is reached at which traffic")
     add("--seed", type=int, default=1)
-    add("--requests", type=positive, default=20_000, help="of one simulation")
+    add("--requests", type=requests, default=20_000, help="of one simulation (default: 20000)")
     add("--check", action="store_true", help="run real servers, and compare them")
     add("--measure", nargs="+", choices=work.WORKS, metavar="MODEL", help="measure service times")
     add("--models", nargs="+", choices=work.WORKS, default=["resnet", "bert_base"], help="to check")
@@ -192,9 +195,15 @@ def positive(text: str) -> float:
     return float(text)
 
 
+def surge(text: str) -> float:
+    if not 1 < float(text) <= MOST_SURGED:
+        raise argparse.ArgumentTypeError(f"{text} is not above 1 and at most {MOST_SURGED}")
+    return float(text)
+
+
 def not_negative(text: str) -> float:
-    if not 0 <= float(text) < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not from 0")
+    if not 0 <= float(text) <= HOUR_S:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0 to {HOUR_S} seconds")
     return float(text)
 
 
@@ -207,6 +216,14 @@ def share(text: str) -> float:
 def whole(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) <= 10_000:
         raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 to 10000")
+    return int(text)
+
+
+def requests(text: str) -> int:
+    if not text.isdecimal() or not LEAST_REQUESTS <= int(text) <= MOST_REQUESTS:
+        raise argparse.ArgumentTypeError(
+            f"{text} is not a whole number from {LEAST_REQUESTS} to {MOST_REQUESTS}"
+        )
     return int(text)
 
 

@@ -17,7 +17,7 @@ MOST_SIMULATED = 24  # machines; of more, so many get their share of the traffic
 REFUSED = 0.001  # of the requests may be refused
 WINDOW_S, STEP_S = 60.0, 15.0
 BEFORE_S, AFTER_S = 120.0, 480.0
-SURGED = 10  # machines at the beginning of a surge that is simulated
+SURGED = 8  # machines at the beginning of a surge that is simulated
 
 
 @dataclass(frozen=True)
