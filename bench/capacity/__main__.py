@@ -10,6 +10,7 @@ import argparse
 import http.client
 import math
 import os
+import signal
 import sys
 import urllib.error
 import urllib.request
@@ -21,7 +22,7 @@ from bench.capacity.answers import Plan, Surge, needed, surged
 from bench.capacity.service import Sizes, from_metrics, mix_of, read_services, written
 from bench.capacity.simulation import BALANCERS
 from bench.load import work
-from bench.measure import say
+from bench.measure import Results, say
 from bench.servers.contenders import Skipped
 from tool.cost.prices import PRICES, read_prices
 from tool.cost.read import Page
@@ -86,6 +87,8 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     add("--check-cores", nargs="+", type=whole, default=[1, 2])
     add("--loads", nargs="+", type=share, default=list(SHARES), help="shares of the capacity")
     add("--seconds", type=positive, default=20.0, help="of one load, or of six measurements")
+    add("--patience", type=not_negative, default=120.0, metavar="S", help="to repeat what other "
+        "programs of this machine disturbed (default: 120)")  # fmt: skip
     add("--into", type=Path, metavar="FILE", help="write the service times that were measured")
     add("--cache", type=Path, default=work.PROJECT / ".cache" / "bench")
     options = parser.parse_args(argv)
@@ -103,12 +106,19 @@ def measured(options: argparse.Namespace) -> None:
     shares = options.loads if options.check else []
     cache = options.cache.absolute()
     (cache / "run").mkdir(parents=True, exist_ok=True)
-    services, found = measure.check(models, options.check_cores, shares, options.seconds, cache)
-    if options.into:
-        try:
-            options.into.write_text(written(services, measure.machine()))
-        except OSError as error:
-            raise Trouble(f"{options.into} cannot be written: {error.strerror}") from error
+    # The servers are stopped, whichever way this ends.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    results = Results(len(measure.ALL), 1, options.seconds, patience_s=options.patience)
+
+    def save(services: Mapping[str, Sizes]) -> None:
+        if options.into:
+            try:
+                options.into.write_text(written(services, measure.machine()))
+            except OSError as error:
+                raise Trouble(f"{options.into} cannot be written: {error.strerror}") from error
+
+    save({})
+    services, found = measure.check(models, options.check_cores, shares, results, cache, save)
     if found:
         sys.stdout.write(measure.table(found))
     elif not options.into:

@@ -10,7 +10,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,18 +21,21 @@ import numpy as np
 from bench.capacity.service import Run, Service, Sizes, Times
 from bench.capacity.simulation import Outcome, arrivals, simulate
 from bench.load import load, work
-from bench.measure import BUSY_ELSEWHERE, Elsewhere, say
+from bench.measure import BUSY_ELSEWHERE, Elsewhere, Results, quietly, say
 from bench.servers.contenders import Contender, this_server
 from bench.servers.processes import cpu_ms
 
 LOG_S = 0.3  # lines are written ten times a second
 WARM_S = 0.5
 SEEDS = range(1, 10)
+ALL = sorted(os.sched_getaffinity(0))
 
 
 @contextmanager
 def serving(model: str, cores: int, cache: Path) -> Iterator[Contender]:
     """Serve one model alone on the first cores of this process, and stop it afterwards.
+
+    Meanwhile this process, which asks, keeps to the other cores, if there are any.
 
     Raises:
         Skipped: it does not start.
@@ -44,13 +47,14 @@ def serving(model: str, cores: int, cache: Path) -> Iterator[Contender]:
         work.PROJECT / "model_repository" / model, repository / model, copy_function=linked
     )
     server = this_server(repository, cache / "run", model, f"{model} on {cores}")
-    first = ",".join(map(str, cpus()[:cores]))
-    server.command = ["taskset", "--cpu-list", first, *server.command]
+    server.command = ["taskset", "--cpu-list", ",".join(map(str, ALL[:cores])), *server.command]
     server.start()
+    os.sched_setaffinity(0, ALL[cores:] or ALL)
     try:
         server.wait_for(work.payload(model))
         yield server
     finally:
+        os.sched_setaffinity(0, ALL)
         server.stop()
 
 
@@ -58,15 +62,11 @@ def machine() -> str:
     """Return what these measurements are of."""
     found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     name = found[1].strip() if found else "an unknown processor"
-    return f"{time.strftime('%d %B %Y')}, {name}, {len(cpus())} cores, MODEL_PRECISION=exact"
+    return f"{time.strftime('%d %B %Y')}, {name}, {len(ALL)} cores, MODEL_PRECISION=exact"
 
 
 def linked(source: str, target: str) -> None:
     Path(target).symlink_to(Path(source).resolve())
-
-
-def cpus() -> list[int]:
-    return sorted(os.sched_getaffinity(0))
 
 
 def batch_of(server: Contender, model: str) -> int:
@@ -81,24 +81,22 @@ def batch_of(server: Contender, model: str) -> int:
     return int(max(preferred, default=config["max_batch_size"]))
 
 
-def measured(server: Contender, model: str, cores: int, seconds: float, rounds: int = 2) -> Service:
+def measured(
+    server: Contender, model: str, cores: int, seconds: float, results: Results
+) -> Service:
     """Return a model's service times by lone requests, of one payload and of lists.
 
-    A list of payloads is one batch in one run. Of several rounds the one counts in which others
-    used least of the cores.
+    A list of payloads is one batch in one run. What others disturb is measured again, as long as
+    `results.patience_s` lasts.
     """
     most = batch_of(server, model)
-    sizes = [size for size in (1, 2, 4, 8, 16) if size <= most]
     found: dict[int, Lone] = {}
-    for number in range(rounds):
-        for size in sizes:
-            one = lone(server, model, size, seconds)
-            say(
-                f"{model} on {cores}, {size} in a run: {one.inference.at(0.5) * 1e3:.1f} ms; "
-                f"others used {one.others:.0%} (round {number + 1})"
-            )
-            if size not in found or one.others < found[size].others:
-                found[size] = one
+    for size in (size for size in (1, 2, 4, 8, 16) if size <= most):
+        found[size] = one = quietly(results, partial(lone, server, model, size, cores, seconds))
+        say(
+            f"{model} on {cores}, {size} in a run: {one.inference.at(0.5) * 1e3:.1f} ms; others "
+            f"used {one.elsewhere:.0%}"
+        )
     # What web worker, NGINX and Triton compute is done for each request, not for each run,
     # whatever phase of the request it is in.
     alone = found[1]
@@ -112,7 +110,7 @@ class Lone:
     """What requests of one size took, one at a time; times in seconds, of a request.
 
     Args:
-        others: the share of the cores that other programs used meanwhile.
+        elsewhere: the share of its cores that other programs used meanwhile.
         inference: waiting for the model.
         front: the rest, until the caller has the answer.
         model_cpu: processor time of the model's process.
@@ -120,7 +118,7 @@ class Lone:
 
     """
 
-    others: float
+    elsewhere: float
     inference: Times
     front: Times
     model_cpu: float
@@ -134,17 +132,17 @@ class Lone:
         return Run(times, min(float(cores), max(0.05, self.model_cpu / times.mean)))
 
 
-def lone(server: Contender, model: str, size: int, seconds: float) -> Lone:
+def lone(server: Contender, model: str, size: int, cores: int, seconds: float) -> Lone:
     """Ask with lists of a size, one at a time."""
     payload = work.payload(model)
     body = {"modelname": model, "payload": payload if size == 1 else [payload] * size}
     asked = load.request(server.path, json.dumps(body).encode())
     time.sleep(LOG_S)
     begin = server.log.stat().st_size
-    elsewhere, before = Elsewhere(len(cpus())), cpu_ms(*server.pids)
+    elsewhere, before = Elsewhere(cores, ALL[:cores]), cpu_ms(*server.pids)
     loop = load.closed_loop(server.port, [asked], 1, seconds, WARM_S)
     used = cpu_ms(*server.pids) - before
-    others = elsewhere.share(used.total())
+    share = elsewhere.share(used.total())
     time.sleep(LOG_S)
     with server.log.open("rb") as log:
         log.seek(begin)
@@ -153,7 +151,7 @@ def lone(server: Contender, model: str, size: int, seconds: float) -> Lone:
     answers = answers[-len(loop.times) :]  # without those before it had got going
     outside = statistics.mean(loop.times) - statistics.mean(one["total_s"] for one in answers)
     return Lone(
-        others,
+        share,
         Times.of(one["inference_s"] for one in answers),
         Times.of(one["total_s"] - one["inference_s"] + outside for one in answers),
         used[f"model process of {model}"] / loop.answers / 1e3,
@@ -186,7 +184,7 @@ def compare(
     rate = share * cores / service.core_seconds()
     rates = [(0.0, rate), (seconds, rate)]
     when = arrivals(rates, seed=1)
-    elsewhere, before = Elsewhere(len(cpus())), cpu_ms(*server.pids)
+    elsewhere, before = Elsewhere(cores, ALL[:cores]), cpu_ms(*server.pids)
     asked = server.request(work.payload(model))
     took = load.at_times(server.port, asked, when.tolist())
     used = (cpu_ms(*server.pids) - before).total()
@@ -219,19 +217,25 @@ def check(
     models: Sequence[str],
     cores: Sequence[int],
     shares: Sequence[float],
-    seconds: float,
+    results: Results,
     cache: Path,
+    save: Callable[[Mapping[str, Sizes]], None],
 ) -> tuple[dict[str, Sizes], list[Comparison]]:
-    """Measure service times and loads of real servers; return them, and what was simulated."""
+    """Measure service times and loads of real servers; return them, and what was simulated.
+
+    `save` is called with what there is after each measurement of service times.
+    """
     services: dict[str, Sizes] = {}
     found = []
     for model in models:
         for number in cores:
             with serving(model, number, cache) as server:
-                one = measured(server, model, number, seconds / 6)
+                one = measured(server, model, number, results.seconds / 6, results)
                 services.setdefault(model, {})[number] = one
+                save(services)
                 for share in shares:
-                    found.append(compare(server, model, number, one, share, seconds))
+                    at = partial(compare, server, model, number, one, share, results.seconds)
+                    found.append(quietly(results, at))
                     sys.stderr.write(row(found[-1]) + "\n")
     return services, found
 
