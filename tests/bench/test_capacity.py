@@ -38,7 +38,7 @@ def run_of(
     machines: int = 1,
     cores: int = 1,
     limits: Limits = ENDLESS,
-    requests: int = 20_000,
+    requests: int = 16_000,
     seed: int = 1,
     balance: str = "random",
 ) -> Outcome:
@@ -109,9 +109,9 @@ def test_a_full_queue_refuses_as_many_as_in_m_m_1_k(load: float) -> None:
 
 
 def test_random_balancing_makes_machines_that_do_not_know_each_other() -> None:
-    alone = run_of(one_run(EXPONENTIAL), 0.7)
+    alone = run_of(one_run(EXPONENTIAL), 0.6, requests=10_000)
     waits = [
-        mean(run_of(one_run(EXPONENTIAL), 0.7, machines=3, balance=name))
+        mean(run_of(one_run(EXPONENTIAL), 0.6, machines=3, balance=name, requests=10_000))
         for name in ("least", "round-robin", "random")
     ]
     assert waits[2] == pytest.approx(mean(alone), rel=0.07)
@@ -187,16 +187,16 @@ SIZES = {
 }
 
 
-def plan(p99: float = 0.5, requests: int = 3000) -> Plan:
+def plan(p99: float = 0.5, requests: int = 2000) -> Plan:
     return Plan({"model": SIZES}, {"model": 1.0}, p99, requests=requests)
 
 
 def test_more_traffic_and_a_stricter_p99_need_more_machines() -> None:
-    counts = [needed(plan(), rate, 2).machines for rate in (20, 60, 200)]
+    counts = [needed(plan(), rate, 2).machines for rate in (20, 60, 120)]
     assert counts == sorted(counts)
     assert counts[0] < counts[-1]
     # Each machine has at most 2 cores, and a request takes 5 ms + 40 ms × 1.75 of them.
-    assert counts[-1] >= 200 * 0.075 / 2
+    assert counts[-1] >= 120 * 0.075 / 2
     strict = [needed(plan(p99), 60, 2).machines for p99 in (0.12, 0.3, 1.0)]
     assert strict == sorted(strict, reverse=True)
     assert strict[0] > strict[-1]
@@ -246,7 +246,7 @@ def test_machines_are_added_as_kubernetes_adds_pods(
 
 
 def test_a_surge_needs_more_headroom_the_longer_a_machine_takes_to_start() -> None:
-    quick, slow = (surged(plan(0.3), 12, 2, Surge(2, 120, delay)) for delay in (5.0, 240.0))
+    quick, slow = (surged(plan(0.3), 14, 2, Surge(2, 60, delay)) for delay in (5.0, 240.0))
     assert quick
     assert slow
     assert quick.before == slow.before < quick.after
