@@ -12,8 +12,9 @@ from bench.capacity.service import Service, Sizes, on_cores
 from bench.capacity.simulation import Outcome, Rates, Scaler, simulate
 
 REQUESTS = 20_000  # of one simulation: some 200 are slower than its p99
+LEAST_S = 60.0  # of its time
 WARM = 0.1  # of its time, not counted
-MOST_SIMULATED = 24  # machines; of more, so many get their share of the traffic
+MOST_SIMULATED = 12  # machines; of more, so many get their share of the traffic
 REFUSED = 0.001  # of the requests may be refused
 WINDOW_S, STEP_S = 60.0, 15.0
 BEFORE_S, AFTER_S = 120.0, 480.0
@@ -80,7 +81,7 @@ class Plan:
         """Return what machines make of a constant traffic, once they have got going."""
         simulated = min(machines, MOST_SIMULATED)
         rate *= simulated / machines
-        lasts = self.requests / rate
+        lasts = max(LEAST_S, self.requests / rate)
         return self.run([(0.0, rate), (lasts, rate)], simulated, cores).after(WARM * lasts)
 
 

@@ -210,7 +210,8 @@ class Fleet:
         self._coming, self._now = 0, 0.0
         self._order = count()
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
-        self._at(SCRAPE_S, self._scrape)
+        if end >= SCRAPE_S:
+            self._at(SCRAPE_S, self._scrape)
 
     def arrive(self, request: Request, now: float) -> None:
         machine = self._choose(self.machines)
