@@ -34,7 +34,7 @@ class Outcome:
         models: by their number in `names`.
         names: of the models.
         utilisation: the mean share of the cores in use.
-        saturation: the mean share of slots in use, at the scrapes.
+        saturation: the mean of the machines' saturations, at the scrapes.
         machines: times at which there were more of them, and how many.
 
     """

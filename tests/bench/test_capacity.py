@@ -163,11 +163,22 @@ def test_two_busy_models_get_ten_of_24_slots_each() -> None:
     turns = Turns(Limits())
     held = [turns.arrive("a") for _ in range(30)]
     assert turns.taken["a"] == 16
+    assert turns.saturation() == 1
     for _ in range(30):
         turns.arrive("b")
     for slot in held[:16]:
         turns.release(slot)
     assert (turns.taken["a"], turns.taken["b"]) == (10, 10)
+
+
+def test_saturation_is_what_the_busiest_model_uses_of_its_slots() -> None:
+    turns = Turns(Limits())
+    assert turns.saturation() == 0
+    for _ in range(8):
+        turns.arrive("a")
+    turns.arrive("b")
+    # 8 in use and 15 free besides: 24 × 2 / 3 = 16 for each, less a third of what "b" has.
+    assert turns.saturation() == 8 / (2 * 24 // 3)
 
 
 def test_a_full_queue_makes_room_for_the_model_with_fewer() -> None:
