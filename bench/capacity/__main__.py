@@ -15,6 +15,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 from bench.capacity import measure, report
@@ -71,7 +72,7 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     add("--queue", type=whole, default=64, help="MODEL_SERVER_QUEUE (default: 64)")
     add("--threads", type=whole, default=16, help="MODEL_SERVER_THREADS (default: 16)")
     add("--prices", type=Path, default=PRICES, help="prices (default: tool/cost/prices.json)")
-    add("--surge", nargs="+", type=surge, default=[], metavar="FACTOR", help="of the last traffic")
+    add("--surge", nargs="+", type=factor, default=[], metavar="FACTOR", help="of the last traffic")
     add("--over", nargs="+", type=not_negative, default=[0.0], metavar="S", help="the surge grows "
         "within this time (default: 0)")  # fmt: skip
     add("--delay", nargs="+", type=not_negative, default=[60.0], metavar="S", help="until a new "
@@ -151,21 +152,14 @@ def answer(options: argparse.Namespace) -> None:
     if not best:
         return
     cheapest = min(best, key=lambda one: (one.machines * one.cores, one.cores))
-    surges = [
-        result
-        for factor in options.surge
-        for over in options.over
-        for delay in options.delay
-        if (
-            result := surged(
-                plan,
-                cheapest.rate,
-                cheapest.cores,
-                Surge(factor, over, delay),
-                options.target,
-            )
-        )
-    ]
+    surges = []
+    for growth in options.surge:
+        after = needed(plan, cheapest.rate * growth, cheapest.cores)
+        for over, delay in product(options.over, options.delay):
+            surge = Surge(growth, over, delay)
+            if found_one := surged(plan, cheapest, after, surge, options.target):
+                surges.append(found_one)
+                say(f"×{growth:g} within {over:g} s, machines after {delay:g} s: done")
     if surges:
         sys.stdout.write(report.surges(cheapest, surges))
     if options.limits:
@@ -205,7 +199,7 @@ def positive(text: str) -> float:
     return float(text)
 
 
-def surge(text: str) -> float:
+def factor(text: str) -> float:
     if not 1 < float(text) <= MOST_SURGED:
         raise argparse.ArgumentTypeError(f"{text} is not above 1 and at most {MOST_SURGED}")
     return float(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +18,7 @@ WARM = 0.1  # of its time, not counted
 MOST_SIMULATED = 12  # machines; of more, so many get their share of the traffic
 REFUSED = 0.001  # of the requests may be refused
 WINDOW_S, STEP_S = 60.0, 15.0
-BEFORE_S, AFTER_S = 120.0, 480.0
+BEFORE_S, AFTER_S = 120.0, 420.0
 SURGED = 8  # machines at the beginning of a surge that is simulated
 
 
@@ -169,23 +170,24 @@ class Surged:
     headroom: int
 
 
-def surged(plan: Plan, rate: float, cores: int, surge: Surge, target: float = 0.0) -> Surged | None:
+def surged(
+    plan: Plan, before: Answer, after: Answer, surge: Surge, target: float = 0.0
+) -> Surged | None:
     """Return what a surge does, and how many machines bear it; None where no number does.
 
     Args:
         plan: the models and the p99.
-        rate: before the surge, requests a second.
-        cores: of a machine.
+        before: the machines for the traffic before the surge.
+        after: those for the traffic after it, of the same size.
         surge: what happens.
         target: of the autoscaler; 0 takes the saturation that the machines have before.
 
     """
-    before, after = (needed(plan, rate * factor, cores) for factor in (1.0, surge.factor))
     if not before.machines or not after.machines or before.outcome is None:
         return None
     scale = max(1.0, before.machines / SURGED)
     begin = max(1, round(before.machines / scale))
-    rate = rate * begin / before.machines
+    rate, cores = before.rate * begin / before.machines, before.cores
     target = target or before.outcome.saturation
     rates = [
         (0.0, rate),
@@ -204,7 +206,7 @@ def surged(plan: Plan, rate: float, cores: int, surge: Surge, target: float = 0.
     found = windows(outcome(begin))
     bad = [start for start, window in found if not plan.holds(window)]
     most = max(begin, math.ceil(after.machines / scale)) + 2
-    headroom = fewest(enough, begin, most) or most
+    headroom = begin + bisect_left(range(begin, most), 1, key=enough)
     return Surged(
         surge,
         before.machines,

@@ -257,7 +257,8 @@ def test_machines_are_added_as_kubernetes_adds_pods(
 
 
 def test_a_surge_needs_more_headroom_the_longer_a_machine_takes_to_start() -> None:
-    quick, slow = (surged(plan(0.3), 14, 2, Surge(2, 60, delay)) for delay in (5.0, 240.0))
+    before, after = (needed(plan(0.3), rate, 2) for rate in (14, 28))
+    quick, slow = (surged(plan(0.3), before, after, Surge(2, 60, delay)) for delay in (5.0, 240.0))
     assert quick
     assert slow
     assert quick.before == slow.before < quick.after
