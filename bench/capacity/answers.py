@@ -155,7 +155,8 @@ class Surged:
         target: the mean saturation that the autoscaler keeps.
         worst: the highest p99 of a minute, in seconds, with `before` machines at the beginning.
         refused: the share of the requests that were refused in the worst minute.
-        restored: seconds from its beginning until each later minute keeps the p99.
+        restored: seconds from its beginning until each later minute keeps the p99; infinite if that
+            was not simulated any more.
         headroom: the machines at the beginning that keep it throughout.
 
     """
@@ -205,6 +206,9 @@ def surged(
 
     found = windows(outcome(begin))
     bad = [start for start, window in found if not plan.holds(window)]
+    restored = bad[-1] + WINDOW_S - BEFORE_S if bad else 0.0
+    if bad and bad[-1] == found[-1][0]:
+        restored = math.inf
     most = max(begin, math.ceil(after.machines / scale)) + 2
     headroom = begin + bisect_left(range(begin, most), 1, key=enough)
     return Surged(
@@ -214,7 +218,7 @@ def surged(
         target,
         max(window.quantile(0.99) for _, window in found),
         max(window.refused for _, window in found),
-        max(bad) + WINDOW_S - BEFORE_S if bad else 0.0,
+        restored,
         round(headroom * before.machines / begin),
     )
 

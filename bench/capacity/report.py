@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from bench.capacity.answers import Answer, Plan, Surged, needed
+from bench.capacity.answers import AFTER_S, Answer, Plan, Surged, needed
 from bench.load.work import PROJECT
 from container.programs.nginx import MOST_CONNECTIONS, REQUESTS_SHARE
 from dispatcher.settings import with_others
@@ -79,7 +79,7 @@ def surges(begin: Answer, found: Sequence[Surged]) -> str:
             f"{one.before} → {one.after}",
             f"{one.worst * 1e3:.0f}",
             f"{one.refused:.0%}",
-            f"{one.restored:.0f} s",
+            f"not within {AFTER_S:.0f} s" if math.isinf(one.restored) else f"{one.restored:.0f} s",
             f"{one.headroom} (+{one.headroom / one.before - 1:.0%})",
         ]
         for one in found
