@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from bench.load import load, work
 from bench.load.limit import Figures, Limit, Way, divided, ways_of
@@ -137,21 +137,29 @@ class Results:
 
 
 class Elsewhere:
-    """Counts what the cores did for others than the contender and the callers."""
+    """Counts what the cores did for others than the contender and the callers.
 
-    def __init__(self, cpus: int) -> None:
-        self._cpus = cpus
-        self._since, self._busy, self._own = time.monotonic(), busy_ms(), time.process_time()
+    Args:
+        cpus: how many cores that are.
+        only: their numbers; all of the machine if empty.
+
+    """
+
+    def __init__(self, cpus: int, only: Collection[int] = ()) -> None:
+        self._cpus, self._only = cpus, only
+        self._since, self._busy, self._own = time.monotonic(), busy_ms(only), time.process_time()
 
     def share(self, contender_ms: float) -> float:
         took = (time.monotonic() - self._since) * 1e3
         own = (time.process_time() - self._own) * 1e3 + contender_ms
-        return max(0.0, (busy_ms() - self._busy - own) / took / self._cpus)
+        return max(0.0, (busy_ms(self._only) - self._busy - own) / took / self._cpus)
 
 
-def busy_ms() -> float:
-    fields = [int(number) for number in Path("/proc/stat").read_text().split("\n")[0].split()[1:]]
-    return (sum(fields[:3]) + sum(fields[5:7])) * TICK_MS
+def busy_ms(only: Collection[int] = ()) -> float:
+    wanted = {f"cpu{number}" for number in only} or {"cpu"}
+    lines = (line.split() for line in Path("/proc/stat").read_text().splitlines())
+    used = ([int(number) for number in fields] for name, *fields in lines if name in wanted)
+    return sum(sum(fields[:3]) + sum(fields[5:7]) for fields in used) * TICK_MS
 
 
 def say(text: str) -> None:
@@ -348,7 +356,18 @@ def turned(contenders: Sequence[Contender], number: int) -> list[Contender]:
     return [*contenders[first:], *contenders[:first]]
 
 
-def quietly(results: Results, measured: Callable[[], Sample]) -> Sample:
+class Disturbed(Protocol):
+    """A measurement that others may have disturbed."""
+
+    @property
+    def elsewhere(self) -> float:
+        """The share of the cores that others on this machine used meanwhile."""
+
+
+Measurement = TypeVar("Measurement", bound=Disturbed)
+
+
+def quietly(results: Results, measured: Callable[[], Measurement]) -> Measurement:
     """Measure, again while other programs disturb it; return the quietest run."""
     best = measured()
     while best.elsewhere > BUSY_ELSEWHERE and results.patience_s > 0:
