@@ -160,7 +160,7 @@ def test_the_tables_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "a hot model" in said
 
 
-def test_the_measured_file_says_what_docs_performance_md_says() -> None:
+def test_the_measured_file_agrees_with_docs_performance_md() -> None:
     """With 8 callers, two batches of 4 in turn, it had 26 answers a second on two cores."""
     service = read_services(__main__.MEASURED)["resnet"][2]
     assert service.batch == 4
