@@ -16,7 +16,7 @@ from itertools import count
 
 from bench.capacity.service import Service
 from dispatcher.errors import TooManyRequests
-from dispatcher.execution.slots import SLOTS_PER_FREE, Caller, Slot, Slots, WaitingQueue
+from dispatcher.execution.slots import Caller, Slot, Slots, WaitingQueue
 from dispatcher.settings import with_others
 
 SAME_TIME = 1e-12
@@ -68,17 +68,6 @@ class Turns(Slots):
         """Return the slots that were woken since: granted, or refused."""
         woken, self.woken = self.woken, []
         return woken
-
-    def saturation(self) -> float:
-        """Return `dispatcher_saturation_ratio`: which share of its slots the busiest model uses."""
-        return max((self._share(model, taken) for model, taken in self.taken.items()), default=0.0)
-
-    def _share(self, model: str, taken: int) -> float:
-        if model in self.queues or not self._has_capacity_for(model):
-            return 1.0
-        # What the model may have while the others keep theirs.
-        most = SLOTS_PER_FREE * (self.free + taken + 1) // (SLOTS_PER_FREE + 1)
-        return taken / min(self.per_model, most)
 
     @property
     def load(self) -> int:

@@ -279,7 +279,7 @@ def test_saturation_scales_as_the_page_says(render: Render) -> None:
     ]
     (rule,) = rules["custom"]
     assert rule["seriesQuery"].startswith(f"{name}{{")
-    assert metric["pods"]["target"] == {"type": "AverageValue", "averageValue": "0.7"}
+    assert metric["pods"]["target"] == {"type": "AverageValue", "averageValue": "0.2"}
 
 
 def test_keda_counts_a_metric_that_there_is(render: Render) -> None:
