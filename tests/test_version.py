@@ -62,8 +62,4 @@ def test_make_image_hands_the_version_to_the_build() -> None:
         text=True,
         check=True,
     )
-    (command,) = re.findall(r"VERSION=\"\$\((.*)\)\" ", done.stdout)
-    said = subprocess.run(
-        ["/bin/sh", "-c", command], cwd=PROJECT, capture_output=True, text=True, check=True
-    )
-    assert said.stdout == f"{VERSION}\n"
+    assert re.findall(r"VERSION=\"(.*?)\" ", done.stdout) == [VERSION]

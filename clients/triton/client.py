@@ -20,11 +20,11 @@ from tritonclient.grpc import service_pb2
 from clients.base import Environment
 from clients.errors import DeadlineExceeded, InferenceError, TooLargeAtOnce
 from clients.tensors.signature import zeros
-from clients.triton.channel import Address
 from clients.triton.configuration import as_dictionary
-from clients.triton.connection import TritonProbe
+from clients.triton.connection import Address
 from clients.triton.errors import BACKENDS, load_error, still_in_use, still_loading
 from clients.triton.inference import TritonInference
+from clients.triton.probe import TritonProbe
 from clients.triton.server import ModelServer
 from clients.triton.shared_memory import free_bytes
 

@@ -6,33 +6,273 @@ them: they are thread-safe except for streams.
 
 from __future__ import annotations
 
+import json
+import socket
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import grpc
-from tritonclient.grpc import service_pb2
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from clients.errors import (
     DeadlineExceeded,
     InferenceError,
-    ModelBusy,
     ModelFailed,
     ModelUnavailable,
     TensorsRefused,
     UnknownModel,
-    UnknownVersion,
 )
-from clients.triton.channel import Address, ModelChannel
-from clients.triton.errors import first_line, not_ready, too_late, translated
-from clients.triton.requests import DEADLINE, infer_request
-from clients.triton.server import ModelState, Probe, Tensors
+from clients.request import trace_headers
+from clients.triton.errors import by_states, first_line, too_late, translated
+from clients.triton.server import ModelState
 
-LONG_AGO = 1  # a deadline that has passed: the container's own backends answer without a run
+CHANNEL = (
+    # gRPC waits longer and longer, up to two minutes, before it tries to reach a server again: too
+    # long for one on this machine that is starting or was restarted.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    # Tensors have no limit.
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # Docker passes its own proxy on to every container; it does not know this machine's ports.
+    ("grpc.enable_http_proxy", 0),
+    # An error's text comes as metadata, of which gRPC takes 16 kB by default: a model with a longer
+    # text seemed to be unreachable.
+    ("grpc.max_metadata_size", 2**20),
+    ("grpc.absolute_max_metadata_size", 2**24),
+)
+
+# Triton 2.51 may end with SIGSEGV when a run is cancelled, as gRPC does at its time limit: one of
+# an ensemble always, another one if it ends at that moment. Its response cache keeps the error of
+# one that is cancelled in the queue. So that limit is later. The container's own backends and
+# Triton's queue leave out runs whose deadline, which they are sent, has passed.
+UNCANCELLED_S = 60.0
+MOST_LATE = 64  # runs of a model that go on after their limits, for each web worker
+
+# What may be asked of another Triton once more: none of these changes anything. (Models that keep
+# state are asked on a channel of their own.)
+RETRIED = (
+    *("ModelInfer", "ModelConfig", "ModelStatistics"),
+    *("RepositoryIndex", "ServerReady"),
+)
+SERVICE = "inference.GRPCInferenceService"
+ELSEWHERE = (
+    *CHANNEL,
+    (
+        "grpc.service_config",
+        json.dumps(
+            {
+                "loadBalancingConfig": [{"round_robin": {}}],
+                "methodConfig": [
+                    {
+                        "name": [{"service": SERVICE, "method": method} for method in RETRIED],
+                        "retryPolicy": {
+                            "maxAttempts": 3,
+                            "initialBackoff": "0.1s",
+                            "maxBackoff": "1s",
+                            "backoffMultiplier": 2,
+                            "retryableStatusCodes": ["UNAVAILABLE"],
+                        },
+                    }
+                ],
+            }
+        ),
+    ),
+    # gRPC keeps a request for that until its answer begins; by default one of 256 kB at most.
+    ("grpc.per_rpc_retry_buffer_size", 2**26),
+    # A machine that is gone without a word: the kernel gives its connection up after the second
+    # time. (More frequent pings are against the rules of Triton, which then closes the connection.)
+    ("grpc.keepalive_time_ms", 310_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+
 LISTING_TRIES = 5
 
 REGION_S = 2.0  # for registering shared memory with Triton
+Metadata = Callable[[], Sequence[tuple[str, str]]]
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where Triton listens for gRPC, and how it is reached.
+
+    Args:
+        target: as gRPC names it: "host:port", "dns:///name:port" or "ipv4:a:port,b:port".
+        elsewhere: whether it was not started by this container, and may be several.
+        tls: whether the connection is encrypted.
+        ca_file: certificates of authorities (PEM); `None` means those that gRPC knows.
+        certificate_file: certificate and key of this side (PEM).
+        metadata: returns what is sent with every call.
+
+    """
+
+    target: str
+    elsewhere: bool = False
+    tls: bool = False
+    ca_file: Path | None = None
+    certificate_file: Path | None = None
+    metadata: Metadata | None = None
+    authority: str = ""
+
+    def channel(self, *, steady: bool = False) -> grpc.Channel:
+        """Return a new channel.
+
+        Args:
+            steady: whether it asks the first Triton that answers, without a second try, for models
+                that keep state.
+
+        """
+        options = [*(ELSEWHERE if self.elsewhere and not steady else CHANNEL)]
+        if self.tls:
+            if name := self.authority or self.hosts()[0] * self.target.startswith("ipv"):
+                options.append(("grpc.default_authority", name))
+            root = self.ca_file and self.ca_file.read_bytes()
+            own = self.certificate_file and self.certificate_file.read_bytes()
+            credentials = grpc.ssl_channel_credentials(root, own, own)
+            channel = grpc.secure_channel(self.target, credentials, options)
+        else:
+            channel = grpc.insecure_channel(self.target, options)
+        if self.metadata is None:
+            return channel
+        return grpc.intercept_channel(channel, WithMetadata(self.metadata))
+
+    def hosts(self) -> list[str]:
+        """Return the hosts that the target names, without their ports."""
+        return [one.rpartition(":")[0] for one in self._places()]
+
+    def each(self) -> list[Address]:
+        """Return the address of each Triton: of a name, those that it stands for now.
+
+        Raises:
+            ModelUnavailable: the name is not known now.
+
+        """
+        if self.target.startswith("ipv"):
+            kind = self.target.partition(":")[0]
+            return [replace(self, target=f"{kind}:{one}") for one in self._places()]
+        host, _, port = self._places()[0].rpartition(":")
+        try:
+            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise ModelUnavailable(f"the name {host!r} is not known: {error.strerror}") from error
+        targets = {
+            f"ipv4:{place[0]}:{port}" if family == socket.AF_INET else f"ipv6:[{place[0]}]:{port}"
+            for family, _, _, _, place in found
+        }
+        return [replace(self, target=one, authority=host) for one in sorted(targets)]
+
+    def _places(self) -> list[str]:
+        kind, _, rest = self.target.partition(":")
+        known = kind in {"dns", "ipv4", "ipv6"} and ":" in rest
+        return (rest.lstrip("/") if known else self.target).split(",")
+
+
+class WithMetadata(
+    grpc.UnaryUnaryClientInterceptor,  # type: ignore[misc]
+    grpc.StreamStreamClientInterceptor,  # type: ignore[misc]
+):
+    """Adds metadata to each call.
+
+    Args:
+        metadata: returns it.
+
+    """
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        """Make the call with what it has and what is added."""
+        return continuation(self._with(details), request)
+
+    def intercept_stream_stream(self, continuation: Any, details: Any, requests: Any) -> Any:
+        """Begin the call likewise."""
+        return continuation(self._with(details), requests)
+
+    def _with(self, details: Any) -> Details:
+        added = (*(details.metadata or ()), *self._metadata())
+        return Details(details.method, details.timeout, added)
+
+
+@dataclass
+class Details(grpc.ClientCallDetails):  # type: ignore[misc]
+    """What gRPC asks an interceptor for, apart from what has a default."""
+
+    method: str
+    timeout: float | None
+    metadata: Sequence[tuple[str, str]]
+    credentials: Any = None
+    wait_for_ready: bool | None = None
+    compression: Any = None
+
+
+class StillRunning(grpc.RpcError):  # type: ignore[misc]  # it has no types
+    """The time of a run is over, and it goes on."""
+
+    def code(self) -> grpc.StatusCode:
+        """Return gRPC's status for that."""
+        return grpc.StatusCode.DEADLINE_EXCEEDED
+
+    def details(self) -> str:
+        """Return nothing: the status says it all."""
+        return ""
+
+
+class ModelChannel:
+    """A gRPC channel of one model, which can be closed without the others.
+
+    Args:
+        address: Triton's.
+
+    """
+
+    def __init__(self, address: Address, *, steady: bool = False) -> None:
+        self.abandoned = ""
+        """Why it was closed, if it was."""
+        self._late = 0
+        self._lock = threading.Lock()
+        self._channel = address.channel(steady=steady)
+        self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    def infer(self, request: Any, timeout: float) -> Any:
+        """Run a model; return Triton's answer.
+
+        Raises:
+            grpc.RpcError: Triton has refused it, or the time is over.
+            ValueError: the channel is closed.
+
+        """
+        call = self.stub.ModelInfer.future(
+            request, timeout=timeout + UNCANCELLED_S, metadata=trace_headers()
+        )
+        try:
+            return call.result(timeout=max(0.0, timeout))
+        except grpc.FutureTimeoutError:
+            with self._lock:
+                self._late += 1
+            call.add_done_callback(self._note_end)
+            raise StillRunning from None
+
+    def refuse_if_late(self, model: str) -> None:
+        """Raise ModelUnavailable where many runs go on after their time limits."""
+        if self._late >= MOST_LATE:
+            raise ModelUnavailable(
+                f"{MOST_LATE} runs of the model {model!r} go on after their time limits",
+                hint="ask again later, and with a longer time limit",
+            )
+
+    def _note_end(self, _: object) -> None:
+        with self._lock:
+            self._late -= 1
+
+    def abandon(self, reason: str) -> None:
+        """Close the channel: all requests on it fail, and all that follow."""
+        self.abandoned = reason
+        self._channel.close()
 
 
 class Connection:
@@ -120,52 +360,6 @@ class Connection:
         return by_states(error, model, version, states)
 
 
-class TritonProbe(Connection, Probe):
-    """Probes models of a Triton; see `Connection` for the argument."""
-
-    def knock(self, model: str, inputs: Tensors, *, timeout: float) -> None:
-        channel = self._channels.get(model, self._common)
-        request = infer_request(model, "", inputs, (), {DEADLINE: LONG_AGO})
-        try:
-            channel.infer(request, timeout)
-        except (grpc.RpcError, ValueError) as error:
-            if channel.abandoned:
-                raise ModelFailed(channel.abandoned) from error
-            if isinstance(error, ValueError):
-                raise
-            known = translated(error)
-            if not isinstance(known, TensorsRefused):
-                raise self._explained(known, model, "", timeout) from error
-
-    def abandon(self, model: str, reason: str, *, within: float = 0.0) -> None:
-        self._failing.add(model)
-        channel = self._channels.pop(model, None)
-        if channel and within:
-            timer = threading.Timer(within, channel.abandon, (reason,))
-            timer.daemon = True
-            timer.start()
-        elif channel:
-            channel.abandon(reason)
-
-    def note_failure(self, model: str) -> None:
-        self._failing.add(model)
-
-    def take_failing(self) -> set[str]:
-        failing = set(self._failing)
-        self._failing -= failing
-        return failing
-
-    def instances(self, model: str, *, timeout: float) -> int:
-        request = service_pb2.ModelConfigRequest(name=model)
-        config = self._call("ModelConfig", request, timeout).config
-        return sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
-
-    def answered(self, model: str, *, timeout: float) -> int:
-        request = service_pb2.ModelStatisticsRequest(name=model)
-        versions = self._call("ModelStatistics", request, timeout).model_stats
-        return sum(version.inference_stats.success.count for version in versions)
-
-
 @dataclass(frozen=True)
 class Registration:
     """Registers regions of shared memory with Triton.
@@ -190,25 +384,3 @@ class Registration:
     def registered(self) -> list[str]:
         request = service_pb2.SystemSharedMemoryStatusRequest()
         return list(self.call("SystemSharedMemoryStatus", request, REGION_S).regions)
-
-
-def by_states(
-    error: InferenceError, model: str, version: str, states: Sequence[ModelState]
-) -> InferenceError:
-    """Return why a model refused a request, from the states of its versions."""
-    ready = [state.version for state in states if state.ready]
-    if not states:
-        return UnknownModel(f"there is no model {model!r} in the model repository")
-    if not ready:
-        return not_ready(model, states)
-    if version and version not in ready:
-        return UnknownVersion(
-            f"the model {model!r} has no version {version!r}",
-            hint=f"versions that are served: {', '.join(ready)}",
-        )
-    if isinstance(error, UnknownModel):  # the model's own code said so
-        return ModelFailed(error.message)
-    return ModelBusy(
-        f"the model {model!r} does not take this now: {error.message}",
-        hint="try again after Retry-After seconds",
-    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -236,4 +236,26 @@ def still_in_use(model: str, timeout: float) -> DeadlineExceeded:
         "Triton goes on",
         hint=f"GET /models/{model} is 404 when it is gone; a model that never answers a request "
         "is gone when Triton is restarted",
+    )
+
+
+def by_states(
+    error: InferenceError, model: str, version: str, states: Sequence[ModelState]
+) -> InferenceError:
+    """Return why a model refused a request, from the states of its versions."""
+    ready = [state.version for state in states if state.ready]
+    if not states:
+        return UnknownModel(f"there is no model {model!r} in the model repository")
+    if not ready:
+        return not_ready(model, states)
+    if version and version not in ready:
+        return UnknownVersion(
+            f"the model {model!r} has no version {version!r}",
+            hint=f"versions that are served: {', '.join(ready)}",
+        )
+    if isinstance(error, UnknownModel):  # the model's own code said so
+        return ModelFailed(error.message)
+    return ModelBusy(
+        f"the model {model!r} does not take this now: {error.message}",
+        hint="try again after Retry-After seconds",
     )

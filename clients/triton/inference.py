@@ -22,9 +22,8 @@ from clients.errors import (
 )
 from clients.request import SequencePart, Stream, trace_headers
 from clients.tensors.classes import classified, labels_at
-from clients.triton.channel import Address, ModelChannel
 from clients.triton.configuration import signature_of
-from clients.triton.connection import Connection, Registration
+from clients.triton.connection import Address, Connection, ModelChannel, Registration
 from clients.triton.errors import FINISHED, inference_error, no_slot, translated
 from clients.triton.requests import (
     TritonStream,

@@ -26,8 +26,8 @@ from clients.base import Client
 from clients.plugins.discovery import Source, names_in, sources, tried
 from clients.plugins.dispatch_toml import authors
 from clients.plugins.registry import Loaded, Registry, Verdict, found_in, load
-from clients.triton.channel import Address
 from clients.triton.client import Triton, TritonEnvironment, Tritons
+from clients.triton.connection import Address
 from dispatcher.exit_codes import in_words
 from dispatcher.readiness.checks import failures
 from dispatcher.settings import Settings, read_settings, remote_triton

@@ -21,7 +21,7 @@ from clients.errors import (
     UnknownModel,
     UnknownVersion,
 )
-from clients.triton import channel
+from clients.triton import connection
 from clients.triton.client import Triton
 from clients.triton.errors import TRANSLATION
 from tests.conftest import wait_for
@@ -162,7 +162,7 @@ def test_a_run_is_not_cancelled_at_its_time_limit(
 def test_few_runs_go_on_after_their_time_limits(
     refusing: Refusing, triton: Triton, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "MOST_LATE", 2)
+    monkeypatch.setattr(connection, "MOST_LATE", 2)
     refusing.runs = 1.0
     for _ in range(2):
         with pytest.raises(DeadlineExceeded):
