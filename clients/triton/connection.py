@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,8 +24,8 @@ from clients.errors import (
     TensorsRefused,
     UnknownModel,
 )
-from clients.request import trace_headers
 from clients.triton.errors import by_states, first_line, too_late, translated
+from clients.triton.requests import Runs
 from clients.triton.server import ModelState
 
 CHANNEL = (
@@ -45,13 +44,6 @@ CHANNEL = (
     ("grpc.max_metadata_size", 2**20),
     ("grpc.absolute_max_metadata_size", 2**24),
 )
-
-# Triton 2.51 may end with SIGSEGV when a run is cancelled, as gRPC does at its time limit: one of
-# an ensemble always, another one if it ends at that moment. Its response cache keeps the error of
-# one that is cancelled in the queue. So that limit is later. The container's own backends and
-# Triton's queue leave out runs whose deadline, which they are sent, has passed.
-UNCANCELLED_S = 60.0
-MOST_LATE = 64  # runs of a model that go on after their limits, for each web worker
 
 # What may be asked of another Triton once more: none of these changes anything. (Models that keep
 # state are asked on a channel of their own.)
@@ -210,18 +202,6 @@ class Details(grpc.ClientCallDetails):  # type: ignore[misc]
     compression: Any = None
 
 
-class StillRunning(grpc.RpcError):  # type: ignore[misc]  # it has no types
-    """The time of a run is over, and it goes on."""
-
-    def code(self) -> grpc.StatusCode:
-        """Return gRPC's status for that."""
-        return grpc.StatusCode.DEADLINE_EXCEEDED
-
-    def details(self) -> str:
-        """Return nothing: the status says it all."""
-        return ""
-
-
 class ModelChannel:
     """A gRPC channel of one model, which can be closed without the others.
 
@@ -233,41 +213,9 @@ class ModelChannel:
     def __init__(self, address: Address, *, steady: bool = False) -> None:
         self.abandoned = ""
         """Why it was closed, if it was."""
-        self._late = 0
-        self._lock = threading.Lock()
         self._channel = address.channel(steady=steady)
         self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-
-    def infer(self, request: Any, timeout: float) -> Any:
-        """Run a model; return Triton's answer.
-
-        Raises:
-            grpc.RpcError: Triton has refused it, or the time is over.
-            ValueError: the channel is closed.
-
-        """
-        call = self.stub.ModelInfer.future(
-            request, timeout=timeout + UNCANCELLED_S, metadata=trace_headers()
-        )
-        try:
-            return call.result(timeout=max(0.0, timeout))
-        except grpc.FutureTimeoutError:
-            with self._lock:
-                self._late += 1
-            call.add_done_callback(self._note_end)
-            raise StillRunning from None
-
-    def refuse_if_late(self, model: str) -> None:
-        """Raise ModelUnavailable where many runs go on after their time limits."""
-        if self._late >= MOST_LATE:
-            raise ModelUnavailable(
-                f"{MOST_LATE} runs of the model {model!r} go on after their time limits",
-                hint="ask again later, and with a longer time limit",
-            )
-
-    def _note_end(self, _: object) -> None:
-        with self._lock:
-            self._late -= 1
+        self.runs = Runs(self.stub)
 
     def abandon(self, reason: str) -> None:
         """Close the channel: all requests on it fail, and all that follow."""

@@ -144,7 +144,7 @@ class TritonInference(Connection, Inference):
             sequence=sequence_parameters(sequence, model, signature),
         )
         channel = self._channel(model, signature)
-        channel.refuse_if_late(model)
+        channel.runs.refuse_if_late(model)
         try:
             arrays = self._through_memory(channel, call, inputs, deadline)
             if arrays is None:
@@ -333,7 +333,7 @@ class TritonInference(Connection, Inference):
         if layout and layout.outputs:  # then each has to be named
             names = names or tuple(spec.name for spec in call.specs)
         request = infer_request(call.model, call.version, inputs, names, parameters, layout)
-        answer = channel.infer(request, timeout)
+        answer = channel.runs.infer(request, timeout)
         arrays = {
             output.name: layout.read(output.name, triton_to_np_dtype(output.datatype), output.shape)
             if layout and output.name in layout.outputs

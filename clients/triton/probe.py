@@ -23,7 +23,7 @@ class TritonProbe(Connection, Probe):
         channel = self._channels.get(model, self._common)
         request = infer_request(model, "", inputs, (), {DEADLINE: LONG_AGO})
         try:
-            channel.infer(request, timeout)
+            channel.runs.infer(request, timeout)
         except (grpc.RpcError, ValueError) as error:
             if channel.abandoned:
                 raise ModelFailed(channel.abandoned) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -26,9 +27,10 @@ from clients.errors import (
     DeadlineExceeded,
     InferenceError,
     ModelFailed,
+    ModelUnavailable,
     TensorsRefused,
 )
-from clients.request import SequencePart, Stream
+from clients.request import SequencePart, Stream, trace_headers
 from clients.triton.errors import first_line
 from clients.triton.server import Hints, Signature, Tensors
 from clients.triton.shared_memory import Arrays, Layout
@@ -37,8 +39,7 @@ from clients.triton.shared_memory import Arrays, Layout
 # (container/triton_backends/triton_requests.py); other backends ignore them.
 #
 # When the caller gives up, in microseconds since 1970. Triton itself drops requests from a dynamic
-# batcher's queue when the call is cancelled, or by its own `timeout` if the model's queue policy
-# says so; from no other queue.
+# batcher's queue by its own `timeout` if the model's queue policy says so; from no other queue.
 DEADLINE = "deadline_us"
 # The hints, as JSON by model, because an ensemble passes parameters on to its steps.
 #
@@ -48,6 +49,13 @@ DEADLINE = "deadline_us"
 ROWS = "rows"  # numbers by output
 ABOVE = "rows_above"  # [column, number] by output
 PADDING = "padding"  # {"inputs": number by input, "outputs": names}
+
+# Triton 2.51 may end with SIGSEGV when a run is cancelled, as gRPC does at its time limit: one of
+# an ensemble always, another one if it ends at that moment. Its response cache keeps the error of
+# one that is cancelled in the queue. So that limit is later. The container's own backends leave out
+# what has waited beyond its deadline; others run it, unless the model's queue policy has a timeout.
+UNCANCELLED_S = 60.0
+MOST_LATE = 64  # runs of a model that go on after their limits, for each web worker
 
 datatype_of = lru_cache(maxsize=64)(np_to_triton_dtype)  # it tries one type after the other
 
@@ -264,6 +272,63 @@ def in_order(arrays: Arrays, wanted: Sequence[str], signature: Signature) -> Arr
     """
     known = wanted or [*(spec.name for spec in signature.outputs), *sorted(arrays)]
     return {name: arrays[name] for name in known if name in arrays}
+
+
+class StillRunning(grpc.RpcError):  # type: ignore[misc]  # it has no types
+    """The time of a run is over, and it goes on."""
+
+    def code(self) -> grpc.StatusCode:
+        """Return gRPC's status for that."""
+        return grpc.StatusCode.DEADLINE_EXCEEDED
+
+    def details(self) -> str:
+        """Return nothing: the status says it all."""
+        return ""
+
+
+class Runs:
+    """Runs models; a run whose time is over is not cancelled.
+
+    Args:
+        stub: Triton's service.
+
+    """
+
+    def __init__(self, stub: Any) -> None:
+        self._stub = stub
+        self._late = 0
+        self._lock = threading.Lock()
+
+    def infer(self, request: Any, timeout: float) -> Any:
+        """Run a model; return Triton's answer.
+
+        Raises:
+            grpc.RpcError: Triton has refused it, or the time is over.
+            ValueError: the channel is closed.
+
+        """
+        call = self._stub.ModelInfer.future(
+            request, timeout=timeout + UNCANCELLED_S, metadata=trace_headers()
+        )
+        try:
+            return call.result(timeout=max(0.0, timeout))
+        except grpc.FutureTimeoutError:
+            with self._lock:
+                self._late += 1
+            call.add_done_callback(self._note_end)
+            raise StillRunning from None
+
+    def refuse_if_late(self, model: str) -> None:
+        """Raise ModelUnavailable where many runs go on after their time limits."""
+        if self._late >= MOST_LATE:
+            raise ModelUnavailable(
+                f"{MOST_LATE} runs of the model {model!r} go on after their time limits",
+                hint="ask again later, and with a longer time limit",
+            )
+
+    def _note_end(self, _: object) -> None:
+        with self._lock:
+            self._late -= 1
 
 
 class TritonStream(Stream[Arrays]):

@@ -21,7 +21,7 @@ from clients.errors import (
     UnknownModel,
     UnknownVersion,
 )
-from clients.triton import connection
+from clients.triton import requests
 from clients.triton.client import Triton
 from clients.triton.errors import TRANSLATION
 from tests.conftest import wait_for
@@ -162,7 +162,7 @@ def test_a_run_is_not_cancelled_at_its_time_limit(
 def test_few_runs_go_on_after_their_time_limits(
     refusing: Refusing, triton: Triton, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "MOST_LATE", 2)
+    monkeypatch.setattr(requests, "MOST_LATE", 2)
     refusing.runs = 1.0
     for _ in range(2):
         with pytest.raises(DeadlineExceeded):
@@ -171,7 +171,7 @@ def test_few_runs_go_on_after_their_time_limits(
         triton.infer("here", ARRAYS, timeout=5)
     assert len(refusing.left) == 2
     refusing.gives, refusing.runs = ("words", "scores"), 0.0
-    wait_for(lambda: not triton._common._late, 10, "the end of both")
+    wait_for(lambda: not triton._common.runs._late, 10, "the end of both")
     triton.infer("here", ARRAYS, timeout=5)
 
 
