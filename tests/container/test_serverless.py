@@ -13,6 +13,9 @@ from dispatcher.settings import read_settings
 from tests.conftest import Endpoint, start, stop, wait_until_announced
 from tests.end_to_end.test_remote_triton import X, make_models
 
+pytestmark = pytest.mark.slow
+
+
 LARGE = {"name": "x", "shape": [4, 3], "datatype": "FP32", "data": [0.5] * 12}
 
 

@@ -40,6 +40,9 @@ from tests.conftest import (
 )
 from tests.support.fake_triton import FakeTriton
 
+pytestmark = pytest.mark.slow
+
+
 PAGE = "".join(
     (PROJECT / "docs" / f"{name}.md").read_text() for name in ("adding-a-model", "classes")
 )

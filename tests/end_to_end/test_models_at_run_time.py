@@ -132,6 +132,7 @@ def test_roots_narrow_where_models_come_from(adder: Path, tmp_path: Path) -> Non
         assert endpoint.call("/load_model/nosuch", method="POST").status == 404
 
 
+@pytest.mark.slow
 def test_models_of_the_platform_s_folder_are_served(adder: Path, tmp_path: Path) -> None:
     """Beside the built-in ones or instead of them, and with clients of their own."""
     mounted = tmp_path / "opt_ml_model"

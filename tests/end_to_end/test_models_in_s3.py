@@ -73,6 +73,7 @@ def test_a_model_is_fetched_at_its_first_request(served: Endpoint) -> None:
     assert copies(served) == {"warm", "cold"}
 
 
+@pytest.mark.slow
 def test_a_model_that_was_added_to_the_bucket_or_changed_is_loaded(
     served: Endpoint, s3: S3Server
 ) -> None:

@@ -109,6 +109,7 @@ def test_a_model_that_cannot_be_loaded_says_why(lazy: Endpoint) -> None:
     assert lazy.call("/ping").status == 200
 
 
+@pytest.mark.slow
 def test_a_model_that_was_added_is_loaded_by_its_alias(
     lazy: Endpoint, folders: tuple[Path, Path]
 ) -> None:
@@ -121,6 +122,7 @@ def test_a_model_that_was_added_is_loaded_by_its_alias(
         assert added(ask_adder(lazy, name)) == [number] * 3
 
 
+@pytest.mark.slow
 def test_a_model_that_a_class_asks_is_loaded_too(lazy: Endpoint) -> None:
     for name in ("one", "two"):
         lazy.call(f"/models/{name}", method="DELETE")

@@ -171,6 +171,7 @@ def test_a_reload_under_load_loses_no_request(container: Endpoint, folder: Path)
     assert len(answers) > 100
 
 
+@pytest.mark.slow
 def test_a_dispatch_toml_is_taken_up_too(container: Endpoint, folder: Path) -> None:
     (folder / "clients" / "mine.py").write_text(SOURCE.format(result="'new'"))
     toml = folder / "models" / "bert_base" / "dispatch.toml"

@@ -242,6 +242,7 @@ def test_metadata_is_sent_with_a_stream(house: Endpoint) -> None:
     assert house.ask(**one("heard", 1)).json["result"][0]["outputs"][0]["data"] == [SECRET]
 
 
+@pytest.mark.slow
 def test_models_are_loaded_and_unloaded_at_both(
     house: Endpoint, two: tuple[Triton, Triton]
 ) -> None:
@@ -270,6 +271,7 @@ def ping(house: Endpoint) -> Answer:
     return house.call("/ping")
 
 
+@pytest.mark.slow
 def test_a_killed_one_costs_no_request_and_comes_back(
     house: Endpoint, folder: Path, two: tuple[Triton, Triton]
 ) -> None:

@@ -115,7 +115,7 @@ def test_memory_and_processor_time_are_those_of_the_models_processes(endpoint: E
     ticks = [
         Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in processes()
     ]
-    used = sum(int(number) for one in ticks for number in one[11:13]) / os.sysconf("SC_CLK_TCK")
+    used = sum(int(number) for one in ticks for number in one[11:15]) / os.sysconf("SC_CLK_TCK")
     assert before < seconds() == pytest.approx(used, rel=0.1)
 
 

@@ -332,6 +332,7 @@ def test_boto3_sends_tensors_in_binary(endpoint: Endpoint) -> None:
     np.testing.assert_array_equal(result.as_numpy("y"), [[2, 3, 4]])
 
 
+@pytest.mark.slow
 def test_what_is_loaded_and_unloaded_outlives_a_restart_of_triton(
     endpoint: Endpoint, client: Any
 ) -> None:

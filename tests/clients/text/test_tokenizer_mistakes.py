@@ -77,6 +77,7 @@ def test_what_cannot_be_read_is_named_with_the_way_out(
         assert word in str(caught.value)
 
 
+@pytest.mark.slow
 def test_following_the_hints_helps(tmp_path: Path) -> None:
     expected = [2, 5, 7, 3]
     code_of_its_own(tmp_path)

@@ -156,6 +156,7 @@ def test_a_folder_is_transformed(
     assert "Completed: 1 of 1 files" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_prefix_in_s3_is_transformed_and_failures_are_counted(
     container: Path, s3: S3Server
 ) -> None:

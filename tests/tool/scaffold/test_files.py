@@ -87,6 +87,7 @@ def test_the_tests_that_are_written_pass_and_can_fail(write: Write, tmp_path: Pa
     assert "3 failed, 1 passed, 1 skipped" in text, text
 
 
+@pytest.mark.slow
 def test_names_of_tensors_are_no_code(
     write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
