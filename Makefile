@@ -24,7 +24,7 @@ test: weights $(VENV)/.dev
 	$(RUN) pytest -m "not slow and not image" --numprocesses 2 --dist loadfile
 
 test-slow: weights $(VENV)/.dev
-	$(RUN) pytest -m slow
+	$(RUN) pytest -m slow --numprocesses 2 --dist loadfile
 
 image:
 	docker build --tag triton-dispatcher \
