@@ -6,8 +6,9 @@ import hashlib
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import index
 from typing import Any
 
@@ -296,7 +297,7 @@ class Runs:
 
     def __init__(self, stub: Any) -> None:
         self._stub = stub
-        self._late = 0
+        self._late: Counter[str] = Counter()  # a channel may serve several models
         self._lock = threading.Lock()
 
     def infer(self, request: Any, timeout: float) -> Any:
@@ -314,21 +315,21 @@ class Runs:
             return call.result(timeout=max(0.0, timeout))
         except grpc.FutureTimeoutError:
             with self._lock:
-                self._late += 1
-            call.add_done_callback(self._note_end)
+                self._late[request.model_name] += 1
+            call.add_done_callback(partial(self._note_end, request.model_name))
             raise StillRunning from None
 
     def refuse_if_late(self, model: str) -> None:
         """Raise ModelUnavailable where many runs go on after their time limits."""
-        if self._late >= MOST_LATE:
+        if self._late[model] >= MOST_LATE:
             raise ModelUnavailable(
                 f"{MOST_LATE} runs of the model {model!r} go on after their time limits",
                 hint="ask again later, and with a longer time limit",
             )
 
-    def _note_end(self, _: object) -> None:
+    def _note_end(self, model: str, _: object) -> None:
         with self._lock:
-            self._late -= 1
+            self._late[model] -= 1
 
 
 class TritonStream(Stream[Arrays]):

@@ -170,8 +170,10 @@ def test_few_runs_go_on_after_their_time_limits(
     with pytest.raises(ModelUnavailable, match="2 runs of the model 'here' go on after their time"):
         triton.infer("here", ARRAYS, timeout=5)
     assert len(refusing.left) == 2
+    with pytest.raises(DeadlineExceeded):  # another model, on the same channel
+        triton.infer("chain", ARRAYS, timeout=0.1)
     refusing.gives, refusing.runs = ("words", "scores"), 0.0
-    wait_for(lambda: not triton._common.runs._late, 10, "the end of both")
+    wait_for(lambda: not triton._common.runs._late.total(), 10, "the end of both")
     triton.infer("here", ARRAYS, timeout=5)
 
 
