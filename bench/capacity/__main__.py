@@ -7,13 +7,9 @@ docs/capacity.md explains what is simulated, and how far it can be trusted.
 from __future__ import annotations
 
 import argparse
-import http.client
-import math
 import os
 import signal
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -25,6 +21,7 @@ from bench.capacity.simulation import BALANCERS
 from bench.load import work
 from bench.measure import Results, say
 from bench.servers.contenders import Skipped
+from tool.cost.cost import positive, scrape
 from tool.cost.prices import PRICES, read_prices
 from tool.cost.read import Page
 from tool.trouble import Trouble
@@ -173,30 +170,20 @@ def services_of(options: argparse.Namespace) -> tuple[Mapping[str, Sizes], str]:
         return read_services(path), str(path)
     if "://" not in options.metrics:
         try:
-            text = Path(options.metrics).read_text(errors="replace")
+            page = Page(Path(options.metrics).read_text(errors="replace"), options.metrics)
         except OSError as error:
             raise Trouble(f"{options.metrics} cannot be read: {error.strerror}") from error
     else:
-        text = page_of(options.metrics)
-    return from_metrics(Page(text, options.metrics), options.metrics_cores), options.metrics
+        page = page_of(options.metrics)
+    return from_metrics(page, options.metrics_cores), options.metrics
 
 
-def page_of(url: str) -> str:
+def page_of(url: str) -> Page:
     """Return the metrics of a running server."""
     address = f"{url.rstrip('/').removesuffix('/metrics')}/metrics"
     if not address.startswith(("http://", "https://")):
         raise Trouble(f"{url} is no address; expected http://HOST:PORT")
-    try:
-        with urllib.request.urlopen(address, timeout=10) as response:  # noqa: S310  checked above
-            return str(response.read().decode(errors="replace"))
-    except (OSError, ValueError, http.client.HTTPException, urllib.error.URLError) as error:
-        raise Trouble(f"{address} does not answer: {error}") from error
-
-
-def positive(text: str) -> float:
-    if not 0 < float(text) < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return float(text)
+    return scrape(address, os.environ.get("DISPATCHER_API_KEY", ""))
 
 
 def factor(text: str) -> float:

@@ -36,13 +36,15 @@ NPM = {*(package for package, _ in OTHERS.values()), "typescript@5.9.3"}
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment of its own: the schemas alone take 100 MB."""
-    home = tmp_path_factory.mktemp("schemas") / "environment"
+    return installed(tmp_path_factory.mktemp("schemas") / "environment", "schemas", "kserve")
+
+
+def installed(home: Path, *names: str) -> Path:
+    """Make an environment with what these files of requirements name; return its folder."""
     uv = [sys.executable, "-m", "uv", "--quiet"]
     install = ["pip", "install", "--no-deps", "--require-hashes", "--python", home / "bin/python"]
-    for command in (
-        ["venv", "--python", sys.executable, home],
-        [*install, "-r", REQUIREMENTS / "schemas.txt", "-r", REQUIREMENTS / "kserve.txt"],
-    ):
+    files = [word for name in names for word in ("-r", REQUIREMENTS / f"{name}.txt")]
+    for command in (["venv", "--python", sys.executable, home], [*install, *files]):
         subprocess.run([*uv, *command], check=True, timeout=300)
     return home
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import yaml
 
 from tests.conftest import PROJECT
-from tests.deploy.test_schemas import REQUIREMENTS, run_node
+from tests.deploy.test_schemas import installed, run_node
 from tests.support.dashboards import dashboards
 from tests.support.prometheus import OBSERVE
 
@@ -115,14 +114,7 @@ def test_what_grafana_does_not_know_is_found(grafana: Path) -> None:
 @pytest.fixture(scope="module")
 def compose(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Docker Compose itself, in an environment of its own: it takes 75 MB, and no engine."""
-    home = tmp_path_factory.mktemp("compose") / "environment"
-    uv = [sys.executable, "-m", "uv", "--quiet"]
-    install = ["pip", "install", "--no-deps", "--require-hashes", "--python", home / "bin/python"]
-    for command in (
-        ["venv", "--python", sys.executable, home],
-        [*install, "-r", REQUIREMENTS / "compose.txt"],
-    ):
-        subprocess.run([*uv, *command], check=True, timeout=300)
+    home = installed(tmp_path_factory.mktemp("compose") / "environment", "compose")
     if not (home / "bin" / "docker-compose").exists():
         pytest.skip("there is no Docker Compose for this kind of processor on PyPI")
     return home / "bin" / "docker-compose"
