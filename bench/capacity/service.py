@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -238,7 +239,9 @@ def written(services: Mapping[str, Sizes], notes: str) -> str:
         }
         for name, sizes in services.items()
     }
-    return json.dumps({"notes": notes, "models": models}, indent=1) + "\n"
+    text = json.dumps({"notes": notes, "models": models}, indent=1)
+    # A list of times on one line.
+    return re.sub(r"\[[^\[\]{}\"]*\]", lambda found: " ".join(found[0].split()), text) + "\n"
 
 
 QUANTILES = 200
