@@ -138,10 +138,10 @@ def test_batches_are_those_that_triton_ran(endpoint: Endpoint) -> None:
     assert every == value(now, "dispatcher_batch_size_count", model="bert_base")
     up_to = [
         value(now, "dispatcher_batch_size_bucket", model="bert_base", le=f"{end}.0")
-        for end in (1, 2, 4, 128)
+        for end in (1, 2, 16, 128)
     ]
     assert up_to == sorted(up_to)
-    assert up_to[-2] == every, "its max_batch_size is 4"
+    assert up_to[-2] == every, "its max_batch_size is 16"
 
 
 def test_a_histogram_of_counts_by_size() -> None:
