@@ -8,7 +8,8 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -383,12 +384,43 @@ def test_open_grpc_asks_models_and_changes_nothing(endpoint: Endpoint) -> None:
         assert client.is_model_ready("plus_one")
 
 
-def test_open_http_and_metrics_are_triton_s_own(endpoint: Endpoint) -> None:
-    http, _, metrics = endpoint.public  # type: ignore[attr-defined]
-    bare = triton.InferenceServerClient(http)
+def status_of(endpoint: Endpoint, method: str, path: str) -> int:
+    """Ask the open HTTP port of Triton for a path as it is written."""
+    with closing(HTTPConnection(endpoint.public[0], timeout=10)) as connection:  # type: ignore[attr-defined]
+        connection.request(method, path)
+        return connection.getresponse().status
+
+
+def test_open_http_asks_models_and_changes_nothing(endpoint: Endpoint) -> None:
+    bare = triton.InferenceServerClient(endpoint.public[0])  # type: ignore[attr-defined]
     assert "system_shared_memory" in bare.get_server_metadata()["extensions"]
-    assert bare.get_system_shared_memory_status() is not None
-    host, _, port = metrics.partition(":")
+    assert bare.get_system_shared_memory_status() == []
+    assert {one["name"] for one in bare.get_model_repository_index()} == {"plus_one"}
+    inputs, outputs = tensors()
+    np.testing.assert_array_equal(
+        bare.infer("plus_one", inputs, "1", outputs=outputs).as_numpy("y"), [[2, 3, 4]]
+    )
+    program = b"raise SystemExit"
+    for refused in (
+        lambda: bare.unload_model("plus_one"),
+        lambda: bare.load_model("plus_one"),
+        lambda: bare.load_model("sly", config="{}", files={"file:1/model.py": program}),
+        lambda: bare.register_system_shared_memory("r", "/r", 16),
+        lambda: bare.update_log_settings({"log_verbose_level": 1}),
+    ):
+        with pytest.raises(InferenceServerException) as caught:
+            refused()
+        assert (caught.value.status(), "not open here" in caught.value.message()) == ("403", True)
+    where = "repository/models/plus_one/unload"
+    ways = (f"/v2/{where}", f"//v2/{where}", f"/v2/health/../{where}", f"/v2/%72{where[1:]}")
+    for path in (*ways, f"/v2/{where}?/infer", f"/v2/models/a/../../{where}"):
+        assert status_of(endpoint, "POST", path) == 403, path
+    assert status_of(endpoint, "GET", ways[0]) == 405
+    assert bare.is_model_ready("plus_one")
+
+
+def test_open_metrics_are_triton_s_own(endpoint: Endpoint) -> None:
+    host, _, port = endpoint.public[2].partition(":")  # type: ignore[attr-defined]
     with socket.create_connection((host, int(port))) as page:
         page.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         assert page.recv(15) == b"HTTP/1.1 200 OK"
