@@ -70,13 +70,19 @@ def refuse_what_harms(document: Mapping[str, Any], signature: Signature) -> None
             )
 
 
-def refuse_state(model: str, signature: Signature) -> None:
-    """Raise BadRequest for `generate` of a model that keeps state: it names no sequence."""
+def refuse_generate(document: Mapping[str, Any], model: str, signature: Signature) -> None:
+    """Raise BadRequest for what `generate` cannot do: name a sequence, read a name with NUL."""
     if signature.sequence:
         raise BadRequest(
             f"the model {model!r} keeps state, and `generate` names no sequence",
             hint='POST its /infer with "parameters": {"sequence_id": 7, "sequence_start": true}, '
             "or ask it by /invocations",
+        )
+    names = [*document, *parameters_of(document)]
+    if wrong := next((name for name in names if "\0" in name), ""):
+        raise BadRequest(
+            f"the name {wrong[:100]!r} has a character NUL",
+            hint=f"leave it out; {tensors_of(signature)}",
         )
 
 

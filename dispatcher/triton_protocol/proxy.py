@@ -38,8 +38,8 @@ from dispatcher.settings import Settings
 from dispatcher.triton_protocol.checks import (
     in_sequence,
     naming_tensors,
+    refuse_generate,
     refuse_no_answer,
-    refuse_state,
     refuse_what_harms,
 )
 from dispatcher.triton_protocol.connection import TritonHttp, TritonResponse, path_of
@@ -139,7 +139,7 @@ class TritonProxy:
         signature = self.signature(model, deadline)
         with naming_tensors(signature):
             if call != "infer":
-                refuse_state(model, signature)
+                refuse_generate(document, model, signature)
                 path = f"{path_of(model, g.record.version)}/{call}"
                 return refuse_no_answer(self.http.call("POST", path, body, {}, deadline))
             refuse_what_harms(document, signature)
@@ -229,7 +229,7 @@ class TritonProxy:
         asked, each = self.begin(metadata)
         limit = TimeLimit(record.since + self.settings.stream_timeout, each)
         body = request.get_data()
-        read_header(body, record.since + each)
+        document = read_header(body, record.since + each)
         caller = Caller(request.environ.get("gunicorn.socket"))
         record.begin_waiting()
         try:
@@ -246,7 +246,7 @@ class TritonProxy:
             until = record.since + each
             held.enter_context(self.using(model, until))
             signature = self.signature(model, until)
-            refuse_state(model, signature)
+            refuse_generate(document, model, signature)
             path = f"{path_of(model, record.version)}/generate_stream"
             with naming_tensors(signature):
                 connection, response = self.http.begin("POST", path, body, {}, until)

@@ -271,6 +271,16 @@ def test_a_wrong_path_says_so(endpoint: Endpoint, path: str, status: int, words:
     assert words in answer.json["error"]
 
 
+@pytest.mark.parametrize("call", ["generate", "generate_stream"])
+@pytest.mark.parametrize("wrong", [{"a\0b": 1}, {"parameters": {"a\0b": 1}}])
+def test_a_name_with_nul_is_400(endpoint: Endpoint, call: str, wrong: dict[str, Any]) -> None:
+    path, numbers = f"/v2/models/plus_one/{call}", {"x": [1, 2, 3]}
+    answer = endpoint.call(path, json.dumps(numbers | wrong), headers=dict(ASKING))
+    assert answer.status == 400
+    assert answer.json["error"].startswith(r"the name 'a\x00b' has a character NUL; leave it out; ")
+    assert endpoint.call(path, json.dumps(numbers), headers=dict(ASKING)).status == 200
+
+
 @pytest.mark.parametrize(("padding", "status"), [(0, 200), (26 * 2**20, 413)])
 def test_a_body_without_a_length_is_limited_too(
     endpoint: Endpoint, padding: int, status: int
