@@ -123,7 +123,8 @@ def refuse_wrong_client_file(folder: Path) -> None:
 def check_findings(folder: Path) -> list[str]:
     """Return what `dispatcher check` finds wrong with a model's folder, a sentence for each.
 
-    In a process of its own: the tool looks into files with the engines' own libraries.
+    Warnings only where there is no error: one may be why Triton could not load the model. In a
+    process of its own: the tool looks into files with the engines' own libraries.
     """
     options = ("--json", "--no-clients", "--follow-links")
     command = (sys.executable, "-m", "tool", "check", *options, str(folder))
@@ -133,7 +134,8 @@ def check_findings(folder: Path) -> list[str]:
     except (OSError, subprocess.TimeoutExpired, ValueError, KeyError) as error:
         log.warning("%s cannot be checked: %s: %s", folder, type(error).__name__, error)
         return []
-    return [sentence(folder, one) for one in found if one["level"] == "error"][:MOST_FINDINGS]
+    errors = [one for one in found if one["level"] == "error"] or found
+    return [sentence(folder, one) for one in errors[:MOST_FINDINGS]]
 
 
 @dataclass

@@ -24,6 +24,14 @@ def test_the_findings_are_those_of_the_tool_with_whole_paths(tmp_path: Path) -> 
     assert finding.endswith(": write `max_batch_size` for `max_batchsize`")
 
 
+def test_without_errors_the_warnings_are_told(tmp_path: Path) -> None:
+    folder = write_right(tmp_path, "some")
+    config('"onnxruntime"', '"onnxruntimes"')(folder)
+    (finding,) = check_findings(folder)
+    assert finding.startswith(f"{folder.resolve()}/config.pbtxt:2: `backend` is ")
+    assert finding.endswith(': write backend: "onnxruntime"')
+
+
 def test_what_cannot_be_checked_has_no_findings(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
