@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import threading
 import time
 import zlib
 from collections.abc import Callable, Mapping
@@ -68,17 +69,27 @@ class StatusReader(Generic[T]):
         """Whether this process publishes the status, and sets `newest` itself."""
         self._path, self._parse, self._fresh = path, parse, fresh
         self._content, self._read_at = b"", -math.inf
+        self._reading = threading.Lock()
 
     def __call__(self) -> T:
-        now = time.monotonic()
-        if self._path and not self.is_own and now >= self._read_at + self._fresh:
-            self._read_at = now
-            try:
-                if (found := self._path.read_bytes()) != self._content:
-                    self.newest, self._content = self._parse(document_in(found)), found
-            except (OSError, ValueError):
-                pass  # there is none yet, or it is half-written
+        if self._path and not self.is_own and self._is_due():
+            # The other threads wait: what was read before may be of long ago.
+            with self._reading:
+                if self._is_due():
+                    self._read(self._path)
         return self.newest
+
+    def _is_due(self) -> bool:
+        return time.monotonic() >= self._read_at + self._fresh
+
+    def _read(self, path: Path) -> None:
+        now = time.monotonic()
+        try:
+            if (found := path.read_bytes()) != self._content:
+                self.newest, self._content = self._parse(document_in(found)), found
+        except (OSError, ValueError):
+            pass  # there is none yet, or it is half-written
+        self._read_at = now
 
 
 def document_in(content: bytes) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
@@ -28,6 +30,29 @@ def test_a_status_is_read_as_it_was_published(tmp_path: Path) -> None:
     assert read().stopping
     assert read().triton_fault == "Triton is being restarted: x"
     assert read().restarts() == {"Triton": 1}
+
+
+def test_a_thread_waits_for_the_one_that_reads(tmp_path: Path) -> None:
+    """The first requests after a long silence come together."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def parse_slowly(fields: dict[str, object]) -> SupervisorStatus:
+        begun.set()
+        assert go_on.wait(10)
+        return parse(fields)
+
+    path = tmp_path / "supervisor.json"
+    read = StatusReader(path, parse_slowly, SupervisorStatus(), fresh=60)
+    StatusWriter(path).write({"stopping": True})
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(read)
+        assert begun.wait(10)
+        second = threads.submit(read)
+        with pytest.raises(TimeoutError):
+            second.result(0.1)
+        go_on.set()
+        assert first.result(10).stopping
+        assert second.result(10).stopping
 
 
 @pytest.mark.parametrize("written", [b'{"stopp', b"", b"no checksum", b"00000000{}"])
