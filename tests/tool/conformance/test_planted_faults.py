@@ -7,10 +7,12 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tool.conformance.exchange import Request, Settings
+from tool.conformance.exchange import NotApplicable, Request, Settings
+from tool.conformance.load import slow_request_ends
 from tool.conformance.report import FAIL, NOT_APPLICABLE, Result
 from tool.conformance.run import Examination
 from tool.emulate.host.limits import Limits
@@ -125,3 +127,15 @@ def test_a_worker_is_killed(tmp_path: Path, fault: str, expected: list[str]) -> 
     results = examine(made(tmp_path), fault, WORKER="1")
     assert list(accused(results)) == expected
     assert next(one for one in results if one.check.name == "ping.broken").outcome != NOT_APPLICABLE
+
+
+@pytest.mark.parametrize("status", [400, 500])
+def test_a_slow_request_that_is_refused_at_once_shows_nothing(status: int) -> None:
+    """Of the examined server only what this check asks is there."""
+    refusing = SimpleNamespace(
+        settings=Settings(slow=request("slow")),
+        limits=Limits(),
+        invoke=lambda _request, seconds: SimpleNamespace(status=status),
+    )
+    with pytest.raises(NotApplicable, match=f"refused at once, with {status}"):
+        slow_request_ends(refusing)  # type: ignore[arg-type]
