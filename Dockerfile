@@ -121,6 +121,20 @@ RUN .venv/bin/python -m container.image.distribution \
 # while Triton is away, and callers would not see why.
 ENV AWS_LWA_PORT=8080 \
     AWS_LWA_READINESS_CHECK_PATH=/v2/health/live
+ARG BASE
+ARG VERSION=unknown
+ARG REVISION=unknown
+ARG SOURCE=unknown
+ARG CREATED=unknown
+ENV TRITON_DISPATCHER_REVISION="$REVISION"
+LABEL org.opencontainers.image.title="triton-dispatcher-front" \
+      org.opencontainers.image.description="triton-dispatcher's front for AWS Lambda, with a Triton elsewhere" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION" \
+      org.opencontainers.image.source="$SOURCE" \
+      org.opencontainers.image.created="$CREATED" \
+      org.opencontainers.image.base.name="$BASE"
 EXPOSE 8080
 USER 1000:0
 ENTRYPOINT ["/opt/triton-dispatcher/.venv/bin/python", "-m", "container.front"]

@@ -34,13 +34,13 @@ ALIVE = "/.alive"  # answered by NGINX itself
 # The statuses of its answers without a web worker: those of `$code` in nginx.conf.
 REFUSALS = (400, 404, 405, 408, 413, 414, 429, 499, 500, 501, 503, 504)
 
-# A line of its log of requests. A quotation mark in a caller's address is escaped there, so that
-# nothing else looks like this field.
-REFUSED = re.compile(rb'\{"time":.*,"status":(\d+),"code":')
+# A line of its log of requests; those of Triton's own ports have no code. A quotation mark in a
+# caller's address is escaped there, so that nothing else looks like these fields.
+REQUEST = re.compile(rb'\{"time":.*,"status":(\d+),("code")?')
 
 
 class Refusals:
-    """Counts the requests that NGINX answered by itself, by the lines that it writes for them.
+    """Counts the requests that NGINX answered by itself, by the lines that it writes of requests.
 
     Args:
         logged: whether the lines are also wanted in the container's log.
@@ -53,10 +53,10 @@ class Refusals:
 
     def __call__(self, line: bytes) -> bool:
         """Count a line, if it is one; return whether it is wanted in the log."""
-        if not (found := REFUSED.match(line)):
+        if not (found := REQUEST.match(line)):
             return True
         status = found[1].decode()
-        if status in self.counts:
+        if found[2] and status in self.counts:
             self.counts[status] += 1
         return self._logged
 

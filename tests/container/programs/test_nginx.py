@@ -48,6 +48,8 @@ def test_what_nginx_refuses_is_counted_whether_or_not_it_is_logged(*, logged: bo
     sly = r"/\",\"status\":504,\"code\":\""  # as NGINX escapes it
     for path, status in (("/a", 413), (sly, 413), ("/", 408), ("/", 200), ("/", 599)):
         assert refusals((LINE % (path, status)).encode()) == logged
+    its_own = b'{"time":"2026-11-26T16:00:00+00:00","path":"/","status":413,"bytes_in":1}'
+    assert refusals(its_own) == logged, "of a port of Triton's own"
     other = b'2026/11/26 16:00:00 [error] 7#7: *1 {"time":1,"status":413,"code":"too_large"}'
     assert refusals(other), "another line is always logged"
     assert {status: n for status, n in refusals.counts.items() if n} == {"413": 2, "408": 1}
