@@ -220,7 +220,8 @@ class ModelChannel:
     def abandon(self, reason: str) -> None:
         """Close the channel: all requests on it fail, and all that follow."""
         self.abandoned = reason
-        self._channel.close()
+        if not self.runs.is_broken:  # else gRPC would wait for its thread, for ever
+            self._channel.close()
 
 
 class Connection:
@@ -242,6 +243,22 @@ class Connection:
     def close(self) -> None:
         """Close the channel of control; nothing is called afterwards."""
         self._common.abandon("it was closed")
+
+    def _channel(self, model: str, *, keeps_state: bool = False) -> ModelChannel:
+        """Return the channel on which a model is asked."""
+        steady = self._steady if keeps_state else None
+        channel = steady or self._channels.get(model, self._common)
+        if not channel.runs.is_broken:
+            return channel
+        # What is still asked on the old one reaches its time limit.
+        new = ModelChannel(self._address, steady=channel is steady)
+        if channel is steady:
+            self._steady = new
+        elif channel is self._common:
+            self._common = new
+        else:
+            self._channels[model] = new
+        return new
 
     def _call(self, method: str, request: Any, timeout: float) -> Any:
         """Call a method of Triton's gRPC service; return its response.

@@ -143,19 +143,16 @@ class TritonInference(Connection, Inference):
             cached=signature.cached,
             sequence=sequence_parameters(sequence, model, signature),
         )
-        channel = self._channel(model, signature)
+        channel = self._channel(model, keeps_state=signature.sequence)
         channel.runs.refuse_if_late(model)
         try:
             arrays = self._through_memory(channel, call, inputs, deadline)
             if arrays is None:
                 arrays = self._run(channel, call, inputs, None, deadline)
         except (grpc.RpcError, ValueError) as error:
-            known = self._cause(error, channel, signature, inputs)
-            if call.sequence.get("sequence_start") and isinstance(known, DeadlineExceeded):
-                raise no_slot(model, timeout) from error
-            late = time.monotonic() > deadline
-            raise self._noted(
-                model, self._explained(known, model, version, timeout, late=late)
+            # Not kept in a variable here: the error has this frame, which has the tensors.
+            raise self._failure(
+                self._cause(error, channel, signature, inputs), call, timeout, deadline
             ) from error
         wanted = {*outputs, *classes}
         missing = missing_output(arrays, wanted, signature)
@@ -196,7 +193,7 @@ class TritonInference(Connection, Inference):
             )
         parameters = time_parameters(timeout) | sequence_parameters(sequence, model, signature)
         request = infer_request(model, version, inputs, outputs, parameters)
-        channel = self._channel(model, signature)
+        channel = self._channel(model, keeps_state=signature.sequence)
         metadata = (*WITH_STATUS, *trace_headers())
         call = channel.stub.ModelStreamInfer(iter([request]), timeout=timeout, metadata=metadata)
 
@@ -205,6 +202,16 @@ class TritonInference(Connection, Inference):
             return self._noted(model, self._explained(known, model, version, timeout))
 
         return TritonStream(call, signature, explained, partial(self._note_answer, model, channel))
+
+    def _failure(
+        self, cause: InferenceError, call: Call, timeout: float, deadline: float
+    ) -> InferenceError:
+        """Return the contract's error for a call that failed."""
+        if call.sequence.get("sequence_start") and isinstance(cause, DeadlineExceeded):
+            return no_slot(call.model, timeout)
+        late = time.monotonic() > deadline
+        error = self._explained(cause, call.model, call.version, timeout, late=late)
+        return self._noted(call.model, error)
 
     def _cause(
         self,
@@ -216,12 +223,6 @@ class TritonInference(Connection, Inference):
         if channel.abandoned:
             return ModelFailed(channel.abandoned)
         return inference_error(error, signature, inputs)
-
-    def _channel(self, model: str, signature: Signature) -> ModelChannel:
-        """Return the channel on which a model is asked."""
-        if self._steady and signature.sequence:
-            return self._steady
-        return self._channels.get(model, self._common)
 
     def _note_answer(self, model: str, channel: ModelChannel) -> None:
         """Note that a model has answered on a channel: from now on it has one of its own."""

@@ -20,7 +20,7 @@ class TritonProbe(Connection, Probe):
     """Probes models of a Triton; see `Connection` for the argument."""
 
     def knock(self, model: str, inputs: Tensors, *, timeout: float) -> None:
-        channel = self._channels.get(model, self._common)
+        channel = self._channel(model)
         request = infer_request(model, "", inputs, (), {DEADLINE: LONG_AGO})
         try:
             channel.runs.infer(request, timeout)

@@ -27,6 +27,7 @@ from clients.errors import (
     BadParameter,
     DeadlineExceeded,
     InferenceError,
+    ModelBusy,
     ModelFailed,
     ModelUnavailable,
     TensorsRefused,
@@ -56,6 +57,7 @@ PADDING = "padding"  # {"inputs": number by input, "outputs": names}
 # one that is cancelled in the queue. So that limit is later. The container's own backends leave out
 # what has waited beyond its deadline; others run it, unless the model's queue policy has a timeout.
 UNCANCELLED_S = 60.0
+LOST: list[Any] = []  # stubs of channels whose end gRPC would wait for, for ever
 MOST_LATE = 64  # runs of a model that go on after their limits, for each web worker
 
 datatype_of = lru_cache(maxsize=64)(np_to_triton_dtype)  # it tries one type after the other
@@ -296,6 +298,8 @@ class Runs:
     """
 
     def __init__(self, stub: Any) -> None:
+        self.is_broken = False
+        """Whether its channel has to be replaced: gRPC does not look for answers on it any more."""
         self._stub = stub
         self._late: Counter[str] = Counter()  # a channel may serve several models
         self._lock = threading.Lock()
@@ -306,23 +310,40 @@ class Runs:
         Raises:
             grpc.RpcError: Triton has refused it, or the time is over.
             ValueError: the channel is closed.
+            ModelUnavailable: there is no room for the thread in which gRPC waits for answers.
 
         """
-        call = self._stub.ModelInfer.future(
-            request, timeout=timeout + UNCANCELLED_S, metadata=trace_headers()
-        )
+        ended = threading.Event()  # gRPC's own wait follows the wall clock, which may jump
+        error: Exception | None = None
         try:
-            return call.result(timeout=max(0.0, timeout))
-        except grpc.FutureTimeoutError:
-            with self._lock:
-                self._late[request.model_name] += 1
-            call.add_done_callback(partial(self._note_end, request.model_name))
-            raise StillRunning from None
+            call = self._stub.ModelInfer.future(
+                request, timeout=timeout + UNCANCELLED_S, metadata=trace_headers()
+            )
+            call.add_done_callback(lambda _: ended.set())
+            if not ended.wait(max(0.0, timeout)):
+                with self._lock:
+                    self._late[request.model_name] += 1
+                call.add_done_callback(partial(self._note_end, request.model_name))
+                raise StillRunning
+            error = call.exception()
+            if error is None:
+                return call.result()
+            raise error
+        except RuntimeError as reason:
+            self.is_broken = True
+            LOST.append(self._stub)
+            raise ModelUnavailable(
+                f"a request to Triton could not be sent: {reason}", hint="ask again later"
+            ) from reason
+        finally:
+            # The error is the call, and holds this frame: until a garbage collection both would
+            # hold the tensors.
+            call = error = None
 
     def refuse_if_late(self, model: str) -> None:
-        """Raise ModelUnavailable where many runs go on after their time limits."""
+        """Raise ModelBusy where many runs go on after their time limits."""
         if self._late[model] >= MOST_LATE:
-            raise ModelUnavailable(
+            raise ModelBusy(
                 f"{MOST_LATE} runs of the model {model!r} go on after their time limits",
                 hint="ask again later, and with a longer time limit",
             )

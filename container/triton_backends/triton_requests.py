@@ -34,6 +34,21 @@ ABOVE = "rows_above"
 PADDING = "padding"
 
 
+def deadline_of(parameters: Mapping[str, Any]) -> float:
+    """Return when the caller gives up, in microseconds since 1970; infinity where it does not say.
+
+    Raises:
+        RequestError: it is no number.
+
+    """
+    given = parameters.get(DEADLINE, math.inf)
+    try:
+        return float(given)
+    except (TypeError, ValueError):
+        what = f"parameter {DEADLINE} is {str(given)[:100]!r}"
+        raise RequestError(f"{what}; expected microseconds since 1970.") from None
+
+
 @dataclass(frozen=True)
 class TritonRequest:
     """One of Triton's requests.
@@ -70,7 +85,7 @@ class TritonRequest:
         parameters, padding, deadline = {}, NONE, math.inf
         try:
             parameters = json.loads(request.parameters() or "{}")
-            deadline = float(parameters.get(DEADLINE, math.inf))
+            deadline = deadline_of(parameters)
             for hint in (ROWS, ABOVE, PADDING) if cached else ():
                 parameters.pop(hint, None)
             tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}

@@ -18,6 +18,7 @@ from clients.errors import (
     BadRequest,
     InferenceError,
     TooLargeAtOnce,
+    UnknownModel,
     UnsupportedMedia,
 )
 from clients.plugins.family import Family
@@ -122,8 +123,9 @@ class PreparedRequest:
             return False
         if inspect.isgeneratorfunction(self.client.inference):
             return True
-        with self.request.active(), client_errors:
+        with self.request.active(), client_errors, suppress(UnknownModel):
             return self.client.signature().decoupled
+        return False  # it has no model of its own
 
     def result(self, *, stream: bool = False) -> Any:
         """Return the result; a list of results for a list of payloads.

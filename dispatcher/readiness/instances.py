@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +94,19 @@ class ModelProcesses:
     def living(self) -> Counter[str]:
         """Return how many processes of each model lived at the last call of `died`."""
         return Counter(model for model in list(self._known.values()) if model)
+
+    def by_model(self) -> dict[str, list[int]]:
+        """Return the processes of each model that lived at the last call of `died`."""
+        found: dict[str, list[int]] = {}
+        for pid, model in list(self._known.items()):
+            if model:
+                found.setdefault(model, []).append(pid)
+        return found
+
+    def adopt(self, triton: int, known: Mapping[str, Iterable[int]]) -> None:
+        """Go on from what another `ModelProcesses` knew: a dead process does not tell its model."""
+        self._triton = triton
+        self._known = {pid: model for model, pids in known.items() for pid in pids}
 
     def _learn(self, pid: int) -> None:
         fields = self._fields(pid)

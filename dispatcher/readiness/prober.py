@@ -160,6 +160,9 @@ class Prober:
         """Go on from what the worker published that was elected before this one."""
         self.probes |= {name: Probe(result) for name, result in status.results.items()}
         self.found, self._deaths = status, status.deaths
+        supervisor = self.supervisor()
+        if status.triton_starts == supervisor.triton_starts:
+            self.processes.adopt(supervisor.triton_pid, status.processes)
 
     # What each worker does
 
@@ -370,6 +373,7 @@ class Prober:
             degraded=dict(self._counts.missing) if self._counts.starts == starts else {},
             results={name: probe.result for name, probe in list(self.probes.items())},
             deaths=self._deaths,
+            processes=self.processes.by_model(),
         ).concluded(
             {name: self.registry.name(name) in self.registry.clients for name in self.required},
             set(self.reloads.lost),

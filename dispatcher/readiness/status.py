@@ -108,6 +108,7 @@ class Status:
         degraded: the models that lack some of their processes, with the numbers.
         results: of the probes, by name.
         deaths: the last one of each model's processes.
+        processes: that run models, by model.
 
     """
 
@@ -123,6 +124,7 @@ class Status:
     degraded: Mapping[str, str] = field(default_factory=dict)
     results: Mapping[str, Result] = field(default_factory=dict)
     deaths: Mapping[str, Death] = field(default_factory=dict)
+    processes: Mapping[str, list[int]] = field(default_factory=dict)
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> Status:

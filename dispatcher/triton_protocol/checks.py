@@ -20,8 +20,8 @@ from dispatcher.triton_protocol.connection import TritonResponse
 
 def in_sequence(
     document: Mapping[str, Any], metadata: Metadata, model: str, signature: Signature
-) -> tuple[SequencePart | None, bytes | None]:
-    """Return the sequence of a request, and its JSON where Triton gets another id.
+) -> tuple[SequencePart | None, dict[str, Any]]:
+    """Return the sequence of a request, and the parameters that Triton gets in place of its own.
 
     Raises:
         BadParameter: the sequence cannot be used.
@@ -34,12 +34,27 @@ def in_sequence(
         or names_sequence({}, metadata)
         or is_sequence_id(parameters.get("sequence_id"))
     ):  # any other id is refused by Triton
-        return None, None
+        return None, {}
     if (part := read_sequence(parameters, metadata)) is None:
-        return None, None
-    sent = sequence_parameters(part, model, signature)
-    unchanged = all(parameters.get(name, False) == value for name, value in sent.items())
-    return part, None if unchanged else with_parameters(document, sent)
+        return None, {}
+    return part, dict(sequence_parameters(part, model, signature))
+
+
+def changed(document: Mapping[str, Any], header: bytes, parameters: Mapping[str, Any]) -> bytes:
+    """Return the JSON of a request with other values of some parameters.
+
+    Args:
+        document: what it says.
+        header: its bytes, which may have millions of numbers: they are not written anew where the
+            request has no parameters.
+        parameters: by name.
+
+    """
+    if "parameters" not in document and document and header.startswith(b"{"):
+        return b'{"parameters":' + json.dumps(parameters).encode() + b"," + header[1:]
+    if document.get("parameters", {}) != parameters_of(document):
+        return header  # they are no object, as Triton will say
+    return with_parameters(document, parameters)
 
 
 def refuse_what_harms(document: Mapping[str, Any], signature: Signature) -> None:

@@ -15,6 +15,7 @@ from clients.errors import DeadlineExceeded, ModelFailed
 from clients.request import Timings
 from clients.triton.errors import no_slot
 from clients.triton.inference import CACHED, missing_output
+from clients.triton.requests import DEADLINE, time_parameters
 from clients.triton.server import Signature
 from dispatcher.codecs.binary_tensors import (
     HEADER_LENGTH,
@@ -36,6 +37,7 @@ from dispatcher.execution.watchdog import shut_down
 from dispatcher.observability.request_log import RequestRecord
 from dispatcher.settings import Settings
 from dispatcher.triton_protocol.checks import (
+    changed,
     in_sequence,
     naming_tensors,
     refuse_generate,
@@ -141,10 +143,16 @@ class TritonProxy:
             if call != "infer":
                 refuse_generate(document, model, signature)
                 path = f"{path_of(model, g.record.version)}/{call}"
+                parameters = {DEADLINE: time_parameters(deadline - time.monotonic())[DEADLINE]}
+                body = changed(document, body, parameters)
                 return refuse_no_answer(self.http.call("POST", path, body, {}, deadline))
             refuse_what_harms(document, signature)
-            sequence, header = in_sequence(document, metadata, model, signature)
-            if header is not None:
+            sequence, parameters = in_sequence(document, metadata, model, signature)
+            if not signature.cached or signature.sequence:  # the cache knows no parameters
+                # Runs whose callers have given up are left out: Triton does not cancel them.
+                parameters |= time_parameters(deadline - time.monotonic())
+            if parameters:
+                header = changed(document, body[:length], parameters)
                 body = header + (b"" if length is None else body[length:])
                 length = None if length is None else len(header)
             response = self.run(model, signature, document, body, length, deadline)

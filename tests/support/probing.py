@@ -9,6 +9,7 @@ from typing import Any
 
 from clients.base import Client, Environment
 from clients.plugins.registry import Registry
+from dispatcher.readiness.instances import ModelProcesses
 from dispatcher.readiness.prober import Prober
 from dispatcher.readiness.status import Readiness, SupervisorStatus
 from dispatcher.settings import FAILING
@@ -44,6 +45,7 @@ class Stage:
     run_dir: Path | None = None
     names: Sequence[str] = ("echo",)
     replaced: int = 0
+    proc: Path = Path("/proc")
 
     def __post_init__(self) -> None:
         environment = Environment(self.server, Path())
@@ -59,6 +61,7 @@ class Stage:
             lambda: self.time,
             self.run_dir,
             replace_workers=self.replace,
+            processes=ModelProcesses(self.proc),
         )
         if self.run_dir:
             (self.run_dir / FAILING).mkdir(exist_ok=True)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
+import threading
 import time
+import weakref
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -167,7 +172,8 @@ def test_few_runs_go_on_after_their_time_limits(
     for _ in range(2):
         with pytest.raises(DeadlineExceeded):
             triton.infer("here", ARRAYS, timeout=0.1)
-    with pytest.raises(ModelUnavailable, match="2 runs of the model 'here' go on after their time"):
+    # Busy, as far as /ping is concerned: whether it answers others tells whether it is well.
+    with pytest.raises(ModelBusy, match="2 runs of the model 'here' go on after their time"):
         triton.infer("here", ARRAYS, timeout=5)
     assert len(refusing.left) == 2
     with pytest.raises(DeadlineExceeded):  # another model, on the same channel
@@ -175,6 +181,57 @@ def test_few_runs_go_on_after_their_time_limits(
     refusing.gives, refusing.runs = ("words", "scores"), 0.0
     wait_for(lambda: not triton._common.runs._late.total(), 10, "the end of both")
     triton.infer("here", ARRAYS, timeout=5)
+
+
+def test_a_run_waits_by_a_clock_that_does_not_jump(
+    refusing: Refusing, triton: Triton, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing.gives, refusing.runs = ("words", "scores"), 0.3
+    triton.signature("here", timeout=5)
+    hours = itertools.count(time.time(), 3600)
+    monkeypatch.setattr(time, "time", lambda: next(hours))
+    assert set(triton.infer("here", ARRAYS, timeout=5)) == {"words", "scores"}
+
+
+@pytest.mark.parametrize("asks", ["infer", "knock"])
+def test_a_refused_run_leaves_no_tensors_to_the_garbage_collection(
+    refusing: Refusing, triton: Triton, asks: str
+) -> None:
+    refusing.code = grpc.StatusCode.INVALID_ARGUMENT
+
+    def refused() -> weakref.ref[Any]:
+        inputs = {"x": np.zeros((1, 2), np.float32)}
+        with suppress(InferenceError):
+            getattr(triton, asks)("here", inputs, timeout=5)
+        return weakref.ref(inputs["x"])
+
+    refused()
+    gc.collect()
+    gc.disable()
+    try:
+        kept = [refused() for _ in range(5)]
+        wait_for(lambda: not any(one() is not None for one in kept), 5, "the arrays' end")
+    finally:
+        gc.enable()
+
+
+def test_a_channel_whose_thread_cannot_start_is_replaced(
+    refusing: Refusing, triton: Triton, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing.gives = ("words", "scores")
+    assert triton.infer("here", ARRAYS, timeout=5)
+    time.sleep(0.2)  # gRPC's thread of the channel ends with its last request
+    with monkeypatch.context() as none:
+        none.setattr(threading.Thread, "start", no_room)
+        with pytest.raises(ModelUnavailable, match="could not be sent: can't start new thread"):
+            triton.infer("here", ARRAYS, timeout=5)
+    for _ in range(3):
+        assert triton.infer("here", ARRAYS, timeout=5)
+    triton.knock("here", ARRAYS, timeout=5)
+
+
+def no_room(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 SHAPE = "unexpected shape for input 'a' for model 'here'. Expected [3], got [2]."

@@ -24,6 +24,8 @@ from tests.support.own_clients import ASKING, HEAD, ROWS, ask, chain, doubled, s
 from tests.support.slow_clients import milliseconds
 from tests.support.stand_ins import assert_error
 
+LINES = "application/jsonlines"
+
 
 def test_the_answer_is_the_result_that_a_caller_gets(
     client: FlaskClient, triton: FakeTriton
@@ -243,6 +245,22 @@ class Chain(Client):
         made = {"part": part, "empty": part[:0], "float": part / 255, "grey": part[..., 0]}
         return self.ask("shapes", {"img": made[payload["which"]]})
 """
+
+
+def test_a_class_that_runs_no_model_of_its_own_is_asked_for_lines_too(tmp_path: Path) -> None:
+    source = """
+class Both(Client):
+    modelname = "both"
+    example = {}
+
+    def inference(self, payload):
+        return 1
+"""
+    for accept, status in (("application/json, application/jsonlines", 200), (LINES, 406)):
+        answer = served(tmp_path, source).post(
+            "/infer/both", json={"payload": {}}, headers={"Accept": accept}
+        )
+        assert answer.status_code == status, answer.json
 
 
 def test_a_part_of_a_picture_is_asked_as_it_is(tmp_path: Path) -> None:

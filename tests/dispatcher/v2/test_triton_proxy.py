@@ -8,7 +8,7 @@ import threading
 import time
 import tracemalloc
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -31,15 +31,24 @@ SAGEMAKER = "application/vnd.sagemaker-triton.binary+json"
 INFER = "/v2/models/add/infer"
 
 
+def as_sent(headers: Mapping[str, str], body: bytes) -> bytes:
+    """Return a body without the time that the dispatcher adds to its parameters."""
+    length = int(headers["Inference-Header-Content-Length"])
+    document = json.loads(body[:length])
+    time_left = document.pop("parameters")
+    assert set(time_left) == {"deadline_us", "timeout"}
+    assert 0 < time_left["timeout"] <= 60e6
+    assert 0 < time_left["deadline_us"] / 1e6 - time.time() <= 60
+    return json.dumps(document).encode() + body[length:]
+
+
 def test_body_and_length_arrive_as_they_were_sent(client: FlaskClient, triton: TritonsPort) -> None:
     triton.answer = lambda: (200, {"Inference-Header-Content-Length": "2"}, b"{}\0\1\2")
     for path in (INFER, "/v2/models/add/versions/3/infer"):
         answer = client.post(path, data=HEADER + b"\0\xff\0", headers=LENGTH)
         method, there, headers, body = triton.came[-1]
-        assert (method, there, body) == ("POST", path, HEADER + b"\0\xff\0")
-        assert (
-            headers["Inference-Header-Content-Length"] == LENGTH["Inference-Header-Content-Length"]
-        )
+        assert (method, there) == ("POST", path)
+        assert as_sent(headers, body) == HEADER + b"\0\xff\0"
         assert answer.status_code == 200
         assert answer.data == b"{}\0\1\2"
         assert answer.headers["Inference-Header-Content-Length"] == "2"
@@ -60,8 +69,8 @@ def test_sagemaker_s_type_states_the_length_both_ways(
     content_type = f"{SAGEMAKER};json-header-size={len(HEADER)}"
     answer = client.post(path, data=HEADER + b"\0", content_type=content_type)
     ((_, there, headers, body),) = triton.came
-    assert (there, body) == (INFER, HEADER + b"\0")
-    assert headers["Inference-Header-Content-Length"] == str(len(HEADER))
+    assert there == INFER
+    assert as_sent(headers, body) == HEADER + b"\0"
     assert (answer.status_code, answer.data) == (200, b"{}\0")
     assert answer.content_type == f"{SAGEMAKER};json-header-size=2"
     triton.answer = lambda: (200, {}, b"{}")
@@ -189,7 +198,7 @@ def test_a_compressed_body_reaches_triton_unpacked(
     headers = {**LENGTH, "Content-Encoding": encoding}
     assert client.post(INFER, data=sent, headers=headers).status_code == 200
     (_, _, there, body) = triton.came[-1]
-    assert body == HEADER + b"\0\1"
+    assert as_sent(there, body) == HEADER + b"\0\1"
     assert "Content-Encoding" not in there
 
 
@@ -300,3 +309,39 @@ def test_a_stream_that_nobody_reads_leaves_its_slot(client: FlaskClient) -> None
         sent = client.application(builder.get_environ(), lambda status, _: statuses.append(status))
         sent.close()
     assert set(statuses) == {"200 OK"}
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (
+            {"priority": 3, "deadline_us": "soon"},
+            {"priority": 3},
+        ),  # the caller's own is no deadline
+        ({}, {}),
+    ],
+)
+def test_triton_is_told_how_long_the_caller_waits(
+    client: FlaskClient, triton: TritonsPort, given: dict[str, object], kept: dict[str, object]
+) -> None:
+    """It does not notice that a connection is closed, and goes on."""
+    body = json.dumps({"inputs": [], "parameters": given})
+    assert client.post(f"{INFER}?timeout_ms=2000", data=body).status_code == 200
+    ((*_, came),) = triton.came
+    parameters = json.loads(came)["parameters"]
+    assert 0 < parameters.pop("timeout") <= 2e6
+    assert 0 < parameters.pop("deadline_us") / 1e6 - time.time() <= 2
+    assert parameters == kept
+    assert (
+        client.post("/v2/models/add/generate?timeout_ms=2000", data='{"x": 1}').status_code == 200
+    )
+    made = json.loads(triton.came[-1][-1])
+    assert 0 < made["parameters"].pop("deadline_us") / 1e6 - time.time() <= 2
+    assert made == {"x": 1, "parameters": {}}
+
+
+def test_parameters_that_are_no_object_are_triton_s_to_refuse(
+    client: FlaskClient, triton: TritonsPort
+) -> None:
+    client.post(INFER, data='{"inputs": [], "parameters": 5}')
+    assert triton.came[-1][-1] == b'{"inputs": [], "parameters": 5}'
