@@ -201,7 +201,9 @@ class CurrentState(Collector):
             pids.setdefault(("triton", model), []).append(pid)
         sizes = self.recent.memory({pid for found in pids.values() for pid in found})
         for key, found in pids.items():
-            cpu.add_metric(key, sum(map(process_cpu, found)))
+            # Triton's ended children were models, whose seconds have been counted as theirs.
+            children = key != ("triton", "")
+            cpu.add_metric(key, sum(process_cpu(pid, children=children) for pid in found))
             memory.add_metric(key, sum(sizes[pid] for pid in found))
         return cpu, memory
 
