@@ -1,4 +1,4 @@
-"""What /metrics says of processes, by real ones."""
+"""What /metrics says of processes, by real ones, and of a container, by files like its own."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from dispatcher.readiness.instances import process_cpu
-from dispatcher.routes.metrics import CurrentState, RecentProcesses
+from dispatcher.routes.metrics import CurrentState, RecentProcesses, limits
 
 ALMOST = 0.45
 """Seconds of the child's half: the kernel counts user and system time in ticks, each rounded."""
@@ -103,3 +104,33 @@ def test_what_a_models_process_has_started_counts_as_the_models(
     next_line(parent)
     used = reap(parent)
     assert cpu(state(0, [("m", parent.pid)]))["triton", "m"] >= used
+
+
+def shown(machine: Path, group: Path) -> dict[str, float]:
+    return {family.name: family.samples[0].value for family in limits(machine, group)}
+
+
+def test_a_small_container_on_a_large_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 GiB and one and a half CPUs of 64 GiB and 16; 3.5 are in use, and 0.5 of it idle files."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    machine, group = tmp_path / "meminfo", tmp_path / "cgroup"
+    machine.write_text("MemTotal: 67108864 kB\nMemAvailable: 58720256 kB\n")
+    group.mkdir()
+    assert shown(machine, group) == {
+        "dispatcher_cpus": 16,
+        "dispatcher_memory_limit_bytes": 64 * 2**30,
+        "dispatcher_memory_available_bytes": 56 * 2**30,
+    }
+    (group / "cpu.max").write_text("150000 100000\n")
+    (group / "memory.max").write_text(f"{4 * 2**30}\n")
+    (group / "memory.current").write_text(f"{7 * 2**29}\n")
+    (group / "memory.stat").write_text(f"active_file {2**28}\ninactive_file {2**29}\n")
+    assert shown(machine, group) == {
+        "dispatcher_cpus": 1.5,
+        "dispatcher_memory_limit_bytes": 4 * 2**30,
+        "dispatcher_memory_available_bytes": 2**30,
+    }
+    machine.write_text("MemTotal: 67108864 kB\nMemAvailable: 1024 kB\n")
+    assert shown(machine, group)["dispatcher_memory_available_bytes"] == 2**20, "the machine's"
