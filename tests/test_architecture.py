@@ -58,8 +58,10 @@ ARROWS = {
         "clients clients/plugins clients/tensors clients/triton dispatcher dispatcher/settings"
         " dispatcher/observability"
     ),
+    # Models and metrics count CPUs in the same way.
     "dispatcher/routes": (
-        "clients clients/plugins clients/tensors dispatcher dispatcher/settings dispatcher/auth"
+        "clients clients/plugins clients/tensors container/triton_backends/machine/cpu_share.py"
+        " dispatcher dispatcher/settings dispatcher/auth"
         " dispatcher/codecs"
         " dispatcher/execution dispatcher/jobs dispatcher/model_control dispatcher/observability"
         " dispatcher/readiness dispatcher/storage dispatcher/triton_protocol"

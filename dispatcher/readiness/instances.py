@@ -159,12 +159,19 @@ def process_memory(pid: int, proc: Path = Path("/proc")) -> int:
     return 0
 
 
-def process_cpu(pid: int, proc: Path = Path("/proc")) -> float:
-    """Return the CPU seconds of a process and its ended children; 0 if it has ended."""
+def process_cpu(pid: int, proc: Path = Path("/proc"), *, children: bool = True) -> float:
+    """Return the CPU seconds of a process; 0 if it has ended.
+
+    Args:
+        pid: the process.
+        proc: the folder.
+        children: whether those of its ended children count, too.
+
+    """
     with suppress(OSError):
         fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
-        used = sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
-        return used / os.sysconf("SC_CLK_TCK")
+        used = fields[11 : 15 if children else 13]  # utime, stime, cutime, cstime
+        return sum(map(int, used)) / os.sysconf("SC_CLK_TCK")
     return 0.0
 
 

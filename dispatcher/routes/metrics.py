@@ -26,6 +26,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encoder
 from prometheus_client.registry import Collector
 
+from container.triton_backends.machine.cpu_share import cpu_limit
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.model_control.listing import ModelListing
 from dispatcher.observability.exemplars import (
@@ -34,6 +35,7 @@ from dispatcher.observability.exemplars import (
     as_openmetrics,
     triton_as_openmetrics,
 )
+from dispatcher.observability.memory import GROUP, MACHINE, free_memory, total_memory
 from dispatcher.observability.telemetry import Metrics
 from dispatcher.readiness.instances import model_processes, process_cpu, process_memory
 from dispatcher.readiness.status import Readiness
@@ -176,7 +178,7 @@ class CurrentState(Collector):
         )
         for pid, size in worker_memory():
             memory.add_metric((pid,), size)
-        yield from (memory, *self.processes(), *self.runs())
+        yield from (memory, *limits(), *self.processes(), *self.runs())
 
     def processes(self) -> tuple[Metric, Metric]:
         """Return what the programs and the models use, by their living processes."""
@@ -201,7 +203,9 @@ class CurrentState(Collector):
             pids.setdefault(("triton", model), []).append(pid)
         sizes = self.recent.memory({pid for found in pids.values() for pid in found})
         for key, found in pids.items():
-            cpu.add_metric(key, sum(map(process_cpu, found)))
+            # Triton's ended children were models, whose seconds have been counted as theirs.
+            children = key != ("triton", "")
+            cpu.add_metric(key, sum(process_cpu(pid, children=children) for pid in found))
             memory.add_metric(key, sum(sizes[pid] for pid in found))
         return cpu, memory
 
@@ -260,6 +264,25 @@ class CurrentState(Collector):
                 if "speedup" in found:
                     speedup.add_metric(labels, found["speedup"])
         return engine, speedup
+
+
+def limits(machine: Path = MACHINE, group: Path = GROUP) -> Iterator[Metric]:
+    """Yield what this container may use, and how much memory it still may."""
+    yield GaugeMetricFamily(
+        "dispatcher_cpus",
+        "CPUs that the container may use: those of its affinity, or its control group's quota.",
+        cpu_limit(group),
+    )
+    yield GaugeMetricFamily(
+        "dispatcher_memory_limit_bytes",
+        "Memory that the container may use: its control group's limit, or the machine's memory.",
+        total_memory(machine, group),
+    )
+    yield GaugeMetricFamily(
+        "dispatcher_memory_available_bytes",
+        "Memory that the container may still use; files that the kernel can drop count as such.",
+        free_memory(machine, group),
+    )
 
 
 def histogram(counts: Counter[int]) -> tuple[list[tuple[str, float]], float]:

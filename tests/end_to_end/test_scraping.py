@@ -75,6 +75,7 @@ def test_every_metric_is_in_the_documentation(endpoint: Endpoint) -> None:
     typed = re.findall(r"^# TYPE (dispatcher_\w+)", page_of(endpoint), re.MULTILINE)
     assert set(typed) <= documented
     assert {"dispatcher_saturation_ratio", "dispatcher_proxy_refusals_total"} <= set(typed)
+    assert {"dispatcher_cpus", "dispatcher_memory_available_bytes"} <= set(typed)
 
 
 def test_ten_who_scrape_at_once_get_whole_pages_and_delay_no_one(endpoint: Endpoint) -> None:

@@ -158,8 +158,13 @@ def read_metrics(after: Page, before: Page, seconds: float, cores: float) -> Tra
     """
     models: defaultdict[str, Use] = defaultdict(Use)
     traffic = Traffic(seconds, models)
+    ended = before.values.get(CPU, {}).keys() - after.values.get(CPU, {}).keys()
     if since(after, before):
         traffic.notes.append("some counts began again at 0: a program or a model was restarted")
+    if gone := sorted({dict(key).get("model", "") for key in ended} - {""}):
+        traffic.notes.append(
+            f"unloaded meanwhile, so their CPU seconds are missing: {', '.join(gone)}"
+        )
     for key, value in after.values.get(REQUESTS, {}).items():
         labels = dict(key)
         name = labels["model"]

@@ -14,15 +14,20 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 def usable_cpus(cgroups: Path = _CGROUPS, own_cgroup: Path = _OWN_CGROUP) -> int:
-    """Return the CPUs of the affinity, or the control group's quota if lower.
+    """Return the whole CPUs of the affinity, or of the control group's quota if lower; at least 1.
 
     A quota of one and a half CPUs counts as one: a second thread would be throttled.
     """
+    return max(1, int(cpu_limit(cgroups, own_cgroup)))
+
+
+def cpu_limit(cgroups: Path = _CGROUPS, own_cgroup: Path = _OWN_CGROUP) -> float:
+    """Return the CPUs of the affinity, or the control group's quota if lower, such as 1.5."""
     if not hasattr(os, "sched_getaffinity"):  # macOS, Windows
-        return os.cpu_count() or 1
-    cpus = len(os.sched_getaffinity(0))
+        return float(os.cpu_count() or 1)
+    cpus = float(len(os.sched_getaffinity(0)))
     quota = _quota(cgroups, own_cgroup)
-    return cpus if quota is None else max(1, min(cpus, int(quota)))
+    return cpus if quota is None else min(cpus, quota)
 
 
 def threads_of_an_instance(instances: int, cpus: int) -> int:

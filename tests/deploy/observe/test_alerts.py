@@ -18,6 +18,8 @@ RULES = [
     for rule in group["rules"]
 ]
 ALERTS = [rule for rule in RULES if "alert" in rule]
+METRIC = re.compile(r"(?<![\w:.])(?:up|nv_\w+|dispatcher[_:][\w:]+)(?![\w:])")
+GROUPING = re.compile(r"\b(?:by|on|without|ignoring) ?\(([^)]*)\)")
 RUN_BOOK = (PROJECT / "docs" / "operations.md").read_text()
 
 
@@ -34,6 +36,21 @@ def test_prometheus_takes_the_configuration_and_the_rules() -> None:
 def test_the_alerts_fire_when_they_should_and_at_no_other_time(name: str) -> None:
     done = promtool("test", "rules", name)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[one.get("alert", one.get("record")) for one in RULES])
+def test_a_rule_keeps_releases_apart(rule: dict[str, Any]) -> None:
+    """The chart writes its own namespace and service where a selector has this job."""
+    expression = str(rule["expr"])
+    bare = re.sub(r'"[^"]*"', lambda quoted: "_" * len(quoted[0]), expression)
+    found = list(METRIC.finditer(bare))
+    assert found
+    for metric in found:
+        assert expression[metric.end() :].startswith('{job="triton-dispatcher"'), metric[0]
+    assert expression.count('{job="triton-dispatcher"') == len(found)
+    for labels in GROUPING.findall(bare):
+        assert labels.split(", ")[:3] == ["job", "namespace", "service"], labels
+    assert len(GROUPING.findall(bare)) >= len(re.findall(r"\b(?:sum|avg|min|max|count) ?\b", bare))
 
 
 def test_every_alert_is_seen_to_fire_by_these_tests() -> None:

@@ -160,6 +160,20 @@ def test_counts_that_began_again_are_taken_as_they_are(cost: Cost, tmp_path: Pat
     assert any("restarted" in note for note in found["notes"])
 
 
+def test_the_seconds_of_an_unloaded_model_are_nobody_elses(cost: Cost, tmp_path: Path) -> None:
+    triton = 'dispatcher_cpu_seconds_total{program="triton",model=""}'
+    model = 'dispatcher_cpu_seconds_total{program="triton",model="%s"} %d'
+    before = page(tmp_path / "before", f"{triton} 10", model % ("a", 5), model % ("gone", 500))
+    after = page(
+        tmp_path / "after",
+        *(f"{triton} 12", ASKED % ("a", 200, 5)),
+        *counters("a", cpu=8, seconds=1, queued=0, memory=1),
+    )
+    found = cost("--metrics", before, after, "--seconds", 10)
+    assert {name: one["cpu_seconds"] for name, one in of(found).items()} == {"a": 3 + 2}
+    assert "unloaded meanwhile, so their CPU seconds are missing: gone" in found["notes"]
+
+
 def log_line(at: str, **fields: Any) -> str:
     request = {"time": f"2026-01-31T12:{at}Z", "program": "dispatcher", "route": "/invocations"}
     return json.dumps(request | {"status": 200, "queue_s": 0.5, "total_s": 10.0} | fields)

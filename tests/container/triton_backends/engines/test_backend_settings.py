@@ -14,6 +14,7 @@ import pytest
 from container.triton_backends.batching.item import RequestError
 from container.triton_backends.batching.tensor_shapes import decoded
 from container.triton_backends.machine.cpu_share import (
+    cpu_limit,
     threads_of_a_run,
     threads_of_an_instance,
     usable_cpus,
@@ -74,10 +75,16 @@ class TestThreads:
         assert usable_cpus(tmp_path, tmp_path / "none") == len(os.sched_getaffinity(0))
 
     @pytest.mark.parametrize(
-        ("maximum", "cpus"), [("150000 100000", 1), ("10000 100000", 1), ("200000 100000", 2)]
+        ("maximum", "cpus", "share"),
+        [("150000 100000", 1, 1.5), ("10000 100000", 1, 0.1), ("200000 100000", 2, 2.0)],
     )
     def test_a_quota_limits_the_cpus(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, maximum: str, cpus: int
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        maximum: str,
+        cpus: int,
+        share: float,
     ) -> None:
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
         (tmp_path / "pod" / "box").mkdir(parents=True)
@@ -86,6 +93,7 @@ class TestThreads:
         own = tmp_path / "own"
         own.write_text("0::/pod/box\n")
         assert usable_cpus(tmp_path, own) == cpus
+        assert cpu_limit(tmp_path, own) == share
 
     def test_a_quota_of_version_one_counts_too(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,136 @@
+"""What /metrics says of processes, by real ones, and of a container, by files like its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from dispatcher.readiness.instances import process_cpu
+from dispatcher.routes.metrics import CurrentState, RecentProcesses, limits
+
+ALMOST = 0.45
+"""Seconds of the child's half: the kernel counts user and system time in ticks, each rounded."""
+
+# Its child works and ends; it takes note of that when it is told to, and writes the CPU seconds.
+PARENT = """
+import os, sys, time
+child = os.fork()
+if not child:
+    while time.process_time() < 0.5:
+        pass
+    os._exit(0)
+os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+print(child, flush=True)
+sys.stdin.readline()
+os.waitpid(child, 0)
+print(sum(os.times()[2:4]), flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def parent() -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", PARENT]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.kill()
+
+
+def next_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout
+    return process.stdout.readline()
+
+
+def reap(process: subprocess.Popen[str]) -> float:
+    """Let it take note of its child's end; return the child's CPU seconds by its own count."""
+    assert process.stdin
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return float(next_line(process))
+
+
+def state(triton: int, models: list[tuple[str, int]]) -> CurrentState:
+    readiness: Any = SimpleNamespace(
+        supervisor=lambda: SimpleNamespace(triton_pid=triton),
+        prober=lambda: SimpleNamespace(ready=dict),
+    )
+    recent = cast(Any, RecentProcesses())
+    recent.of_models = lambda *_: models
+    return CurrentState(readiness, None, cast(Any, None), recent, triton_up=True, statistics=[])
+
+
+def cpu(shown: CurrentState) -> dict[tuple[str, str], float]:
+    family, _ = shown.processes()
+    return {(one.labels["program"], one.labels["model"]): one.value for one in family.samples}
+
+
+def test_the_seconds_of_ended_children_count_where_they_should(
+    parent: subprocess.Popen[str],
+) -> None:
+    next_line(parent)
+    before = process_cpu(parent.pid)
+    used = reap(parent)
+    assert used >= ALMOST
+    tick = 1 / os.sysconf("SC_CLK_TCK")
+    assert process_cpu(parent.pid) == pytest.approx(before + used, abs=3 * tick)
+    assert process_cpu(parent.pid, children=False) == pytest.approx(before, abs=3 * tick)
+
+
+def test_an_ended_models_seconds_do_not_count_again_as_tritons(
+    parent: subprocess.Popen[str],
+) -> None:
+    model = int(next_line(parent))
+    while_it_lived = cpu(state(parent.pid, [("m", model)]))
+    assert while_it_lived["triton", "m"] >= ALMOST
+    reap(parent)
+    after = cpu(state(parent.pid, []))
+    assert after["triton", ""] == pytest.approx(while_it_lived["triton", ""], abs=0.1)
+    assert ("triton", "m") not in after
+
+
+def test_what_a_models_process_has_started_counts_as_the_models(
+    parent: subprocess.Popen[str],
+) -> None:
+    """At its first load its engines are compared, in processes of their own."""
+    next_line(parent)
+    used = reap(parent)
+    assert cpu(state(0, [("m", parent.pid)]))["triton", "m"] >= used
+
+
+def shown(machine: Path, group: Path) -> dict[str, float]:
+    return {family.name: family.samples[0].value for family in limits(machine, group)}
+
+
+def test_a_small_container_on_a_large_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 GiB and one and a half CPUs of 64 GiB and 16; 3.5 are in use, and 0.5 of it idle files."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    machine, group = tmp_path / "meminfo", tmp_path / "cgroup"
+    machine.write_text("MemTotal: 67108864 kB\nMemAvailable: 58720256 kB\n")
+    group.mkdir()
+    assert shown(machine, group) == {
+        "dispatcher_cpus": 16,
+        "dispatcher_memory_limit_bytes": 64 * 2**30,
+        "dispatcher_memory_available_bytes": 56 * 2**30,
+    }
+    (group / "cpu.max").write_text("150000 100000\n")
+    (group / "memory.max").write_text(f"{4 * 2**30}\n")
+    (group / "memory.current").write_text(f"{7 * 2**29}\n")
+    (group / "memory.stat").write_text(f"active_file {2**28}\ninactive_file {2**29}\n")
+    assert shown(machine, group) == {
+        "dispatcher_cpus": 1.5,
+        "dispatcher_memory_limit_bytes": 4 * 2**30,
+        "dispatcher_memory_available_bytes": 2**30,
+    }
+    machine.write_text("MemTotal: 67108864 kB\nMemAvailable: 1024 kB\n")
+    assert shown(machine, group)["dispatcher_memory_available_bytes"] == 2**20, "the machine's"
