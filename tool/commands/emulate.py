@@ -227,12 +227,20 @@ class Running:
 
         Raises:
             Trouble: one has failed.
+            OSError: nobody reads the output, or it cannot be written.
 
         """
         for variant in self.endpoint.variants:
             while not variant.health.changed.wait(SECOND_S):
-                self.view.refresh()
+                self.refresh()
             self.look(variant)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show the state; raise the OSError after which nothing can be shown."""
+        self.view.refresh()
+        if self.view.gone:
+            raise self.view.gone
 
     def look(self, variant: Variant) -> None:
         """Raise Trouble where a container has failed."""
@@ -277,13 +285,15 @@ class Running:
             for variant in self.endpoint.variants:
                 variant.health.done.wait(SECOND_S / len(self.endpoint.variants))
                 self.look(variant)
-            self.view.refresh()
+            self.refresh()
 
     def transform(self) -> int:
         """Run a batch transform job; return 1 where a file failed."""
         source, target = self.places
         self.until_in_service()
-        return min(1, transform(self.job, source, target, self.endpoint, self.view.say))
+        code = min(1, transform(self.job, source, target, self.endpoint, self.view.say))
+        self.refresh()
+        return code
 
     def state(self) -> str:
         """Return the state in one line."""

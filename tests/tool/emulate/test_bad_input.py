@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +16,7 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.conftest import wait_for
+from tests.conftest import PROJECT, descendants, wait_for
 from tests.support.emulate import begin, emulated, end
 from tool.__main__ import main
 
@@ -124,6 +126,30 @@ def test_ctrl_c_in_a_transform_does_not_wait_for_the_answer(
     begun = time.monotonic()
     assert end(running) == 130
     assert time.monotonic() - begun < 15
+
+
+def test_it_ends_in_order_where_nobody_reads_what_it_says(container: Path) -> None:
+    """As with `| head -2`: threads write the lines of the container and of its health."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tool", "emulate", container, "--port=0", "--ping-every=0.3"],
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        lines = [process.stdout.readline() for _ in range(2)]
+        started = descendants(process.pid)
+        process.stdout.close()
+        try:
+            code = process.wait(20)
+        except subprocess.TimeoutExpired:
+            for pid in (process.pid, *started):
+                os.kill(pid, signal.SIGKILL)
+            raise
+        assert b"the container starts" in lines[1]
+        assert (code, process.stderr.read()) == (0, b"")
+        assert not [pid for pid in started if Path(f"/proc/{pid}").exists()], "processes are left"
 
 
 def test_a_port_that_is_taken(container: Path, failed: Fails) -> None:
