@@ -62,6 +62,8 @@ def run(options: argparse.Namespace) -> int:
     with folder_of(options.path) as findings:
         findings.links_replaced = options.follow_links
         classes = not options.no_clients
+        if absent := next((one for one in options.clients if not one.is_dir()), None):
+            raise Trouble(f"--clients is {str(absent)!r}, which is no folder; expected one")
         folders = [*options.clients, *(settings_here().clients_path if classes else ())]
         models = check_all(findings, folders, clients=classes)
     if options.json:
