@@ -111,7 +111,9 @@ def found(given: Sequence[Path]) -> dict[str, Path]:
             if not beside.is_file():
                 raise Trouble(f"{files[name]} needs {other}; name both")
             files[other] = beside
-    beside = given[0].with_name(MODEL)
+    # `.` and `..` have no name; a link to a file is not followed, such as into a cache's store.
+    place = given[0] if given[0].name not in {"", ".."} else given[0].resolve()
+    beside = place.parent / MODEL
     return files if MODEL in files or not beside.is_file() else {**files, MODEL: beside}
 
 
