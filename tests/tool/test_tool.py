@@ -140,6 +140,17 @@ def test_new_client_overwrites_nothing(called: Call, tmp_path: Path) -> None:
     assert mine.read_text() == "# mine"
 
 
+@pytest.mark.parametrize("taken", ["code", "code/clients", "code/tests"])
+def test_new_client_writes_all_or_nothing(called: Call, tmp_path: Path, taken: str) -> None:
+    """A file is where a folder belongs, so that the last files have no place."""
+    (tmp_path / taken).parent.mkdir(exist_ok=True)
+    (tmp_path / taken).write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    done = called("new-client", "double", folder=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 @pytest.mark.parametrize("name", ["a b", "../up", "5", "", "x" * 200, "none", "true"])
 def test_new_client_refuses_a_name_that_cannot_be_one(
     called: Call, tmp_path: Path, name: str

@@ -271,3 +271,9 @@ def test_the_folder_itself_may_be_given(
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 77}')
     monkeypatch.chdir(tmp_path / "tok" / here)
     assert "at most 77 in a text" in make(given)
+
+
+def test_a_failure_leaves_no_folders_of_the_place(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "bad.model").write_bytes(b"no model")
+    assert main(["tokenizer", "bad.model", "--to", "aa/bb/tok"]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.model"]
