@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -89,6 +90,33 @@ def test_weights_is_the_tool_that_fetches_them(called: Call) -> None:
     done = called("weights", "--list", "bert_base")
     assert (done.returncode, done.stderr) == (0, "")
     assert "licence Apache-2.0" in done.stdout
+
+
+def test_a_name_that_is_none_of_utf_8_is_shown(called: Call, tmp_path: Path) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / os.fsdecode(b"a\xff.onnx")).touch()
+    done = called("check", "--no-clients", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "a\\udcff.onnx" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("stream", "arguments", "said"),
+    [
+        ("stdin", ["invoke", "m", "--json", "-"], "dispatcher invoke: "),
+        ("stdout", ["new-key", "inference", "me"], ""),
+        ("stderr", ["check", "nowhere"], ""),
+    ],
+)
+def test_a_closed_stream_is_an_empty_one(
+    called: Call, monkeypatch: pytest.MonkeyPatch, stream: str, arguments: list[str], said: str
+) -> None:
+    """As with `<&-`, where Python has None for it."""
+    monkeypatch.setattr(sys, stream, None)
+    done = called(*arguments)
+    getattr(sys, stream).close()
+    assert done.returncode == (0 if stream == "stdout" else 2)
+    assert said in done.stderr
 
 
 # new-client
