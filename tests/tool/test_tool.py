@@ -258,6 +258,15 @@ def test_models_shows_what_is_served_by_which_client_and_why_others_are_not(
     assert table.startswith("NAME ")
 
 
+@pytest.mark.parametrize("command", ["models", "check"])
+def test_json_stays_json_where_a_class_prints(called: Call, tmp_path: Path, command: str) -> None:
+    (tmp_path / "code" / "clients").mkdir(parents=True)
+    (tmp_path / "code" / "clients" / "alone.py").write_text(f"print('hello')\n{ALONE}")
+    done = called(command, "--json", folder=tmp_path, MODEL_DIR=str(tmp_path))
+    assert json.loads(done.stdout)
+    assert done.stderr == "hello\n"
+
+
 def test_models_says_that_there_is_no_such_folder(called: Call, tmp_path: Path) -> None:
     done = called("models", MODEL_DIR=str(tmp_path / "mien"))
     assert done.returncode == 0
