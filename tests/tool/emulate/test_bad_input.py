@@ -179,6 +179,9 @@ WRONG: dict[str, tuple[list[str], str]] = {
         "leave one out",
     ),
     "a size": ([".", "--memory", "much"], "such as 500m or 4g"),
+    "a host": ([".", "--host", "no such.invalid"], "--host is 'no such.invalid': "),
+    "another's host": ([".", "--host", "192.0.2.1"], "name another one with --host"),
+    "a host's form": ([".", "--host", "a..b"], "--host is 'a..b': "),
     "an output": (["http://127.0.0.1:1", "--async-output", "out"], "expected s3://BUCKET/PREFIX"),
 }
 
@@ -187,6 +190,17 @@ WRONG: dict[str, tuple[list[str], str]] = {
 def test_wrong_options_say_what_is_expected(name: str, failed: Fails) -> None:
     arguments, message = WRONG[name]
     assert message in failed(*arguments, "--port=0")
+
+
+def test_an_empty_folder_of_input_is_known_before_the_start(
+    container: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    where = [str(tmp_path / name) for name in ("empty", "out")]
+    assert main(["emulate", str(container), "--transform", *where]) == 2
+    printed = capsys.readouterr()
+    assert "there is no input" in printed.err
+    assert "starting" not in printed.out
 
 
 def test_no_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: Fails) -> None:

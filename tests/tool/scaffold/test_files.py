@@ -280,3 +280,10 @@ def test_what_was_moved_is_moved_back_where_the_rest_cannot_be(tmp_path: Path) -
     with pytest.raises(FileNotFoundError):
         put(place, root, [Path("model"), Path("code", "absent.py")])
     assert sorted(tmp_path.rglob("*")) == [place, place / "model"]
+
+
+def test_labels_that_are_not_there(write: Write, tmp_path: Path) -> None:
+    file = scores(tmp_path / "a.onnx", ("n", 3, 24, 16), 5)
+    said = write(file, "--labels", "absent.txt", code=2)
+    assert "--labels is 'absent.txt': No such file or directory; expected a file" in said
+    assert "UTF-8" not in said
