@@ -6,11 +6,13 @@ Each command is a module, imported when it is called: help is there at once.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import threading
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 from dispatcher.version import described
 from tool.trouble import Trouble
@@ -93,6 +95,7 @@ WRONG = 2  # the exit code of a command that was called wrongly, or could not be
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    mend_streams()
     try:
         if given[:1] == ["weights"]:  # it has a command line of its own
             return int(import_module(COMMANDS["weights"][0]).main(given[1:]))
@@ -111,6 +114,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return WRONG
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def mend_streams() -> None:
+    """Open the standard streams that are closed, and let standard output show any name.
+
+    A file's name may be none of UTF-8, and standard output may have another coding.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # such as with `<&-`
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def missing(module: str) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -169,8 +170,11 @@ class Offline(OnnxModels):
 def load_offline(
     repository: Path, folders: Iterable[Path], server: Offline | None = None
 ) -> Registry:
-    """Make the clients without logging: the registry has the reasons too."""
-    with silence():
+    """Make the clients without logging: the registry has the reasons too.
+
+    What their files print is no answer of the command: it goes to standard error.
+    """
+    with silence(), redirect_stdout(sys.stderr):
         return load_clients(Environment(server or Offline(repository), repository), folders)
 
 

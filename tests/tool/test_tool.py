@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -91,6 +92,33 @@ def test_weights_is_the_tool_that_fetches_them(called: Call) -> None:
     assert "licence Apache-2.0" in done.stdout
 
 
+def test_a_name_that_is_none_of_utf_8_is_shown(called: Call, tmp_path: Path) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / os.fsdecode(b"a\xff.onnx")).touch()
+    done = called("check", "--no-clients", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "a\\udcff.onnx" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("stream", "arguments", "said"),
+    [
+        ("stdin", ["invoke", "m", "--json", "-"], "dispatcher invoke: "),
+        ("stdout", ["new-key", "inference", "me"], ""),
+        ("stderr", ["check", "nowhere"], ""),
+    ],
+)
+def test_a_closed_stream_is_an_empty_one(
+    called: Call, monkeypatch: pytest.MonkeyPatch, stream: str, arguments: list[str], said: str
+) -> None:
+    """As with `<&-`, where Python has None for it."""
+    monkeypatch.setattr(sys, stream, None)
+    done = called(*arguments)
+    getattr(sys, stream).close()
+    assert done.returncode == (0 if stream == "stdout" else 2)
+    assert said in done.stderr
+
+
 # new-client
 
 
@@ -138,6 +166,17 @@ def test_new_client_overwrites_nothing(called: Call, tmp_path: Path) -> None:
     assert (again.returncode, again.stderr.count("\n")) == (2, 1)
     assert "is there already" in again.stderr
     assert mine.read_text() == "# mine"
+
+
+@pytest.mark.parametrize("taken", ["code", "code/clients", "code/tests"])
+def test_new_client_writes_all_or_nothing(called: Call, tmp_path: Path, taken: str) -> None:
+    """A file is where a folder belongs, so that the last files have no place."""
+    (tmp_path / taken).parent.mkdir(exist_ok=True)
+    (tmp_path / taken).write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    done = called("new-client", "double", folder=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("name", ["a b", "../up", "5", "", "x" * 200, "none", "true"])
@@ -217,6 +256,15 @@ def test_models_shows_what_is_served_by_which_client_and_why_others_are_not(
     )
     assert "not served:" in table
     assert table.startswith("NAME ")
+
+
+@pytest.mark.parametrize("command", ["models", "check"])
+def test_json_stays_json_where_a_class_prints(called: Call, tmp_path: Path, command: str) -> None:
+    (tmp_path / "code" / "clients").mkdir(parents=True)
+    (tmp_path / "code" / "clients" / "alone.py").write_text(f"print('hello')\n{ALONE}")
+    done = called(command, "--json", folder=tmp_path, MODEL_DIR=str(tmp_path))
+    assert json.loads(done.stdout)
+    assert done.stderr == "hello\n"
 
 
 def test_models_says_that_there_is_no_such_folder(called: Call, tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from tool.checks.findings import Findings
 from tool.trouble import Trouble
 
 MOST_FILES = 100_000
+PROGRAM_MODE, FILE_MODE = 0o755, 0o644  # the platform keeps the archive's own
+OWNER_RUNS = 0o100
 MOST_BYTES = 4 * 2**30  # what comes after these is made as long as it is, but of zeros
 
 
@@ -71,6 +73,7 @@ def unpack_member(
                 made.write(piece)
             written = made.tell()
             made.truncate(member.size)
+        place.chmod(PROGRAM_MODE if member.mode & OWNER_RUNS else FILE_MODE)
         return written
     return 0
 

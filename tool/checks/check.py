@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from errno import EACCES
 from pathlib import Path
 
 from clients.plugins.discovery import client_files
-from clients.repository.files import is_litter
-from clients.repository.model_folders import CONFIG, NAME, NAMED, PLAIN_MODELS, is_model, models_in
+from clients.repository.files import denied, is_litter
+from clients.repository.model_folders import (
+    CONFIG,
+    NAME,
+    NAMED,
+    PLAIN_MODELS,
+    can_be_read,
+    is_model,
+    models_in,
+)
 from tool.checks.archive import unpack
 from tool.checks.client import check_clients, check_requirements, has_client
 from tool.checks.findings import Findings
@@ -24,6 +34,8 @@ from tool.trouble import Trouble
 
 CLIENTS = Path("code", "clients")
 MOST_SHOWN = 5
+CHMOD = "`chmod -R a+rX`"
+VOLUMES_OWN = "lost+found"  # which root alone may read
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,6 +74,8 @@ def run(options: argparse.Namespace) -> int:
     with folder_of(options.path) as findings:
         findings.links_replaced = options.follow_links
         classes = not options.no_clients
+        if absent := next((one for one in options.clients if not one.is_dir()), None):
+            raise Trouble(f"--clients is {str(absent)!r}, which is no folder; expected one")
         folders = [*options.clients, *(settings_here().clients_path if classes else ())]
         models = check_all(findings, folders, clients=classes)
     if options.json:
@@ -84,16 +98,21 @@ def check_all(
             `requirements.txt` wants is checked in any case.
 
     """
+    closed = list(unreadable(findings.root))
+    for path in closed:
+        findings.error(path, *cannot_be_read(PermissionError(EACCES, os.strerror(EACCES))))
     its = findings.root / CLIENTS
-    if not its.is_dir() and not any(models_in(findings.root)):
+    if not can_be_read(its) and not any(models_in(findings.root)):
         its = findings.root  # such as a folder that CLIENTS_PATH names
     has_classes = any(map(has_client, client_files(its)))
-    models = check_models(findings, may_be_empty=has_classes)
+    models = check_models(findings, closed, may_be_empty=has_classes)
     # The server looks there for others' classes too, but not into models.
+    if closed:  # what is in there may be the reason for all that classes lack
+        return models
     own = [its] if has_classes or its != findings.root else []
     check_requirements(findings, [*folders, *own])
     if clients:
-        check_clients(findings, [one for one in (*folders, *own) if one.is_dir()])
+        check_clients(findings, [one for one in (*folders, *own) if can_be_read(one)])
     return models
 
 
@@ -116,6 +135,8 @@ def folder_of(path: Path) -> Iterator[Findings]:
 
     """
     if path.is_dir():
+        if not can_be_read(path):
+            raise Trouble(f"{str(path)!r} cannot be read; let all users read it: {CHMOD}")
         yield Findings(path.resolve())
         return
     if not path.is_file():
@@ -126,8 +147,34 @@ def folder_of(path: Path) -> Iterator[Findings]:
         yield findings
 
 
-def check_models(findings: Findings, *, may_be_empty: bool) -> list[str]:
-    """Check every model of a folder, which may have none if it has classes; return their names."""
+def unreadable(root: Path) -> Iterator[Path]:
+    """Yield the folders below another one that cannot be entered, and Python files alike."""
+    for place, names, files in os.walk(root):
+        inside = [Path(place, name) for name in names if name != VOLUMES_OWN]
+        closed = [path for path in inside if not (is_litter(path) or can_be_read(path))]
+        yield from closed
+        python = [Path(place, name) for name in files if name.endswith(".py")]
+        yield from (path for path in python if not is_litter(path) and denied(path))
+        names[:] = [path.name for path in inside if path not in closed and not is_litter(path)]
+
+
+def cannot_be_read(error: OSError) -> tuple[str, str]:
+    """Return what is wrong with a file or folder, and the fix."""
+    fix = f"let all users read it: {CHMOD}" if isinstance(error, PermissionError) else ""
+    return f"cannot be read ({error.strerror or error})", fix
+
+
+def check_models(
+    findings: Findings, closed: Collection[Path] = (), *, may_be_empty: bool
+) -> list[str]:
+    """Check every model of a folder; return their names.
+
+    Args:
+        findings: takes what is wrong in its folder.
+        closed: what cannot be read, which is reported already; models with it are passed over.
+        may_be_empty: it may have no model, since it has classes.
+
+    """
     root = findings.root
     found = dict(models_in(root))
     inside = [path for path in folders(root) if is_model(path)]
@@ -138,16 +185,23 @@ def check_models(findings: Findings, *, may_be_empty: bool) -> list[str]:
             "move it into the folder of its model",
         )
         found = {path.name: path for path in inside}
+    passed_over = {one for path in closed for one in (path, *path.parents)}
     for name, folder in found.items():
+        if folder in passed_over and folder != root:
+            continue
         try:
             check_model(name, folder, findings)
+        except OSError as error:
+            file = Path(error.filename) if isinstance(error.filename, str) else folder
+            findings.error(file, *cannot_be_read(error))
         except Exception as error:  # the other models are checked all the same
             traceback.print_exc()
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             findings.error(folder, f"could not be checked: {reason}", "")
     if root not in found.values() and (found or not may_be_empty):
-        astray([one for one in folders(root) if one not in found.values()], findings)
-    if not found and not may_be_empty:
+        left = [one for one in folders(root) if one not in (*found.values(), *passed_over)]
+        astray(left, findings)
+    if not (found or may_be_empty or closed):
         findings.error(
             root,
             "holds no model",

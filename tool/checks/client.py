@@ -131,7 +131,10 @@ def has_client(path: Path) -> bool:
     """Whether a Python file seems to be about clients, by its text."""
     if path.suffix != ".py" or not path.is_file():
         return False
-    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except PermissionError:  # which is reported for itself
+        return False
     return "clients.base" in text or "clients.older_class" in text
 
 

@@ -69,7 +69,7 @@ class ModelCheck:
             return
         try:
             text = text_of(file)
-        except (OSError, UnicodeDecodeError) as error:
+        except UnicodeDecodeError as error:
             self.findings.error(file, f"cannot be read ({error})", "write it as UTF-8 text")
             return
         message = self.readable(file, text)

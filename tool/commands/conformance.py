@@ -73,14 +73,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Examine a container; return 1 where a check fails."""
+    if options.junit:
+        make_way(options.junit)
     with interrupted_by_signals(), ExitStack() as stack:
         if "://" in options.what and (options.model or options.env):
             raise Trouble(f"{options.what} runs already: --model and --env are for what is started")
         if options.multi_model and not options.multi_model.is_dir():
             raise Trouble(f"--multi-model is {str(options.multi_model)!r}, no folder")
         settings = read(options, work_folder(stack))
-        if options.junit:
-            options.junit.touch()  # that it cannot be written is known before a long run
         if not options.json:
             sys.stdout.write(f"{options.what} as a container of Amazon SageMaker\n\n")
         results = Examination(
@@ -95,6 +95,23 @@ def run(options: argparse.Namespace) -> int:
     if options.junit:
         options.junit.write_text(as_junit(options.what, results), encoding="utf-8")
     return int(counts[FAIL] > 0)
+
+
+def make_way(report: Path) -> None:
+    """Remove an earlier report, so that none is there but of a run that came to its end.
+
+    Raises:
+        Trouble, OSError: none can be written there, which is known so before a long run.
+
+    """
+    if report.is_dir():
+        raise Trouble(f"--junit is {str(report)!r}, which is a folder; expected a file")
+    report.touch()
+    if report.is_file() and not report.is_symlink():  # unlike /dev/stdout
+        try:
+            report.unlink()
+        except OSError:  # such as a file that is mounted
+            report.write_bytes(b"")
 
 
 def show(result: Result) -> None:

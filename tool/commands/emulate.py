@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from errno import EADDRNOTAVAIL
 from pathlib import Path
 
 from tool.emulate.asynchronous import AsyncCalls
@@ -21,7 +22,7 @@ from tool.emulate.host.limits import MB, Limits
 from tool.emulate.multi_model import Models, unpack_archive
 from tool.emulate.places import place_of, s3_client
 from tool.emulate.service import Service, failure_reason, server
-from tool.emulate.transform import LINE, MULTI, NONE, SINGLE, Job, transform
+from tool.emulate.transform import LINE, MULTI, NONE, SINGLE, Job, inputs, transform
 from tool.emulate.view import View
 from tool.interrupts import interrupted_by_signals
 from tool.sizes import size
@@ -175,7 +176,7 @@ class Running:
         self.async_calls = self.asynchronous()
         self.places = [place_of(one, options.s3_endpoint_url) for one in options.transform or ()]
         if self.places:
-            self.places[0].names()
+            inputs(self.places[0])
         for name, weight, what in variants_of(self.options.what, self.options.variant):
             self.endpoint.variants.append(self.variant(name, weight, what))
 
@@ -227,12 +228,20 @@ class Running:
 
         Raises:
             Trouble: one has failed.
+            OSError: nobody reads the output, or it cannot be written.
 
         """
         for variant in self.endpoint.variants:
             while not variant.health.changed.wait(SECOND_S):
-                self.view.refresh()
+                self.refresh()
             self.look(variant)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show the state; raise the OSError after which nothing can be shown."""
+        self.view.refresh()
+        if self.view.gone:
+            raise self.view.gone
 
     def look(self, variant: Variant) -> None:
         """Raise Trouble where a container has failed."""
@@ -277,13 +286,15 @@ class Running:
             for variant in self.endpoint.variants:
                 variant.health.done.wait(SECOND_S / len(self.endpoint.variants))
                 self.look(variant)
-            self.view.refresh()
+            self.refresh()
 
     def transform(self) -> int:
         """Run a batch transform job; return 1 where a file failed."""
         source, target = self.places
         self.until_in_service()
-        return min(1, transform(self.job, source, target, self.endpoint, self.view.say))
+        code = min(1, transform(self.job, source, target, self.endpoint, self.view.say))
+        self.refresh()
+        return code
 
     def state(self) -> str:
         """Return the state in one line."""
@@ -338,8 +349,14 @@ def listen(host: str, port: int) -> socket.socket:
 
     """
     try:
+        socket.gethostbyname(host)
+    except (socket.gaierror, UnicodeError) as error:  # the latter of a name such as `a..b`
+        why = getattr(error, "strerror", None) or "it is no host's name"
+        raise Trouble(f"--host is {host!r}: {why}; expected an address of this machine") from error
+    try:
         return socket.create_server((host, port), backlog=128)
     except (OSError, OverflowError) as error:
         number = getattr(error, "errno", None)
         why = os.strerror(number) if number else error
-        raise Trouble(f"port {port} of {host}: {why}; name another one with --port") from error
+        option = "--host" if number == EADDRNOTAVAIL else "--port"
+        raise Trouble(f"port {port} of {host}: {why}; name another one with {option}") from error

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from tool.placing import beside, put
 from tool.scaffold.options import add_source, class_name, file_name, refuse_to_overwrite
 from tool.trouble import Trouble
 
@@ -33,9 +34,11 @@ def run(options: argparse.Namespace) -> int:
         refuse_what_needs_a_model(options)
         made = contents(options.name)
         refuse_to_overwrite(root, *made)
-        for path, content in made.items():
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).write_bytes(content)
+        with beside(root) as place:
+            for path, content in made.items():
+                (place / path).parent.mkdir(parents=True, exist_ok=True)
+                (place / path).write_bytes(content)
+            put(place, root, (Path(options.name), *files))
         written = [root / path for path in made]
         about, ask = "It doubles numbers, and can be", '{"numbers": [1, 2.5]}'
     else:

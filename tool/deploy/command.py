@@ -159,6 +159,8 @@ def deploy(name: str, word: str, options: argparse.Namespace) -> int:
     emitting = options.emit
     if emitting and emitting[0] not in FORMS:
         raise Trouble(f"--emit is {emitting[0]!r}; expected {', '.join(FORMS)}")
+    if emitting and not Path(emitting[1]).name:
+        raise Trouble(f"the file of --emit is {emitting[1]!r}; expected a name such as mine.json")
     consistent(options)
     aws = Aws(options.region)
     with ExitStack() as stack:

@@ -114,9 +114,7 @@ def transform(
         Trouble: there is no input, or a place cannot be read or written.
 
     """
-    names = source.names()
-    if not names:
-        raise Trouble("there is no input; expected files in the folder, or objects at the prefix")
+    names = inputs(source)
     job = completed(job, endpoint, say)
     failed = 0
     for name in names:
@@ -130,6 +128,18 @@ def transform(
         say(f"{name}: {count} requests, {len(content)} bytes in {name}.out")
     say(f"{'Failed' if failed else 'Completed'}: {len(names) - failed} of {len(names)} files")
     return failed
+
+
+def inputs(source: Place) -> list[str]:
+    """Return the names of what is in a place.
+
+    Raises:
+        Trouble: there is nothing, or it cannot be read.
+
+    """
+    if names := source.names():
+        return names
+    raise Trouble("there is no input; expected files in the folder, or objects at the prefix")
 
 
 def transformed(job: Job, content: bytes, endpoint: Endpoint) -> tuple[bytes, int]:

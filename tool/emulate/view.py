@@ -14,6 +14,9 @@ CLEAR = "\r\x1b[K"
 class View:
     """Writes lines; on a terminal it keeps a line with the state below them.
 
+    Threads write too, so a write raises nothing: `gone` is the error after which no more is
+    written, such as that of a pipe that nobody reads.
+
     Args:
         out: where it writes.
         state: returns that line.
@@ -24,6 +27,7 @@ class View:
         self.out, self.state = out, state
         self.live = out.isatty()
         self.guard = threading.Lock()
+        self.gone: OSError | None = None
 
     def say(self, text: str) -> None:
         """Write a line with the time."""
@@ -31,8 +35,7 @@ class View:
             f"{time.strftime('%H:%M:%S')} {line}\n" for line in text.splitlines() or [""]
         )
         with self.guard:
-            self.out.write(f"{CLEAR}{lines}{self.bottom()}" if self.live else lines)
-            self.out.flush()
+            self.write(f"{CLEAR}{lines}{self.bottom()}" if self.live else lines)
 
     def about(self, name: str) -> Callable[[str], None]:
         """Return what writes lines about a part, such as a variant."""
@@ -46,13 +49,20 @@ class View:
         """Write the state once more, on a terminal."""
         if self.live:
             with self.guard:
-                self.out.write(f"{CLEAR}{self.bottom()}")
-                self.out.flush()
+                self.write(f"{CLEAR}{self.bottom()}")
 
     def close(self) -> None:
         if self.live:
-            self.out.write(CLEAR)
-            self.out.flush()
+            self.write(CLEAR)
+
+    def write(self, text: str) -> None:
+        """Write, unless that has failed before."""
+        if self.gone is None:
+            try:
+                self.out.write(text)
+                self.out.flush()
+            except OSError as error:
+                self.gone = error
 
     def bottom(self) -> str:
         width = shutil.get_terminal_size().columns - 1

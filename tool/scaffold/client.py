@@ -12,9 +12,10 @@ from clients.errors import InferenceError
 from clients.repository.model_folders import CONFIG
 from clients.testing import OnnxModels, answer, clients_in
 from clients.triton.server import TensorSpec
+from tool.placing import beside, put
 from tool.scaffold.families import plans
 from tool.scaffold.folder import TEMPLATE, config, kind_of, write_labels
-from tool.scaffold.new_model import TOKENIZER, beside, put, source_of, tokenizer_for
+from tool.scaffold.new_model import TOKENIZER, source_of, tokenizer_for
 from tool.scaffold.options import KINDS, PICTURE, TENSORS, TEXT, refuse_to_overwrite
 from tool.scaffold.pictures import CLASSIFIER_SIDE, DETECTOR_SIDE, pixels
 from tool.scaffold.plan import Plan, quoted

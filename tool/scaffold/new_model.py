@@ -5,9 +5,6 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +14,7 @@ from clients.repository.model_folders import NAME, NAMED
 from clients.testing import OnnxModels, answer, clients_in
 from clients.text.tokenizer import load_tokenizer
 from dispatcher.settings import PROJECT
+from tool.placing import beside, put
 from tool.scaffold import texts
 from tool.scaffold.families import plans
 from tool.scaffold.folder import written
@@ -59,21 +57,6 @@ def source_of(options: argparse.Namespace) -> Source:
     """
     source = opened(options.source)
     return replace(source, given=labels_in(options.labels)) if options.labels else source
-
-
-@contextmanager
-def beside(root: Path) -> Iterator[Path]:
-    """Make a folder on the disk of `root`, in which all is written before it is moved there."""
-    nearest = next(one for one in (root.absolute(), *root.absolute().parents) if one.is_dir())
-    with tempfile.TemporaryDirectory(prefix=".dispatcher-", dir=nearest) as place:
-        yield Path(place)
-
-
-def put(place: Path, root: Path, paths: tuple[Path, ...]) -> None:
-    """Move what was written to where it belongs."""
-    for path in paths:
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (place / path).rename(root / path)
 
 
 def laid_out(options: argparse.Namespace, source: Source, place: Path) -> tuple[Plan, list[str]]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from clients.repository.files import text_of
 from clients.text.tokenizer import ALONE, FILES, NotReadable, load_tokenizer
+from tool.placing import beside, put
 from tool.tokenizer.bare_files import CLASSES, Bare, bare, charsmap
 from tool.tokenizer.options import Wanted, add_wanted, wanted
 from tool.trouble import Trouble
@@ -72,16 +73,15 @@ def make(given: Sequence[Path], to: Path, says: Wanted) -> str:
     if to.exists():
         raise Trouble(f"{to} is there already; choose another folder")
     files = found(given)
-    to.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".dispatcher-", dir=to.parent) as place:
-        folder = Path(place) / "tokenizer"
+    with beside(to.parent) as place:
+        folder = place / to.name
         folder.mkdir()
         about = completed(files, folder, says) if WHOLE in files else built(files, folder, says)
         try:
             made = load_tokenizer(folder)
         except (NotReadable, OSError) as error:
             raise Trouble(f"the tokenizer of {given[0]} cannot be served: {error}") from error
-        folder.rename(to)
+        put(place, to.parent, [Path(to.name)])
     tokens = " ".join(made.backend.encode(SAMPLE).tokens)
     longest = f"at most {made.longest}" if made.longest else "no limit (--max-tokens sets one)"
     return f"wrote {to}: {about}, {made.size} tokens, {longest} in a text; {SAMPLE!r} is {tokens}"
@@ -111,7 +111,9 @@ def found(given: Sequence[Path]) -> dict[str, Path]:
             if not beside.is_file():
                 raise Trouble(f"{files[name]} needs {other}; name both")
             files[other] = beside
-    beside = given[0].with_name(MODEL)
+    # `.` and `..` have no name; a link to a file is not followed, such as into a cache's store.
+    place = given[0] if given[0].name not in {"", ".."} else given[0].resolve()
+    beside = place.parent / MODEL
     return files if MODEL in files or not beside.is_file() else {**files, MODEL: beside}
 
 

@@ -17,6 +17,7 @@ from tests.support.mistakes.mistake import (
     write_right,
 )
 from tool.__main__ import main
+from tool.emulate.multi_model import unpack_archive
 
 
 def packed(path: Path, *members: tuple[str, bytes | str], mode: Any = "w:gz") -> Path:
@@ -117,3 +118,15 @@ def test_an_archive_that_is_not_gzip_is_a_warning(tmp_path: Path, check: Check) 
 
 
 # Clients
+
+
+def test_a_program_of_an_archive_can_be_run_where_it_is_unpacked(tmp_path: Path) -> None:
+    modes = {"run.sh": 0o700, "model.onnx": 0o600, "secret": 0}
+    with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as archive:
+        for name, mode in modes.items():
+            info = tarfile.TarInfo(name)
+            info.mode = mode
+            archive.addfile(info)
+    unpack_archive(tmp_path / "model.tar.gz", tmp_path / "model")
+    made = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()}
+    assert made == {"run.sh": 0o755, "model.onnx": 0o644, "secret": 0o644}

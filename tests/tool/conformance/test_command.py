@@ -106,6 +106,26 @@ def test_what_cannot_be_run(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("before", [None, "<testsuite/>"])
+@pytest.mark.parametrize("wrong", [str(PROJECT / "docs"), "http://127.0.0.1:9/path"])
+def test_a_run_that_cannot_be_leaves_no_report(
+    tmp_path: Path, before: str | None, wrong: str
+) -> None:
+    junit = tmp_path / "report.xml"
+    if before:
+        junit.write_text(before)
+    assert main(["conformance", wrong, f"--junit={junit}"]) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_no_place_for_a_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That is known before the container is started."""
+    assert main(["conformance", str(PROJECT / "docs"), f"--junit={tmp_path}"]) == 2
+    assert "which is a folder; expected a file" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_server_that_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
     url = f"http://127.0.0.1:{free_ports(1)[0]}"

@@ -34,6 +34,7 @@ OTHER = REGISTRY.replace("eu-central-1", "us-east-1")
         (("--async", "out"), "expected s3://BUCKET/PREFIX"),
         (("--env", "A"), "expected NAME=VALUE"),
         (("--emit", "pulumi", "x"), "expected cloudformation, terraform, cdk"),
+        (("--emit", "cdk", ""), "the file of --emit is ''; expected a name"),
         (("--prices", "absent.json"), "absent.json cannot be read"),
         (("--variant", "AllTraffic", "1", "x"), "another name than the others'"),
         (("--variant", "new", "0", "x"), "expected a number above 0"),

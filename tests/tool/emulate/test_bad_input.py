@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +16,7 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.conftest import wait_for
+from tests.conftest import PROJECT, descendants, wait_for
 from tests.support.emulate import begin, emulated, end
 from tool.__main__ import main
 
@@ -126,6 +128,30 @@ def test_ctrl_c_in_a_transform_does_not_wait_for_the_answer(
     assert time.monotonic() - begun < 15
 
 
+def test_it_ends_in_order_where_nobody_reads_what_it_says(container: Path) -> None:
+    """As with `| head`: threads write the lines of the container and of its health."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tool", "emulate", container, "--port=0", "--ping-every=0.3"],
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        while b"the container starts" not in process.stdout.readline():
+            assert process.poll() is None
+        started = descendants(process.pid)
+        process.stdout.close()
+        try:
+            code = process.wait(20)
+        except subprocess.TimeoutExpired:
+            for pid in (process.pid, *started):
+                os.kill(pid, signal.SIGKILL)
+            raise
+        assert (code, process.stderr.read()) == (0, b"")
+        assert not [pid for pid in started if Path(f"/proc/{pid}").exists()], "processes are left"
+
+
 def test_a_port_that_is_taken(container: Path, failed: Fails) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -153,6 +179,9 @@ WRONG: dict[str, tuple[list[str], str]] = {
         "leave one out",
     ),
     "a size": ([".", "--memory", "much"], "such as 500m or 4g"),
+    "a host": ([".", "--host", "no such.invalid"], "--host is 'no such.invalid': "),
+    "another's host": ([".", "--host", "192.0.2.1"], "name another one with --host"),
+    "a host's form": ([".", "--host", "a..b"], "--host is 'a..b': "),
     "an output": (["http://127.0.0.1:1", "--async-output", "out"], "expected s3://BUCKET/PREFIX"),
 }
 
@@ -161,6 +190,17 @@ WRONG: dict[str, tuple[list[str], str]] = {
 def test_wrong_options_say_what_is_expected(name: str, failed: Fails) -> None:
     arguments, message = WRONG[name]
     assert message in failed(*arguments, "--port=0")
+
+
+def test_an_empty_folder_of_input_is_known_before_the_start(
+    container: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    where = [str(tmp_path / name) for name in ("empty", "out")]
+    assert main(["emulate", str(container), "--transform", *where]) == 2
+    printed = capsys.readouterr()
+    assert "there is no input" in printed.err
+    assert "starting" not in printed.out
 
 
 def test_no_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: Fails) -> None:

@@ -208,6 +208,28 @@ def test_an_image_is_built_of_the_same_files(
     assert main(["pack", str(models), *options]) == 2
 
 
+def test_ctrl_c_ends_docker_while_it_does_not_read(
+    models: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Ctrl-C comes to this process alone, as it waits for room in the pipe."""
+    (models / "net" / "large.bin").write_bytes(bytes(2**20))
+    program = tmp_path / "bin" / "docker"
+    program.parent.mkdir()
+    done = tmp_path / "done"
+    program.write_text(
+        f"#!/bin/sh\nhead -c 1 >{tmp_path}/first\nkill -INT $PPID\nsleep 3 </dev/null\n>{done}\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    options = ["--image", "mine:1", "--base", "ours:2", "--no-clients"]
+    assert main(["pack", str(models), *options]) == 130
+    assert "built" not in capsys.readouterr().out
+    assert not done.exists()
+
+
 @pytest.mark.image
 def test_docker_builds_an_image_with_the_models_inside(models: Path, tmp_path: Path) -> None:
     skip_without_engine()

@@ -21,6 +21,7 @@ from tests.support.models import onnx_models
 from tests.support.models.exports import scores, tokens
 from tests.tool.scaffold.conftest import Write
 from tool.__main__ import main
+from tool.placing import put
 from tool.scaffold.families import FAMILIES
 from tool.scaffold.options import KINDS
 
@@ -259,3 +260,30 @@ def test_the_page_s_commands_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for command, arguments in lines:
         assert main([command, *shlex.split(arguments)]) == 0
     assert Path("mine", "bert", "tokenizer", "tokenizer.json").is_file()
+
+
+@pytest.mark.parametrize("command", ["new-model", "new-client"])
+def test_a_file_where_a_folder_belongs_leaves_nothing_written(
+    write: Write, tmp_path: Path, command: str
+) -> None:
+    onnx_models.plus_one(tmp_path / "a.onnx")
+    MINE.mkdir()
+    (MINE / "code").write_text("mine")
+    options = ("new", "--from", str(tmp_path / "a.onnx"), "--into", "mine")
+    assert main([command, *options]) == 2
+    assert [path.name for path in MINE.iterdir()] == ["code"]
+
+
+def test_what_was_moved_is_moved_back_where_the_rest_cannot_be(tmp_path: Path) -> None:
+    place, root = tmp_path / "place", tmp_path / "new" / "root"
+    (place / "model").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError):
+        put(place, root, [Path("model"), Path("code", "absent.py")])
+    assert sorted(tmp_path.rglob("*")) == [place, place / "model"]
+
+
+def test_labels_that_are_not_there(write: Write, tmp_path: Path) -> None:
+    file = scores(tmp_path / "a.onnx", ("n", 3, 24, 16), 5)
+    said = write(file, "--labels", "absent.txt", code=2)
+    assert "--labels is 'absent.txt': No such file or directory; expected a file" in said
+    assert "UTF-8" not in said

@@ -259,3 +259,21 @@ def test_a_missing_package_is_named(
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     said = make("its.model", code=2)
     assert "needs the package sentencepiece, which is missing here: pip install" in said
+
+
+@pytest.mark.parametrize(("here", "given"), [(".", "."), ("inner", "..")])
+def test_the_folder_itself_may_be_given(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: str, given: str
+) -> None:
+    """What is beside the folder counts: by hand, the length in the model's config.json."""
+    (tmp_path / "tok" / "inner").mkdir(parents=True)
+    BARE["BertTokenizer"](tmp_path / "tok")
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 77}')
+    monkeypatch.chdir(tmp_path / "tok" / here)
+    assert "at most 77 in a text" in make(given)
+
+
+def test_a_failure_leaves_no_folders_of_the_place(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "bad.model").write_bytes(b"no model")
+    assert main(["tokenizer", "bad.model", "--to", "aa/bb/tok"]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.model"]
