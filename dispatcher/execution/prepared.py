@@ -119,13 +119,12 @@ class PreparedRequest:
 
     def streams(self) -> bool:
         """Whether the client may give any number of results to one payload."""
-        if self.model_request.is_list:
-            return False
-        if inspect.isgeneratorfunction(self.client.inference):
-            return True
+        is_list = self.model_request.is_list
+        if is_list or inspect.isgeneratorfunction(self.client.inference):
+            return not is_list
         with self.request.active(), client_errors, suppress(UnknownModel):
             return self.client.signature().decoupled
-        return False  # it has no model of its own
+        return False
 
     def result(self, *, stream: bool = False) -> Any:
         """Return the result; a list of results for a list of payloads.

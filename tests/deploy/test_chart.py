@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from dispatcher.auth.authorization import required_scopes
 from dispatcher.settings import read_settings, rows
 from dispatcher.version import VERSION
 from tests.conftest import PROJECT
-from tests.deploy.conftest import CHART, DEPLOY, EXAMPLES, Helm, Rendered, manifests
+from tests.deploy.conftest import CHART, DEPLOY, EXAMPLES, Helm, Rendered, is_test, manifests
 from tests.test_docs import openapi_app
 
 SETTINGS = {row.variable: row for row in rows()}
@@ -286,6 +287,9 @@ def test_keda_counts_a_metric_that_there_is(render: Render) -> None:
     (trigger,) = render("keda").one("ScaledObject")["spec"]["triggers"]
     query = trigger["metadata"]["query"]
     (metric,) = re.findall(r"dispatcher_\w+", query)
+    assert "[60s]" in query
+    assert query.endswith('or 0 * sum(up{namespace="default",service="r-triton-dispatcher"} == 1)')
+    assert trigger["metadata"]["ignoreNullValues"] == "false", "no series are no load"
     page = (PROJECT / "docs" / "operations.md").read_text()
     (row,) = [line for line in page.splitlines() if line.startswith(f"| `{metric}` |")]
     assert "`model`" in row
@@ -293,13 +297,27 @@ def test_keda_counts_a_metric_that_there_is(render: Render) -> None:
     assert trigger["metadata"]["threshold"] == "12.5"
 
 
+OWN = ',namespace="default",service="r-triton-dispatcher"'
+
+
 def test_the_alerts_are_those_of_prometheus_and_know_the_job(render: Render) -> None:
     assert "PrometheusRule" not in render("keda").kinds()
     rules = yaml.safe_load((PROJECT / "deploy" / "observe" / "alerts.yml").read_text())
-    assert render("all").one("PrometheusRule")["spec"] == rules
-    label = render("all").one("ServiceMonitor")["spec"]["jobLabel"]
-    job = render("all").one("Service")["metadata"]["labels"][label]
-    assert f'up{{job="{job}"}} == 0' in str(rules)
+    job = 'job="triton-dispatcher"'
+    text = json.dumps(rules).replace(json.dumps(job)[1:-1], json.dumps(job + OWN)[1:-1])
+    assert render("all").one("PrometheusRule")["spec"] == json.loads(text) != rules
+    for release in (render("all"), render("all", "nameOverride=other")):
+        monitor = release.one("ServiceMonitor")["spec"]
+        (endpoint,) = monitor["endpoints"]
+        relabeling = {"targetLabel": "job", "replacement": "triton-dispatcher"}
+        assert endpoint["relabelings"] == [relabeling]
+        assert "jobLabel" not in monitor
+
+
+def test_a_rate_is_of_four_scrapes(render: Render) -> None:
+    values = ["serviceMonitor.interval=1m", "serviceMonitor.enabled=true"]
+    (trigger,) = render("keda", *values).one("ScaledObject")["spec"]["triggers"]
+    assert "[240s]" in trigger["metadata"]["query"]
 
 
 def test_prometheus_sends_a_key_as_the_server_takes_it(render: Render) -> None:
@@ -312,18 +330,42 @@ def test_prometheus_sends_a_key_as_the_server_takes_it(render: Render) -> None:
 def test_a_network_policy_lets_in_what_asks_and_out_what_is_needed(render: Render) -> None:
     policy = render("s3").one("NetworkPolicy")["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
+    http = [{"port": "http", "protocol": "TCP"}]
+    (test,) = [one for one in render("s3") if is_test(one)]
+    tests = {"podSelector": {"matchLabels": test["metadata"]["labels"]}}
     assert policy["ingress"] == [
-        {"from": [{"podSelector": {}}], "ports": [{"port": "http", "protocol": "TCP"}]}
+        {"from": [{"podSelector": {}}], "ports": http},
+        {"from": [tests], "ports": http},
     ]
     out = [port["port"] for rule in policy["egress"] for port in rule["ports"]]
-    assert out == [53, 53, 443]
+    assert out == [53, 53, 443, 80]
     without = render("", "networkPolicy.enabled=true").one("NetworkPolicy")["spec"]
     assert [p["port"] for rule in without["egress"] for p in rule["ports"]] == [53, 53]
 
 
+@pytest.mark.parametrize(
+    ("name", "address", "is_refused"),
+    [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318", True),
+        ("TRITON_URL", "grpc://triton:8001", True),
+        ("S3_ENDPOINT_URL", "http://minio:9000", True),
+        ("S3_ENDPOINT_URL", "https://s3.example.com/", False),
+    ],
+)
+def test_a_network_policy_that_closes_what_a_setting_needs_is_refused(
+    helm: Helm, name: str, address: str, *, is_refused: bool
+) -> None:
+    values = ["--set", f"settings.{name}={address}", "--set", "networkPolicy.enabled=true"]
+    done = helm("template", "r", str(CHART), *values)
+    assert (done.returncode != 0) == is_refused, done.stderr
+    assert (f"settings.{name} is {address}, which networkPolicy" in done.stderr) == is_refused
+    opened = "networkPolicy.egress[0].ports[0].port=4318"
+    assert helm("template", "r", str(CHART), *values, "--set", opened).returncode == 0
+
+
 def test_routes_from_outside_last_as_long_as_an_answer_in_lines(render: Render) -> None:
     (rule,) = render("all").one("HTTPRoute")["spec"]["rules"]
-    assert rule["timeouts"]["request"] == f"{read_settings({}).stream_timeout:.0f}s"
+    assert rule["timeouts"]["request"] == "0s", "no limit: the server has its own"
     (back,) = rule["backendRefs"]
     service = render("all").one("Service")
     assert back["name"] == service["metadata"]["name"]

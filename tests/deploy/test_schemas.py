@@ -139,7 +139,7 @@ def test_the_operators_take_it(node: Path, render: Render) -> None:
         ("ServiceMonitor", '"path"', '"pth"'),
         ("PrometheusRule", '"for": "2m"', '"for": 2'),
         ("ScaledObject", '"pollingInterval": 15', '"pollingInterval": "15s"'),
-        ("HTTPRoute", '"request": "480s"', '"request": "480 s"'),
+        ("HTTPRoute", '"request": "0s"', '"request": "0 s"'),
     ],
 )
 def test_what_the_operators_would_refuse_is_found(

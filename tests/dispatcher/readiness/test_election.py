@@ -15,12 +15,13 @@ import pytest
 
 from clients.errors import DeadlineExceeded, ModelFailed, ModelUnavailable
 from clients.plugins.registry import Registry
-from dispatcher.readiness.instances import Death
+from dispatcher.readiness.instances import Death, ModelProcesses
 from dispatcher.readiness.prober import LOCK, Prober
 from dispatcher.readiness.status import Readiness, Status
 from dispatcher.readiness.status_file import StatusWriter
 from dispatcher.settings import FAILING, READINESS
 from tests.conftest import wait_for
+from tests.dispatcher.readiness.test_instances import TRITON, Proc
 from tests.support.fake_triton import FakeTriton
 from tests.support.probing import Stage, triton
 
@@ -148,3 +149,25 @@ def test_a_model_that_failed_a_request_of_any_worker_is_probed_soon(follower: Pr
     assert stage.round() == ["other"]
     assert stage.is_stuck("other")
     assert list((follower.run_dir / FAILING).iterdir()) == []
+
+
+def test_a_process_that_died_with_the_worker_that_probes_is_found_by_the_next(
+    tmp_path: Path,
+) -> None:
+    """A dead process does not tell its model any more."""
+    run_dir, folder = tmp_path / "run", tmp_path / "proc"
+    run_dir.mkdir()
+    folder.mkdir()
+    proc = Proc(folder)
+    first = Stage(run_dir=run_dir)
+    first.prober.processes = ModelProcesses(proc.folder)
+    first.supervisor.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
+    proc.put(71, "other")
+    first.see_deaths()
+    first.prober.leaving = lambda: True
+    assert not first.prober.is_elected()
+    proc.die(71, signal.SIGKILL)
+    second = Stage(first.server, first.supervisor, run_dir=run_dir, proc=proc.folder)
+    second.time += 1
+    second.see_deaths()
+    assert "SIGKILL" in second.server.abandoned["other"][0]

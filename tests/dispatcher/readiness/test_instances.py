@@ -137,26 +137,6 @@ def test_the_prober_lets_fail_what_was_asked_of_a_dead_model(proc: Proc, stage: 
     assert within == 0
 
 
-def test_a_process_that_died_with_the_worker_that_probes_is_found_by_the_next(
-    proc: Proc, tmp_path: Path
-) -> None:
-    """A dead process does not tell its model any more."""
-    run_dir = tmp_path / "run"
-    run_dir.mkdir()
-    first = Stage(run_dir=run_dir)
-    first.prober.processes = ModelProcesses(proc.folder)
-    first.supervisor.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
-    proc.put(71, "other")
-    first.see_deaths()
-    first.prober.leaving = lambda: True
-    assert not first.prober.is_elected()
-    proc.die(71, signal.SIGKILL)
-    second = Stage(first.server, first.supervisor, run_dir=run_dir, proc=proc.folder)
-    second.time += 1
-    second.see_deaths()
-    assert "SIGKILL" in second.server.abandoned["other"][0]
-
-
 def test_a_model_whose_last_process_died_is_known_not_to_answer_at_once(
     proc: Proc, stage: Stage
 ) -> None:

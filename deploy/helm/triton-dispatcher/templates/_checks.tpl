@@ -22,6 +22,15 @@
 {{- if and (include "has-keys" .) .Values.serviceMonitor.enabled (not .Values.serviceMonitor.apiKeySecret) -}}
 {{- fail "apiKeys are set, so /metrics needs a key; expected: serviceMonitor.apiKeySecret, a Secret with one" -}}
 {{- end -}}
+{{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.egress) -}}
+{{- range $name := list "OTEL_EXPORTER_OTLP_ENDPOINT" "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" "TRITON_URL" "S3_ENDPOINT_URL" -}}
+{{- $address := get $.Values.settings $name | toString -}}
+{{- $open := and (eq $name "S3_ENDPOINT_URL") (regexMatch "^https://[^/:]+(:443)?(/|$)" $address) -}}
+{{- if and $address (not $open) -}}
+{{- fail (printf "settings.%s is %s, which networkPolicy does not let the pods reach; expected: networkPolicy.egress, such as [{ports: [{port: 4317, protocol: TCP}]}]" $name $address) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas) -}}
 {{- fail "autoscaling.minReplicas is larger than autoscaling.maxReplicas; expected: at most as large" -}}
 {{- end -}}

@@ -26,6 +26,11 @@ labels:
   {{- include "labels" . | nindent 2 }}
 {{- end -}}
 
+{{/* What only the series of this release's pods have: labels that the Prometheus Operator gives the ServiceMonitor's targets. */}}
+{{- define "own-series" -}}
+namespace="{{ .Release.Namespace }}",service="{{ include "fullname" . }}"
+{{- end -}}
+
 {{- define "service-account" -}}
 {{- if .Values.serviceAccount.create -}}
 {{ default (include "fullname" .) .Values.serviceAccount.name }}
