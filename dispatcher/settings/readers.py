@@ -322,6 +322,11 @@ def name(text: str) -> str:
     return text
 
 
+@expects("name of a region, such as eu-west-1, or nothing")
+def region(text: str) -> str:
+    return text
+
+
 @expects("name of a service, without commas, or nothing")
 def service(text: str) -> str:
     """Read the name of a service, which Triton gets in a list."""
