@@ -34,7 +34,8 @@ OTHER_PORT = 9110  # what an image is given where it says that it takes one
 PATIENT_S = 10.0  # for a ping of which only the status matters
 AGAIN_S = 0.1  # between pings
 LOADING_S, REFUSED_S = 60.0, 5.0  # how long a first request is repeated: no answer or 5xx; 4xx
-MANY = 120  # requests in one body, which keep a container busy for a while
+# Requests in one body, which keep a container busy for a while: what would take so long one by one.
+MANY, MOST, MANY_S = 120, 1000, 5.0
 
 
 class Subject:
@@ -316,13 +317,9 @@ class Subject:
 
     def learn(self) -> None:
         """Find an example, and send the first request until it is answered well."""
-        if self.request is None and (example := self.example()) is not None:
+        example = self.example() if self.request is None else None
+        if example is not None:
             self.request = self.usual = json_request(example)
-            many = {"requests": [example] * MANY}
-            self.slow = self.slow or json_request(many)
-            self.stream = self.stream or Request(
-                self.slow.body, "application/json", "application/jsonlines"
-            )
         begin = time.monotonic()
         self.first = self.later = self.tried()
         while self.request and not (isinstance(self.later, Reply) and self.later.good):
@@ -333,6 +330,14 @@ class Subject:
             time.sleep(AGAIN_S)
             self.later = self.tried()
         self.usual_status = self.later.status if isinstance(self.later, Reply) else 0
+        if example is not None:
+            each = self.later.last_s if isinstance(self.later, Reply) else MANY_S
+            number = round(min(max(MANY_S / max(each, 0.001), MANY), MOST))
+            many = json_request({"requests": [example] * number})
+            self.slow = self.slow or many
+            self.stream = self.stream or Request(
+                many.body, "application/json", "application/jsonlines"
+            )
 
     def tried(self) -> Reply | str:
         try:
