@@ -6,22 +6,18 @@ import hashlib
 import json
 import os
 import signal
-import socket
 from collections.abc import Iterator
-from contextlib import closing, suppress
-from http.client import HTTPConnection
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
-import tritonclient.grpc
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
-from tests.conftest import Endpoint, descendants, free_ports, running, wait_for
+from tests.conftest import Endpoint, descendants, running, wait_for
 from tests.support.front import sagemaker_runtime
 from tests.support.models import onnx_models
 from tests.support.telemetry import lines_of, settled, value
@@ -36,7 +32,7 @@ NUMBERS = np.array([[1, 2, 3]], np.float32)  # the model adds one
 
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    """The container with a model of two versions, keys, and all of Triton's ports open."""
+    """The container with a model of two versions, and keys."""
     folder = tmp_path_factory.mktemp("triton")
     model = folder / "repository" / "plus_one"
     for version in ("1", "2"):
@@ -52,17 +48,12 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
             for scope, key in (("inference", ASKING), ("management", MANAGING))
         )
     )
-    ports = free_ports(3)
     with running(
         folder,
         MODEL_REPOSITORY=str(folder / "repository"),
         API_KEYS_FILE=str(keys),
         SAGEMAKER_TRITON_DEFAULT_MODEL_NAME="plus_one",
-        TRITON_PUBLIC_HTTP_PORT=str(ports[0]),
-        TRITON_PUBLIC_GRPC_PORT=str(ports[1]),
-        TRITON_PUBLIC_METRICS_PORT=str(ports[2]),
     ) as endpoint:
-        object.__setattr__(endpoint, "public", [f"127.0.0.1:{port}" for port in ports])
         yield endpoint
 
 
@@ -373,64 +364,3 @@ def restart_triton(endpoint: Endpoint) -> None:
             if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith(b"tritonserver"):
                 os.kill(pid, signal.SIGKILL)
     wait_for(lambda: restarts() > before, 60, "a new Triton")
-
-
-def test_open_grpc_asks_models_and_changes_nothing(endpoint: Endpoint) -> None:
-    with tritonclient.grpc.InferenceServerClient(endpoint.public[1]) as client:  # type: ignore[attr-defined]
-        assert client.is_server_ready()
-        x = tritonclient.grpc.InferInput("x", [1, 3], "FP32")
-        x.set_data_from_numpy(NUMBERS)
-        np.testing.assert_array_equal(client.infer("plus_one", [x]).as_numpy("y"), [[2, 3, 4]])
-        assert client.get_model_metadata("plus_one").versions == ["1", "2"]
-        for refused in (
-            lambda: client.unload_model("plus_one"),
-            lambda: client.load_model("plus_one"),
-            lambda: client.register_system_shared_memory("r", "/r", 16),
-            lambda: client.update_log_settings({"log_verbose_level": 1}),
-        ):
-            with pytest.raises(InferenceServerException) as caught:
-                refused()
-            assert caught.value.status() == str(grpc.StatusCode.PERMISSION_DENIED)
-        assert client.is_model_ready("plus_one")
-
-
-def status_of(endpoint: Endpoint, method: str, path: str) -> int:
-    """Ask the open HTTP port of Triton for a path as it is written."""
-    with closing(HTTPConnection(endpoint.public[0], timeout=10)) as connection:  # type: ignore[attr-defined]
-        connection.request(method, path)
-        return connection.getresponse().status
-
-
-def test_open_http_asks_models_and_changes_nothing(endpoint: Endpoint) -> None:
-    bare = triton.InferenceServerClient(endpoint.public[0])  # type: ignore[attr-defined]
-    assert "system_shared_memory" in bare.get_server_metadata()["extensions"]
-    assert bare.get_system_shared_memory_status() == []
-    assert {one["name"] for one in bare.get_model_repository_index()} == {"plus_one"}
-    inputs, outputs = tensors()
-    np.testing.assert_array_equal(
-        bare.infer("plus_one", inputs, "1", outputs=outputs).as_numpy("y"), [[2, 3, 4]]
-    )
-    program = b"raise SystemExit"
-    for refused in (
-        lambda: bare.unload_model("plus_one"),
-        lambda: bare.load_model("plus_one"),
-        lambda: bare.load_model("sly", config="{}", files={"file:1/model.py": program}),
-        lambda: bare.register_system_shared_memory("r", "/r", 16),
-        lambda: bare.update_log_settings({"log_verbose_level": 1}),
-    ):
-        with pytest.raises(InferenceServerException) as caught:
-            refused()
-        assert (caught.value.status(), "not open here" in caught.value.message()) == ("403", True)
-    where = "repository/models/plus_one/unload"
-    ways = (f"/v2/{where}", f"//v2/{where}", f"/v2/health/../{where}", f"/v2/%72{where[1:]}")
-    for path in (*ways, f"/v2/{where}?/infer", f"/v2/models/a/../../{where}"):
-        assert status_of(endpoint, "POST", path) == 403, path
-    assert status_of(endpoint, "GET", ways[0]) == 405
-    assert bare.is_model_ready("plus_one")
-
-
-def test_open_metrics_are_triton_s_own(endpoint: Endpoint) -> None:
-    host, _, port = endpoint.public[2].partition(":")  # type: ignore[attr-defined]
-    with socket.create_connection((host, int(port))) as page:
-        page.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-        assert page.recv(15) == b"HTTP/1.1 200 OK"
