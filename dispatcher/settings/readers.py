@@ -322,6 +322,12 @@ def name(text: str) -> str:
     return text
 
 
+@expects("name of a region, or nothing")
+def region(text: str) -> str:
+    """Read the name of a region of AWS; another maker's server may have any."""
+    return text
+
+
 @expects("name of a service, without commas, or nothing")
 def service(text: str) -> str:
     """Read the name of a service, which Triton gets in a list."""

@@ -18,7 +18,7 @@ class StorageSettings:
         "a bucket of S3_ALLOWED_INPUTS")
     s3_endpoint_url: str = setting("S3_ENDPOINT_URL", "", read.url,
         "URL of an S3 server that is not AWS's; nothing means AWS_ENDPOINT_URL_S3, or AWS")
-    s3_region: str = setting("AWS_REGION", "", read.name,
+    s3_region: str = setting("AWS_REGION", "", read.region,
         "region of the buckets; nothing means AWS_DEFAULT_REGION, or that of boto3's configuration")
     s3_timeout: float = setting("S3_TIMEOUT", "20", read.seconds(0.1, 3600),
         "how long reading or writing one object in S3 may take, within the time of the request")
