@@ -162,7 +162,7 @@ def test_a_model_that_was_shipped_and_is_gone(
 
 
 def test_a_source_on_request_replaces_the_shipped_model_and_its_tokenizer(bench: Bench) -> None:
-    """The hub is a folder here: the real one could not be reached where this was written."""
+    """The hub is a folder here, so that the test needs no network."""
     assert bench.run("--source", "text=hub") == 0
     assert bench.fetched == ["someone/text@main"], "and no other model is made"
     assert bench.model("text").read_bytes() == b"renamed: the hub's model.onnx"

@@ -1,4 +1,4 @@
-"""The export of the hub is a small graph here: the real one could not be reached."""
+"""A small graph stands in for the hub's export."""
 
 from __future__ import annotations
 
