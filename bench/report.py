@@ -59,7 +59,8 @@ def measured(every: Sequence[Results]) -> str:
     if slower := slowness(first):
         speed = (
             f" ONNX Runtime takes {slower * REFERENCE_MS:.1f} CPU-ms for a ResNet-50 here, "
-            f"{slower:.2f} times what it took where the targets were set."
+            f"{slower:.2f} times what it took on the machine on "
+            "which the targets were set."
         )
     ways = "".join(
         f" {NAMES[model]}, {results.precision}: {its['throughput']}; for one caller {its['lone']}."

@@ -117,7 +117,7 @@ class TooLargeAtOnce(ModelFailed):
 
 
 class AskFailed(InferenceError):
-    """A class's call of another model failed because of a bug in one of the two classes.
+    """A class's call to another model failed because of a bug in one of the two classes.
 
     The message names both, and quotes nothing of the payload; the hint may.
     """

@@ -3,7 +3,7 @@
 gRPC copies a tensor of 8 MB five times; in shared memory the web worker writes it where Triton
 reads it. A region is registered with Triton once, and used again and again, by one request at a
 time. Its name is removed from /dev/shm as soon as Triton has mapped it. If a worker is killed
-before, other workers remove the name, and `serve` does at its end.
+before that, another worker removes the name, or `serve` does when it stops.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class ModelSettings:
     repositories: tuple[Path | str, ...] = setting("MODEL_REPOSITORY",
         str(PROJECT / "model_repository"), read.repositories,
         "Triton's model repository: a folder with one folder per model, or s3://BUCKET/PREFIX; or "
-        "several, of which the first that has a model of a name counts")
+        "several: if more than one has a model of a name, the first wins")
     required_models: tuple[str, ...] = setting("REQUIRED_MODELS", "", read.names,
         "models, or client classes by their modelname, without which /ping is 503; nothing means "
         "every model in the repository, with LOAD_ON_DEMAND those of PINNED_MODELS, and with "

@@ -322,8 +322,9 @@ def name(text: str) -> str:
     return text
 
 
-@expects("name of a region, such as eu-west-1, or nothing")
+@expects("name of a region, or nothing")
 def region(text: str) -> str:
+    """Read the name of a region of AWS; another maker's server may have any."""
     return text
 
 

@@ -184,6 +184,12 @@ def test_every_setting_says_what_it_is_for() -> None:
     assert len(set(variables)) == len(variables)
 
 
+def test_a_region_is_not_described_as_a_model() -> None:
+    (row,) = (row for row in rows() if row.variable == "AWS_REGION")
+    assert row.expected == "name of a region, or nothing"
+    assert read_settings({"AWS_REGION": "eu-west-1"}).s3_region == "eu-west-1"
+
+
 def test_the_platform_s_multi_model_endpoints_need_the_management_routes() -> None:
     read_settings({"MANAGEMENT_ROUTES": "false"})
     with pytest.raises(SettingError, match="MANAGEMENT_ROUTES is 'false'"):

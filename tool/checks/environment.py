@@ -23,6 +23,7 @@ FOLDER = "$$TRITON_MODEL_DIRECTORY"
 PACK = "make it with venv-pack or conda-pack"
 OWN_VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 INTERPRETER = re.compile(r"bin/python[\d.]*")
+NUMPY_1 = 12  # minor version of the newest Python for which there is a numpy below 2
 CARRIED = "3.13"  # the wheel has a libpython for this stub alone
 
 
@@ -136,7 +137,8 @@ class EnvironmentCheck:
                 f"pack Python {OWN_VERSION}, or put a {STUB} for {version} into the folder",
             )
         elif server and version not in stub_versions(server):
-            stubs = ", ".join(stub_versions(server))
+            usable = (one for one in stub_versions(server) if int(one.split(".")[1]) <= NUMPY_1)
+            stubs = ", ".join(usable)
             what = f"has Python {version}, for which Triton has no stub"
             self.error(what, f"use the server's {OWN_VERSION}, or one of {stubs}")
 
@@ -187,7 +189,7 @@ class EnvironmentCheck:
         if found and int(found[2]) >= 2 and embedded_server():
             self.error(
                 f"has numpy {found[1]}, with which this Triton sends empty tensors",
-                "install 'numpy<2' there, which Python 3.12 and older have",
+                f"install 'numpy<2' there, which Python 3.{NUMPY_1} and older have",
             )
         elif "site-packages/numpy/" not in text:
             self.config.warning(

@@ -25,9 +25,9 @@ def run_items(
 ) -> list[Tensors | Exception]:
     """Return for each item, in order, its outputs by name or its error.
 
-    Items whose tensors differ only in the first dimension, or where they may be filled up and that
-    costs less than a run, share one, as long as they are not more than `max_batch_size` rows
-    together; a run is asked for what any of its items wants. Where a shared run fails, each of its
+    Items share a run if their tensors differ only in the first dimension, or if padding them is
+    allowed and costs less than a separate run, and if together they have at most `max_batch_size`
+    rows. A run is asked for what any of its items wants. Where a shared run fails, each of its
     items is run alone, so that only the one at fault fails. With `max_batch_size` 0 there is no
     batch dimension and every item is run alone. Where only some rows are wanted of an output, and
     their place in the run is known, `by_rows` is run in place of `run`.

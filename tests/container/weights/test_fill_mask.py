@@ -1,4 +1,4 @@
-"""A small graph stands in for the export of the hub."""
+"""A small graph stands in for the hub's export."""
 
 from __future__ import annotations
 
