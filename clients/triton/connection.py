@@ -244,15 +244,10 @@ class Connection:
         """Close the channel of control; nothing is called afterwards."""
         self._common.abandon("it was closed")
 
-    def _channel(self, model: str, *, keeps_state: bool = False) -> ModelChannel:
-        """Return the channel on which a model is asked."""
-        steady = self._steady if keeps_state else None
-        channel = steady or self._channels.get(model, self._common)
-        if not channel.runs.is_broken:
-            return channel
-        # What is still asked on the old one reaches its time limit.
-        new = ModelChannel(self._address, steady=channel is steady)
-        if channel is steady:
+    def _renewed(self, channel: ModelChannel, model: str) -> ModelChannel:
+        """Replace a broken channel of a model; what is still asked on it reaches its time limit."""
+        new = ModelChannel(self._address, steady=channel is self._steady)
+        if channel is self._steady:
             self._steady = new
         elif channel is self._common:
             self._common = new

@@ -143,7 +143,7 @@ class TritonInference(Connection, Inference):
             cached=signature.cached,
             sequence=sequence_parameters(sequence, model, signature),
         )
-        channel = self._channel(model, keeps_state=signature.sequence)
+        channel = self._channel(model, signature)
         channel.runs.refuse_if_late(model)
         try:
             arrays = self._through_memory(channel, call, inputs, deadline)
@@ -193,7 +193,7 @@ class TritonInference(Connection, Inference):
             )
         parameters = time_parameters(timeout) | sequence_parameters(sequence, model, signature)
         request = infer_request(model, version, inputs, outputs, parameters)
-        channel = self._channel(model, keeps_state=signature.sequence)
+        channel = self._channel(model, signature)
         metadata = (*WITH_STATUS, *trace_headers())
         call = channel.stub.ModelStreamInfer(iter([request]), timeout=timeout, metadata=metadata)
 
@@ -223,6 +223,13 @@ class TritonInference(Connection, Inference):
         if channel.abandoned:
             return ModelFailed(channel.abandoned)
         return inference_error(error, signature, inputs)
+
+    def _channel(self, model: str, signature: Signature) -> ModelChannel:
+        """Return the channel on which a model is asked."""
+        channel = self._channels.get(model, self._common)
+        if self._steady and signature.sequence:
+            channel = self._steady
+        return self._renewed(channel, model) if channel.runs.is_broken else channel
 
     def _note_answer(self, model: str, channel: ModelChannel) -> None:
         """Note that a model has answered on a channel: from now on it has one of its own."""

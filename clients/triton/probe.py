@@ -20,7 +20,9 @@ class TritonProbe(Connection, Probe):
     """Probes models of a Triton; see `Connection` for the argument."""
 
     def knock(self, model: str, inputs: Tensors, *, timeout: float) -> None:
-        channel = self._channel(model)
+        channel = self._channels.get(model, self._common)
+        if channel.runs.is_broken:
+            channel = self._renewed(channel, model)
         request = infer_request(model, "", inputs, (), {DEADLINE: LONG_AGO})
         try:
             channel.runs.infer(request, timeout)

@@ -208,6 +208,8 @@ def test_an_image_is_built_of_the_same_files(
     assert main(["pack", str(models), *options]) == 2
 
 
+# Ctrl-C may come while a file is being opened, which is closed a moment later.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_ctrl_c_ends_docker_while_it_does_not_read(
     models: Path,
     tmp_path: Path,
