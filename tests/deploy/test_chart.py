@@ -339,26 +339,37 @@ def test_a_network_policy_lets_in_what_asks_and_out_what_is_needed(render: Rende
     ]
     out = [port["port"] for rule in policy["egress"] for port in rule["ports"]]
     assert out == [53, 53, 443, 80]
+    for named in (
+        "settings.MODEL_REPOSITORY=s3://b/m",
+        "env[0].name=S3_BUCKET_NAME,env[0].value=b",
+    ):
+        other = render("", "networkPolicy.enabled=true", named).one("NetworkPolicy")["spec"]
+        assert [p["port"] for rule in other["egress"] for p in rule["ports"]] == [53, 53, 443]
     without = render("", "networkPolicy.enabled=true").one("NetworkPolicy")["spec"]
     assert [p["port"] for rule in without["egress"] for p in rule["ports"]] == [53, 53]
 
 
 @pytest.mark.parametrize(
-    ("name", "address", "is_refused"),
+    ("name", "address", "port"),
     [
-        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318", True),
-        ("TRITON_URL", "grpc://triton:8001", True),
-        ("S3_ENDPOINT_URL", "http://minio:9000", True),
-        ("S3_ENDPOINT_URL", "https://s3.example.com/", False),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318", "4318"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://otel.example.com/v1/traces", "443"),
+        ("TRITON_URL", "dns:///triton:8001", "8001"),
+        ("TRITON_HTTP_URL", "http://triton:8000", "8000"),
+        ("S3_ENDPOINT_URL", "http://minio:9000", "9000"),
+        ("S3_ENDPOINT_URL", "http://minio/", "80"),
+        ("S3_ENDPOINT_URL", "https://s3.example.com/", ""),
     ],
 )
+@pytest.mark.parametrize("where", ["settings.{}={}", "env[0].name={},env[0].value={}"])
 def test_a_network_policy_that_closes_what_a_setting_needs_is_refused(
-    helm: Helm, name: str, address: str, *, is_refused: bool
+    helm: Helm, name: str, address: str, port: str, where: str
 ) -> None:
-    values = ["--set", f"settings.{name}={address}", "--set", "networkPolicy.enabled=true"]
+    values = ["--set", where.format(name, address), "--set", "networkPolicy.enabled=true"]
     done = helm("template", "r", str(CHART), *values)
-    assert (done.returncode != 0) == is_refused, done.stderr
-    assert (f"settings.{name} is {address}, which networkPolicy" in done.stderr) == is_refused
+    assert (done.returncode != 0) == bool(port), done.stderr
+    assert (f"{name} is {address}, which networkPolicy" in done.stderr) == bool(port)
+    assert f"port: {port}," in done.stderr or not port
     opened = "networkPolicy.egress[0].ports[0].port=4318"
     assert helm("template", "r", str(CHART), *values, "--set", opened).returncode == 0
 

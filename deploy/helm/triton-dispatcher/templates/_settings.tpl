@@ -9,6 +9,16 @@
 {{- if kindIs "string" $value -}}{{ default (index . 2) (trim $value) }}{{- else -}}{{ include "text" $value }}{{- end -}}
 {{- end -}}
 
+{{/* A variable's text, from `settings` or `env`; nothing where it is in neither. */}}
+{{- define "given" -}}
+{{- $name := index . 1 -}}
+{{- $text := include "setting" (list (index . 0) $name "") -}}
+{{- range (index . 0).Values.env -}}
+{{- if eq .name $name -}}{{- $text = ternary "in a Secret or the like" (get . "value" | toString | trim) (hasKey . "valueFrom") -}}{{- end -}}
+{{- end -}}
+{{- $text -}}
+{{- end -}}
+
 {{- define "port" -}}{{ include "setting" (list . "SAGEMAKER_BIND_TO_PORT" "8080") }}{{- end -}}
 {{- define "stop-seconds" -}}{{ include "setting" (list . "SERVE_STOP_TIMEOUT" "27") | float64 | ceil | int }}{{- end -}}
 
@@ -46,8 +56,8 @@
 {{- end -}}
 
 {{- define "uses-s3" -}}
-{{- $s := .Values.settings -}}
-{{- if or (eq .Values.models.source "s3") (get $s "S3_BUCKET_NAME") (get $s "S3_ALLOWED_INPUTS") -}}true{{- end -}}
+{{- $named := include "given" (list . "MODEL_REPOSITORY") | contains "s3://" -}}
+{{- if or (eq .Values.models.source "s3") $named (include "given" (list . "S3_BUCKET_NAME")) (include "given" (list . "S3_ALLOWED_INPUTS")) -}}true{{- end -}}
 {{- end -}}
 
 {{/* What follows from other values; `settings` may not contradict it. */}}
