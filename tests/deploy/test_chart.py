@@ -284,7 +284,9 @@ def test_saturation_scales_as_the_page_says(render: Render) -> None:
 
 
 def test_keda_counts_a_metric_that_there_is(render: Render) -> None:
-    (trigger,) = render("keda").one("ScaledObject")["spec"]["triggers"]
+    scaled = render("keda").one("ScaledObject")["spec"]
+    assert "fallback" not in scaled, "an older KEDA would scale to its replicas"
+    (trigger,) = scaled["triggers"]
     query = trigger["metadata"]["query"]
     (metric,) = re.findall(r"dispatcher_\w+", query)
     assert "[60s]" in query
