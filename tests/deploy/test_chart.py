@@ -376,7 +376,7 @@ def test_a_network_policy_that_closes_what_a_setting_needs_is_refused(
     assert helm("template", "r", str(CHART), *values, "--set", opened).returncode == 0
 
 
-def test_routes_from_outside_last_as_long_as_an_answer_in_lines(render: Render) -> None:
+def test_routes_from_outside_leave_the_limits_to_the_server(render: Render) -> None:
     (rule,) = render("all").one("HTTPRoute")["spec"]["rules"]
     assert rule["timeouts"]["request"] == "0s", "no limit: the server has its own"
     (back,) = rule["backendRefs"]

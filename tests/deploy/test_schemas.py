@@ -180,6 +180,8 @@ def test_kserve_starts_the_server_as_the_chart_does(render: Render) -> None:
     predictor = kserve("inference-service")["spec"]["predictor"]
     grace = predictor["terminationGracePeriodSeconds"]
     assert grace == pod["terminationGracePeriodSeconds"]
+    assert not settings.management_routes, "a load would take longer"
+    assert predictor["timeout"] == settings.stream_timeout
     formats = {one["name"] for one in spec["supportedModelFormats"]}
     assert predictor["model"]["modelFormat"]["name"] in formats
     assert predictor["model"]["runtime"] == kserve("serving-runtime")["metadata"]["name"]
